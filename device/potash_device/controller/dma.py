@@ -10,9 +10,8 @@ Source: NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page 
 import struct
 from collections.abc import Iterator
 
-from pyvfio_user.memory import AccessFault, AddressSpace
-
 from nvme_spec.status import NvmeError, Status
+from pyvfio_user.memory import AccessFault, AddressSpace
 
 PAGE_SIZE = 4096
 """Bytes of a memory page; CC.MPS other than 0 is not offered in CAP."""

@@ -1,9 +1,8 @@
 """The function's 4096-byte configuration space.
 
 A type 0 header with one 64-bit memory BAR and three capabilities: power management, PCI Express
-(with function level reset) and MSI-X. Every byte has a mask of the bits that a host may write and a
-mask of those that it clears by writing 1; the three arrays are filled from the tables below when
-the space is made, and a write is nothing but their combination.
+(with function level reset) and MSI-X. What a host may write is said where each register is defined;
+a write is nothing but its combination with those masks.
 
 Source: PCI Local Bus Specification 3.0, section 6.1 and 6.8.2; PCI Express Base Specification,
 section 7.8.
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from potash_device.pcie import layout
 from potash_device.pcie.layout import CapabilityId, Header, MsiX, PciExpress, PowerManagement
+from potash_device.register_bytes import RegisterBytes
 
 POWER_MANAGEMENT_AT = 0x40
 PCI_EXPRESS_AT = 0x80
@@ -66,9 +66,7 @@ class ConfigSpace:
 
     def reset(self) -> None:
         """Everything back to its power-on value, as a function level reset demands."""
-        self._bytes = bytearray(layout.CONFIG_SPACE_SIZE)
-        self._writable = bytearray(layout.CONFIG_SPACE_SIZE)
-        self._cleared_by_one = bytearray(layout.CONFIG_SPACE_SIZE)
+        self._registers = RegisterBytes(layout.CONFIG_SPACE_SIZE)
         self._fill_header()
         self._fill_power_management(POWER_MANAGEMENT_AT, following=PCI_EXPRESS_AT)
         self._fill_pci_express(PCI_EXPRESS_AT, following=MSIX_AT)
@@ -76,14 +74,11 @@ class ConfigSpace:
 
     def read(self, offset: int, count: int) -> bytes:
         """`count` bytes from `offset`; bytes past the end read as zero."""
-        return bytes(self._bytes[offset : offset + count]).ljust(count, b"\0")
+        return self._registers.read(offset, count)
 
     def write(self, offset: int, data: bytes) -> None:
         """Apply a host's write of any length at any offset."""
-        for at, value in enumerate(data[: max(0, layout.CONFIG_SPACE_SIZE - offset)], offset):
-            writable = self._writable[at]
-            kept = self._bytes[at] & ~writable & ~(value & self._cleared_by_one[at])
-            self._bytes[at] = (kept | value & writable) & 0xFF
+        self._registers.write(offset, data)
         control = PCI_EXPRESS_AT + PciExpress.DEVICE_CONTROL
         if offset <= control + 1 < offset + len(data):
             written = data[control + 1 - offset] << 8
@@ -94,18 +89,8 @@ class ConfigSpace:
     @property
     def msix_enabled(self) -> bool:
         """MSI-X Enable is set and Function Mask is clear."""
-        control = self._get(MSIX_AT + MsiX.MESSAGE_CONTROL, 2)
+        control = self._registers.get(MSIX_AT + MsiX.MESSAGE_CONTROL, 2)
         return bool(control & layout.MSIX_ENABLE) and not control & layout.MSIX_FUNCTION_MASK
-
-    def _get(self, offset: int, width: int) -> int:
-        return int.from_bytes(self._bytes[offset : offset + width], "little")
-
-    def _put(
-        self, offset: int, width: int, value: int, *, writable: int = 0, cleared_by_one: int = 0
-    ) -> None:
-        self._bytes[offset : offset + width] = value.to_bytes(width, "little")
-        self._writable[offset : offset + width] = writable.to_bytes(width, "little")
-        self._cleared_by_one[offset : offset + width] = cleared_by_one.to_bytes(width, "little")
 
     def _fill_header(self) -> None:
         identity, command = self._identity, layout.Command
@@ -116,30 +101,30 @@ class ConfigSpace:
             | command.SERR_ENABLE
             | command.INTERRUPT_DISABLE
         )
-        self._put(Header.VENDOR_ID, 2, identity.vendor_id)
-        self._put(Header.DEVICE_ID, 2, identity.device_id)
-        self._put(Header.COMMAND, 2, 0, writable=writable_command)
-        self._put(
+        self._registers.define(Header.VENDOR_ID, 2, identity.vendor_id)
+        self._registers.define(Header.DEVICE_ID, 2, identity.device_id)
+        self._registers.define(Header.COMMAND, 2, 0, writable=writable_command)
+        self._registers.define(
             Header.STATUS,
             2,
             layout.STATUS_CAPABILITIES_LIST,
             cleared_by_one=layout.STATUS_ERROR_BITS,
         )
-        self._put(Header.REVISION_ID, 1, identity.revision_id)
-        self._put(Header.CLASS_CODE, 3, identity.class_code)
-        self._put(Header.CACHE_LINE_SIZE, 1, 0, writable=0xFF)
+        self._registers.define(Header.REVISION_ID, 1, identity.revision_id)
+        self._registers.define(Header.CLASS_CODE, 3, identity.class_code)
+        self._registers.define(Header.CACHE_LINE_SIZE, 1, 0, writable=0xFF)
         address_bits = ~(self._bar.size - 1) & (1 << 64) - 1
-        self._put(Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, writable=address_bits)
-        self._put(Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id)
-        self._put(Header.SUBSYSTEM_ID, 2, identity.subsystem_id)
-        self._put(Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT)
+        self._registers.define(Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, writable=address_bits)
+        self._registers.define(Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id)
+        self._registers.define(Header.SUBSYSTEM_ID, 2, identity.subsystem_id)
+        self._registers.define(Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT)
         # Interrupt Pin stays 0: this function signals by MSI-X alone.
-        self._put(Header.INTERRUPT_LINE, 1, 0, writable=0xFF)
+        self._registers.define(Header.INTERRUPT_LINE, 1, 0, writable=0xFF)
 
     def _fill_power_management(self, at: int, following: int) -> None:
-        self._put(at, 2, CapabilityId.POWER_MANAGEMENT | following << 8)
-        self._put(at + PowerManagement.PMC, 2, layout.PMC_VERSION_3)
-        self._put(
+        self._registers.define(at, 2, CapabilityId.POWER_MANAGEMENT | following << 8)
+        self._registers.define(at + PowerManagement.PMC, 2, layout.PMC_VERSION_3)
+        self._registers.define(
             at + PowerManagement.PMCSR,
             2,
             layout.PMCSR_NO_SOFT_RESET,
@@ -147,39 +132,43 @@ class ConfigSpace:
         )
 
     def _fill_pci_express(self, at: int, following: int) -> None:
-        self._put(at, 2, CapabilityId.PCI_EXPRESS | following << 8)
-        self._put(at + PciExpress.CAPABILITIES, 2, layout.EXPRESS_VERSION_2_ENDPOINT)
-        self._put(
+        self._registers.define(at, 2, CapabilityId.PCI_EXPRESS | following << 8)
+        self._registers.define(at + PciExpress.CAPABILITIES, 2, layout.EXPRESS_VERSION_2_ENDPOINT)
+        self._registers.define(
             at + PciExpress.DEVICE_CAPABILITIES,
             4,
             layout.DEVICE_CAPABILITIES_ROLE_BASED_ERRORS | layout.DEVICE_CAPABILITIES_FLR,
         )
-        self._put(
+        self._registers.define(
             at + PciExpress.DEVICE_CONTROL,
             2,
             layout.DEVICE_CONTROL_DEFAULT,
             writable=layout.DEVICE_CONTROL_WRITABLE,
         )
-        self._put(
+        self._registers.define(
             at + PciExpress.DEVICE_STATUS, 2, 0, cleared_by_one=layout.DEVICE_STATUS_ERROR_BITS
         )
-        self._put(at + PciExpress.LINK_CAPABILITIES, 4, layout.LINK_8_GT_X4)
-        self._put(at + PciExpress.LINK_CONTROL, 2, 0, writable=layout.LINK_CONTROL_WRITABLE)
-        self._put(at + PciExpress.LINK_STATUS, 2, layout.LINK_8_GT_X4)
-        self._put(
+        self._registers.define(at + PciExpress.LINK_CAPABILITIES, 4, layout.LINK_8_GT_X4)
+        self._registers.define(
+            at + PciExpress.LINK_CONTROL, 2, 0, writable=layout.LINK_CONTROL_WRITABLE
+        )
+        self._registers.define(at + PciExpress.LINK_STATUS, 2, layout.LINK_8_GT_X4)
+        self._registers.define(
             at + PciExpress.DEVICE_CAPABILITIES_2, 4, layout.DEVICE_CAPABILITIES_2_TIMEOUT_DISABLE
         )
-        self._put(at + PciExpress.DEVICE_CONTROL_2, 2, 0, writable=layout.DEVICE_CONTROL_2_WRITABLE)
-        self._put(at + PciExpress.LINK_CONTROL_2, 2, 3, writable=0x000F)
+        self._registers.define(
+            at + PciExpress.DEVICE_CONTROL_2, 2, 0, writable=layout.DEVICE_CONTROL_2_WRITABLE
+        )
+        self._registers.define(at + PciExpress.LINK_CONTROL_2, 2, 3, writable=0x000F)
 
     def _fill_msix(self, at: int, following: int) -> None:
         bar_index = 0
-        self._put(at, 2, CapabilityId.MSI_X | following << 8)
-        self._put(
+        self._registers.define(at, 2, CapabilityId.MSI_X | following << 8)
+        self._registers.define(
             at + MsiX.MESSAGE_CONTROL,
             2,
             self._vectors - 1,
             writable=layout.MSIX_ENABLE | layout.MSIX_FUNCTION_MASK,
         )
-        self._put(at + MsiX.TABLE, 4, self._bar.msix_table | bar_index)
-        self._put(at + MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index)
+        self._registers.define(at + MsiX.TABLE, 4, self._bar.msix_table | bar_index)
+        self._registers.define(at + MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index)
