@@ -116,7 +116,7 @@ class SubmissionEntry(NamedTuple):
     @property
     def cdws(self) -> tuple[int, int, int, int, int, int]:
         """Command dwords 10 to 15."""
-        return (self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15)
+        return self[9:15]
 
 
 _SUBMISSION = struct.Struct("<BBHIIIQQQIIIIII")
