@@ -151,6 +151,14 @@ def _extent(kind: int) -> int:
     return 8 if kind == RelocationType.R_BPF_64_32 else _PLACES[kind][-1] + _WORD.size
 
 
+def _update_callx(code: bytearray) -> None:
+    """Put the register of each CALLX where it belongs: LLVM up to 18 had it in the imm field."""
+    for offset in range(0, len(code), isa.INSTRUCTION_SIZE):
+        opcode, registers, field, imm = isa.INSTRUCTION.unpack_from(code, offset)
+        if opcode == isa.CALLX and registers == 0 and 0 < imm <= isa.FRAME_POINTER:
+            isa.INSTRUCTION.pack_into(code, offset, opcode, imm, field, 0)
+
+
 class _Linker:
     """One object on its way to a program."""
 
@@ -168,6 +176,7 @@ class _Linker:
         for section, relocation in self._object.relocations():
             if section.number in self._placed:
                 self._relocate(section, relocation)
+        _update_callx(self._pieces[Segment.CODE])
         code, data, rodata = map(bytes, self._pieces.values())
         return Program(code, self._entry(entry), data, rodata, tuple(self._fixups))
 

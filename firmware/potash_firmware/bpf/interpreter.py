@@ -1,8 +1,8 @@
 """The BPF machine, one instruction at a time: the readable form, which says what is right.
 
 Every instruction of RFC 9669 does here what the RFC's tables say, in the RFC's order. It is slow
-(about a million instructions a second) and is kept simple instead: whatever runs programs faster
-is held against it.
+(less than a million instructions a second) and is kept simple instead: whatever runs programs
+faster is held against it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
