@@ -65,6 +65,7 @@ class InterruptLines:
         self._irqs = irqs
         self._lines: dict[int, dict[int, _Line]] = {index: {} for index in irqs}
         self._masked: dict[int, set[int]] = {index: set() for index in irqs}
+        self._automasked = {i for i, irq in irqs.items() if irq.flags & IrqFlags.AUTOMASKED}
 
     def trigger(self, index: int, vector: int) -> bool:
         """Interrupt the client; False when it cannot hear: not enabled, no eventfd, masked.
@@ -76,7 +77,7 @@ class InterruptLines:
             return False
         if not line.signal():
             return False
-        if self._irqs[index].flags & IrqFlags.AUTOMASKED:
+        if index in self._automasked:
             self._masked[index].add(vector)
         return True
 

@@ -27,6 +27,8 @@ from typing import NamedTuple
 ADDRESS_LIMIT = 1 << 64
 MAX_MAPPINGS = 65535
 """Windows at a time: the specification's default for `max_dma_maps`."""
+MAX_FILES = 64
+"""Files at a time; each takes a descriptor of this process for as long as it is mapped."""
 
 _generations = itertools.count(1)
 
@@ -44,6 +46,10 @@ class AccessFault(OSError):
         return str(self.strerror)
 
 
+_FileId = tuple[int, int]
+"""A file's st_dev and st_ino."""
+
+
 class _Mapping(NamedTuple):
     """One window: the bytes for reading and for writing, each None where that is refused."""
 
@@ -51,10 +57,11 @@ class _Mapping(NamedTuple):
     end: int
     source: memoryview | None
     target: memoryview | None
+    file: _FileId | None
 
 
 _start = attrgetter("start")
-_NOWHERE = _Mapping(0, 0, None, None)
+_NOWHERE = _Mapping(0, 0, None, None, None)
 
 
 class AddressSpace:
@@ -62,7 +69,7 @@ class AddressSpace:
 
     def __init__(self) -> None:
         self._mappings: list[_Mapping] = []
-        self._files: dict[tuple[int, int], memoryview] = {}
+        self._files: dict[_FileId, memoryview] = {}
         self._last = _NOWHERE
         self.generation = next(_generations)
         """Changes with every map and unmap, and is never the same for two clients."""
@@ -81,11 +88,11 @@ class AddressSpace:
 
         The descriptor stays the caller's. Without one the window exists, and every access to it is
         refused, as it is to what is not `readable` or `writable`. Raises OSError: EEXIST where the
-        window overlaps another one, ENOSPC for too many windows, EINVAL for a range that wraps or
+        window overlaps another one, ENOSPC for too many windows or files, EINVAL for a range that wraps or
         leaves the file and for a file that is not sealed against shrinking, EACCES or EPERM where
         the file may not be mapped so. Nothing has changed then.
         """
-        if size <= 0 or address < 0 or address + size > ADDRESS_LIMIT:
+        if size <= 0 or min(address, offset) < 0 or address + size > ADDRESS_LIMIT:
             raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
         at = bisect_right(self._mappings, address, key=_start)
         if (at and self._mappings[at - 1].end > address) or (
@@ -96,12 +103,14 @@ class AddressSpace:
             )
         if len(self._mappings) >= MAX_MAPPINGS:
             raise OSError(errno.ENOSPC, f"{MAX_MAPPINGS} windows are mapped already")
-        source = target = None
+        source = target = file = None
         if fd is not None:
-            window = self._window(fd, offset, size, writable=writable)
+            file, content = self._file(fd, offset + size, writable=writable)
+            window = content[offset : offset + size]
             source = window.toreadonly() if readable else None
             target = window if writable else None
-        insort(self._mappings, _Mapping(address, address + size, source, target), key=_start)
+        mapping = _Mapping(address, address + size, source, target, file)
+        insort(self._mappings, mapping, key=_start)
         self.generation = next(_generations)
 
     def unmap(self, address: int, size: int) -> None:
@@ -161,20 +170,31 @@ class AddressSpace:
             raise AccessFault(address, size, "nothing is mapped there")
         return self._mappings[at]
 
-    def _window(self, fd: int, offset: int, size: int, *, writable: bool) -> memoryview:
-        """`size` bytes of a file from `offset` on; raises OSError where it may not be used."""
+    def _file(self, fd: int, end: int, *, writable: bool) -> tuple[_FileId, memoryview]:
+        """The whole of a file that has at least `end` bytes; OSError where it may not be used."""
+        # In this order: a size is only worth knowing once it cannot shrink.
+        _require_sealed(fd)
         status = os.fstat(fd)
-        if offset < 0 or offset + size > status.st_size:
+        if end > status.st_size:
             raise OSError(
                 errno.EINVAL,
-                f"{size} bytes from {offset:#x} on leave the file, which has {status.st_size}",
+                f"the window ends at {end:#x} of its file, which has {status.st_size} bytes",
             )
-        _require_sealed(fd)
-        identity = (status.st_dev, status.st_ino)
-        content = self._files.get(identity)
-        if content is None or len(content) < offset + size or (writable and content.readonly):
-            content = self._files[identity] = _mapped(fd, status.st_size, writable=writable)
-        return content[offset : offset + size]
+        file = (status.st_dev, status.st_ino)
+        content = self._files.get(file)
+        if content is None:
+            self._make_room()
+        if content is None or len(content) < end or (writable and content.readonly):
+            content = self._files[file] = _mapped(fd, status.st_size, writable=writable)
+        return file, content
+
+    def _make_room(self) -> None:
+        """Forget the files that no window shows, where one more would be too many."""
+        if len(self._files) >= MAX_FILES:
+            used = {mapping.file for mapping in self._mappings}
+            self._files = {file: view for file, view in self._files.items() if file in used}
+        if len(self._files) >= MAX_FILES:
+            raise OSError(errno.ENOSPC, f"the memory of {MAX_FILES} files is mapped already")
 
 
 def _require_sealed(fd: int) -> None:

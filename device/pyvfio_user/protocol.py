@@ -229,33 +229,31 @@ class Header(_Payload):
         return self.flags & TYPE_MASK == MessageType.REPLY
 
     @property
-    def wants_reply(self) -> bool:
-        return not self.flags & MessageFlags.NO_REPLY
-
-    @property
     def is_error(self) -> bool:
         return bool(self.flags & MessageFlags.ERROR)
+
+
+_POSTED = int(MessageType.COMMAND | MessageFlags.NO_REPLY)
+_ERROR = int(MessageType.REPLY | MessageFlags.ERROR)
 
 
 def encode_command(
     message_id: int, command: int, payload: Buffer = b"", *, no_reply: bool = False
 ) -> bytes:
     """A whole command message."""
-    flags = MessageType.COMMAND | (MessageFlags.NO_REPLY if no_reply else 0)
-    return Header(message_id, command, HEADER.size + len(payload), flags).encode() + payload
+    flags = _POSTED if no_reply else MessageType.COMMAND
+    return HEADER.pack(message_id, command, HEADER.size + len(payload), flags, 0) + payload
 
 
 def encode_reply(message_id: int, command: int, payload: Buffer = b"") -> bytes:
     """A whole reply to a command that succeeded."""
-    return HEADER.pack(message_id, command, HEADER.size + len(payload), MessageType.REPLY, 0) + (
-        payload
-    )
+    size = HEADER.size + len(payload)
+    return HEADER.pack(message_id, command, size, MessageType.REPLY, 0) + payload
 
 
 def encode_error(message_id: int, command: int, error: int) -> bytes:
     """A whole reply to a command that failed with `error`, an errno: the header alone."""
-    flags = MessageType.REPLY | MessageFlags.ERROR
-    return HEADER.pack(message_id, command, HEADER.size, flags, error)
+    return HEADER.pack(message_id, command, HEADER.size, _ERROR, error)
 
 
 _VERSION = struct.Struct("<HH")
@@ -460,7 +458,8 @@ class RegionData(NamedTuple):
         return cls(offset, region, data)
 
     def encode(self) -> bytes:
-        return RegionAccess(self.offset, self.region, len(self.data)).encode() + self.data
+        fields = (self.offset, self.region, len(self.data))
+        return _packed(REGION_ACCESS, fields, "a region access") + self.data
 
 
 _MULTI_COUNT = struct.Struct("<Q")
