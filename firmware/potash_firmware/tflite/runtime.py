@@ -1,18 +1,20 @@
 """Running a model: bytes in, bytes out, on TensorFlow Lite with the VTA as a delegate.
 
 This is the application processor's inference call. A model's inputs stand one after the other, in
-the model's order and each as its tensor lies in memory; the outputs likewise.
+the model's order and each as its tensor lies in memory; the outputs likewise. More input than the
+model takes is no error: what comes from local storage is filled up to whole blocks.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
+from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.validation import ModelError, validate
 
@@ -20,6 +22,7 @@ __all__ = ["ModelError", "NodeReport", "infer", "inspect"]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Details: TypeAlias = dict[str, Any]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +58,26 @@ def infer(
     interpreter = _prepare(bytes(model), delegate, reference)
     wanted = interpreter.get_input_details()
     sizes = [_size(details, "input") for details in wanted]
-    if sum(sizes) != len(inputs):
-        raise ModelError(f"the model takes {sum(sizes)} bytes of input, not {len(inputs)}")
+    if sum(sizes) > len(inputs):
+        raise ModelError(f"the model takes {sum(sizes)} bytes of input, and gets {len(inputs)}")
     # Before the work as well as after it, when shapes that depend on the values are known too.
     _check_output(interpreter.get_output_details(), len(output))
+
+    def work() -> list[Array]:
+        offset = 0
+        for details, size in zip(wanted, sizes, strict=True):
+            values = np.frombuffer(inputs, np.uint8, size, offset).view(details["dtype"])
+            interpreter.set_tensor(details["index"], values.reshape(details["shape"]))
+            offset += size
+        interpreter.invoke()
+        return [interpreter.get_tensor(item["index"]) for item in interpreter.get_output_details()]
+
+    results = _native(work, delegate)
+    total = _check_output(interpreter.get_output_details(), len(output))
     offset = 0
-    for details, size in zip(wanted, sizes, strict=True):
-        values = np.frombuffer(inputs, np.uint8, size, offset)
-        interpreter.set_tensor(
-            details["index"], values.view(details["dtype"]).reshape(details["shape"])
-        )
-        offset += size
-    _native(interpreter.invoke, delegate)
-    produced = interpreter.get_output_details()
-    total = _check_output(produced, len(output))
-    offset = 0
-    for details in produced:
-        values = interpreter.get_tensor(details["index"]).tobytes()
-        output[offset : offset + len(values)] = values
-        offset += len(values)
+    for values in results:
+        output[offset : offset + values.nbytes] = values.tobytes()
+        offset += values.nbytes
     return total
 
 
@@ -82,7 +86,11 @@ def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:
     _prepare(bytes(model), delegate, reference=True)
     return tuple(
         NodeReport(
-            graph, decision.node, _NAMES[decision.operator], decision.version, decision.reason
+            graph=graph,
+            node=decision.node,
+            operator=_NAMES.get(decision.operator, str(decision.operator)),
+            version=decision.version,
+            reason=decision.reason,
         )
         for graph, decisions in enumerate(delegate.decisions)
         for decision in decisions
@@ -112,7 +120,7 @@ def _prepare(model: bytes, delegate: VtaDelegate | None, reference: bool) -> Int
     return _native(make, delegate)
 
 
-def _native(action: Any, delegate: VtaDelegate | None) -> Any:
+def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:
     """Call into TensorFlow Lite; what a callback of the delegate raised comes before its verdict."""
     try:
         result = action()

@@ -183,7 +183,8 @@ def _validate_quantization(tensor: Table, name: str) -> None:
 def _validate_addition(index: int, inputs: list[Table], outputs: list[Table]) -> None:
     if len(inputs) != 2 or len(outputs) != 1:
         raise ModelError(f"operator {index} adds {len(inputs)} tensors to {len(outputs)}")
-    left_shift = _ADDITION_LEFT_SHIFT.get(outputs[0].Type())
+    # The kernel makes the output of the inputs' type, whatever the model calls it.
+    left_shift = _ADDITION_LEFT_SHIFT.get(inputs[0].Type())
     if left_shift is None:
         return
     left, right, output = (_scale(tensor) for tensor in (*inputs, *outputs))
@@ -207,4 +208,7 @@ def _scale(tensor: Table) -> float:
 
 
 def _name(tensor: Table) -> str:
-    return repr((tensor.Name() or b"").decode("utf-8", "replace"))
+    try:
+        return repr((tensor.Name() or b"").decode())
+    except UnicodeDecodeError:
+        raise ModelError("the model is damaged: the name of a tensor is not UTF-8") from None
