@@ -46,7 +46,7 @@ class ArenaPlan:
 
     input_size: int
     output_size: int
-    stack_size: int = 64 * 1024
+    stack_size: int = PAGE_SIZE
     data_size: int = 16 * 1024 * 1024
 
     @property
