@@ -23,3 +23,8 @@ class MemoryMedia(Media):
         """As `Media.read_at_once`; memory never waits."""
         self.read_into(views, offset)
         return True
+
+    def write_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
+        """As `Media.write_at_once`; memory never waits."""
+        self.write_from(views, offset)
+        return True

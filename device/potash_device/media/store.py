@@ -14,6 +14,9 @@ from potash_device.media.errors import MediaError
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 """Views that one system call takes (POSIX `{IOV_MAX}`)."""
 
+Move = Callable[..., int]
+"""`os.preadv` or `os.pwritev`."""
+
 
 class Media:
     """`size` bytes of non-volatile memory behind the descriptor `fd`, which this object owns."""
@@ -21,7 +24,7 @@ class Media:
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
         self.size = size
-        self._may_ask_nowait = True
+        self._cannot_tell: set[Move] = set()
 
     def close(self) -> None:
         """Release the descriptor; calling it again does nothing."""
@@ -34,18 +37,14 @@ class Media:
 
         Raises MediaError.
         """
-        if not self._may_ask_nowait or len(views) > IOV_MAX:
-            return False
-        wanted = sum(map(len, views))
-        try:
-            return os.preadv(self.fd, views, offset, os.RWF_NOWAIT) == wanted
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # this file system cannot tell: always wait
-                self._may_ask_nowait = False
-                return False
-            raise MediaError(error.errno, f"reading the media failed: {error.strerror}") from None
+        return self._move_at_once(os.preadv, views, offset, "reading")
+
+    def write_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
+        """Write `views` from byte `offset` on if that needs no waiting; False where it would wait.
+
+        What was refused half-way has to be written again as a whole. Raises MediaError.
+        """
+        return self._move_at_once(os.pwritev, views, offset, "writing")
 
     def read_into(self, views: Sequence[memoryview], offset: int) -> None:
         """Fill `views` from byte `offset`, waiting where it must. Raises MediaError."""
@@ -64,6 +63,22 @@ class Media:
         except OSError as error:
             raise MediaError(error.errno, f"flushing the media failed: {error.strerror}") from None
 
+    def _move_at_once(
+        self, move: Move, views: Sequence[memoryview], offset: int, doing: str
+    ) -> bool:
+        if move in self._cannot_tell or len(views) > IOV_MAX:
+            return False
+        wanted = sum(map(len, views))
+        try:
+            return move(self.fd, views, offset, os.RWF_NOWAIT) == wanted
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # this file system cannot tell: always wait
+                self._cannot_tell.add(move)
+                return False
+            raise MediaError(error.errno, f"{doing} the media failed: {error.strerror}") from None
+
 
 def _in_calls(
     views: Sequence[memoryview], offset: int
@@ -76,7 +91,7 @@ def _in_calls(
 
 
 def _move_whole(
-    move: Callable[[int, Sequence[memoryview], int], int],
+    move: Move,
     fd: int,
     views: Sequence[memoryview],
     offset: int,
