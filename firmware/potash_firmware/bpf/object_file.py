@@ -14,6 +14,7 @@ from potash_firmware.bpf.errors import ElfError
 EM_BPF = 247
 MAX_SYMBOLS = 1 << 16
 MAX_RELOCATIONS = 1 << 16
+MAX_NAME = 1024
 
 _IDENT = b"\x7fELF" + bytes([2, 1, 1])  # 64 bits, little endian, version 1
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -186,7 +187,7 @@ class ObjectFile:
 
 
 def _string(strings: bytes, offset: int) -> str:
-    end = strings.find(b"\0", offset)
+    end = strings.find(b"\0", offset, offset + MAX_NAME + 1)
     if end < 0:
-        raise ElfError(f"the name at {offset} has no end")
+        raise ElfError(f"the name at {offset} is longer than {MAX_NAME} bytes or has no end")
     return strings[offset:end].decode(errors="replace")
