@@ -204,7 +204,7 @@ def _place(kind: str, words: _Words) -> Layout:
         used = low - number * WORD_BITS
         if used > limit:
             raise InstructionError(
-                f"these buffers are too deep: word {number} of a {kind} encoding "
+                f"these buffers are too deep: word {number} of the {kind} encoding "
                 f"would need {used} bits and has {limit}"
             )
     return Layout(kind, tuple(fields))

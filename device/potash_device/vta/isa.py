@@ -3,7 +3,7 @@
 An instruction is 128 bits, little-endian; `encoding` holds the bit positions, which follow the
 core's configuration. What an instruction does is said in `simulator`.
 
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2 (figure 5); the VTA
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.2 (figure 3); the VTA
 project's `hw_spec.h`.
 """
 

@@ -6,8 +6,8 @@ the micro-ops is checked; only then does the first instruction execute. GEMM and
 indices that their micro-ops lead to before they change anything. Nothing outside the DRAM that the
 simulator was given is ever touched.
 
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2; the VTA project's
-hardware guide, sections "Compute Module" and "Load/Store Modules".
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.5 (figures 7 and 8) and
+2.6 (figure 9); the platform's document, chapter "VTA accelerator".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,10 +132,7 @@ class Simulator:
 
     def run(self, address: int, count: int) -> None:
         """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
-        self.execute(self._fetch(address, count))
-
-    def execute(self, instructions: Sequence[Instruction]) -> None:
-        """Execute a stream that is decoded already. Raises StreamError."""
+        instructions = self._fetch(address, count)
         order = canonical_order(instructions)
         for index, instruction in enumerate(instructions):
             self._check(index, instruction)
@@ -175,13 +172,12 @@ class Simulator:
     def _check(self, index: int, instruction: Instruction) -> None:
         """All that can be said about an instruction before any micro-op is known."""
         match instruction:
-            case Load():
-                if instruction.memory_type == MemoryId.OUT:
-                    raise StreamError(index, "LOAD cannot write OUT")
-                self._check_memory(index, instruction)
-            case Store():
-                _check_store_fields(index, instruction)
-                self._check_memory(index, instruction)
+            case Load() | Store():
+                # Without columns it moves nothing and only carries tokens; runtimes give such an
+                # instruction whichever memory type they like.
+                if instruction.x_size:
+                    _check_memory_type(index, instruction)
+                    self._check_rectangle(index, instruction)
             case Gemm() | Alu():
                 if instruction.uop_bgn > instruction.uop_end:
                     raise StreamError(index, "uop_bgn lies behind uop_end")
@@ -192,10 +188,8 @@ class Simulator:
                         "micro-ops of the buffer",
                     )
 
-    def _check_memory(self, index: int, instruction: MemoryInstruction) -> None:
+    def _check_rectangle(self, index: int, instruction: MemoryInstruction) -> None:
         """The rectangle fits into its buffer, and its rows lie in DRAM."""
-        if instruction.x_size == 0:
-            return
         memory = instruction.memory_type
         width = instruction.x_pad_0 + instruction.x_size + instruction.x_pad_1
         height = instruction.y_pad_0 + instruction.y_size + instruction.y_pad_1
@@ -327,11 +321,15 @@ class Simulator:
             )
 
 
-def _check_store_fields(index: int, store: Store) -> None:
-    # A no-op carries tokens only; runtimes give it whichever memory type they like.
-    if store.x_size and store.memory_type != MemoryId.OUT:
-        raise StreamError(index, f"STORE cannot read {store.memory_type.name}")
-    if store.y_pad_0 or store.y_pad_1 or store.x_pad_0 or store.x_pad_1:
+def _check_memory_type(index: int, instruction: Load | Store) -> None:
+    memory = instruction.memory_type
+    if isinstance(instruction, Load):
+        if memory == MemoryId.OUT:
+            raise StreamError(index, "LOAD cannot write OUT")
+        return
+    if memory != MemoryId.OUT:
+        raise StreamError(index, f"STORE cannot read {memory.name}")
+    if any((instruction.y_pad_0, instruction.y_pad_1, instruction.x_pad_0, instruction.x_pad_1)):
         raise StreamError(index, "STORE cannot pad")
 
 

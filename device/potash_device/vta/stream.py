@@ -5,7 +5,8 @@ queues, one each way; an instruction may take a token before it and give one aft
 leave a choice, this order is the defined one: LOAD as far as it can go, then COMPUTE, then STORE,
 again and again until nothing moves. A stream with missing dependences so has one defined result.
 
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.3.
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.3 (figures 5
+and 6).
 """
 
 from collections import Counter, deque

@@ -54,7 +54,7 @@ class Runtime:
         try:
             return self._heap.allocate(size)
         except VtaMemoryError:
-            if self._commands:
+            if self._heap.held:
                 raise
             self._kernels.clear()
             return self._heap.allocate(size)

@@ -1,0 +1,469 @@
+"""Tokens, their order and their deadlocks; and what a hostile stream cannot do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.isa import (
+    Alu,
+    AluOpcode,
+    Dependencies,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    MicroOp,
+    Stage,
+    Store,
+)
+from potash_device.vta.simulator import Simulator
+from potash_device.vta.stream import StreamError, canonical_order
+from support.vta import TINY, Bench
+
+POP_PREV, POP_NEXT = Dependencies.POP_PREV, Dependencies.POP_NEXT
+PUSH_PREV, PUSH_NEXT = Dependencies.PUSH_PREV, Dependencies.PUSH_NEXT
+NONE = Dependencies.NONE
+
+
+def load(dependencies: Dependencies = NONE) -> Load:
+    """An instruction of the load module that moves nothing."""
+    return Load(memory_type=MemoryId.INP, dependencies=dependencies)
+
+
+def compute(dependencies: Dependencies = NONE) -> Load:
+    """An instruction of the compute module that moves nothing."""
+    return Load(memory_type=MemoryId.UOP, dependencies=dependencies)
+
+
+def store(dependencies: Dependencies = NONE) -> Store:
+    """An instruction of the store module that moves nothing."""
+    return Store(memory_type=MemoryId.OUT, dependencies=dependencies)
+
+
+class TestOrder:
+    def test_without_tokens_load_goes_first_then_compute_then_store(self) -> None:
+        stream: list[Instruction] = [store(), compute(), load(), store(), load(), Finish()]
+        assert canonical_order(stream) == [2, 4, 1, 5, 0, 3]
+
+    def test_tokens_hold_a_module_back(self) -> None:
+        stream: list[Instruction] = [
+            load(PUSH_NEXT),
+            compute(POP_PREV | PUSH_NEXT),
+            store(POP_PREV | PUSH_PREV),
+            compute(POP_NEXT | PUSH_PREV),
+            load(POP_NEXT | PUSH_NEXT),
+            Finish(dependencies=POP_PREV),
+        ]
+        assert canonical_order(stream) == [0, 1, 2, 3, 4, 5]
+
+    def test_load_runs_ahead_as_far_as_its_tokens_last(self) -> None:
+        stream: list[Instruction] = [
+            compute(PUSH_PREV),
+            compute(PUSH_PREV),
+            compute(POP_PREV),
+            compute(POP_PREV),
+            load(POP_NEXT | PUSH_NEXT),
+            load(POP_NEXT | PUSH_NEXT),
+            store(),
+            Finish(),
+        ]
+        # compute gives two tokens and then waits; store has nothing to wait for
+        assert canonical_order(stream) == [0, 1, 6, 4, 5, 2, 3, 7]
+
+    def test_a_missing_dependence_has_one_defined_wrong_result(self) -> None:
+        bench = Bench()
+        bench.put(0, np.full((1, 2, 8), 3, np.int32))
+        read = Load(
+            memory_type=MemoryId.ACC,
+            dram_base=bench.element(MemoryId.ACC, 0),
+            y_size=1,
+            x_size=1,
+            x_stride=1,
+        )
+        write = Store(
+            memory_type=MemoryId.OUT,
+            dram_base=bench.element(MemoryId.OUT, 64),
+            y_size=1,
+            x_size=1,
+            x_stride=1,
+        )
+        bench.run(write, read)
+        assert list(bench.dram[64:80]) == [3] * 16
+
+
+ALLOWED = {
+    Stage.LOAD: POP_NEXT | PUSH_NEXT,
+    Stage.COMPUTE: POP_PREV | POP_NEXT | PUSH_PREV | PUSH_NEXT,
+    Stage.STORE: POP_PREV | PUSH_PREV,
+}
+no_operations = st.builds(
+    lambda make, bits: make(bits & ALLOWED[make().stage]),
+    st.sampled_from([load, compute, store]),
+    st.builds(Dependencies, st.integers(0, 15)),
+)
+
+
+def most_that_can_run(stream: list[Instruction]) -> set[int]:
+    """Every instruction that runs at all, whatever the order: a module's next instruction may
+    always run as soon as its tokens are there, and nobody else takes them."""
+    ran: set[int] = set()
+
+    def given_and_taken(giver: Stage, taker: Stage) -> int:
+        gives, takes = (PUSH_NEXT, POP_PREV) if giver < taker else (PUSH_PREV, POP_NEXT)
+        done = [stream[index] for index in ran]
+        return sum(i.stage is giver and gives in i.dependencies for i in done) - sum(
+            i.stage is taker and takes in i.dependencies for i in done
+        )
+
+    while True:
+        for stage in reversed(Stage):
+            waiting = [i for i, one in enumerate(stream) if one.stage is stage and i not in ran]
+            if not waiting:
+                continue
+            needs = stream[waiting[0]].dependencies
+            before, after = Stage(max(stage - 1, 0)), Stage(min(stage + 1, 2))
+            if POP_PREV in needs and not given_and_taken(before, stage):
+                continue
+            if POP_NEXT in needs and not given_and_taken(after, stage):
+                continue
+            ran.add(waiting[0])
+            break
+        else:
+            return ran
+
+
+@settings(deadline=None)
+@given(st.lists(no_operations, max_size=12))
+def test_a_stream_deadlocks_only_where_every_order_does(head: list[Instruction]) -> None:
+    stream = [*head, Finish()]
+    stuck = set(range(len(stream))) - most_that_can_run(stream)
+    try:
+        order = canonical_order(stream)
+    except StreamError as error:
+        assert error.index == min(stuck)
+        return
+    assert not stuck
+    assert sorted(order) == list(range(len(stream)))
+    for stage in Stage:
+        own = [index for index in order if stream[index].stage is stage]
+        assert own == sorted(own)
+
+
+class TestRefusedOrder:
+    @pytest.mark.parametrize(
+        ("stream", "index", "reason"),
+        [
+            ([], 0, "does not end with FINISH"),
+            ([load(), compute()], 1, "does not end with FINISH"),
+            ([load(), Finish(), compute()], 1, "FINISH is not the last"),
+            ([Finish(), Finish()], 0, "FINISH is not the last"),
+            ([Finish(), load()], 0, "FINISH is not the last"),
+            ([load(POP_PREV), Finish()], 0, "LOAD has no neighbour"),
+            ([load(), load(PUSH_PREV), Finish()], 1, "LOAD has no neighbour"),
+            ([store(POP_NEXT), Finish()], 0, "STORE has no neighbour"),
+            ([store(PUSH_NEXT), Finish()], 0, "STORE has no neighbour"),
+            ([Finish(dependencies=POP_PREV)], 0, "COMPUTE waits for a token from LOAD"),
+            ([Finish(dependencies=POP_NEXT)], 0, "COMPUTE waits for a token from STORE"),
+            ([load(POP_NEXT), Finish()], 0, "LOAD waits for a token from COMPUTE"),
+            ([load(), store(POP_PREV), Finish()], 1, "STORE waits for a token from COMPUTE"),
+            # one token, two takers
+            (
+                [load(PUSH_NEXT), compute(POP_PREV), compute(POP_PREV), Finish()],
+                2,
+                "COMPUTE waits for a token from LOAD",
+            ),
+            # each waits for what the other would give afterwards
+            (
+                [load(POP_NEXT | PUSH_NEXT), compute(POP_PREV | PUSH_PREV), Finish()],
+                0,
+                "LOAD waits for a token from COMPUTE",
+            ),
+            # the token that an instruction gives does not serve itself
+            (
+                [compute(), compute(POP_NEXT | PUSH_NEXT), store(POP_PREV | PUSH_PREV), Finish()],
+                1,
+                "COMPUTE waits for a token from STORE",
+            ),
+            # both tokens or none
+            (
+                [load(PUSH_NEXT), compute(POP_PREV | POP_NEXT), Finish()],
+                1,
+                "COMPUTE waits for a token from STORE",
+            ),
+        ],
+    )
+    def test_index_and_reason(self, stream: list[Instruction], index: int, reason: str) -> None:
+        with pytest.raises(StreamError, match=reason) as caught:
+            canonical_order(stream)
+        assert caught.value.index == index
+        assert str(caught.value) == f"instruction {index}: {caught.value.reason}"
+
+    def test_nothing_runs_of_a_stream_that_would_stop_half_way(self) -> None:
+        bench = Bench()
+        bench.simulator.acc[:] = 7
+        zero = Load(memory_type=MemoryId.ACC, x_size=1, y_pad_0=1)
+        with pytest.raises(StreamError, match="deadlock"):
+            bench.run(zero, compute(POP_PREV))
+        assert (bench.simulator.acc == 7).all()
+
+
+FIRST_INP = 0x1000 // 8
+"""Element 0 of DRAM, counted in INP elements."""
+
+
+class TestRefusedInstructions:
+    @pytest.mark.parametrize(
+        ("instruction", "reason"),
+        [
+            (
+                Load(
+                    memory_type=MemoryId.INP,
+                    sram_base=15,
+                    dram_base=FIRST_INP,
+                    y_size=1,
+                    x_size=2,
+                    x_stride=2,
+                ),
+                "element 16 is past the 16 of INP",
+            ),
+            (
+                Load(
+                    memory_type=MemoryId.INP,
+                    dram_base=FIRST_INP,
+                    y_size=3,
+                    x_size=2,
+                    x_stride=2,
+                    x_pad_0=2,
+                    x_pad_1=2,
+                ),
+                "element 17 is past the 16 of INP",
+            ),
+            (
+                Load(
+                    memory_type=MemoryId.INP,
+                    dram_base=FIRST_INP,
+                    y_size=1,
+                    x_size=1,
+                    x_stride=1,
+                    y_pad_0=8,
+                    y_pad_1=8,
+                ),
+                "element 16 is past the 16 of INP",
+            ),
+            (Load(memory_type=MemoryId.WGT, sram_base=16, x_size=1), None),
+            (
+                Load(memory_type=MemoryId.WGT, sram_base=17, x_size=1),
+                "element 16 is past the 16 of WGT",
+            ),
+            (
+                Load(memory_type=MemoryId.UOP, sram_base=8, dram_base=0x400, y_size=1, x_size=1),
+                "element 8 is past the 8 of UOP",
+            ),
+            (
+                Load(memory_type=MemoryId.INP, dram_base=FIRST_INP - 1, y_size=1, x_size=1),
+                "0xff8 to 0xfff do not lie in DRAM",
+            ),
+            (Load(memory_type=MemoryId.INP, y_size=1, x_size=1), "0x0 to 0x7 do not lie"),
+            (
+                Load(memory_type=MemoryId.INP, dram_base=FIRST_INP + 511, y_size=1, x_size=2),
+                "0x1ff8 to 0x2007 do not lie in DRAM",
+            ),
+            (
+                Load(
+                    memory_type=MemoryId.INP, dram_base=FIRST_INP, y_size=2, x_size=1, x_stride=512
+                ),
+                "0x1000 to 0x2007 do not lie in DRAM",
+            ),
+            (
+                Load(memory_type=MemoryId.ACC, dram_base=2**32 - 1, y_size=1, x_size=1),
+                "do not lie in DRAM",
+            ),
+            (
+                Load(memory_type=MemoryId.OUT, dram_base=0x100, y_size=1, x_size=1),
+                "LOAD cannot write OUT",
+            ),
+            (
+                Store(memory_type=MemoryId.ACC, dram_base=0x40, y_size=1, x_size=1),
+                "STORE cannot read ACC",
+            ),
+            (
+                Store(memory_type=MemoryId.OUT, dram_base=0x100, y_size=1, x_size=1, x_pad_0=1),
+                "STORE cannot pad",
+            ),
+            (
+                Store(memory_type=MemoryId.OUT, sram_base=10, dram_base=0x100, y_size=7, x_size=1),
+                "element 16 is past the 16 of OUT",
+            ),
+            (
+                Store(memory_type=MemoryId.OUT, dram_base=0x200, y_size=1, x_size=1),
+                "0x2000 to 0x200f do not lie in DRAM",
+            ),
+            (Gemm(uop_bgn=1, uop_end=0), "uop_bgn lies behind uop_end"),
+            (Gemm(uop_bgn=0, uop_end=9), "uop_end 9 is past the 8 micro-ops"),
+            (
+                Alu(alu_opcode=AluOpcode.ADD, uop_end=8, iter_out=1 << 13),
+                None,
+            ),
+            (
+                Alu(alu_opcode=AluOpcode.ADD, uop_end=8, iter_out=(1 << 13) + 1),
+                "more than 65536 micro-ops",
+            ),
+            (Gemm(uop_end=1, iter_in=2, dst_factor_in=11), "dst index 16 is past the 16"),
+            (Gemm(uop_end=1, iter_in=2, src_factor_in=11), "src index 16 is past the 16"),
+            (Gemm(uop_end=1, iter_out=2, wgt_factor_out=11), "wgt index 16 is past the 16"),
+            (
+                Alu(alu_opcode=AluOpcode.MIN, uop_end=1, iter_out=2, dst_factor_out=11),
+                "dst index 16 is past the 16 elements of ACC",
+            ),
+            (
+                Alu(alu_opcode=AluOpcode.MIN, uop_end=1, iter_out=2, src_factor_out=11),
+                "src index 16 is past the 16 elements of ACC",
+            ),
+        ],
+    )
+    def test_reason(self, instruction: Instruction, reason: str | None) -> None:
+        bench = Bench(step_limit=1 << 16)
+        bench.set_micro_ops([MicroOp(5, 5, 5)])
+        bench.simulator.acc[:] = 3
+        stream = [compute(), instruction, Finish()]
+        if reason is None:
+            bench.run(*stream, finish=False)
+            return
+        before = bytes(bench.dram[: -16 * len(stream)])
+        with pytest.raises(StreamError, match=reason) as caught:
+            bench.run(*stream, finish=False)
+        assert caught.value.index == 1
+        assert (bench.simulator.acc == 3).all()
+        assert bytes(bench.dram[: -16 * len(stream)]) == before
+        assert bench.guards_intact
+
+    def test_an_undecodable_instruction_is_named(self) -> None:
+        bench = Bench()
+        with pytest.raises(StreamError, match="opcode 7 does not exist") as caught:
+            bench.run_bytes(bytes([3]) + bytes(15) + bytes([7]) + bytes(15))
+        assert caught.value.index == 1
+
+    @pytest.mark.parametrize(
+        ("address", "count"),
+        [(0, 1), (0xFF0, 1), (0x1000, 257), (0x1FF0, 2), (0x2000, 1), (0x1000, 2**32 - 1)],
+    )
+    def test_the_stream_lies_in_dram(self, address: int, count: int) -> None:
+        with pytest.raises(StreamError, match="does not lie in DRAM"):
+            Bench().simulator.run(address, count)
+
+    def test_the_stream_is_aligned(self) -> None:
+        with pytest.raises(StreamError, match="0x1008 is not 16-byte aligned"):
+            Bench().simulator.run(0x1008, 1)
+
+
+numbers = st.integers
+few = st.sampled_from([0, 0, 0, 1])
+rarely_dependent = st.sampled_from([NONE] * 12 + [PUSH_PREV, PUSH_NEXT, POP_PREV, POP_NEXT])
+
+
+@st.composite
+def wild_memory_instructions(draw: st.DrawFn) -> Instruction:
+    """A load or a store at, or a little outside of, both of the memories it names."""
+    storing = draw(st.booleans())
+    memory = MemoryId.OUT if storing else draw(st.sampled_from(MemoryId))
+    element = TINY.element_bytes(memory)
+    inside = numbers(0x1000 // element, 0x2000 // element - 1)
+    edges = numbers(0x1000 // element - 2, 0x2000 // element + 1)
+    fields: dict[str, Any] = {
+        "memory_type": memory,
+        "sram_base": draw(numbers(0, TINY.depth(memory))),
+        "dram_base": draw(inside | edges | numbers(0, 2**32 - 1)),
+        "y_size": draw(numbers(0, 3)),
+        "x_size": draw(numbers(0, 3)),
+        "x_stride": draw(numbers(0, 4) | numbers(0, 65535)),
+        "dependencies": draw(rarely_dependent),
+    }
+    if storing:
+        return Store(**fields)
+    pads: dict[str, Any] = {f"{axis}_pad_{side}": draw(few) for axis in "xy" for side in "01"}
+    return Load(**fields, **pads)
+
+
+loop_fields = {
+    "uop_bgn": numbers(0, 2),
+    "uop_end": numbers(2, 8) | numbers(0, 9),
+    "iter_out": numbers(0, 3) | numbers(0, 2**14 - 1),
+    "iter_in": numbers(0, 3),
+    "dst_factor_out": numbers(0, 2),
+    "dst_factor_in": numbers(0, 2) | numbers(0, 15),
+    "src_factor_out": numbers(0, 2),
+    "src_factor_in": numbers(0, 2),
+    "dependencies": rarely_dependent,
+}
+wild_instructions = st.one_of(
+    wild_memory_instructions(),
+    st.builds(Gemm, reset=st.booleans(), wgt_factor_out=numbers(0, 2), **loop_fields),
+    st.builds(
+        Alu,
+        alu_opcode=st.sampled_from(AluOpcode),
+        use_imm=st.booleans(),
+        imm=numbers(-32768, 32767),
+        **loop_fields,
+    ),
+)
+
+
+def attempt(bench: Bench, stream: bytes) -> bool:
+    """Whether the stream ran; any other end than that or a StreamError fails the test."""
+    try:
+        bench.run_bytes(stream)
+    except StreamError as error:
+        assert error.index in range(max(1, len(stream) // 16))
+        assert error.reason
+        return False
+    finally:
+        assert bench.guards_intact
+    return True
+
+
+class TestHostileStreams:
+    @settings(max_examples=300, deadline=None)
+    @given(st.binary(max_size=16 * 8).map(lambda b: b[: len(b) // 16 * 16]))
+    def test_random_bytes(self, stream: bytes) -> None:
+        attempt(Bench(step_limit=1000), stream)
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        st.lists(wild_instructions, max_size=8),
+        st.binary(min_size=64, max_size=64),
+        numbers(0, 2**32 - 1),
+    )
+    def test_random_instructions(
+        self, instructions: list[Instruction], micro_ops: bytes, seed: int
+    ) -> None:
+        bench = Bench(step_limit=1000)
+        noise = np.random.default_rng(seed).integers(0, 256, 2048, dtype=np.uint8)
+        bench.put(0, noise)
+        bench.simulator.uop[:] = np.frombuffer(micro_ops, "<u4")[:8] & 0x000003FF
+        words = [i.encode(TINY).to_bytes(16, "little") for i in [*instructions, Finish()]]
+        attempt(bench, b"".join(words))
+
+    def test_a_stream_that_overwrites_itself_has_been_fetched_before(self) -> None:
+        bench = Bench()
+        everything = Store(
+            memory_type=MemoryId.OUT,
+            dram_base=bench.element(MemoryId.OUT, 4096 - 256),
+            y_size=1,
+            x_size=16,
+            x_stride=16,
+            dependencies=PUSH_PREV,
+        )
+        bench.simulator.acc[:] = -1
+        bench.run(everything, compute(POP_NEXT), everything)
+        assert bytes(bench.dram[-256:]) == b"\xff" * 256
+
+
+def test_a_dram_that_cannot_be_used_is_refused() -> None:
+    with pytest.raises(ValueError, match="writable"):
+        Simulator(Config.default(), memoryview(bytes(4096)))
+    with pytest.raises(ValueError, match="multiple of 256"):
+        Simulator(Config.default(), memoryview(bytearray(4096)), 0x1010)
