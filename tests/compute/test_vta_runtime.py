@@ -1,0 +1,509 @@
+"""The runtime: buffers, micro-kernels, dependences and whole computations."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+from potash_device.vta.isa import Alu, Dependencies, Gemm, Load, Store
+from potash_device.vta.simulator import Event
+from potash_firmware.vta_runtime import (
+    AluKernel,
+    AluOpcode,
+    Buffer,
+    GemmKernel,
+    Loop,
+    MemoryId,
+    MicroOp,
+    Runtime,
+    Stage,
+    StreamError,
+    VtaMemoryError,
+)
+from potash_firmware.vta_runtime.buffers import Spans
+from support.vta import TINY
+
+LOAD, COMPUTE, STORE = Stage.LOAD, Stage.COMPUTE, Stage.STORE
+POP_PREV, POP_NEXT = Dependencies.POP_PREV, Dependencies.POP_NEXT
+PUSH_PREV, PUSH_NEXT = Dependencies.PUSH_PREV, Dependencies.PUSH_NEXT
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    return Runtime(Core.create(Config.default(), 1 << 20))
+
+
+def filled(runtime: Runtime, data: bytes) -> Buffer:
+    buffer = runtime.alloc(len(data))
+    buffer.view[:] = data
+    return buffer
+
+
+def executed(runtime: Runtime) -> list[str]:
+    """Kind and memory type of each instruction that the next `synchronize` executes."""
+    names: list[str] = []
+
+    def note(event: Event) -> None:
+        memory = getattr(event.instruction, "memory_type", None)
+        moves = getattr(event.instruction, "x_size", 1)
+        if moves:
+            kind = type(event.instruction).__name__
+            names.append(kind if memory is None else f"{kind} {memory.name}")
+
+    runtime.core.trace = note
+    try:
+        runtime.synchronize()
+    finally:
+        runtime.core.trace = None
+    return names
+
+
+class TestComputations:
+    def test_an_addition_of_bytes(self, runtime: Runtime) -> None:
+        random = np.random.default_rng(0)
+        left, right = random.integers(-128, 128, (2, 4096), dtype=np.int8)
+        a, b, out = (filled(runtime, v.tobytes()) for v in (left, right, np.zeros_like(left)))
+        rows = 4096 // 16
+        runtime.load_2d(a, MemoryId.ACC_8BIT, sram=0, offset=0, x_size=rows)
+        runtime.load_2d(b, MemoryId.ACC_8BIT, sram=rows, offset=0, x_size=rows)
+        both = (Loop(rows, dst=1, src=1),)
+        alone = (Loop(rows, dst=1),)
+        runtime.push_alu(AluKernel(AluOpcode.ADD, (MicroOp(0, rows),), both))
+        runtime.push_alu(AluKernel(AluOpcode.MIN, (MicroOp(0),), alone, immediate=127))
+        runtime.push_alu(AluKernel(AluOpcode.MAX, (MicroOp(0),), alone, immediate=-128))
+        runtime.dep_push(COMPUTE, STORE)
+        runtime.dep_pop(COMPUTE, STORE)
+        runtime.store_2d(out, sram=0, offset=0, x_size=rows)
+        runtime.synchronize()
+        expected = np.clip(left.astype(int) + right.astype(int), -128, 127)
+        np.testing.assert_array_equal(np.frombuffer(out.view, np.int8), expected)
+
+    def test_a_tiled_matrix_product_with_two_contexts(self, runtime: Runtime) -> None:
+        """Loads of one tile may overtake the product of the other; the tokens keep them right."""
+        random = np.random.default_rng(1)
+        m, k, n = 32, 64, 48
+        left = random.integers(-8, 8, (m, k), dtype=np.int8)
+        right = random.integers(-8, 8, (n, k), dtype=np.int8)
+        blocks = right.reshape(n // 16, 16, k // 16, 16).transpose(0, 2, 1, 3)
+        a = filled(runtime, left.tobytes())
+        w = filled(runtime, np.ascontiguousarray(blocks).tobytes())
+        out = runtime.alloc(m * n)
+        rows = 8
+        each_block = (Loop(3, dst=rows),)
+        for _ in range(2):
+            runtime.dep_push(COMPUTE, LOAD)
+            runtime.dep_push(STORE, COMPUTE)
+        for tile in range(m // rows):
+            context = tile % 2
+            inp, wgt, acc = context * 512, context * 64, context * 256
+            runtime.dep_pop(COMPUTE, LOAD)
+            runtime.load_2d(
+                a, MemoryId.INP, sram=inp, offset=tile * rows * 4, x_size=4, y_size=rows
+            )
+            runtime.load_2d(w, MemoryId.WGT, sram=wgt, offset=0, x_size=12)
+            runtime.dep_push(LOAD, COMPUTE)
+            runtime.dep_pop(STORE, COMPUTE)
+            runtime.dep_pop(LOAD, COMPUTE)
+            accumulators = tuple(MicroOp(acc + r) for r in range(rows))
+            products = tuple(MicroOp(acc + r, inp + r * 4, wgt) for r in range(rows))
+            loops = (Loop(3, dst=rows, wgt=4), Loop(4, src=1, wgt=1))
+            runtime.push_gemm(GemmKernel(accumulators, each_block, reset=True))
+            runtime.push_gemm(GemmKernel(products, loops))
+            runtime.dep_push(COMPUTE, LOAD)
+            runtime.push_alu(AluKernel(AluOpcode.SHR, accumulators, each_block, 4))
+            runtime.dep_push(COMPUTE, STORE)
+            runtime.dep_pop(COMPUTE, STORE)
+            for block in range(3):
+                runtime.store_2d(
+                    out, sram=acc + block * rows, offset=block * m + tile * rows, x_size=rows
+                )
+            runtime.dep_push(STORE, COMPUTE)
+        for _ in range(2):
+            runtime.dep_pop(COMPUTE, LOAD)
+            runtime.dep_pop(STORE, COMPUTE)
+        runtime.synchronize()
+        product = (left.astype(np.int64) @ right.astype(np.int64).T) >> 4
+        expected = product.astype(np.int8).reshape(m, 3, 16).transpose(1, 0, 2)
+        np.testing.assert_array_equal(np.frombuffer(out.view, np.int8).reshape(3, m, 16), expected)
+
+    def test_rows_apart_and_pads(self, runtime: Runtime) -> None:
+        source = filled(runtime, bytes(range(16 * 6)))
+        out = runtime.alloc(16 * 8)
+        runtime.load_2d(
+            source,
+            MemoryId.ACC_8BIT,
+            sram=3,
+            offset=1,
+            x_size=1,
+            y_size=2,
+            x_stride=3,
+            x_pad=(1, 0),
+            y_pad=(0, 1),
+        )
+        runtime.dep_push(COMPUTE, STORE)
+        runtime.dep_pop(COMPUTE, STORE)
+        runtime.store_2d(out, sram=3, offset=1, x_size=3, y_size=2, x_stride=4)
+        runtime.synchronize()
+        element = [bytes(range(16 * i, 16 * i + 16)) for i in range(6)]
+        gap = bytes(16)
+        rows = [gap, gap, element[1], gap, gap, element[4], gap, gap]
+        assert bytes(out.view) == b"".join(rows)
+
+
+class TestInstructions:
+    def test_loops_are_outer_first(self, runtime: Runtime) -> None:
+        runtime.push_gemm(GemmKernel((MicroOp(1, 2, 3),), (Loop(4, 5, 6, 7), Loop(8, 9, 10, 11))))
+        runtime.push_alu(AluKernel(AluOpcode.SHR, (MicroOp(1, 2, 3),), (Loop(4, 5, 6),), -3))
+        runtime.push_alu(AluKernel(AluOpcode.MUL, (MicroOp(1, 2, 3),)))
+        load, gemm, shift, multiply = runtime.instructions
+        assert isinstance(load, Load)
+        assert (load.memory_type, load.sram_base, load.x_size) == (MemoryId.UOP, 0, 1)
+        assert gemm == Gemm(
+            uop_end=1,
+            iter_out=4,
+            iter_in=8,
+            dst_factor_out=5,
+            dst_factor_in=9,
+            src_factor_out=6,
+            src_factor_in=10,
+            wgt_factor_out=7,
+            wgt_factor_in=11,
+        )
+        assert shift == Alu(
+            alu_opcode=AluOpcode.SHR,
+            use_imm=True,
+            imm=-3,
+            uop_end=1,
+            iter_out=4,
+            dst_factor_out=5,
+            src_factor_out=6,
+        )
+        assert multiply == Alu(alu_opcode=AluOpcode.MUL, uop_end=1)
+
+    def test_immediate_zero_is_an_immediate(self, runtime: Runtime) -> None:
+        runtime.push_alu(AluKernel(AluOpcode.MAX, (MicroOp(0),), immediate=0))
+        alu = runtime.instructions[-1]
+        assert isinstance(alu, Alu)
+        assert alu.use_imm
+
+    def test_physical_addresses_become_elements(self, runtime: Runtime) -> None:
+        runtime.alloc(1)
+        buffer = runtime.alloc(4096)
+        assert buffer.physical == 0x1100
+        for memory, first in (
+            (MemoryId.INP, 0x110),
+            (MemoryId.WGT, 0x11),
+            (MemoryId.ACC, 0x44),
+            (MemoryId.ACC_8BIT, 0x110),
+        ):
+            runtime.load_2d(buffer, memory, sram=7, offset=2, x_size=3)
+            load = runtime.instructions[-1]
+            assert load == Load(
+                memory_type=memory,
+                sram_base=7,
+                dram_base=first + 2,
+                y_size=1,
+                x_size=3,
+                x_stride=3,
+            )
+
+    @pytest.mark.parametrize(
+        ("sizes", "reason"),
+        [
+            ({"offset": 0, "x_size": 5}, "INP elements 0 to 4 do not lie in a VTA buffer of 64"),
+            ({"offset": 4, "x_size": 1}, "elements 4 to 4"),
+            ({"offset": -1, "x_size": 1}, "elements -1 to -1"),
+            ({"offset": 0, "x_size": 1, "y_size": 2, "x_stride": 4}, "elements 0 to 4"),
+            ({"offset": 0, "x_size": -1}, "x_size is -1"),
+            ({"offset": 0, "x_size": 1, "sram": -1}, "sram_base is -1"),
+            ({"offset": 0, "x_size": 1, "x_pad": (0, 16)}, "x_pad_1 is 16"),
+        ],
+    )
+    def test_a_load_outside_its_buffer_or_encoding_is_refused(
+        self, runtime: Runtime, sizes: dict[str, int], reason: str
+    ) -> None:
+        buffer = runtime.alloc(64)
+        with pytest.raises(ValueError, match=reason):
+            runtime.load_2d(buffer, MemoryId.INP, **({"sram": 0} | sizes))  # type: ignore[arg-type]  # as a table
+        assert runtime.instructions == ()
+
+    def test_a_store_outside_its_buffer_is_refused(self, runtime: Runtime) -> None:
+        with pytest.raises(ValueError, match="OUT elements 3 to 4"):
+            runtime.store_2d(runtime.alloc(64), sram=0, offset=3, x_size=2)
+
+    @pytest.mark.parametrize("memory", [MemoryId.UOP, MemoryId.OUT])
+    def test_only_tensors_are_loaded(self, runtime: Runtime, memory: MemoryId) -> None:
+        with pytest.raises(ValueError, match="not loaded from a buffer"):
+            runtime.load_2d(runtime.alloc(64), memory, sram=0, offset=0, x_size=1)
+
+    @pytest.mark.parametrize(
+        ("kernel", "reason"),
+        [
+            (AluKernel(AluOpcode.ADD, ()), "1 to 8192 micro-ops, not 0"),
+            (AluKernel(AluOpcode.ADD, (MicroOp(0),) * 8193), "not 8193"),
+            (AluKernel(AluOpcode.ADD, (MicroOp(2048),)), "dst is 2048"),
+            (AluKernel(AluOpcode.ADD, (MicroOp(0),), (Loop(1),) * 3), "at most 2 loops, not 3"),
+            (AluKernel(AluOpcode.ADD, (MicroOp(0),), (Loop(1 << 14),)), "iter_out is 16384"),
+            (AluKernel(AluOpcode.ADD, (MicroOp(0),), immediate=40000), "imm is 40000"),
+        ],
+    )
+    def test_an_impossible_kernel_is_refused(
+        self, runtime: Runtime, kernel: AluKernel, reason: str
+    ) -> None:
+        with pytest.raises(ValueError, match=reason):
+            runtime.push_alu(kernel)
+        runtime.synchronize()
+
+
+class TestDependences:
+    def kinds(self, runtime: Runtime) -> list[tuple[type, Dependencies]]:
+        return [(type(i), i.dependencies) for i in runtime.instructions]
+
+    def test_a_push_joins_the_last_instruction_of_its_module(self, runtime: Runtime) -> None:
+        buffer = runtime.alloc(64)
+        runtime.load_2d(buffer, MemoryId.INP, sram=0, offset=0, x_size=1)
+        runtime.load_2d(buffer, MemoryId.ACC, sram=0, offset=0, x_size=1)
+        runtime.dep_push(LOAD, COMPUTE)
+        runtime.dep_push(COMPUTE, STORE)
+        runtime.dep_push(COMPUTE, LOAD)
+        assert self.kinds(runtime) == [(Load, PUSH_NEXT), (Load, PUSH_NEXT | PUSH_PREV)]
+
+    def test_a_pop_joins_the_next_instruction_of_its_module(self, runtime: Runtime) -> None:
+        buffer = runtime.alloc(64)
+        runtime.dep_pop(LOAD, COMPUTE)
+        runtime.dep_pop(STORE, COMPUTE)
+        runtime.dep_pop(COMPUTE, STORE)
+        runtime.load_2d(buffer, MemoryId.INP, sram=0, offset=0, x_size=1)
+        runtime.load_2d(buffer, MemoryId.ACC, sram=0, offset=0, x_size=1)
+        runtime.store_2d(buffer, sram=0, offset=0, x_size=1)
+        assert self.kinds(runtime) == [
+            (Load, Dependencies.NONE),
+            (Load, POP_PREV | POP_NEXT),
+            (Store, POP_PREV),
+        ]
+
+    def test_without_an_instruction_to_join_a_no_operation_carries_it(
+        self, runtime: Runtime
+    ) -> None:
+        runtime.dep_push(COMPUTE, LOAD)
+        runtime.dep_push(COMPUTE, LOAD)
+        runtime.dep_pop(COMPUTE, LOAD)
+        runtime.dep_pop(COMPUTE, LOAD)
+        runtime.dep_push(LOAD, COMPUTE)
+        assert runtime.instructions == (
+            Load(memory_type=MemoryId.UOP, dependencies=PUSH_PREV),
+            Load(memory_type=MemoryId.UOP, dependencies=PUSH_PREV),
+            Load(memory_type=MemoryId.INP, dependencies=POP_NEXT),
+            # the second pop had to come before the push
+            Load(memory_type=MemoryId.INP, dependencies=POP_NEXT | PUSH_NEXT),
+        )
+
+    def test_finish_waits_for_loads_and_stores(self, runtime: Runtime) -> None:
+        buffer = runtime.alloc(64)
+        runtime.load_2d(buffer, MemoryId.INP, sram=0, offset=0, x_size=1)
+        runtime.store_2d(buffer, sram=0, offset=0, x_size=1)
+        assert executed(runtime) == ["Load INP", "Store OUT", "Finish"]
+
+    @pytest.mark.parametrize(
+        ("giver", "taker"),
+        [(LOAD, STORE), (STORE, LOAD), (LOAD, LOAD), (COMPUTE, COMPUTE), (STORE, STORE)],
+    )
+    def test_a_queue_that_is_not_there_is_refused(
+        self, runtime: Runtime, giver: Stage, taker: Stage
+    ) -> None:
+        with pytest.raises(ValueError, match="no token queue"):
+            runtime.dep_push(giver, taker)
+        with pytest.raises(ValueError, match="no token queue"):
+            runtime.dep_pop(giver, taker)
+        assert runtime.instructions == ()
+
+    def test_a_pop_without_a_push_is_a_deadlock_and_the_next_stream_is_clean(
+        self, runtime: Runtime
+    ) -> None:
+        runtime.dep_pop(LOAD, COMPUTE)
+        with pytest.raises(StreamError, match="deadlock"):
+            runtime.synchronize()
+        assert runtime.instructions == ()
+        runtime.synchronize()
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(
+                    [(LOAD, COMPUTE), (COMPUTE, LOAD), (COMPUTE, STORE), (STORE, COMPUTE)]
+                ),
+                st.booleans(),
+                st.sampled_from(Stage),
+            ),
+            max_size=20,
+        )
+    )
+    def test_pops_after_their_pushes_never_deadlock(
+        self, steps: list[tuple[tuple[Stage, Stage], bool, Stage]]
+    ) -> None:
+        runtime = Runtime(Core.create(TINY, 8192))
+        buffer = runtime.alloc(64)
+        tokens = dict.fromkeys([queue for queue, _, _ in steps], 0)
+        for queue, pops, stage in steps:
+            if pops and tokens[queue]:
+                runtime.dep_pop(*queue)
+                tokens[queue] -= 1
+            elif not pops:
+                runtime.dep_push(*queue)
+                tokens[queue] += 1
+            match stage:
+                case Stage.LOAD:
+                    runtime.load_2d(buffer, MemoryId.INP, sram=0, offset=0, x_size=1)
+                case Stage.COMPUTE:
+                    runtime.load_2d(buffer, MemoryId.ACC, sram=0, offset=0, x_size=1)
+                case Stage.STORE:
+                    runtime.store_2d(buffer, sram=0, offset=0, x_size=1)
+        runtime.synchronize()
+
+
+def add(*dst: int) -> AluKernel:
+    """A kernel with as many micro-ops as there are destinations."""
+    return AluKernel(AluOpcode.ADD, tuple(MicroOp(d) for d in dst), immediate=1)
+
+
+class TestMicroKernels:
+    """TINY's micro-op buffer holds eight micro-ops."""
+
+    @pytest.fixture
+    def runtime(self) -> Runtime:
+        return Runtime(Core.create(TINY, 8192))
+
+    def test_a_kernel_is_loaded_once(self, runtime: Runtime) -> None:
+        runtime.push_alu(add(0, 1))
+        runtime.push_alu(add(0, 1))
+        runtime.push_gemm(GemmKernel((MicroOp(0), MicroOp(1)), reset=True))
+        assert executed(runtime) == ["Load UOP", "Alu", "Alu", "Gemm", "Finish"]
+        runtime.push_alu(add(0, 1))
+        assert executed(runtime) == ["Alu", "Finish"]
+
+    def test_the_least_recently_used_makes_room(self, runtime: Runtime) -> None:
+        first, second, third = add(0, 1, 2), add(3, 4, 5), add(6, 7, 8)
+        for kernel in (first, second, first, third, first):
+            runtime.push_alu(kernel)
+        swaps = ["Load UOP", "Alu", "Load UOP", "Alu", "Alu", "Load UOP", "Alu", "Alu", "Finish"]
+        assert executed(runtime) == swaps
+        runtime.push_alu(second)
+        assert executed(runtime) == ["Load UOP", "Alu", "Finish"]
+
+    def test_a_kernel_as_large_as_the_buffer_drives_all_others_out(self, runtime: Runtime) -> None:
+        runtime.push_alu(add(0))
+        runtime.push_alu(add(*range(8)))
+        runtime.push_alu(add(0))
+        assert executed(runtime).count("Load UOP") == 3
+
+    def test_swapped_kernels_compute_what_they_say(self, runtime: Runtime) -> None:
+        out = runtime.alloc(16 * 16)
+        runtime.push_gemm(GemmKernel((MicroOp(0),), (Loop(16, dst=1),), reset=True))
+        counts = [0] * 16
+        random = np.random.default_rng(5)
+        for _ in range(40):
+            kernel = [int(d) for d in random.integers(0, 16, random.integers(1, 9))]
+            runtime.push_alu(add(*kernel))
+            for destination in kernel:
+                counts[destination] += 1
+        runtime.dep_push(COMPUTE, STORE)
+        runtime.dep_pop(COMPUTE, STORE)
+        runtime.store_2d(out, sram=0, offset=0, x_size=16)
+        runtime.synchronize()
+        assert list(out.view[::16]) == counts
+
+    def test_after_a_failed_stream_kernels_are_loaded_again(self, runtime: Runtime) -> None:
+        runtime.push_alu(add(1))
+        runtime.dep_pop(LOAD, COMPUTE)
+        with pytest.raises(StreamError):
+            runtime.synchronize()
+        runtime.push_alu(add(1))
+        assert executed(runtime) == ["Load UOP", "Alu", "Finish"]
+
+    def test_their_copies_in_dram_make_room_for_buffers(self, runtime: Runtime) -> None:
+        for destination in range(16):
+            runtime.push_alu(add(destination))
+        runtime.synchronize()
+        assert runtime.alloc(8192).size == 8192
+        with pytest.raises(VtaMemoryError):
+            runtime.push_alu(add(0))
+
+
+class TestBuffers:
+    def test_they_are_zeroed_aligned_and_apart(self, runtime: Runtime) -> None:
+        buffers = [runtime.alloc(size) for size in (1, 255, 256, 257, 1000)]
+        ends = [buffer.physical + buffer.size for buffer in buffers]
+        assert all(buffer.physical % 256 == 0 for buffer in buffers)
+        assert all(end <= after.physical for end, after in zip(ends, buffers[1:], strict=False))
+        for buffer in buffers:
+            buffer.view[:] = b"\xff" * buffer.size
+            buffer.free()
+        assert bytes(runtime.alloc(2048).view) == bytes(2048)
+
+    def test_the_view_is_the_cores_dram(self, runtime: Runtime) -> None:
+        buffer = runtime.alloc(16)
+        buffer.view[:4] = b"VTA!"
+        offset = buffer.physical - runtime.core.base
+        assert bytes(runtime.core.dram[offset : offset + 4]) == b"VTA!"
+
+    def test_dram_that_is_full_is_said_to_be(self, runtime: Runtime) -> None:
+        with pytest.raises(VtaMemoryError, match="no room for 1048577 more bytes"):
+            runtime.alloc((1 << 20) + 1)
+        whole = runtime.alloc(1 << 20)
+        with pytest.raises(MemoryError):
+            runtime.alloc(1)
+        with pytest.raises(VtaMemoryError):
+            runtime.synchronize()
+        whole.free()
+        runtime.alloc(1 << 20)
+
+    @pytest.mark.parametrize("size", [0, -1])
+    def test_an_empty_buffer_is_refused(self, runtime: Runtime, size: int) -> None:
+        with pytest.raises(ValueError, match="at least one byte"):
+            runtime.alloc(size)
+
+    def test_a_freed_buffer_is_of_no_use(self, runtime: Runtime) -> None:
+        buffer = runtime.alloc(64)
+        buffer.free()
+        buffer.free()
+        with pytest.raises(ValueError, match="was freed"):
+            _ = buffer.view
+        with pytest.raises(ValueError, match="was freed"):
+            runtime.load_2d(buffer, MemoryId.INP, sram=0, offset=0, x_size=1)
+        whole = runtime.alloc(1 << 20)
+        assert whole.physical == 0x1000
+
+    def test_memory_that_a_waiting_stream_names_is_not_given_out(self, runtime: Runtime) -> None:
+        out = runtime.alloc(64)
+        runtime.store_2d(out, sram=0, offset=0, x_size=4)
+        out.free()
+        assert runtime.alloc(64).physical != 0x1000
+        runtime.synchronize()
+        assert runtime.alloc(64).physical == 0x1000
+
+    def test_closing_gives_back_what_the_runtime_took(self) -> None:
+        core = Core.create(Config.default(), 4096)
+        with Runtime(core) as runtime:
+            runtime.push_alu(add(0))
+        assert runtime.instructions == ()
+        assert runtime.alloc(4096).physical == 0x1000
+
+    @given(st.lists(st.integers(-4, 9), max_size=60))
+    def test_spans_are_exact(self, steps: list[int]) -> None:
+        """Against a set of taken places: positive numbers take, others give back."""
+        spans, taken, pieces = Spans(24), set[int](), list[tuple[int, int]]()
+        for step in steps:
+            if step > 0:
+                start = spans.take(step)
+                free = [at for at in range(24 - step + 1) if taken.isdisjoint(range(at, at + step))]
+                assert start == (free[0] if free else None)
+                if start is not None:
+                    pieces.append((start, step))
+                    taken.update(range(start, start + step))
+            elif pieces:
+                start, size = pieces.pop(step % len(pieces))
+                spans.give_back(start, size)
+                taken.difference_update(range(start, start + size))
