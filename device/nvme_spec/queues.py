@@ -23,6 +23,10 @@ COMPLETION_ENTRY_WORDS = COMPLETION_ENTRY_SIZE // 2
 STATUS_WORD_OFFSET = 14
 """Byte offset of the 16-bit word that holds the phase tag and the status field."""
 
+COMMAND_ID = struct.Struct("<H")
+COMMAND_ID_OFFSET = 2
+"""Byte offset of the command identifier in a submission entry."""
+
 PHASE_BIT = 1 << 0
 MORE_BIT = 1 << 14
 DNR_BIT = 1 << 15
