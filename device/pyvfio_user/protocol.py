@@ -129,8 +129,12 @@ class IrqSetFlags(IntFlag):
     ACTION_TRIGGER = 0x20
 
 
-IRQ_SET_DATA = IrqSetFlags.DATA_NONE | IrqSetFlags.DATA_BOOL | IrqSetFlags.DATA_EVENTFD
-IRQ_SET_ACTION = IrqSetFlags.ACTION_MASK | IrqSetFlags.ACTION_UNMASK | IrqSetFlags.ACTION_TRIGGER
+# Plain numbers, because `~` of an IntFlag leaves out the bits that have no name.
+DMA_FLAGS = int(DmaFlags.READABLE | DmaFlags.WRITABLE)
+IRQ_SET_DATA = int(IrqSetFlags.DATA_NONE | IrqSetFlags.DATA_BOOL | IrqSetFlags.DATA_EVENTFD)
+IRQ_SET_ACTION = int(
+    IrqSetFlags.ACTION_MASK | IrqSetFlags.ACTION_UNMASK | IrqSetFlags.ACTION_TRIGGER
+)
 
 
 class PciRegion(IntEnum):

@@ -141,6 +141,13 @@ class Server:
             self._end(str(error))
         return True
 
+    def drain(self, limit: int) -> int:
+        """Up to `limit` steps, as long as there is anything to do; how many there were."""
+        for done in range(limit):
+            if not self.step():
+                return done
+        return limit
+
     def _accept(self) -> bool:
         if self._listener is None:
             raise ValueError("the server is not listening")

@@ -17,6 +17,7 @@ from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import MAX_MAPPINGS, AddressSpace
 from pyvfio_user.protocol import (
     DEFAULT_MAX_TRANSFER,
+    DMA_FLAGS,
     MAJOR_VERSION,
     MINOR_VERSION,
     REGION_ACCESS,
@@ -144,7 +145,7 @@ class Session:
         request = DmaMap.decode(message.payload)
         if len(message.fds) > 1:
             raise ProtocolError(f"{len(message.fds)} file descriptors came with one DMA_MAP")
-        if request.flags & ~(DmaFlags.READABLE | DmaFlags.WRITABLE):
+        if request.flags & ~DMA_FLAGS:
             raise ProtocolError(f"DMA_MAP has unknown flags: {request.flags:#x}")
         self._memory.map(
             request.address,
