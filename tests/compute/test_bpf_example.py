@@ -1,5 +1,6 @@
 """Programs from a C compiler: the example as it is shipped, rebuilt, and one that uses more."""
 
+import re
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import pytest
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context
 from potash_firmware.bpf import Fault, Outcome, Services, buffer_layout, load_program, run_program
-from support.bpf_compiler import NO_COMPILER, compile_program, compiler
+from support.bpf_compiler import INCLUDE, NO_COMPILER, compile_program, compiler
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
 SIZE = 4096
@@ -107,6 +108,17 @@ def test_the_example_rebuilt_does_the_same(tmp_path: Path) -> None:
         assert ours.outcome.output_length == theirs.outcome.output_length
 
 
+def test_the_header_calls_each_helper_by_its_number() -> None:
+    header = (INCLUDE / "potash.h").read_text()
+    declared = re.findall(r"\(\*const (\w+)\)\([^)]*\)\s*=\s*\(void \*\)(\d+);", header)
+    assert [(name, int(number)) for name, number in declared] == [
+        ("print", 1),
+        ("tflite_apu", 2),
+        ("tflite_vta", 3),
+        ("set_output_length", 4),
+    ]
+
+
 MORE = """
 #include "potash.h"
 
@@ -161,6 +173,18 @@ def test_a_compilers_data_calls_and_function_pointers(flags: list[str], tmp_path
     assert struct.unpack_from("<7Q", done.output) == (75, 6, 13, 15, 13, 7, 16)
     assert done.outcome.return_value & 0xFFFF_FFFF == 0xFFFF_FFFF
     assert done.printed == ["one"]
+
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "programs.md"
+
+
+def test_the_documented_program_does_what_it_says(tmp_path: Path) -> None:
+    source = tmp_path / "sum.c"
+    source.write_text(re.findall(r"```c\n(.*?)```", DOCUMENTED.read_text(), re.DOTALL)[0])
+    data = compile_program(needed_compiler(), source, tmp_path / "sum.o")
+    done = run(data, bytes(range(200)), [])
+    assert struct.unpack_from("<Q", done.output) == (sum(range(200)),)
+    assert done.outcome.output_length == 8
 
 
 def test_a_recursion_too_deep_is_a_fault(tmp_path: Path) -> None:

@@ -91,11 +91,19 @@ def test_the_registers_at_the_entry() -> None:
     assert value(execute(mov_reg(0, 10), exit_)) == BASE + 4096
 
 
-def test_the_input_is_what_was_given_and_everything_else_is_zero() -> None:
-    first = execute(load(0, 1), exit_, given=b"ABCDEFGH")
-    assert value(first) == int.from_bytes(b"ABCDEFGH", "little")
+def test_the_input_is_what_was_given() -> None:
+    run = execute(load(0, 1), exit_, given=b"ABCDEFGH")
+    assert value(run) == int.from_bytes(b"ABCDEFGH", "little")
+
+
+def test_the_stack_and_the_data_hold_nothing_of_an_earlier_run() -> None:
     assert value(execute(load(0, 10, -8), exit_)) == 0
-    assert execute(mov(0, 0), exit_).output == bytes(OUTPUT_SIZE)
+    assert value(execute(load(0, 10, -4096), exit_)) == 0
+    assert value(execute(load(0, 5, 16), exit_)) == 0  # behind an empty context
+
+
+def test_the_buffers_are_the_callers() -> None:
+    assert execute(mov(0, 0), exit_).output == b"\xee" * OUTPUT_SIZE
 
 
 def test_an_outcome_counts_instructions_and_keeps_64_bits() -> None:
@@ -105,7 +113,7 @@ def test_an_outcome_counts_instructions_and_keeps_64_bits() -> None:
 
 def test_what_a_program_writes_is_in_the_output() -> None:
     run = execute(mov(5, 0x41), store(2, 5, OUTPUT_SIZE - 8), mov(0, 0), exit_)
-    assert run.output == bytes(OUTPUT_SIZE - 8) + b"A" + bytes(7)
+    assert run.output == b"\xee" * (OUTPUT_SIZE - 8) + b"A" + bytes(7)
 
 
 def test_the_context_is_version_count_length_and_the_list_as_sent() -> None:
@@ -206,7 +214,7 @@ def test_a_model_is_run_with_the_input_that_follows_it(helper: int) -> None:
     apu, vta = (infer, unexpected) if helper == TFLITE_APU else (unexpected, infer)
     run = execute(*code, given=b"MODEL!abcd", infer_apu=apu, infer_vta=vta)
     assert value(run) == 4
-    assert run.output[:5] == b"DONE\0"
+    assert run.output[:5] == b"DONE\xee"
     assert seen == [(b"MODEL!", b"abcd", True, True)]
 
 

@@ -108,7 +108,7 @@ class Helpers:
         output = self._arena.bytes_at(target, output_length, write=True)
         model, inputs = whole[:model_length], whole[model_length:]
         with _guarded(number):
-            return infer(model, inputs, output)
+            return int(infer(model, inputs, output))
         raise AssertionError("an exception leaves the block above as a fault")
 
 

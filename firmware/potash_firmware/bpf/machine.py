@@ -22,7 +22,6 @@ MAX_CONTEXT = 1 << 20
 
 _NO_ARGUMENTS = Context()
 _CONTEXT_ALIGNMENT = 8
-_ZEROES = bytes(1 << 20)
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,10 @@ def run_program(
 ) -> Outcome:
     """Run `program` from its entry to its exit.
 
-    `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes; the first
-    `input_length` bytes from that layout's `input_offset` are the input, and the result is left
-    from its `output_offset` on. Everything but the input is zeroed or written anew first. The
-    program is told `input_length` and `output_length` (else `output_size`).
+    `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes. Input and
+    output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
+    are the input, the result is left from its `output_offset` on. Stack and data are made anew.
+    The program is told `input_length` and `output_length` (else `output_size`).
 
     Raises Fault when the program is stopped, ProgramError when its context is too long, and
     DescriptorError when its argument list is malformed.
@@ -101,19 +100,12 @@ def run_program(
 def _fill(
     memory: memoryview, layout: Layout, image: elf.Image, context_offset: int, context: bytes
 ) -> None:
-    """Make the arena as a program finds it, but for the input."""
-    _zero(memory, 0, layout.input_offset)
-    _zero(memory, layout.output_offset, layout.size)
+    """Make the arena as a program finds it, but for its input and output."""
+    for start, end in ((0, layout.input_offset), (layout.data_offset, layout.size)):
+        memory[start:end] = bytes(end - start)
     for offset, contents in (
         (layout.data_offset, image.data),
         (layout.data_offset + context_offset, context),
         (layout.rodata_offset, image.rodata),
     ):
         memory[offset : offset + len(contents)] = contents
-
-
-def _zero(memory: memoryview, start: int, end: int) -> None:
-    """In pieces, so that a large buffer does not need as much again."""
-    for offset in range(start, end, len(_ZEROES)):
-        size = min(len(_ZEROES), end - offset)
-        memory[offset : offset + size] = _ZEROES[:size]
