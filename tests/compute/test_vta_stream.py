@@ -341,6 +341,15 @@ class TestRefusedInstructions:
         assert bytes(bench.dram[: -16 * len(stream)]) == before
         assert bench.guards_intact
 
+    def test_the_last_element_lies_in_dram_to_its_last_byte(self) -> None:
+        last = Store(memory_type=MemoryId.OUT, dram_base=0x1FF, y_size=1, x_size=1)
+        beyond = Store(memory_type=MemoryId.OUT, dram_base=0x200, y_size=1, x_size=1)
+        bench = Bench(size=4096 + 15)
+        bench.run(last)
+        with pytest.raises(StreamError, match="0x2000 to 0x200f do not lie in DRAM"):
+            bench.run(beyond)
+        assert bench.guards_intact
+
     def test_an_undecodable_instruction_is_named(self) -> None:
         bench = Bench()
         with pytest.raises(StreamError, match="opcode 7 does not exist") as caught:

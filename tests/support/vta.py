@@ -63,8 +63,8 @@ class Bench:
 
     def run_bytes(self, stream: bytes) -> None:
         """Run raw bytes as a stream, from the end of DRAM."""
-        offset = len(self.dram) - len(stream)
-        self.dram[offset:] = stream
+        offset = (len(self.dram) - len(stream)) // 16 * 16
+        self.dram[offset : offset + len(stream)] = stream
         self.simulator.run(BASE + offset, len(stream) // 16)
 
 

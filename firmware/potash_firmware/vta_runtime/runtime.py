@@ -129,13 +129,13 @@ class Runtime:
 
     def dep_push(self, frm: Stage, to: Stage) -> None:
         """`frm` tells `to` that everything pushed so far is done. Raises ValueError."""
-        self._heap.held = True
         self._commands.push(frm, to)
+        self._heap.held = True
 
     def dep_pop(self, frm: Stage, to: Stage) -> None:
         """The next instruction of `to` waits for a `dep_push`. Raises ValueError."""
-        self._heap.held = True
         self._commands.pop(frm, to)
+        self._heap.held = True
 
     def synchronize(self) -> None:
         """Run the stream to its end and begin a new one, also when it fails.
