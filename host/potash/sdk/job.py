@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from csd_spec.descriptors import AcceleratorStatus
 from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.status import StatusId
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.device import Device
 from potash.sdk.errors import DeviceNotFound, PotashError
@@ -72,10 +73,12 @@ def run_job(
         )
     accelerator.enable()
     report("enable the accelerator subsystem")
+    if accelerator.status().status == StatusId.RUNNING:
+        raise PotashError(f"accelerator {accelerator.id} is busy with another job; wait or stop it")
+    accelerator.reset()
     accelerator.send_firmware(program, firmware_id)
     report(f"send {len(program)} bytes of firmware as {firmware_id}")
     if pages is None:
-        accelerator.reset()
         accelerator.write_input(data)
         report(f"send {len(data)} bytes of input")
     else:
