@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.isa import Finish, Instruction, MicroOp
-from potash_device.vta.simulator import Simulator
+from potash_device.vta.isa import Dependencies, Finish, Instruction, Load, MicroOp, Store
+from potash_device.vta.simulator import Event, Simulator
+from potash_firmware.vta_runtime import Runtime
 
 BASE = 0x1000
 GUARD = b"\xa5" * 256
@@ -71,3 +72,44 @@ class Bench:
 def wrapped(value: int) -> int:
     """`value` modulo 2^32 as a signed number."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def acc_pattern(seed: int = 0) -> NDArray[np.int32]:
+    """Distinct values in the whole of TINY's ACC, some of them at the ends of the range."""
+    values = np.random.default_rng(seed).integers(-(2**31), 2**31, (16, TINY.batch, TINY.block_out))
+    values[:, 0, :4] = [0, -1, 2**31 - 1, -(2**31)]
+    return values.astype(np.int32)
+
+
+def load(dependencies: Dependencies = Dependencies.NONE) -> Load:
+    """An instruction of the load module that moves nothing."""
+    return Load(memory_type=MemoryId.INP, dependencies=dependencies)
+
+
+def compute(dependencies: Dependencies = Dependencies.NONE) -> Load:
+    """An instruction of the compute module that moves nothing."""
+    return Load(memory_type=MemoryId.UOP, dependencies=dependencies)
+
+
+def store(dependencies: Dependencies = Dependencies.NONE) -> Store:
+    """An instruction of the store module that moves nothing."""
+    return Store(memory_type=MemoryId.OUT, dependencies=dependencies)
+
+
+def executed(runtime: Runtime) -> list[str]:
+    """Kind and memory type of each instruction that the next `synchronize` executes."""
+    names: list[str] = []
+
+    def note(event: Event) -> None:
+        memory = getattr(event.instruction, "memory_type", None)
+        moves = getattr(event.instruction, "x_size", 1)
+        if moves:
+            kind = type(event.instruction).__name__
+            names.append(kind if memory is None else f"{kind} {memory.name}")
+
+    runtime.core.trace = note
+    try:
+        runtime.synchronize()
+    finally:
+        runtime.core.trace = None
+    return names
