@@ -127,6 +127,18 @@ def test_a_local_call_keeps_the_callers_registers_and_frame() -> None:
     assert execute(*caller, *callee).value == 77 + 6 + 9 + 100
 
 
+def test_a_function_sees_nothing_of_its_caller_but_the_arguments() -> None:
+    caller = [mov(register, 1 << register) for register in range(10)]
+    callee = [insn(0x0F, 0, register) for register in range(1, 10)]
+    called = execute(*caller, call_local(1), exit_, *callee, exit_).value
+    assert called == sum(1 << register for register in range(1, 6))
+
+
+def test_a_caller_finds_its_arguments_as_they_were() -> None:
+    caller = [mov(1, 7), call_local(2), mov_reg(0, 1), exit_]
+    assert execute(*caller, mov(1, 0), exit_).value == 7
+
+
 def test_a_callees_frame_lies_512_bytes_below() -> None:
     caller = [mov_reg(6, 10), call_local(3), insn(0x1F, 6, 0), mov_reg(0, 6), exit_]  # r6 -= r0
     callee = [mov_reg(0, 10), exit_]
@@ -140,9 +152,9 @@ def test_a_pointer_into_the_callers_frame_works_in_the_callee() -> None:
 
 
 def nested(depth: int) -> list[bytes]:
-    """`depth` functions that call each other in a row, the entry included; r0 counts them."""
-    step = [insn(0x07, 0, imm=1), call_local(1), exit_]
-    return [*(step * (depth - 1)), insn(0x07, 0, imm=1), exit_]
+    """`depth` functions that call each other in a row, the entry included; r1 counts them."""
+    step = [insn(0x07, 1, imm=1), call_local(1), exit_]
+    return [*(step * (depth - 1)), insn(0x07, 1, imm=1), mov_reg(0, 1), exit_]
 
 
 def test_eight_functions_may_be_active_and_nine_may_not() -> None:

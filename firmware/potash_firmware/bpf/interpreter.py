@@ -38,7 +38,7 @@ class _Frame(NamedTuple):
     """What a function finds again when the one it called returns."""
 
     pc: int
-    saved: Sequence[int]
+    registers: list[int]
 
 
 class Interpreter:
@@ -73,11 +73,9 @@ class Interpreter:
 
     def run(self, entry: int, arguments: Sequence[int]) -> int:
         """Call the function at index `entry`; returns r0 at its exit. Raises Fault."""
-        self.registers = [0] * 11
-        for register, value in zip(isa.ARGUMENT_REGISTERS, arguments, strict=False):
-            self.registers[register] = value & MASK
-        self.registers[isa.FRAME_POINTER] = self.arena.stack_top
-        self.frames = [_Frame(pc=-1, saved=self.registers[6:])]
+        arguments = [value & MASK for value in arguments] + [0] * 5
+        self.registers = _fresh_registers(arguments[:5], self.arena.stack_top)
+        self.frames = [_Frame(pc=-1, registers=[0] * 11)]
         self.executed = 0
         self.pc = pc = entry
         try:
@@ -101,6 +99,11 @@ class Interpreter:
                 fault.pc = pc
             raise
         return self.registers[0]
+
+
+def _fresh_registers(arguments: Sequence[int], frame_pointer: int) -> list[int]:
+    """r0 to r10 as a function finds them: nothing of its caller but the arguments."""
+    return [0, *arguments, 0, 0, 0, 0, frame_pointer]
 
 
 def _fault(kind: FaultKind, reason: str) -> Fault:
@@ -256,19 +259,20 @@ def _call_helper(cpu: Interpreter, number: int) -> None:
 
 
 def _call_local(cpu: Interpreter, index: int) -> None:
-    """Enter a function with a stack frame of its own, below the caller's."""
+    """Enter a function: it gets its five arguments and a stack frame below the caller's."""
     if len(cpu.frames) == MAX_CALL_DEPTH:
         raise _fault(FaultKind.CALL_DEPTH, f"at most {MAX_CALL_DEPTH} functions can be active")
-    cpu.frames.append(_Frame(cpu.pc, saved=cpu.registers[6:]))
-    cpu.registers[isa.FRAME_POINTER] -= FRAME_SIZE
+    cpu.frames.append(_Frame(cpu.pc, cpu.registers))
+    frame_pointer = cpu.registers[isa.FRAME_POINTER] - FRAME_SIZE
+    cpu.registers = _fresh_registers(cpu.registers[1:6], frame_pointer)
     cpu.pc = index
 
 
 def _exit(cpu: Interpreter) -> None:
-    """Return to the caller, who finds r6 to r10 as they were; the last exit ends the program."""
-    frame = cpu.frames.pop()
-    cpu.registers[6:] = frame.saved
-    cpu.pc = frame.pc
+    """Return to the caller, for whom only r0 has changed; the last exit ends the program."""
+    value = cpu.registers[0]
+    cpu.pc, cpu.registers = cpu.frames.pop()
+    cpu.registers[0] = value
 
 
 # Loads and stores (section 5)

@@ -15,8 +15,6 @@ INSTRUCTION_SIZE = 8
 INSTRUCTION = struct.Struct("<BBhi")
 """opcode, registers (source in the high nibble), offset, imm (section 3.1)."""
 
-ARGUMENT_REGISTERS = range(1, 6)
-CALLEE_SAVED_REGISTERS = range(6, 10)
 FRAME_POINTER = 10
 
 
