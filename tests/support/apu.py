@@ -35,6 +35,7 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from potash_firmware.mailbox.shared import SharedMemory
+from support.bpf_elf import Name, Part, elf, text
 
 DEADLINE = 30.0
 """Seconds after which something that should have happened is a failure."""
@@ -268,6 +269,24 @@ class Board:
     def log_types(self, accelerator: int = 0) -> list[int]:
         return [entry.type for entry in self.log(accelerator).entries]
 
+    def log_texts(self, kind: int, accelerator: int = 0) -> list[str]:
+        return [item.text for item in self.log(accelerator).entries if item.type == kind]
+
+    def until_so(self, done: Callable[[], bool]) -> None:
+        """Ask until something is so."""
+        end = time.monotonic() + DEADLINE
+        while not done():
+            assert time.monotonic() < end, "it never becomes so"
+
+    def send_control(self, operation: int, accelerator: int = 0) -> int:
+        """Send an operation that may be answered late; returns its tag."""
+        cdws = fields.Control(operation, accelerator).encode()
+        return self.send(False, IoOpcode.CONTROL, cdws)
+
+    def is_answered(self, tag: int) -> bool:
+        """Whether an answer has been taken in."""
+        return tag in self._answers
+
     def reset_controller(self) -> None:
         tag = next(self._tags)
         self.port.send(Reset(tag))
@@ -284,7 +303,7 @@ class Board:
     def wait(self, accelerator: int = 0) -> AcceleratorStatus:
         """The status after the job's end, which the APU announces."""
         self.until(lambda: any(item.accelerator == accelerator for item in self.ended))
-        self.ended.clear()
+        self.ended = [item for item in self.ended if item.accelerator != accelerator]
         status = self.status(accelerator)
         assert status.status != StatusId.RUNNING
         return status
@@ -315,3 +334,9 @@ def await_end(pidfd: int) -> None:
         assert readable, "a process outlives the APU"
     finally:
         os.close(pidfd)
+
+
+def program(*code: bytes, padding: int = 0) -> bytes:
+    """An object file of these instructions, and of `padding` bytes that are not loaded."""
+    filler = [Part(".comment", bytes(padding), flags=0, alignment=1)] if padding else []
+    return elf([text(*code), *filler], [Name("prog")])

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 
@@ -21,14 +21,16 @@ from potash_firmware.apu import channel, ranges
 from potash_firmware.apu.channel import ChannelError, Faulted, FromWorker, Line, Ready, Returned
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
-from potash_firmware.apu.model import Accelerator, Outcome
+from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.pool import NurseryLost, Pool, Worker
-from potash_firmware.mailbox.messages import JobEnded, ToRpu, WriteBack, WriteBackDone
+from potash_firmware.mailbox.messages import MAX_RANGES, JobEnded, ToRpu, WriteBack, WriteBackDone
 
 log = logging.getLogger(__name__)
 
 MESSAGES_AT_ONCE = 64
 """Of one worker in one pass, so that one that talks without end holds up nobody."""
+
+TAG_LIMIT = 1 << 32
 
 Monotonic = Callable[[], float]
 
@@ -247,9 +249,8 @@ class Jobs:
         parts = ranges.first_bytes(
             accelerator.buffers.output_ranges, outcome.length, self._namespaces
         )
-        for nsid, group in groupby(parts, key=lambda part: part.nsid):
-            pieces = tuple((part.first, part.length) for part in group)
-            tag = next(self._tags) & 0xFFFF_FFFF
+        for nsid, pieces in _portions(parts):
+            tag = next(self._tags) % TAG_LIMIT
             job.write_backs.add(tag)
             self._writing[tag] = key
             self._send(WriteBack(tag, key, nsid, source, pieces))
@@ -282,7 +283,9 @@ class Jobs:
             return
         del self._workers[key]
         accelerator = self._accelerators[key]
-        self._lost(accelerator, why)
+        job = self._jobs.get(key)
+        if accelerator.state is not State.RUNNING or (job is not None and job.handed_over):
+            self._lost(accelerator, why)
         if worker.ready and self._pool.running:
             self._workers[key] = self._pool.spawn(key)
         self._hand_over(accelerator)
@@ -296,6 +299,14 @@ class Jobs:
             accelerator.log.add(LogEntryType.JOB_FINISHED, "stopped by the host")
         if now is State.FAILED and before is not State.FAILED:
             self._ended(accelerator)
+
+
+def _portions(parts: Sequence[ByteRange]) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Namespace and ranges of each write-back: one namespace, and no more than a message holds."""
+    for nsid, group in groupby(parts, key=lambda part: part.nsid):
+        pieces = [(part.first, part.length) for part in group]
+        for first in range(0, len(pieces), MAX_RANGES):
+            yield nsid, tuple(pieces[first : first + MAX_RANGES])
 
 
 def _cause(code: int) -> str:

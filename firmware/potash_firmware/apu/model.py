@@ -136,18 +136,21 @@ class Subsystem:
         for accelerator in self.accelerators.values():
             accelerator.blank()
 
-    def save(self) -> bytes:
-        """What survives a restart: the head's length, the head as JSON, the firmware images."""
+    def save(self) -> tuple[bytes, ...]:
+        """What survives a restart: the head's length, the head as JSON, the firmware images.
+
+        In pieces, so that finding out that nothing has changed does not copy the images.
+        """
         images = [image for item in self.accelerators.values() for image in item.firmware.values()]
         head = {
             "enabled": self.enabled,
             "accelerators": {key: _save(item) for key, item in self.accelerators.items()},
         }
         text = json.dumps(head).encode()
-        return b"".join([_HEAD.pack(len(text)), text, *images])
+        return (_HEAD.pack(len(text)), text, *images)
 
     def restore(self, data: bytes) -> None:
-        """Take back what `save` made; a job that was running then has failed."""
+        """Take back what `save` made, its pieces joined; a job that was running then has failed."""
         (length,) = _HEAD.unpack_from(data)
         images = memoryview(data)[_HEAD.size + length :]
         head = json.loads(data[_HEAD.size : _HEAD.size + length])

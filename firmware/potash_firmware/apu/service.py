@@ -17,7 +17,8 @@ from typing import NamedTuple, Protocol
 
 from csd_spec.opcodes import LOG_PAGE
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.apu.commands import Answer, Context, dispatch
+from potash_firmware.apu.command import Answer, Context
+from potash_firmware.apu.commands import dispatch
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, Subsystem
@@ -64,7 +65,7 @@ class Service:
         self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send)
         self._context = Context(config, self._subsystem, self._jobs, buffers)
         self._state = StateArea(buffers.state.view)
-        self._saved = b""
+        self._saved: tuple[bytes, ...] = ()
         self._waiting: list[Waiting] = []
 
     def run(self) -> None:
@@ -125,7 +126,7 @@ class Service:
 
     def _request(self, request: Request) -> None:
         try:
-            row, result = dispatch(self._context, request)
+            result = dispatch(self._context, request)
         except NvmeError as error:
             log.info("command %#x: %s", request.opcode, error)
             self._port.send(Reply(request.tag, error.status, error.dnr))
@@ -134,8 +135,7 @@ class Service:
             log.exception("command %#x met a mistake of the firmware", request.opcode)
             self._port.send(Reply(request.tag, Status.INTERNAL_ERROR))
             return
-        if row.changes:
-            self._keep()
+        self._keep()
         if isinstance(result, Answer):
             self._answer(request, result)
             return
@@ -184,10 +184,10 @@ class Service:
 
     def _keep(self) -> None:
         """Have the state area hold what is to survive this process."""
-        data = self._subsystem.save()
-        if data != self._saved:
-            self._state.store(data)
-            self._saved = data
+        pieces = self._subsystem.save()
+        if pieces != self._saved:
+            self._state.store(b"".join(pieces))
+            self._saved = pieces
 
     def _restore(self) -> None:
         """Go on from what the state area holds."""
