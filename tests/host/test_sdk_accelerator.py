@@ -6,7 +6,15 @@ import pytest
 
 from csd_spec.descriptors import Accelerator as Description
 from csd_spec.descriptors import Capability
-from potash.sdk import Accelerator, Completion, Device, DeviceMisbehaved, JobFailed, JobTimeout
+from potash.sdk import (
+    Accelerator,
+    Completion,
+    Device,
+    DeviceMisbehaved,
+    InvalidRequest,
+    JobFailed,
+    JobTimeout,
+)
 from potash.sdk.transport import Request
 from support.sdk import RecordingTransport, data
 
@@ -85,6 +93,17 @@ def test_input_that_does_not_fit_is_refused_before_it_is_sent() -> None:
         made.write_input(bytes(8), offset=65532)
     with pytest.raises(ValueError, match="multiple of 4"):
         made.write_input(b"abcd", offset=2)
+    assert requests == []
+
+
+def test_what_no_command_can_carry_is_refused_before_it_is_sent() -> None:
+    made, requests = accelerator()
+    with pytest.raises(InvalidRequest, match="firmware ID -1 does not fit"):
+        made.send_firmware(b"abcd", -1)
+    with pytest.raises(InvalidRequest, match="number of pages 65536 does not fit"):
+        made.use_local_input(0, 65536)
+    with pytest.raises(InvalidRequest, match="no data"):
+        made.write_input(b"")
     assert requests == []
 
 

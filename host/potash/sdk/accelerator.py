@@ -31,8 +31,8 @@ from csd_spec.opcodes import (
     Operation,
 )
 from csd_spec.status import StatusId
-from potash.sdk.errors import DeviceMisbehaved, JobFailed, JobTimeout
-from potash.sdk.transport import Buffer
+from potash.sdk.errors import DeviceMisbehaved, InvalidRequest, JobFailed, JobTimeout
+from potash.sdk.transport import Buffer, Layout, encoded
 
 if TYPE_CHECKING:
     from potash.sdk.device import Device
@@ -43,6 +43,7 @@ SNAPSHOT_TRIES = 3
 """Another host may take the snapshot between its length and its content; then ask again."""
 
 T = TypeVar("T")
+MakeLayout = Callable[[int, int], Layout]
 
 
 class Accelerator:
@@ -90,18 +91,18 @@ class Accelerator:
     def write_input(self, data: Buffer, *, offset: int = 0) -> None:
         """Fill the input buffer from byte `offset`, a multiple of 4.
 
-        The device moves dwords, so zeroes follow data of another length. ValueError when it is
+        The device moves dwords, so zeroes follow data of another length. InvalidRequest when it is
         larger than the buffer.
         """
         if offset + len(data) > self.input_size:
-            raise ValueError(
+            raise InvalidRequest(
                 f"{offset + len(data)} bytes do not fit in the input buffer of {self.input_size}"
             )
         self._send(
             IoOpcode.SEND_DATA,
             data,
             offset,
-            lambda count, at: fields.DataTransfer(count, self.id, at).encode(),
+            lambda count, at: fields.DataTransfer(count, self.id, at),
         )
 
     def read_output(self, length: int | None = None, *, offset: int = 0) -> bytes:
@@ -112,12 +113,12 @@ class Accelerator:
         if length is None:
             length = max(0, self.status().produced - offset)
         if offset + length > self.output_size:
-            raise ValueError(f"the output buffer has only {self.output_size} bytes")
+            raise InvalidRequest(f"the output buffer has only {self.output_size} bytes")
         return self._receive(
             IoOpcode.READ_DATA,
             length,
             offset,
-            lambda count, at: fields.DataTransfer(count, self.id, at).encode(),
+            lambda count, at: fields.DataTransfer(count, self.id, at),
         )
 
     def send_firmware(self, program: Buffer, firmware_id: int = 0) -> None:
@@ -126,7 +127,7 @@ class Accelerator:
             IoOpcode.SEND_FIRMWARE,
             program,
             0,
-            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at).encode(),
+            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at),
         )
 
     def read_firmware(self, length: int, firmware_id: int = 0) -> bytes:
@@ -135,7 +136,7 @@ class Accelerator:
             IoOpcode.READ_FIRMWARE,
             length,
             0,
-            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at).encode(),
+            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at),
         )
 
     def use_local_input(self, page: int, pages: int, nsid: int = 1) -> None:
@@ -171,7 +172,7 @@ class Accelerator:
             count = dwords(size)
             completion = self.device.admin(
                 AdminOpcode.GET_STATUS,
-                cdws=fields.GetStatus(count, self.id, retain).encode(),
+                cdws=encoded(fields.GetStatus(count, self.id, retain)),
                 data_in_length=count * DWORD_SIZE,
             )
             return completion.data
@@ -222,33 +223,31 @@ class Accelerator:
         return JobFailed(reason, status, log)
 
     def _global_control(self, operation: GlobalOperation) -> None:
-        cdws = fields.GlobalControl(operation).encode()
+        cdws = encoded(fields.GlobalControl(operation))
         self.device.admin(AdminOpcode.GLOBAL_CONTROL, cdws=cdws)
 
     def _control(self, operation: Operation, firmware: int = 0, arguments: bytes = b"") -> None:
         command = fields.Control(operation, self.id, firmware, dwords(len(arguments)))
-        self.device.io(IoOpcode.CONTROL, cdws=command.encode(), data_out=arguments or None)
+        self.device.io(IoOpcode.CONTROL, cdws=encoded(command), data_out=arguments or None)
 
     def _local_storage(self, opcode: IoOpcode, page: int, pages: int, nsid: int) -> None:
-        cdws = fields.LocalStorage(page, pages, self.id).encode()
+        cdws = encoded(fields.LocalStorage(page, pages, self.id))
         self.device.io(opcode, nsid=nsid, cdws=cdws)
 
-    def _send(
-        self, opcode: IoOpcode, data: Buffer, offset: int, cdws: Callable[[int, int], fields.Cdws]
-    ) -> None:
-        """Send `data` in pieces; `cdws` makes a piece's dwords of its count and offset in dwords."""
+    def _send(self, opcode: IoOpcode, data: Buffer, offset: int, layout: MakeLayout) -> None:
+        """Send `data` in pieces; `layout` takes a piece's size and offset in dwords."""
         at = _dword_offset(offset)
+        if not data:
+            raise InvalidRequest("there is no data to send")
         view, limit = memoryview(data), self.device.max_transfer
         for start in range(0, len(view), limit):
             piece: Buffer = view[start : start + limit]
             if len(piece) % DWORD_SIZE:
                 piece = pad_to_dword(piece)
             here = at + start // DWORD_SIZE
-            self.device.io(opcode, cdws=cdws(dwords(len(piece)), here), data_out=piece)
+            self.device.io(opcode, cdws=encoded(layout(dwords(len(piece)), here)), data_out=piece)
 
-    def _receive(
-        self, opcode: IoOpcode, length: int, offset: int, cdws: Callable[[int, int], fields.Cdws]
-    ) -> bytes:
+    def _receive(self, opcode: IoOpcode, length: int, offset: int, layout: MakeLayout) -> bytes:
         at = _dword_offset(offset)
         limit = self.device.max_transfer
         pieces: list[bytes] = []
@@ -256,7 +255,7 @@ class Accelerator:
             count = dwords(min(limit, length - start))
             here = at + start // DWORD_SIZE
             completion = self.device.io(
-                opcode, cdws=cdws(count, here), data_in_length=count * DWORD_SIZE
+                opcode, cdws=encoded(layout(count, here)), data_in_length=count * DWORD_SIZE
             )
             pieces.append(completion.data)
         return b"".join(pieces)[:length]
@@ -288,5 +287,5 @@ _STATES = frozenset(StatusId)
 
 def _dword_offset(offset: int) -> int:
     if offset % DWORD_SIZE:
-        raise ValueError(f"the offset {offset} is not a multiple of {DWORD_SIZE} bytes")
+        raise InvalidRequest(f"the offset {offset} is not a multiple of {DWORD_SIZE} bytes")
     return offset // DWORD_SIZE

@@ -5,6 +5,7 @@ NVM Express Base Specification 2.0, section 5; NVM Command Set Specification 1.0
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -24,8 +25,8 @@ from nvme_spec.identify import (
 from nvme_spec.opcodes import AdminOpcode, DataDirection, IoOpcode, data_direction
 from nvme_spec.registers import MINIMUM_PAGE_SHIFT
 from potash.sdk.accelerator import Accelerator
-from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound
-from potash.sdk.transport import NO_CDWS, Buffer, Cdws, Completion, Request, Transport
+from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest
+from potash.sdk.transport import NO_CDWS, Buffer, Cdws, Completion, Request, Transport, encoded
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds for one command, as Linux gives an I/O command."""
@@ -38,7 +39,8 @@ MAX_BLOCKS = 1 << 16
 class Device:
     """One controller; closes its transport when a `with` block ends.
 
-    Every method that sends a command raises CommandFailed, CommandTimeout or DeviceGone.
+    Every method that sends a command raises CommandFailed, CommandTimeout or DeviceGone, and
+    InvalidRequest for what cannot be sent.
     """
 
     def __init__(self, transport: Transport, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -77,7 +79,7 @@ class Device:
         data_in_length: int = 0,
         timeout: float | None = None,
     ) -> Completion:
-        """Send an Admin command; ValueError when the data's direction is not the opcode's."""
+        """Send an Admin command; InvalidRequest when the data's direction is not the opcode's."""
         request = Request(True, opcode, nsid, cdws, data_out, data_in_length)
         return self._submit(request, timeout)
 
@@ -99,16 +101,19 @@ class Device:
     def _submit(self, request: Request, timeout: float | None) -> Completion:
         direction = data_direction(request.opcode)
         if request.data_out and not direction & DataDirection.HOST_TO_CONTROLLER:
-            raise ValueError(f"opcode {request.opcode:02X}h does not send data")
+            raise InvalidRequest(f"opcode {request.opcode:02X}h does not send data")
         if request.data_in_length and not direction & DataDirection.CONTROLLER_TO_HOST:
-            raise ValueError(f"opcode {request.opcode:02X}h does not receive data")
+            raise InvalidRequest(f"opcode {request.opcode:02X}h does not receive data")
         size = len(request.data_out or b"") + request.data_in_length
         if size > self.transport.max_transfer:
-            raise ValueError(
+            raise InvalidRequest(
                 f"{size} bytes are too many for one command; the most is "
                 f"{self.transport.max_transfer}"
             )
-        return self.transport.submit(request, self.timeout if timeout is None else timeout)
+        try:
+            return self.transport.submit(request, self.timeout if timeout is None else timeout)
+        except struct.error as error:
+            raise InvalidRequest(f"a field of the command is out of its range: {error}") from None
 
     def identify_controller(self) -> IdentifyController:
         return IdentifyController(self._identify(Cns.CONTROLLER))
@@ -131,7 +136,7 @@ class Device:
         completion = self.admin(
             AdminOpcode.IDENTIFY,
             nsid=nsid,
-            cdws=commands.Identify(cns).encode(),
+            cdws=encoded(commands.Identify(cns)),
             data_in_length=IDENTIFY_SIZE,
         )
         return completion.data
@@ -152,7 +157,7 @@ class Device:
             completion = self.admin(
                 AdminOpcode.GET_LOG_PAGE,
                 nsid=nsid,
-                cdws=command.encode(),
+                cdws=encoded(command),
                 data_in_length=command.length,
             )
             pieces.append(completion.data[:size])
@@ -203,22 +208,22 @@ class Device:
         return b"".join(
             self.io(
                 IoOpcode.READ,
-                cdws=commands.ReadWrite(lba + start, blocks - 1).encode(),
+                cdws=encoded(commands.ReadWrite(lba + start, blocks - 1)),
                 data_in_length=blocks * size,
             ).data
             for start, blocks in pieces_of(count, self._blocks_per_command)
         )
 
     def write(self, lba: int, data: Buffer) -> None:
-        """Write whole blocks from block `lba`; ValueError when `data` ends inside one."""
+        """Write whole blocks from block `lba`; InvalidRequest when `data` ends inside one."""
         size = self.block_size
         if len(data) % size:
-            raise ValueError(f"{len(data)} bytes are not a whole number of {size}-byte blocks")
+            raise InvalidRequest(f"{len(data)} bytes are not a whole number of {size}-byte blocks")
         view = memoryview(data)
         for start, blocks in pieces_of(len(data) // size, self._blocks_per_command):
             self.io(
                 IoOpcode.WRITE,
-                cdws=commands.ReadWrite(lba + start, blocks - 1).encode(),
+                cdws=encoded(commands.ReadWrite(lba + start, blocks - 1)),
                 data_out=view[start * size : (start + blocks) * size],
             )
 
@@ -247,7 +252,7 @@ class Device:
     def _identify_accelerators(self, count: int) -> bytes:
         completion = self.admin(
             CsdAdminOpcode.IDENTIFY,
-            cdws=csd_fields.Identify(count).encode(),
+            cdws=encoded(csd_fields.Identify(count)),
             data_in_length=count * DWORD_SIZE,
         )
         return completion.data
