@@ -258,10 +258,8 @@ class AddPlan:
 
 
 def _flat(array: Array) -> Array:
-    # The runtime's arrays are contiguous, so this is a view; for any other it would lose writes.
-    flat = array.view()
-    flat.shape = (array.size,)
-    return flat
+    # A view, because the arrays of tensors are contiguous.
+    return array.reshape(-1)
 
 
 def _as(buffer: Buffer, dtype: type[np.generic]) -> Array:
