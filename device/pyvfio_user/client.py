@@ -26,6 +26,7 @@ from pyvfio_user.protocol import (
     HEADER,
     MAJOR_VERSION,
     MINOR_VERSION,
+    REGION_ACCESS,
     Command,
     DeviceInfo,
     DmaFlags,
@@ -241,13 +242,13 @@ class Client:
         """Send a command and return the payload of its reply."""
         message_id = self._send(command, payload, fds)
         deadline = time.monotonic() + self._timeout
-        try:
-            header = Header.decode(self._receive(HEADER.size, deadline))
-            reply = self._receive(header.size - HEADER.size, deadline)
-        except ProtocolError as error:
-            raise self._broken(errno.EPROTO, str(error)) from None
+        header = self._decode(Header, self._receive(HEADER.size, deadline))
         if not header.is_reply or (header.message_id, header.command) != (message_id, command):
             raise self._broken(errno.EPROTO, f"what came is no reply to {command.name}")
+        size = header.size - HEADER.size
+        if size > REGION_ACCESS.size + max(self._max_transfer, DEFAULT_MAX_TRANSFER):
+            raise self._broken(errno.EPROTO, f"a reply to {command.name} cannot have {size} bytes")
+        reply = self._receive(size, deadline)
         if header.is_error:
             number = header.error or errno.EIO
             raise VfioUserError(number, f"{command.name} failed: {os.strerror(number)}")

@@ -309,7 +309,6 @@ def test_the_number_of_files_is_bounded_and_the_unused_make_room(space: AddressS
         _refused(space, 1 << 32, PAGE, files[-1].fd, number=errno.ENOSPC)
         space.unmap(0, PAGE)
         _map(space, 1 << 32, PAGE, files[-1].fd)
-        gc.collect()
         assert len(open_descriptors()) == held
     finally:
         for file in files:
@@ -376,7 +375,6 @@ def test_sealed_memory_leaves_nothing_open_even_under_a_view() -> None:
     memory.close()
     view[0] = 3
     del view, memory
-    gc.collect()
     assert open_descriptors() == before
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 import select
@@ -447,7 +446,6 @@ def test_a_client_s_death_takes_its_memory_and_eventfds(
             del view
     device.memory = device.lines = None
     os.close(eventfd)
-    gc.collect()
     assert open_descriptors() == before
     assert ended == ["the client closed the connection"] * 3
     assert device.calls.count(("attached",)) == device.calls.count(("detached",)) == 3
@@ -618,7 +616,6 @@ def test_closing_detaches_the_client(tmp_path: Path, device: Recorder) -> None:
     client.socket.close()
     server.close()
     device.memory = device.lines = None
-    gc.collect()
     assert open_descriptors() == before
     with pytest.raises(ValueError):
         server.fileno()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import gc
 import os
 import select
 import socket
@@ -234,8 +235,10 @@ def serving(server: Server) -> Iterator[Server]:
         os.close(stop)
 
 
-def open_descriptors() -> dict[int, str]:
-    """This process's file descriptors and what they are, but for the one that looks."""
+def open_descriptors(*, collect: bool = True) -> dict[int, str]:
+    """This process's file descriptors and what they are, without those of garbage."""
+    if collect:
+        gc.collect()
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
