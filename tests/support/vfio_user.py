@@ -235,10 +235,8 @@ def serving(server: Server) -> Iterator[Server]:
         os.close(stop)
 
 
-def open_descriptors(*, collect: bool = True) -> dict[int, str]:
-    """This process's file descriptors and what they are, without those of garbage."""
-    if collect:
-        gc.collect()
+def open_descriptors() -> dict[int, str]:
+    """This process's file descriptors and what they are, but for the one that looks."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -246,6 +244,14 @@ def open_descriptors(*, collect: bool = True) -> dict[int, str]:
         except FileNotFoundError:
             pass
     return found
+
+
+def leaked(before: Mapping[int, str]) -> dict[int, str]:
+    """The file descriptors that were not open before and are no garbage."""
+    if open_descriptors().items() <= before.items():
+        return {}
+    gc.collect()
+    return dict(open_descriptors().items() - before.items())
 
 
 def eventfd_value(fd: int) -> int:
