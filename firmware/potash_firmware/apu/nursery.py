@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from potash_firmware.apu.config import Config, parse_descriptors
@@ -69,7 +70,13 @@ class Nursery:
 
     def _spawn(self, serial: int, accelerator: int, fd: int) -> None:
         nursery = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no more processes: this one's loss must not be the others'
+            log.error("a worker cannot be made: %s", error.strerror)
+            os.close(fd)
+            self._control.send(encode(Exited(serial, os.EX_OSERR)))
+            return
         if pid == 0:
             self._become_worker(nursery, accelerator, fd)
         os.close(fd)
@@ -115,7 +122,8 @@ def main() -> None:
     descriptors = parse_descriptors(arguments.fds)
     serve = _loaded(config, descriptors)
     with socket.socket(fileno=arguments.control) as control:
-        Nursery(control, serve).run()
+        with suppress(BrokenPipeError, ConnectionResetError):  # the service is gone
+            Nursery(control, serve).run()
 
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
