@@ -55,10 +55,12 @@ def test_a_controller_without_a_namespace_of_its_own_uses_its_first() -> None:
         _ = empty.nsid
 
 
-def test_size_and_block_size_come_from_the_namespace_once() -> None:
-    opened, transport = device(*identified(lbads=9))
-    assert (opened.block_size, opened.capacity) == (512, 51200)
+def test_the_block_size_is_asked_for_once_and_the_capacity_each_time() -> None:
+    opened, transport = device(*identified(lbads=9), data(namespace(100, 9)))
+    assert (opened.block_size, opened.block_size) == (512, 512)
     assert len(transport.requests) == 2
+    assert opened.capacity == 51200
+    assert len(transport.requests) == 3
 
 
 @pytest.mark.parametrize("lbads", [0, 8, 40])

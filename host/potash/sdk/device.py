@@ -48,7 +48,7 @@ class Device:
         self.timeout = timeout
         self._max_transfer: int | None = None
         self._nsid = transport.nsid
-        self._namespace: IdentifyNamespace | None = None
+        self._block_size: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +66,7 @@ class Device:
 
     def reset(self) -> None:
         """Reset the controller; what was learnt from it is asked again."""
-        self._max_transfer = self._namespace = None
+        self._max_transfer = self._block_size = None
         self.transport.reset()
 
     def admin(
@@ -174,24 +174,19 @@ class Device:
         return self._nsid
 
     @property
-    def namespace(self) -> IdentifyNamespace:
-        """What the namespace says of itself; asked for once."""
-        if self._namespace is None:
-            found = self.identify_namespace(self.nsid)
-            if not MIN_BLOCK_SIZE <= found.block_size <= self.max_transfer:
-                raise DeviceMisbehaved(f"the device has blocks of {found.block_size} bytes")
-            self._namespace = found
-        return self._namespace
-
-    @property
     def block_size(self) -> int:
-        """Bytes of a logical block."""
-        return self.namespace.block_size
+        """Bytes of a logical block; asked for once, as every transfer counts with it."""
+        if self._block_size is None:
+            found = self.identify_namespace(self.nsid).block_size
+            if not MIN_BLOCK_SIZE <= found <= self.max_transfer:
+                raise DeviceMisbehaved(f"the device has blocks of {found} bytes")
+            self._block_size = found
+        return self._block_size
 
     @property
     def capacity(self) -> int:
         """Bytes of the namespace."""
-        return self.namespace.nsze * self.block_size
+        return self.identify_namespace(self.nsid).nsze * self.block_size
 
     @property
     def max_transfer(self) -> int:
