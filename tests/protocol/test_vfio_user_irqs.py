@@ -124,6 +124,14 @@ def test_a_masked_interrupt_waits_and_an_automasked_one_masks_itself(
     assert eventfd_value(eventfds[0]) == 2
 
 
+def test_disabling_unmasks(lines: InterruptLines, eventfds: list[int]) -> None:
+    _set(lines, EVENTFD | TRIGGER, INTX, 0, 1, eventfds[:1])
+    assert lines.trigger(INTX, 0)
+    _set(lines, NONE | TRIGGER, INTX, 0, 0)
+    _set(lines, EVENTFD | TRIGGER, INTX, 0, 1, eventfds[:1])
+    assert lines.trigger(INTX, 0)
+
+
 @pytest.mark.parametrize(
     ("flags", "index", "start", "count", "given"),
     [
