@@ -8,6 +8,7 @@ from csd_spec.descriptors import Accelerator as Description
 from csd_spec.descriptors import Capability
 from potash.sdk import (
     Accelerator,
+    CommandFailed,
     Completion,
     Device,
     DeviceMisbehaved,
@@ -212,6 +213,24 @@ def test_waiting_ends_with_its_timeout() -> None:
     made, _ = accelerator(*states(*[1] * 50))
     with pytest.raises(JobTimeout, match="still runs after 0.5 s"):
         made.wait(timeout=0.5)
+
+
+def test_waiting_goes_on_after_polls_that_may_be_retried() -> None:
+    lost = CommandFailed(ADMIN, 0xC6, 0x006, dnr=False)
+    made, _ = accelerator(*states(1), lost, data(status(1)), lost, *states(2))
+    assert made.wait(timeout=10).status == 2
+
+
+def test_waiting_ends_when_polls_fail_for_good() -> None:
+    lost = CommandFailed(ADMIN, 0xC6, 0x006, dnr=False)
+    made, requests = accelerator(*[lost] * 200)
+    with pytest.raises(CommandFailed):
+        made.wait()
+    assert len(requests) == 101
+    refused, requests = accelerator(CommandFailed(ADMIN, 0xC6, 0x7C1, dnr=True))
+    with pytest.raises(CommandFailed):
+        refused.wait()
+    assert len(requests) == 1
 
 
 LOG = struct.pack("<II8x", 37, 0) + struct.pack("<IQI", 21, 9, 0x103) + b"fault"

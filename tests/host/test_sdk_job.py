@@ -8,11 +8,11 @@ import pytest
 import potash.sdk
 from csd_spec.descriptors import LogEntryType
 from csd_spec.status import StatusId
+from potash.cli.device.process import device_process
 from potash.sdk import Device, DeviceNotFound, JobFailed, JobTimeout, PotashError
 from potash.sdk.job import LocalStorage, run_job
 from support.bpf import insn, load, mov
 from support.bpf_elf import Name, elf, text
-from support.device_process import device_process
 
 EXIT = insn(0x95)
 FAULTING = elf([text(mov(0, 0), load(0, 0), EXIT)], [Name("prog")])

@@ -12,6 +12,7 @@ from nvme_spec.features import FeatureId
 from nvme_spec.logs import LogPage, SmartLog
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import Status
+from potash.cli.device.process import device_process
 from potash.sdk import (
     CommandFailed,
     CommandTimeout,
@@ -20,7 +21,6 @@ from potash.sdk import (
     DeviceNotFound,
     JobFailed,
 )
-from support.device_process import device_process
 from support.vfio_user import open_descriptors
 
 MIB = 1 << 20

@@ -31,7 +31,7 @@ from csd_spec.opcodes import (
     Operation,
 )
 from csd_spec.status import StatusId
-from potash.sdk.errors import DeviceMisbehaved, InvalidRequest, JobFailed, JobTimeout
+from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, JobFailed, JobTimeout
 from potash.sdk.transport import Buffer, Layout, encoded
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MAX_LOG_SIZE = 1 << 24
 """Bytes of a log that are believed."""
+MAX_FAILED_POLLS = 100
+"""Polls in a row that may fail before `wait` gives up: ten seconds of the longest pause."""
 SNAPSHOT_TRIES = 3
 """Another host may take the snapshot between its length and its content; then ask again."""
 
@@ -194,16 +196,24 @@ class Accelerator:
 
         The pause between two polls doubles from the first of `poll` to the second, in seconds.
         Raises JobFailed, with what the log says, when the job failed or was stopped or when there
-        is none, and JobTimeout when it still runs.
+        is none, and JobTimeout when it still runs. A poll that the device fails without Do Not
+        Retry, as it does while its application processor starts again, is repeated.
         """
         deadline = None if timeout is None else self._clock() + timeout
         pause, longest = poll
+        failures = 0
         while True:
-            status = self.status()
-            if status.status == StatusId.DONE:
-                return status
-            if status.status != StatusId.RUNNING:
-                raise self._job_failed(status)
+            try:
+                status = self.status()
+                if status.status == StatusId.DONE:
+                    return status
+                if status.status != StatusId.RUNNING:
+                    raise self._job_failed(status)
+                failures = 0
+            except CommandFailed as error:
+                failures += 1
+                if error.dnr or failures > MAX_FAILED_POLLS:
+                    raise
             if deadline is not None and self._clock() >= deadline:
                 raise JobTimeout(f"accelerator {self.id} still runs after {timeout:g} s; stop it")
             self._sleep(pause)
