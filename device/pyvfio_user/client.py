@@ -20,23 +20,12 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from pyvfio_user.protocol import (
-    DEFAULT_MAX_MSG_FDS,
-    DEFAULT_MAX_TRANSFER,
-    HEADER,
-    MAJOR_VERSION,
-    MINOR_VERSION,
+from pyvfio_user.payloads import (
     REGION_ACCESS,
-    Command,
     DeviceInfo,
-    DmaFlags,
     DmaMap,
     DmaUnmap,
-    DmaUnmapFlags,
-    Header,
     IrqInfo,
-    IrqSetFlags,
-    ProtocolError,
     RegionAccess,
     RegionData,
     RegionInfo,
@@ -44,6 +33,19 @@ from pyvfio_user.protocol import (
     RegionWriteMultiReply,
     SetIrqs,
     Version,
+)
+from pyvfio_user.protocol import (
+    DEFAULT_MAX_MSG_FDS,
+    DEFAULT_MAX_TRANSFER,
+    HEADER,
+    MAJOR_VERSION,
+    MINOR_VERSION,
+    Command,
+    DmaFlags,
+    DmaUnmapFlags,
+    Header,
+    IrqSetFlags,
+    ProtocolError,
     encode_command,
 )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyvfio_user.client import Client, SealedMemory, VfioUserError
-from pyvfio_user.protocol import DeviceInfo, IrqInfo, RegionInfo, Version
+from pyvfio_user.payloads import DeviceInfo, IrqInfo, RegionInfo, Version
 from pyvfio_user.server import Server
 from support.vfio_user import (
     NO_REPLY,

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pyvfio_user.irqs import InterruptLines, Irq
-from pyvfio_user.protocol import IrqFlags, SetIrqs
+from pyvfio_user.payloads import SetIrqs
+from pyvfio_user.protocol import IrqFlags
 from support.vfio_user import eventfd_value, leaked, open_descriptors
 
 # Flags of vfio-user.rst, section "VFIO_USER_DEVICE_SET_IRQS".
