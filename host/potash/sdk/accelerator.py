@@ -141,12 +141,18 @@ class Accelerator:
             lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at),
         )
 
-    def use_local_input(self, page: int, pages: int, nsid: int = 1) -> None:
-        """Let the next job read `pages` pages of 4096 bytes of a namespace, from `page`."""
+    def use_local_input(self, page: int, pages: int, nsid: int | None = None) -> None:
+        """Let the next job read `pages` pages of 4096 bytes of a namespace, from `page`.
+
+        The namespace is the device's, unless another one is named.
+        """
         self._local_storage(IoOpcode.LOCAL_INPUT, page, pages, nsid)
 
-    def use_local_output(self, page: int, pages: int, nsid: int = 1) -> None:
-        """Let the next job write `pages` pages of 4096 bytes of a namespace, from `page`."""
+    def use_local_output(self, page: int, pages: int, nsid: int | None = None) -> None:
+        """Let the next job write `pages` pages of 4096 bytes of a namespace, from `page`.
+
+        The namespace is the device's, unless another one is named.
+        """
         self._local_storage(IoOpcode.LOCAL_OUTPUT, page, pages, nsid)
 
     def select(self, firmware_id: int) -> None:
@@ -220,16 +226,16 @@ class Accelerator:
             pause = min(2 * pause, longest)
 
     def _job_failed(self, status: AcceleratorStatus) -> JobFailed:
+        """What to raise for a job that is neither running nor done."""
         log = self.log()
-        reasons = {
-            StatusId.IDLE: f"accelerator {self.id} has no job; start one",
-            StatusId.STOPPED: f"the job on accelerator {self.id} was stopped",
-        }
-        texts = [entry.text for entry in log.entries if entry.text]
-        failed = f"the job on accelerator {self.id} failed"
-        reason = reasons.get(StatusId(status.status)) if status.status in _STATES else None
-        if reason is None:
-            reason = f"{failed}: {texts[-1].strip()}" if texts else failed
+        if status.status == StatusId.IDLE:
+            reason = f"accelerator {self.id} has no job; start one"
+        elif status.status == StatusId.STOPPED:
+            reason = f"the job on accelerator {self.id} was stopped"
+        else:
+            texts = [entry.text.strip() for entry in log.entries if entry.text]
+            because = f": {texts[-1]}" if texts else ""
+            reason = f"the job on accelerator {self.id} failed{because}"
         return JobFailed(reason, status, log)
 
     def _global_control(self, operation: GlobalOperation) -> None:
@@ -240,16 +246,16 @@ class Accelerator:
         command = fields.Control(operation, self.id, firmware, dwords(len(arguments)))
         self.device.io(IoOpcode.CONTROL, cdws=encoded(command), data_out=arguments or None)
 
-    def _local_storage(self, opcode: IoOpcode, page: int, pages: int, nsid: int) -> None:
+    def _local_storage(self, opcode: IoOpcode, page: int, pages: int, nsid: int | None) -> None:
         cdws = encoded(fields.LocalStorage(page, pages, self.id))
         self.device.io(opcode, nsid=nsid, cdws=cdws)
 
     def _send(self, opcode: IoOpcode, data: Buffer, offset: int, layout: MakeLayout) -> None:
         """Send `data` in pieces; `layout` takes a piece's size and offset in dwords."""
         at = _dword_offset(offset)
-        if not data:
+        view, limit = memoryview(data).cast("B"), self.device.max_transfer
+        if not view:
             raise InvalidRequest("there is no data to send")
-        view, limit = memoryview(data), self.device.max_transfer
         for start in range(0, len(view), limit):
             piece: Buffer = view[start : start + limit]
             if len(piece) % DWORD_SIZE:
@@ -278,21 +284,16 @@ class Accelerator:
         decode: Callable[[bytes], T],
     ) -> T:
         """Read a structure that first tells its length: retain it, measure it, take it."""
-        for attempt in range(1, SNAPSHOT_TRIES + 1):
+        mistake: DescriptorError
+        for _ in range(SNAPSHOT_TRIES):
             try:
                 length = leading_length(read(DWORD_SIZE, True))
                 if not DWORD_SIZE <= length <= limit:
                     raise DescriptorError(f"it states a length of {length} bytes")
                 return decode(read(length, False))
             except DescriptorError as error:
-                if attempt == SNAPSHOT_TRIES:
-                    raise DeviceMisbehaved(
-                        f"the {what} of accelerator {self.id} is unreadable: {error}"
-                    ) from error
-        raise AssertionError("unreachable")
-
-
-_STATES = frozenset(StatusId)
+                mistake = error
+        raise DeviceMisbehaved(f"the {what} of accelerator {self.id} is unreadable: {mistake}")
 
 
 def _dword_offset(offset: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from csd_spec.opcodes import AdminOpcode as CsdAdminOpcode
 from nvme_spec import commands
 from nvme_spec.identify import (
     IDENTIFY_SIZE,
+    NAMESPACE_LIST_ENTRIES,
     Cns,
     IdentifyController,
     IdentifyNamespace,
@@ -125,11 +127,12 @@ class Device:
         """Identifiers of the active namespaces, ascending."""
         found: list[int] = []
         while True:
-            more = decode_namespace_list(
-                self._identify(Cns.ACTIVE_NAMESPACE_LIST, found[-1] if found else 0)
-            )
+            last = found[-1] if found else 0
+            more = decode_namespace_list(self._identify(Cns.ACTIVE_NAMESPACE_LIST, last))
+            if any(one >= two for one, two in pairwise([last, *more])):
+                raise DeviceMisbehaved("the device's list of namespaces is out of order")
             found += more
-            if len(more) < IDENTIFY_SIZE // DWORD_SIZE:
+            if len(more) < NAMESPACE_LIST_ENTRIES:
                 return found
 
     def _identify(self, cns: Cns, nsid: int = 0) -> bytes:
@@ -212,10 +215,10 @@ class Device:
     def write(self, lba: int, data: Buffer) -> None:
         """Write whole blocks from block `lba`; InvalidRequest when `data` ends inside one."""
         size = self.block_size
-        if len(data) % size:
-            raise InvalidRequest(f"{len(data)} bytes are not a whole number of {size}-byte blocks")
-        view = memoryview(data)
-        for start, blocks in pieces_of(len(data) // size, self._blocks_per_command):
+        view = memoryview(data).cast("B")
+        if len(view) % size:
+            raise InvalidRequest(f"{len(view)} bytes are not a whole number of {size}-byte blocks")
+        for start, blocks in pieces_of(len(view) // size, self._blocks_per_command):
             self.io(
                 IoOpcode.WRITE,
                 cdws=encoded(commands.ReadWrite(lba + start, blocks - 1)),
