@@ -1,6 +1,7 @@
 """The user-space driver, against a controller that the test plays."""
 
 import os
+import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from potash.sdk import (
     DeviceGone,
     DeviceMisbehaved,
     DeviceNotFound,
+    PotashError,
 )
 from pyvfio_user.server import Server
 from support.played_controller import (
@@ -225,6 +227,37 @@ def test_nobody_at_the_socket_says_how_to_start_a_device(tmp_path: Path) -> None
         potash.sdk.open(f"vfio-user:{tmp_path / 'nothing'}")
     with pytest.raises(DeviceNotFound):
         potash.sdk.open("vfio-user:" + "x" * 200)
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"", DeviceGone),
+        (struct.pack("<HHIII", 9, 9, 16, 1, 0), DeviceMisbehaved),  # a reply to something else
+        (struct.pack("<HHIII", 0, 1, 3, 1, 0), DeviceMisbehaved),  # shorter than its header
+        (struct.pack("<HHIII", 0, 1, 16, 0x21, 22), DeviceMisbehaved),  # EINVAL
+    ],
+)
+def test_something_else_at_the_socket_is_refused(
+    answer: bytes, kind: type[PotashError], tmp_path: Path
+) -> None:
+    def answer_once() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(4096)
+            peer.sendall(answer)
+
+    before = open_descriptors()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(socket_path(tmp_path)))
+        listener.listen()
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        with pytest.raises(PotashError) as caught:
+            potash.sdk.open(f"vfio-user:{socket_path(tmp_path)}")
+        thread.join()
+    assert type(caught.value) is kind
     assert open_descriptors() == before
 
 
