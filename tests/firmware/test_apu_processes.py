@@ -5,6 +5,8 @@ Each test's board ends its APU and sees that nothing below it is left.
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +16,7 @@ from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash_firmware.apu.config import Limits
-from support.apu import CONFIG, Board, await_end, board, program
+from support.apu import CONFIG, DEADLINE, Board, await_end, board, program
 from support.bpf import call, exit_, insn, load, mov, store
 
 PRINT = 1
@@ -186,6 +188,23 @@ def test_a_controller_reset_is_remembered_over_a_restart(apu: Board) -> None:
     assert apu.control(Operation.SELECT_FIRMWARE) == 0x7C2
 
 
+def test_jobs_and_deaths_leave_no_descriptor_behind(apu: Board) -> None:
+    def descriptors() -> list[int]:
+        apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (apu.process.pid, apu.nursery())]
+
+    apu.run(COPY_8, b"ABCDEFGH")
+    before = descriptors()
+    for _ in range(3):
+        assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
+        end(loop(apu), signal.SIGKILL)
+        apu.wait()
+        apu.reset_controller()
+        apu.enable()
+        apu.forget_log()
+    assert descriptors() == before
+
+
 def test_malformed_messages_are_dropped(apu: Board) -> None:
     whole = b"\x01\x00\x91" + bytes(45)
     for junk in (b"\xff", b"\x01", bytes(48), whole[:-1], whole[:-8] + b"\xff" * 8, bytes(4000)):
@@ -201,3 +220,30 @@ def test_an_answer_to_a_write_back_that_nobody_asked_for_is_dropped(apu: Board) 
 def test_the_apu_ends_with_the_rpu_even_while_programs_run(apu: Board) -> None:
     loop(apu)
     # The board's close, behind this, ends the mailbox and waits for every process.
+
+
+@pytest.mark.parametrize(
+    ("fds", "config", "said"),
+    [
+        ("mailbox=0", CONFIG.to_json(), "no descriptor was given for state, transfer, media1"),
+        ("mailbox", CONFIG.to_json(), "'mailbox' does not give a name"),
+        ("", "{}", "the configuration cannot be read"),
+        (
+            "mailbox=0,state=0,transfer=0,media1=0,arena0=0,arena3=0",
+            CONFIG.to_json(),
+            "descriptor 0 is no mailbox",
+        ),
+    ],
+)
+def test_an_apu_that_cannot_start_says_why_in_a_sentence(fds: str, config: str, said: str) -> None:
+    command = [sys.executable, "-m", "potash_firmware.apu", "--fds", fds, "--config", config]
+    done = subprocess.run(
+        command,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 1
+    assert said in done.stderr and done.stderr.count("\n") == 1

@@ -121,9 +121,12 @@ def main() -> None:
     config = Config.from_json(arguments.config)
     descriptors = parse_descriptors(arguments.fds)
     serve = _loaded(config, descriptors)
-    with socket.socket(fileno=arguments.control) as control:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the service is gone
-            Nursery(control, serve).run()
+    # A service that goes while there is something to say to it has gone nevertheless.
+    with (
+        suppress(BrokenPipeError, ConnectionResetError),
+        socket.socket(fileno=arguments.control) as control,
+    ):
+        Nursery(control, serve).run()
 
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
