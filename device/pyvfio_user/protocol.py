@@ -188,6 +188,7 @@ def head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
 
 
 def packed(form: struct.Struct, values: tuple[Any, ...], name: str) -> bytes:
+    """The bytes of `values`; ProtocolError for one that its field cannot hold."""
     try:
         return form.pack(*values)
     except struct.error as error:
