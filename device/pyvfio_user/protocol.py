@@ -24,8 +24,9 @@ MINOR_VERSION = 1
 
 DEFAULT_MAX_MSG_FDS = 1
 DEFAULT_MAX_TRANSFER = 1 << 20
-"""What a peer that does not name `max_msg_fds` and `max_data_xfer_size` accepts (section
-"VFIO_USER_VERSION")."""
+DEFAULT_MAX_DMA_MAPS = 65535
+"""What a peer accepts that does not name `max_msg_fds`, `max_data_xfer_size` and `max_dma_maps`
+(section "VFIO_USER_VERSION")."""
 
 
 class ProtocolError(Exception):
