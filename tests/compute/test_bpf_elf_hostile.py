@@ -264,7 +264,7 @@ def test_the_object_that_is_damaged_below_is_sound() -> None:
     assert load_program(RICH).entry == 0
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(max_examples=1000)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(RICH) - 1), st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])),
@@ -279,7 +279,7 @@ def test_bytes_changed_anywhere_make_no_other_exception(changes: list[tuple[int,
     load_or_refuse(bytes(damaged))
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     at=st.integers(0, len(RICH) // 4 - 2).map(lambda word: 4 * word),
     value=st.one_of(
@@ -293,13 +293,13 @@ def test_words_changed_anywhere_make_no_other_exception(at: int, value: int) -> 
     load_or_refuse(bytes(damaged))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, len(RICH)))
 def test_an_object_cut_short_makes_no_other_exception(length: int) -> None:
     load_or_refuse(RICH[:length])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=300))
 def test_noise_behind_a_good_start_makes_no_other_exception(noise: bytes) -> None:
     load_or_refuse(RICH[:64] + noise)
