@@ -277,3 +277,39 @@ def test_a_reset_while_the_apu_is_away_reaches_the_next_one(host: Host) -> None:
     third.close()
     host.link.disconnect()
     assert host.connect_apu().receive() is None
+
+
+def test_queues_do_not_outlive_their_session(host: Host) -> None:
+    host.enable()
+    host.create_io_queue(1)
+    host.disable()
+    host.enable()
+    host.write32(0x1008, 1)
+    host.service()
+    assert not host.fatal
+    host.create_io_queue(1)
+
+
+def test_a_transfer_slot_that_nobody_wants_any_more_is_free_again(host: Host) -> None:
+    """Commands wait for a slot when a reset forgets them."""
+    apu = host.connect_apu()
+    host.enable()
+    queue = host.create_io_queue(1, size=32)
+    for cid in range(20):
+        host.place(queue, 0x81, cid, prp1=DATA + cid * 4096, cdws=(1,))
+    host.ring(queue)
+    host.service()
+    host.disable()
+    while (message := apu.receive()) is not None:
+        apu.send(ResetDone(message.tag) if isinstance(message, Reset) else Reply(message.tag, 0))
+    host.enable()
+    queue = host.create_io_queue(1, size=32)
+    for cid in range(16):
+        host.place(queue, 0x81, cid, prp1=DATA + cid * 4096, cdws=(1,))
+    host.ring(queue)
+    host.service()
+    slots = set()
+    while (message := apu.receive()) is not None:
+        assert isinstance(message, Request)
+        slots.add(message.slot)
+    assert slots == set(range(16))
