@@ -16,7 +16,7 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.registers import RegisterFile
-from potash_device.media import Media, MediaExecutor
+from potash_device.media import Flash, Media, MediaExecutor
 from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
 from potash_device.pcie.config_space import BarLayout
 from potash_device.pcie.layout import MSIX_TABLE_ENTRY_SIZE
@@ -53,14 +53,18 @@ class BoardSettings:
 class Board:
     """The hardware of one device; a `pyvfio_user` device towards the host.
 
-    `media` are the namespaces' blocks by namespace identifier. They and `executor` stay the
-    caller's to close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
+    `media` are the namespaces' blocks by namespace identifier. They, `flash` and `executor` stay
+    the caller's to close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
     """
 
     pci = True
 
     def __init__(
-        self, settings: BoardSettings, media: Mapping[int, Media], executor: MediaExecutor
+        self,
+        settings: BoardSettings,
+        media: Mapping[int, Media],
+        flash: Flash,
+        executor: MediaExecutor,
     ) -> None:
         if not 1 <= settings.queue_pairs <= MAX_QUEUE_PAIRS:
             raise ValueError(
@@ -68,6 +72,7 @@ class Board:
             )
         self.settings = settings
         self.media = dict(media)
+        self.flash = flash
         self.executor = executor
         self.trace = Trace()
         vectors = settings.queue_pairs + 1

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import Media, MediaExecutor
+from potash_device.media import Flash, Media, MediaExecutor
 from potash_firmware.apu.config import (
     AcceleratorConfig,
     Config,
@@ -107,15 +107,20 @@ class ApuProcess:
 class Device:
     """A running device at a socket; a context manager, stepped with `run_once`.
 
-    `media` are the namespaces' blocks by identifier, which stay the caller's. Entering raises
-    OSError where the socket cannot be made.
+    `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images; they
+    stay the caller's. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
-        self, socket: Path, media: Mapping[int, Media], settings: DeviceSettings | None = None
+        self,
+        socket: Path,
+        media: Mapping[int, Media],
+        flash: Media,
+        settings: DeviceSettings | None = None,
     ) -> None:
         self._socket = socket
         self._media = media
+        self._flash = flash
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
         self._busy = True
@@ -127,7 +132,9 @@ class Device:
             buffers = stack.enter_context(
                 SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
             )
-            self.board = Board(settings.board, self._media, executor)
+            flash = Flash(self._flash)
+            flash.load()
+            self.board = Board(settings.board, self._media, flash, executor)
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
             descriptors = buffers.descriptors()
