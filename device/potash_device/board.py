@@ -90,9 +90,11 @@ class Board:
             PciRegion.BAR0: Region(BAR.size),
             PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
         }
-        self.irqs: Mapping[int, Irq] = {
-            PciIrq.MSIX: Irq(vectors, IrqFlags.EVENTFD | IrqFlags.NORESIZE),
-        }
+        eventfd = IrqFlags.EVENTFD | IrqFlags.NORESIZE
+        irqs: dict[int, Irq] = {PciIrq.MSIX: Irq(vectors, eventfd)}
+        if settings.identity.msi_vectors:
+            irqs[PciIrq.MSI] = Irq(settings.identity.msi_vectors, eventfd)
+        self.irqs: Mapping[int, Irq] = irqs
 
     def function_reset(self) -> None:
         """Registers and queues as after power-on; no transfer and no interrupt is left behind."""
@@ -107,7 +109,10 @@ class Board:
     def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
         """A host has plugged the device in."""
         self.dma.connect(memory)
-        self.interrupts.connect(lambda vector: lines.trigger(PciIrq.MSIX, vector))
+        # A host enables MSI-X or MSI, not both; the other kind has no eventfd and hears nothing.
+        self.interrupts.connect(
+            lambda vector: any(lines.trigger(kind, vector) for kind in self.irqs)
+        )
         log.info("a host has attached")
 
     def detached(self) -> None:
@@ -129,7 +134,7 @@ class Board:
 
     def irqs_changed(self, index: int) -> None:
         """The host has set up vectors."""
-        if index == PciIrq.MSIX:
+        if index in self.irqs:
             self.interrupts.deliver_pending()
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:

@@ -20,6 +20,7 @@ from typing import Self
 
 from potash_device.board import Board, BoardSettings
 from potash_device.media import Flash, Media, MediaExecutor
+from potash_device.pcie import PciIdentity
 from potash_firmware.apu.config import (
     AcceleratorConfig,
     Config,
@@ -27,7 +28,7 @@ from potash_firmware.apu.config import (
     format_descriptors,
 )
 from potash_firmware.mailbox import SharedBuffers, pair
-from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
+from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings
 from pyvfio_user.server import Server
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,23 @@ class DeviceSettings:
     board: BoardSettings = field(default_factory=BoardSettings)
     rpu: RpuSettings = field(default_factory=RpuSettings)
     accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
+
+
+ALKALI = DeviceSettings(
+    board=BoardSettings(identity=PciIdentity(device_id=0x0001, msi_vectors=32)),
+    rpu=RpuSettings(
+        identity=Identity(
+            serial="0123456789",
+            model="DEADBEEF",
+            firmware_revision="12.34",
+            qualified_name="NVMe Open Source Controller",
+        )
+    ),
+)
+"""What the scripts and programs that were published for the original platform look for."""
+
+PROFILES = {"potash": DeviceSettings(), "alkali": ALKALI}
+"""Whole devices by name."""
 
 
 class ApuProcess:

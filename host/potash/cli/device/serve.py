@@ -16,7 +16,7 @@ import click
 from potash.cli.units import Size, human
 from potash_device.media import FLASH_SIZE, FileMedia, Media, MemoryMedia
 from potash_device.trace import Sink
-from potash_firmware.boot import Device, run_until_signal
+from potash_firmware.boot import PROFILES, Device, run_until_signal
 
 NSID = 1
 
@@ -43,6 +43,13 @@ def qemu_device(socket: Path) -> str:
 )
 @click.option("--size", type=Size(), default="1G", show_default=True, help="Size of a new drive.")
 @click.option(
+    "--profile",
+    type=click.Choice(sorted(PROFILES)),
+    default="potash",
+    show_default=True,
+    help="What the device says that it is: itself, or the platform that it follows.",
+)
+@click.option(
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -57,7 +64,13 @@ def qemu_device(socket: Path) -> str:
     help="How much to say on standard error of what happens.",
 )
 def serve(
-    socket: Path, media: Path | None, size: int, trace: Path | None, as_json: bool, log_level: str
+    socket: Path,
+    media: Path | None,
+    size: int,
+    profile: str,
+    trace: Path | None,
+    as_json: bool,
+    log_level: str,
 ) -> None:
     """Run a device until it is interrupted; one client at a time may use it."""
     logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
@@ -65,7 +78,7 @@ def serve(
     with ExitStack() as stack:
         blocks = stack.enter_context(closing(_open(media, size)))
         flash = stack.enter_context(closing(_open(_flash_path(media), FLASH_SIZE)))
-        device = stack.enter_context(Device(path, {NSID: blocks}, flash))
+        device = stack.enter_context(Device(path, {NSID: blocks}, flash, PROFILES[profile]))
         if trace is not None:
             lines = stack.enter_context(trace.open("w", buffering=1))
             device.board.trace.sink = _json_lines(lines)
