@@ -101,12 +101,6 @@ class ConfigSpace:
                 self.reset()
                 self.on_reset()
 
-    @property
-    def msix_enabled(self) -> bool:
-        """MSI-X Enable is set and Function Mask is clear."""
-        control = self._registers.get(MSIX_AT + MsiX.MESSAGE_CONTROL, 2)
-        return bool(control & layout.MSIX_ENABLE) and not control & layout.MSIX_FUNCTION_MASK
-
     def _fill_header(self) -> None:
         identity, command = self._identity, layout.Command
         writable_command = (
