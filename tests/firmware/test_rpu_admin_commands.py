@@ -133,8 +133,9 @@ def test_queues_come_and_go_in_the_right_order(host: Host) -> None:
 
 
 def test_deleting_a_queue_answers_its_commands_first(host: Host) -> None:
+    host.connect_apu()
     queue = host.create_io_queue()
-    host.place(queue, 0x00, 7, nsid=1)
+    host.place(queue, 0x91, 7)
     host.ring(queue)
     host.service()
     assert host.reap(queue) == []
@@ -143,9 +144,29 @@ def test_deleting_a_queue_answers_its_commands_first(host: Host) -> None:
     host.service()
     assert [(one.cid, one.status) for one in host.reap(queue)] == [(7, 0x008)]
     assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(8, 0)]
-    host.executor.run_all()
+    assert host.reap(queue) == []
+
+
+def test_deleting_a_queue_waits_for_what_the_media_have_begun(host: Host) -> None:
+    """A write that was called aborted could otherwise undo a later one of the same block."""
+    queue, other = host.create_io_queue(1), host.create_io_queue(2)
+    host.place(queue, 0x01, 7, nsid=1, cdws=(0, 0, 1 << 30))  # FUA: through the media executor
+    host.ring(queue)
+    host.service()
+    host.place(host.admin, DELETE_SQ, 8, cdws=(1,))
+    host.place(host.admin, DELETE_SQ, 9, cdws=(1,))
+    host.ring(host.admin)
+    host.service()
+    host.place(queue, 0x02, 10, nsid=1)
+    host.ring(queue)
     host.service()
     assert host.reap(queue) == []
+    assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(9, 0x101)]
+    assert host.command(other, 0x02, 11, nsid=1).status == 0  # the media get on with their work
+    assert [(one.cid, one.status) for one in host.reap(queue)] == [(7, 0)]
+    assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(8, 0)]
+    host.create_io_queue(3)
+    assert host.command(host.admin, DELETE_CQ, cdws=(1,)).status == 0
 
 
 def test_features_have_current_default_saved_and_capabilities(host: Host) -> None:

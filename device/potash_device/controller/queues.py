@@ -155,6 +155,8 @@ class SubmissionQueue:
         self.completions = completions
         self.head = 0
         self.tail = 0
+        self.closed = False
+        """Nothing more is fetched: the queue is being deleted."""
         self._dma = dma
         self._bytes: memoryview | None = None
 
@@ -175,7 +177,7 @@ class SubmissionQueue:
     @property
     def ready(self) -> bool:
         """There is something to fetch, and room to answer it."""
-        return self.head != self.tail and not self.completions.blocked
+        return self.head != self.tail and not self.closed and not self.completions.blocked
 
     def fetch(self) -> SubmissionEntry:
         """Take the oldest entry, of which there must be one. Raises AccessFault as `bind`."""

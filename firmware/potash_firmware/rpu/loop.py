@@ -140,10 +140,12 @@ class Rpu:
 
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
-            self.controller.unfinished.discard(future)
+            come = self.controller.media_finished(future)
             if self.lifecycle.media_finished(future) or self._write_backs.media_finished(future):
                 continue
             self._resume(future, future)
+            for token in come:
+                self._resume(token, None)
 
     def _take_apu(self) -> None:
         for message in self._apu.messages():
