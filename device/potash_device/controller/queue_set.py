@@ -138,9 +138,14 @@ class QueueSet:
                 pass  # found again, and reported, by the next look at the page
         return queue.post(source, posting)
 
+    @property
     def ready(self) -> list[SubmissionQueue]:
+        """The queues with something to fetch."""
+        return [queue for queue in self.submissions.values() if queue.ready]
+
+    def in_turn(self) -> list[SubmissionQueue]:
         """The queues with something to fetch, each time starting behind another one."""
-        ready = [queue for queue in self.submissions.values() if queue.ready]
+        ready = self.ready
         if len(ready) > 1:
             self._turn = (self._turn + 1) % len(ready)
             ready = ready[self._turn :] + ready[: self._turn]

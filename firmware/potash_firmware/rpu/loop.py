@@ -52,6 +52,12 @@ BURST = 16
 
 HOST_WRITES_PER_PASS = 1024
 
+MEDIA_WORK_LIMIT = 64
+"""Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""
+
+OUTSTANDING_LIMIT = 4096
+"""Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
+
 
 class Rpu:
     """The firmware of one controller; `service` is to be called whenever something happened."""
@@ -95,7 +101,7 @@ class Rpu:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
         self._interrupt()
         return bool(self._board.registers.host_writes) or (
-            self.lifecycle.serving and bool(self._board.queues.ready())
+            self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready))
         )
 
     # What came in.
@@ -178,7 +184,7 @@ class Rpu:
                 self._announce(completions)
         except InvalidDoorbell as error:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
-        ready = self._board.queues.ready()
+        ready = [queue for queue in self._board.queues.in_turn() if self._may_fetch(queue)]
         for queue in ready:
             self._execute_burst(queue)
         if ready:
@@ -186,9 +192,19 @@ class Rpu:
         elif self._notify.may_arm and not self._board.queues.arm():
             self._notify.armed()
 
+    def _may_fetch(self, queue: SubmissionQueue) -> bool:
+        """There is something in the queue, and room for what comes of it."""
+        return queue.ready and (
+            queue.qid == 0
+            or (
+                len(self.controller.unfinished) < MEDIA_WORK_LIMIT
+                and len(self.controller.outstanding) < OUTSTANDING_LIMIT
+            )
+        )
+
     def _execute_burst(self, queue: SubmissionQueue) -> None:
         for _ in range(BURST):
-            if not queue.ready or not self.lifecycle.serving:
+            if not self._may_fetch(queue) or not self.lifecycle.serving:
                 return
             command = Command(queue.fetch(), queue)
             if self._board.trace.sink is not None:
