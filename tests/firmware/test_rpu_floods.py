@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.nvme_host import Host
+from potash_firmware.mailbox.messages import Reply, Request, Reset
+from support.nvme_host import CC, Host
+
+ENABLE = 4 << 20 | 6 << 16 | 1
 
 FUA = 1 << 30
 
@@ -36,3 +39,65 @@ def test_writes_that_the_media_cannot_keep_up_with_wait_in_their_queues(host: Ho
         if len(answered[1]) + len(answered[2]) == 500:
             return
     raise AssertionError("not every write was answered")
+
+
+def test_commands_without_data_do_not_fill_the_mailbox(host: Host) -> None:
+    apu = host.connect_apu()
+    queue = host.create_io_queue(size=2048)
+    for cid in range(2000):
+        host.place(queue, 0x91, cid)
+    host.ring(queue)
+    host.service()
+    answered = 0
+    while host.link.port is not None and not host.link.lost and answered < 2000:
+        host.link.port.flush()
+        requests = []
+        while isinstance(message := apu.receive(), Request):
+            requests.append(message)
+        assert 0 < len(requests) <= 16
+        for request in requests:
+            apu.send(Reply(request.tag, 0))
+        host.service()
+        answered += len(host.reap(queue))
+    assert answered == 2000
+
+
+def test_resets_that_the_apu_has_not_heard_do_not_fill_the_mailbox(host: Host) -> None:
+    apu = host.connect_apu()
+    for _ in range(2000):
+        host.write32(CC, 0)
+        host.write32(CC, ENABLE)
+    host.service()
+    assert not host.link.lost
+    assert isinstance(apu.receive(), Reset)
+    assert apu.receive() is None
+
+
+def test_what_was_asked_between_two_resets_is_reset_too(host: Host) -> None:
+    apu = host.connect_apu()
+    host.disable()
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, 0x91, 7)
+    host.ring(queue)
+    host.service()
+    host.disable()
+    kinds = [type(apu.receive()) for _ in range(4)]
+    assert kinds == [Reset, Request, Reset, type(None)]
+
+
+def test_an_answer_that_is_longer_than_was_asked_does_not_reach_the_host(host: Host) -> None:
+    apu = host.connect_apu()
+    queue = host.create_io_queue()
+    host.put(bytes(64))
+    host.place(queue, 0x82, 7, cdws=(8,))
+    host.ring(queue)
+    host.service()
+    request = apu.receive()
+    assert isinstance(request, Request)
+    host.buffers.slot(request.slot)[:64] = b"x" * 64
+    apu.send(Reply(request.tag, 0, length=64))
+    host.service()
+    (completion,) = host.reap(queue)
+    assert (completion.status, completion.dnr) == (0x006, False)
+    assert host.data(64) == bytes(64)
