@@ -1,11 +1,12 @@
 """A host that sends more than is sensible: what it costs stays bounded, and nobody else pays."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
 
 from potash_firmware.mailbox.messages import Reply, Request, Reset
-from support.nvme_host import CC, Host
+from support.nvme_host import CC, DOORBELLS, Host
 
 ENABLE = 4 << 20 | 6 << 16 | 1
 
@@ -101,3 +102,13 @@ def test_an_answer_that_is_longer_than_was_asked_does_not_reach_the_host(host: H
     (completion,) = host.reap(queue)
     assert (completion.status, completion.dnr) == (0x006, False)
     assert host.data(64) == bytes(64)
+
+
+def test_doorbells_that_do_not_exist_are_logged_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2000):
+            host.write32(DOORBELLS + 8 * 3, 1)
+        host.service()
+    assert len(caplog.records) == 1

@@ -77,7 +77,8 @@ class Rpu:
     @property
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due."""
-        return self._notify.timeout if self._board.queues.shadow is not None else None
+        looking = self.lifecycle.serving and self._board.queues.shadow is not None
+        return self._notify.timeout if looking else None
 
     @property
     def apu_may_start(self) -> bool:
@@ -135,14 +136,13 @@ class Rpu:
                 self._announce(queue)
 
     def _error_event(self, information: ErrorEvent, error: Exception) -> None:
-        log.warning("%s", error)
-        self.controller.events.add(
-            AsyncEvent(
-                type=AsyncEventType.ERROR,
-                info=information,
-                log_page=LogPage.ERROR_INFORMATION,
-            )
+        event = AsyncEvent(
+            type=AsyncEventType.ERROR,
+            info=information,
+            log_page=LogPage.ERROR_INFORMATION,
         )
+        if self.controller.events.add(event):  # no line for each ring: whoever reads may be slow
+            log.warning("%s", error)
 
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
@@ -179,10 +179,10 @@ class Rpu:
     def _look_and_execute(self) -> None:
         if not self.lifecycle.serving:
             return
-        try:
-            for completions in self._board.queues.look():
-                self._announce(completions)
-        except InvalidDoorbell as error:
+        freed, errors = self._board.queues.look()
+        for completions in freed:
+            self._announce(completions)
+        for error in errors:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
         ready = [queue for queue in self._board.queues.in_turn() if self._may_fetch(queue)]
         for queue in ready:
