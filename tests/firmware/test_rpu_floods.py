@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from potash_firmware.mailbox.messages import Reply, Request, Reset
-from support.nvme_host import CC, DOORBELLS, Host
+from support.nvme_host import CC, CSTS, DOORBELLS, Host
 
+SHUTDOWN = 1 << 14
 ENABLE = 4 << 20 | 6 << 16 | 1
 
 FUA = 1 << 30
@@ -112,3 +113,19 @@ def test_doorbells_that_do_not_exist_are_logged_once(
             host.write32(DOORBELLS + 8 * 3, 1)
         host.service()
     assert len(caplog.records) == 1
+
+
+def test_shutdowns_do_not_pile_up_before_slow_media(host: Host) -> None:
+    for _ in range(500):
+        host.write32(CC, 0)
+        host.write32(CC, ENABLE | SHUTDOWN)
+    host.service()
+    assert len(host.executor.waiting) == 1
+    host.executor.run_all()
+    host.service()
+    assert host.read32(CSTS) >> 2 & 3 == 1  # the last one has its own flush still before it
+    host.executor.run_all()
+    host.service()
+    assert host.read32(CSTS) >> 2 & 3 == 2
+    host.write32(CC, 0)
+    host.enable()
