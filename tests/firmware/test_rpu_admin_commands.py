@@ -92,6 +92,8 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
         (GET_FEATURES, {"cdws": (5,)}, 0x00B),
         (SET_FEATURES, {"cdws": (1 << 31 | 1,)}, 0x10D),
         (SET_FEATURES, {"cdws": (2, 1)}, 0x002),
+        (SET_FEATURES, {"nsid": 1, "cdws": (6, 1)}, 0x10F),
+        (SET_FEATURES, {"nsid": 7, "cdws": (6, 1)}, 0x00B),
         (SET_FEATURES, {"cdws": (7, 0xFFFF)}, 0x002),
         (SET_FEATURES, {"cdws": (9, 5)}, 0x002),
         (CREATE_CQ, {"cdws": (15 << 16 | 0, 1)}, 0x101),
