@@ -56,7 +56,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[NoProcess]:
 @pytest.fixture
 def device(tmp_path: Path, processes: list[NoProcess]) -> Iterator[boot.Device]:
     media = MemoryMedia.create(1 << 20)
-    with boot.Device(tmp_path / "s", {1: media}) as device:
+    with boot.Device(tmp_path / "s", {1: media}, media) as device:
         yield device
         for process in processes:
             process.gone = True
@@ -113,7 +113,7 @@ def test_a_device_whose_first_apu_does_not_start_leaves_nothing(
     monkeypatch.setattr(subprocess, "Popen", refuse)
     media = MemoryMedia.create(1 << 20)
     before = open_descriptors()
-    with pytest.raises(OSError), boot.Device(tmp_path / "s", {1: media}):
+    with pytest.raises(OSError), boot.Device(tmp_path / "s", {1: media}, media):
         pass
     assert open_descriptors() == before
     assert not (tmp_path / "s").exists()
