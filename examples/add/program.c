@@ -12,6 +12,7 @@ int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx)
 {
 	u32 model_len, result_len;
 
+	set_output_length(0);
 	if (!argument_u32(ctx, 0, &model_len) || !argument_u32(ctx, 1, &result_len)) {
 		print("add: the arguments are the lengths of the model and of the output");
 		return NO_LENGTHS;

@@ -93,7 +93,7 @@ BAD_ARGUMENTS = [
 @pytest.mark.parametrize(("arguments", "value"), BAD_ARGUMENTS)
 def test_the_example_refuses_arguments_it_cannot_use(arguments: list[bytes], value: int) -> None:
     done = run((ADD / "program.o").read_bytes(), MODEL + VECTORS, arguments)
-    assert (done.outcome.return_value, done.outcome.output_length) == (value, None)
+    assert (done.outcome.return_value, done.outcome.output_length) == (value, 0)
     assert (done.models, len(done.printed)) == ([], 1)
     assert done.output == bytes(SIZE)
 

@@ -17,6 +17,7 @@ from support.bpf_elf import Name, elf, text
 EXIT = insn(0x95)
 FAULTING = elf([text(mov(0, 0), load(0, 0), EXIT)], [Name("prog")])
 FOREVER = elf([text(mov(0, 0), insn(0x05, offset=-1), EXIT)], [Name("prog")])
+SILENT = elf([text(mov(0, 0), EXIT)], [Name("prog")])
 ADD = Path(__file__).parents[2] / "examples" / "add"
 PROGRAM = (ADD / "program.o").read_bytes()
 INPUT = (ADD / "input.bin").read_bytes()
@@ -73,6 +74,33 @@ def test_a_jobs_output_goes_to_the_block_that_was_chosen(device: Device) -> None
     assert device.read(18, 1) == b"\xa5" * BLOCK
 
 
+def test_a_program_that_sets_no_output_length_fills_only_the_room_that_it_was_given(
+    device: Device,
+) -> None:
+    """What lies behind the output on the drive stays what it was."""
+    device.write(20, b"\xa5" * 8 * BLOCK)
+    result = run_job(device, SILENT, b"x" * BLOCK, local=LocalStorage(20), timeout=30)
+    assert len(result.output) == BLOCK
+    assert device.read(22, 6) == b"\xa5" * 6 * BLOCK
+    roomy = LocalStorage(20, output_size=3 * BLOCK)
+    assert len(run_job(device, SILENT, b"x", local=roomy, timeout=30).output) == 3 * BLOCK
+    assert device.read(24, 4) == b"\xa5" * 4 * BLOCK
+
+
+def test_nothing_is_written_for_a_job_that_cannot_start(device: Device) -> None:
+    device.write(30, b"\xa5" * BLOCK)
+    for program, accelerator in ((PROGRAM, 5), (b"no program", 0)):
+        with pytest.raises(PotashError):
+            run_job(device, program, INPUT, local=LocalStorage(30), accelerator_id=accelerator)
+    assert device.read(30, 1) == b"\xa5" * BLOCK
+
+
+def test_what_a_program_prints_comes_with_its_result(device: Device) -> None:
+    result = run_job(device, PROGRAM, INPUT, timeout=30)
+    assert result.printed == ["add: the arguments are the lengths of the model and of the output"]
+    assert run_job(device, SILENT, INPUT, timeout=30).printed == []
+
+
 def test_a_job_that_faults_says_why_and_the_next_one_runs(device: Device) -> None:
     with pytest.raises(JobFailed, match="the job on accelerator 0 failed: ") as caught:
         run_job(device, FAULTING, INPUT, timeout=30)
@@ -82,9 +110,11 @@ def test_a_job_that_faults_says_why_and_the_next_one_runs(device: Device) -> Non
 
 
 def test_a_job_that_does_not_end_is_stopped_and_keeps_others_out(device: Device) -> None:
-    with pytest.raises(JobTimeout, match="still runs after 0.05 s"):
+    with pytest.raises(JobTimeout, match="was stopped after 0.05 s"):
         run_job(device, FOREVER, INPUT, timeout=0.05)
     (accelerator,) = device.accelerators()
+    assert accelerator.status().status == StatusId.STOPPED
+    accelerator.start()
     assert accelerator.status().status == StatusId.RUNNING
     with pytest.raises(PotashError, match="busy with another job"):
         run_job(device, PROGRAM, INPUT)
@@ -99,7 +129,7 @@ def test_a_job_that_does_not_end_is_stopped_and_keeps_others_out(device: Device)
     [
         (LocalStorage(LAST_BLOCK), "do not fit on the drive"),
         (LocalStorage(0, LAST_BLOCK + 1), "do not fit on the drive"),
-        (LocalStorage(5, 5), "begin inside the input"),
+        (LocalStorage(5, 5), "would overlap"),
     ],
 )
 def test_blocks_that_cannot_hold_a_job_are_refused_before_they_are_written(
@@ -116,9 +146,9 @@ def test_what_no_accelerator_can_do_is_refused(device: Device) -> None:
         run_job(device, PROGRAM, INPUT, accelerator_id=9)
     with pytest.raises(PotashError, match="the accelerator takes 67108864"):
         run_job(device, PROGRAM, bytes((64 << 20) + 4))
-    with pytest.raises(PotashError, match="no data"):
+    with pytest.raises(PotashError, match="input is empty"):
         run_job(device, PROGRAM, b"")
-    with pytest.raises(PotashError, match="empty input"):
+    with pytest.raises(PotashError, match="input is empty"):
         run_job(device, PROGRAM, b"", local=LocalStorage(0))
-    with pytest.raises(PotashError, match="the firmware was refused"):
+    with pytest.raises(PotashError, match="firmware 0 was refused: "):
         run_job(device, b"\x7fELF and nothing else", INPUT)

@@ -122,6 +122,8 @@ def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl) -> IoctlTransport:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         hint = "; run this as root" if error.errno in (errno.EACCES, errno.EPERM) else ""
+        if error.errno == errno.ENXIO and stat.S_ISSOCK(os.stat(path).st_mode):
+            hint = f"; it is a socket, which is named vfio-user:{path}"
         raise DeviceNotFound(f"cannot open {path}: {error.strerror}{hint}") from error
     try:
         return IoctlTransport(fd, nsid=_namespace_of(fd, path, ioctl), ioctl=ioctl)
@@ -150,4 +152,6 @@ def _translated(error: OSError) -> PotashError:
         return CommandTimeout("the command did not complete in time")
     if error.errno in (errno.EACCES, errno.EPERM):
         return PotashError("the kernel does not let you send this command; run this as root")
+    if error.errno == errno.ENOTTY:
+        return DeviceNotFound("this is not an NVMe device; give one such as /dev/nvme0n1")
     return PotashError(f"the kernel did not send the command: {error.strerror}")

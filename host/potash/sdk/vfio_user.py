@@ -124,14 +124,11 @@ def open_vfio_user(path: str, *, timeout: float) -> VfioUserTransport:
         try:
             client = resources.enter_context(Client(path))
         except OSError as error:
-            raise DeviceNotFound(
-                f"no device listens at {path} ({error.strerror or error}); start one with: "
-                f"potash serve --socket {path}"
-            ) from error
+            raise _not_found(path, error) from error
         memory = DriverMemory()
         resources.callback(memory.close)
         with _device_errors():
-            client.negotiate()
+            _negotiate(client, path)
             client.dma_map(BASE_ADDRESS, len(memory), memory.shared.fd)
             function = PciFunction(client)
             function.enable()
@@ -143,6 +140,29 @@ def open_vfio_user(path: str, *, timeout: float) -> VfioUserTransport:
         return VfioUserTransport(
             client, function, memory, controller, resources.pop_all(), timeout=timeout
         )
+
+
+def _not_found(path: str, error: OSError) -> DeviceNotFound:
+    reason = error.strerror or str(error)
+    if not path:
+        return DeviceNotFound("vfio-user: needs the path of a socket behind the colon")
+    if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+        return DeviceNotFound(
+            f"no device listens at {path}; start one with: potash serve --socket {path}"
+        )
+    return DeviceNotFound(f"the socket {path} cannot be used: {reason}")
+
+
+def _negotiate(client: Client, path: str) -> None:
+    """Begin the conversation, for which the device takes one client after the other."""
+    try:
+        client.negotiate()
+    except VfioUserError as error:
+        if error.errno != errno.ETIMEDOUT:
+            raise
+        raise DeviceNotFound(
+            f"the device at {path} is busy with another client; try again when that has left"
+        ) from error
 
 
 def _eventfd(resources: ExitStack) -> int:

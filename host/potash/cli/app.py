@@ -1,0 +1,87 @@
+"""The command `potash`.
+
+Each subcommand is a module that is imported only when it is called, so that what runs inside a
+guest never pays for what runs outside. An error that a user can do something about is one
+sentence and exit code 1; a wrong use of the command line is exit code 2.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from potash.sdk.errors import PotashError
+
+
+class Entry(NamedTuple):
+    """Where a subcommand lives, and what it says of itself in the list."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "demo": Entry("potash.cli.device.demo", "Run the ADD example through every layer."),
+    "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
+    "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].help) for name in sorted(COMMANDS)])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error (anywhere).")
+@click.version_option(package_name="potash")
+def potash(debug: bool) -> None:
+    """A computational storage device in software: an NVMe drive that runs programs."""
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Carry out a command line; give its exit code. Raises KeyboardInterrupt."""
+    options, given = list(arguments), []
+    if "--" in options:  # what is behind it is not ours
+        at = options.index("--")
+        options, given = options[:at], options[at:]
+    debug = "--debug" in options
+    options = [option for option in options if option != "--debug"]
+    try:
+        potash(options + given, standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        return 1
+    except (PotashError, OSError) as error:
+        if debug:
+            raise
+        click.echo(f"potash: {_sentence(error)}", err=True)
+        return 1
+    return 0
+
+
+def _sentence(error: PotashError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
