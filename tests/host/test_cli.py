@@ -62,7 +62,11 @@ def descendants(pid: int) -> list[int]:
     """Every process below `pid`, the nearest first (proc(5))."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
+        try:
+            children = (task / "children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that has just ended has none
+        for child in map(int, children):
             found += [child, *descendants(child)]
     return found
 
