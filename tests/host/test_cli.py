@@ -195,6 +195,48 @@ def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(
         assert opened.read(1, 2) == content
 
 
+def test_an_image_keeps_its_size(socket: Path, tmp_path: Path) -> None:
+    media = tmp_path / "media"
+    media.write_bytes(bytes(3 * BLOCK))
+    with device_process(socket, media=media), potash.sdk.open(f"vfio-user:{socket}") as opened:
+        assert opened.capacity == 3 * BLOCK
+    assert media.stat().st_size == 3 * BLOCK
+
+
+@pytest.mark.parametrize("size", ["0", "4095", "99999999T", "8388608T", "1X"])
+def test_a_size_that_no_drive_has_is_a_wrong_use(socket: Path, size: str) -> None:
+    refused = potash_command("serve", "--socket", socket, "--size", size)
+    assert refused.returncode == 2
+    assert size in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["missing/device.sock", "x" * 200])
+def test_a_socket_that_cannot_be_is_named(tmp_path: Path, name: str) -> None:
+    refused = potash_command("serve", "--socket", tmp_path / name)
+    assert refused.returncode == 1
+    assert name in refused.stderr
+    assert "Errno" not in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_trace_that_fills_its_disk_costs_the_drive_nothing(socket: Path) -> None:
+    command = [sys.executable, "-m", "potash.cli.main", "serve", "--json", "--trace", "/dev/full"]
+    command += ["--size", "16M", "--socket", str(socket)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as served:
+        assert served.stdout is not None
+        assert served.stderr is not None
+        served.stdout.readline()
+        with potash.sdk.open(f"vfio-user:{socket}", timeout=5.0) as opened:
+            assert opened.read(0, 1) == bytes(BLOCK)
+        served.terminate()
+        said = served.stderr.read()
+        assert served.wait(LIMIT) == 0
+    assert said.count("the trace ends here") == 1
+    assert "No space left" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_socket_and_no_process(
     device: subprocess.Popen[bytes], socket: Path, number: signal.Signals

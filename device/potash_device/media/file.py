@@ -1,5 +1,6 @@
 """Media in an ordinary file: sparse, and kept when the device ends."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -16,8 +17,8 @@ class FileMedia(Media):
     def open(cls, path: Path, size: int | None = None) -> Self:
         """Open `path`, made with `size` bytes when it is new, and keep others out.
 
-        Without `size` the file must be there and gives it; an existing file smaller than `size`
-        grows, a larger one keeps its own size. Raises MediaError.
+        Without `size` the file must be there. One that holds anything keeps its own size, so that
+        nobody's image grows because it was looked at. Raises MediaError.
         """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if size is not None else 0)
         try:
@@ -28,11 +29,17 @@ class FileMedia(Media):
             # Two devices on one file would each believe in blocks that the other changes.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             present = os.fstat(fd).st_size
-            if size is not None and present < size:
+            if size is not None and not present:
                 os.ftruncate(fd, size)
                 present = size
+            if not present:
+                raise OSError(errno.EINVAL, "it is empty")
         except OSError as error:
             os.close(fd)
-            why = "another device has it open" if isinstance(error, BlockingIOError) else error
+            why = (
+                "another device has it open"
+                if isinstance(error, BlockingIOError)
+                else error.strerror
+            )
             raise MediaError(error.errno, f"cannot use media {path}: {why}") from None
         return cls(fd, present)

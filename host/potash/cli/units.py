@@ -4,6 +4,9 @@ import re
 
 import click
 
+LARGEST = (1 << 63) - 1
+"""Bytes of a file at most, which is what the system counts its offsets in."""
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -11,6 +14,9 @@ class Size(click.ParamType[int]):
     """Bytes, or a number with K, M, G or T behind it, each 1024 of the one before."""
 
     name = "SIZE"
+
+    def __init__(self, minimum: int = 1) -> None:
+        self._minimum = minimum
 
     def convert(
         self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
@@ -20,7 +26,11 @@ class Size(click.ParamType[int]):
         match = re.fullmatch(r"(\d+)([KMGT]?)(iB|B)?", value.strip(), re.IGNORECASE)
         if match is None:
             self.fail(f"{value!r} is no size; write 512M or 1G", param, ctx)
-        return int(match[1]) * _UNITS[match[2].upper()]
+        size = int(match[1]) * _UNITS[match[2].upper()]
+        if not self._minimum <= size <= LARGEST:
+            wrong = "small" if size < self._minimum else "large"
+            self.fail(f"{value!r} is too {wrong}", param, ctx)
+        return size
 
 
 def human(size: int) -> str:

@@ -18,7 +18,7 @@ STOP_TIMEOUT = 10.0
 
 @contextmanager
 def device_process(
-    socket: Path, *, media: Path | None = None, size: int | str = "64M"
+    socket: Path, *, media: Path | None = None, size: int | str | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `potash serve` at `socket` until the block ends. Raises PotashError if it does not start.
 
@@ -26,7 +26,8 @@ def device_process(
     """
     command = [sys.executable, "-m", "potash.cli.main", "serve", "--json"]
     command += ["--log-level", "warning"]
-    command += ["--socket", str(socket), "--size", str(size)]
+    command += ["--socket", str(socket)]
+    command += ["--size", str(size)] if size is not None else []
     command += ["--media", str(media)] if media is not None else []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
         try:

@@ -7,18 +7,28 @@ import logging
 import shlex
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TextIO
 
 import click
 
 from potash.cli.units import Size, human
-from potash_device.media import FLASH_SIZE, FileMedia, Media, MemoryMedia
-from potash_device.trace import Sink
+from potash.sdk.errors import PotashError
+from potash_device.media import FLASH_SIZE, FileMedia, Media, MediaError, MemoryMedia
+from potash_device.trace import Sink, Trace
 from potash_firmware.boot import PROFILES, Device, run_until_signal
+from potash_firmware.rpu import NamespaceSettings
+
+log = logging.getLogger(__name__)
 
 NSID = 1
+
+DEFAULT_SIZE = 1 << 30
+"""Bytes of a new drive."""
+
+BLOCK_SIZE = NamespaceSettings().block_size
+"""Bytes of a drive at least."""
 
 
 def qemu_device(socket: Path) -> str:
@@ -41,7 +51,11 @@ def qemu_device(socket: Path) -> str:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep the blocks in this file, made if it is not there (default: in memory).",
 )
-@click.option("--size", type=Size(), default="1G", show_default=True, help="Size of a new drive.")
+@click.option(
+    "--size",
+    type=Size(BLOCK_SIZE),
+    help=f"Size of a new drive (default: {human(DEFAULT_SIZE)}).",
+)
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
@@ -66,7 +80,7 @@ def qemu_device(socket: Path) -> str:
 def serve(
     socket: Path,
     media: Path | None,
-    size: int,
+    size: int | None,
     profile: str,
     trace: Path | None,
     as_json: bool,
@@ -74,14 +88,22 @@ def serve(
 ) -> None:
     """Run a device until it is interrupted; one client at a time may use it."""
     logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
+    if socket == Path():
+        raise click.UsageError("--socket is the path of a UNIX socket, which '' is not")
     path = socket.absolute()
     with ExitStack() as stack:
-        blocks = stack.enter_context(closing(_open(media, size)))
+        blocks = stack.enter_context(closing(_drive(media, size)))
         flash = stack.enter_context(closing(_open(_flash_path(media), FLASH_SIZE)))
-        device = stack.enter_context(Device(path, {NSID: blocks}, flash, PROFILES[profile]))
+        device = Device(path, {NSID: blocks}, flash, PROFILES[profile])
+        try:
+            stack.enter_context(device)
+        except OSError as error:
+            why = error.strerror or error
+            raise PotashError(f"the device cannot listen at {path}: {why}") from None
         if trace is not None:
-            lines = stack.enter_context(trace.open("w", buffering=1))
-            device.board.trace.sink = _json_lines(lines)
+            lines = trace.open("w", buffering=1)
+            stack.callback(_close, lines)
+            device.board.trace.sink = _json_lines(lines, device.board.trace)
         _announce(path, media, blocks.size, as_json=as_json)
         run_until_signal(device)
 
@@ -93,6 +115,22 @@ def _flash_path(media: Path | None) -> Path | None:
 
 def _open(path: Path | None, size: int) -> Media:
     return FileMedia.open(path, size) if path is not None else MemoryMedia.create(size)
+
+
+def _drive(path: Path | None, size: int | None) -> Media:
+    """The drive's blocks. Raises PotashError for a file that is no drive, or not of that size."""
+    try:
+        media = _open(path, DEFAULT_SIZE if size is None else size)
+    except MediaError as error:
+        raise PotashError(error.strerror) from None
+    if media.size < BLOCK_SIZE or size not in (None, media.size):
+        media.close()
+        raise PotashError(
+            f"{path} has {media.size} bytes already; leave --size out, or choose another file"
+            if media.size >= BLOCK_SIZE
+            else f"{path} has {media.size} bytes, fewer than a block; choose another file"
+        )
+    return media
 
 
 def _announce(socket: Path, media: Path | None, size: int, *, as_json: bool) -> None:
@@ -115,10 +153,20 @@ def _announce(socket: Path, media: Path | None, size: int, *, as_json: bool) -> 
     click.echo(f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT")
 
 
-def _json_lines(file: TextIO) -> Sink:
+def _close(file: TextIO) -> None:
+    """What a full disk did not take has been told already, and is told by closing again."""
+    with suppress(OSError):
+        file.close()
+
+
+def _json_lines(file: TextIO, trace: Trace) -> Sink:
     """Write each trace point as one line of JSON: its time in seconds, its name, what it knows."""
 
     def sink(point: str, known: Mapping[str, object]) -> None:
-        file.write(json.dumps({"time": time.monotonic(), "point": point, **known}) + "\n")
+        try:
+            file.write(json.dumps({"time": time.monotonic(), "point": point, **known}) + "\n")
+        except OSError as error:  # a full disk: the drive is worth more than its trace
+            trace.sink = None
+            log.error("the trace ends here, it cannot be written: %s", error.strerror)
 
     return sink
