@@ -32,11 +32,11 @@ def folder() -> Path:
     return base / "potash" / "vm"
 
 
-def key(*parts: str | bytes | Iterable[str]) -> str:
+def key(*parts: str | bytes | Iterable[str | bytes]) -> str:
     """A name made of what an entry depends on: other parts, or another order, another name."""
     digest = hashlib.sha256()
     for part in parts:
-        items = [part] if isinstance(part, str | bytes) else list(part)
+        items: list[str | bytes] = [part] if isinstance(part, str | bytes) else list(part)
         # The count and each length are hashed too, or ("ab", "c") would be ("a", "bc").
         digest.update(len(items).to_bytes(8, "little"))
         for item in items:
