@@ -104,9 +104,11 @@ class Channel:
     def __init__(self, stream: socket.socket, life_limit: float = 60.0) -> None:
         self._stream = stream
         self._decoder = Decoder()
+        self._outgoing = bytearray()
         self._commands: dict[int, Command] = {}
         self._next = 1
         self._life_limit = life_limit
+        self._quiet = min(QUIET, life_limit / 4)
         self._heard = time.monotonic()
         self._asked = 0.0
         self._nonce = ""
@@ -158,19 +160,28 @@ class Channel:
         return command
 
     def send(self, kind: int, channel: int, data: bytes = b"") -> None:
-        """Send one frame. The amounts are small, or bounded by the window, so it does not wait long."""
-        self._stream.settimeout(self._life_limit)
+        """Queue one frame, and send what the stream takes now.
+
+        Waiting here for the stream would be waiting for an agent that may itself be waiting for
+        somebody to read what it says. The queue is bounded by the commands' windows.
+        """
+        self._outgoing += encode(kind, channel, data)
+        self._flush()
+
+    def _flush(self) -> None:
         try:
-            self._stream.sendall(encode(kind, channel, data))
-        except TimeoutError as error:
-            raise GuestTimeout("the guest stopped answering") from error
+            while self._outgoing:
+                sent = self._stream.send(self._outgoing[:PIECE], socket.MSG_DONTWAIT)
+                del self._outgoing[:sent]
+        except BlockingIOError:
+            return
         except OSError as error:
             raise GuestError("the guest has ended") from error
 
     def step(self, deadline: float | None) -> None:
         """Wait for something to happen, and handle it; returns at the latest at the deadline."""
         waiting = select.poll()
-        waiting.register(self._stream, select.POLLIN)
+        waiting.register(self._stream, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
         feeding: dict[int, Command] = {}
         for command in self._commands.values():
             if command.source is not None and not command.fed and command.in_flight < WINDOW:
@@ -178,12 +189,13 @@ class Channel:
                 feeding[descriptor] = command
                 waiting.register(descriptor, select.POLLIN)
         now = time.monotonic()
-        until = now + QUIET if deadline is None else min(deadline, now + QUIET)
+        until = now + self._quiet if deadline is None else min(deadline, now + self._quiet)
         for descriptor, _events in waiting.poll(max(0.0, until - now) * 1000 + 1):
             if descriptor in feeding:
                 self._feed_from(feeding[descriptor], descriptor)
             else:
                 self._receive()
+                self._flush()
         self._ask_for_life()
 
     def _number(self) -> int:
@@ -253,7 +265,7 @@ class Channel:
         now = time.monotonic()
         if now - self._heard > self._life_limit:
             raise GuestTimeout("the guest stopped answering")
-        if now - max(self._heard, self._asked) > QUIET / 2:
+        if now - max(self._heard, self._asked) > self._quiet / 2:
             self._asked = now
             self.send(Kind.PING, 0)
 

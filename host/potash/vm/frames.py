@@ -1,8 +1,8 @@
 """What travels between host and guest over the control channel: frames, and nothing else.
 
-One byte stream each way carries any number of commands side by side. A frame is its kind, the
-command's channel and its length, then that many bytes. No sockets here: bytes in, frames out, so
-the same few lines serve both ends, the guest's included (where Python is slow: standard library
+One byte stream each way carries any number of commands side by side. A frame is its kind, a zero,
+the command's channel and its length, then that many bytes. No sockets here: bytes in, frames out,
+so the same few lines serve both ends, the guest's included (where Python is slow: standard library
 only, and little of it).
 """
 
