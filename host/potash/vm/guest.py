@@ -119,9 +119,10 @@ class Guest:
             name: its identifier, for `unplug`.
         """
         placed = {"driver": driver, "id": name, "bus": bus, **properties}
-        self.machine.qmp.execute("device_add", placed)
+        with self._console():
+            self.machine.qmp.execute("device_add", placed)
 
-    def plug_socket(self, socket: Path, *, name: str = "drive", bus: str = "rp0") -> None:
+    def plug_socket(self, socket: Path, *, name: str = "potash0", bus: str = "rp0") -> None:
         """Plug in the device behind a vfio-user socket."""
         address = {"type": "unix", "path": str(socket.absolute())}
         self.plug(CLIENT, {"socket": address}, name=name, bus=bus)
