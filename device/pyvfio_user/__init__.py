@@ -1,0 +1,74 @@
+"""vfio-user for Python: serve a device to a virtual machine, or use one, over a UNIX socket.
+
+A device is a class with a few callbacks. This one turns text in its client's memory to upper case:
+the client writes the text's address and length to the device, which interrupts it when it is done.
+
+    import errno
+    import select
+    import struct
+
+    from pyvfio_user import Irq, Region, Server
+
+
+    class Shouter:
+        pci = False
+        regions = {0: Region(16)}
+        irqs = {0: Irq(1)}
+
+        def attached(self, memory, lines):
+            self.memory, self.lines = memory, lines
+
+        def detached(self):
+            self.memory = self.lines = None
+
+        def region_read(self, region, offset, count):
+            return bytes(count)
+
+        def region_write(self, region, offset, data):
+            if (offset, len(data)) != (0, 16):
+                raise OSError(errno.EINVAL, "address and length come in one write")
+            text = self.memory.view(*struct.unpack("<QQ", data), write=True)
+            text[:] = bytes(text).upper()
+            self.lines.trigger(0, 0)
+
+        def reset(self): ...
+        def memory_changed(self): ...  # it keeps no views, so it has none to drop
+        def irqs_changed(self, index): ...
+
+
+    def serve(path):
+        with Server(path, Shouter(), on_disconnect=print) as server:
+            while True:
+                select.select([server], [server] if server.wants_write() else [], [])
+                while server.step(): ...
+
+`protocol` is the protocol as data, without sockets; `connection`, `session` and `server` serve it;
+`memory` and `irqs` are what a device gets of its client; `client` is the other side. Only the
+standard library is used, and Linux.
+
+Source: `docs/interop/vfio-user.rst` in QEMU's sources.
+"""
+
+from pyvfio_user.client import Client, SealedMemory, VfioUserError
+from pyvfio_user.device import Device, Region
+from pyvfio_user.irqs import InterruptLines, Irq
+from pyvfio_user.memory import AccessFault, AddressSpace
+from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion, ProtocolError
+from pyvfio_user.server import Server
+
+__all__ = [
+    "AccessFault",
+    "AddressSpace",
+    "Client",
+    "Device",
+    "InterruptLines",
+    "Irq",
+    "IrqFlags",
+    "PciIrq",
+    "PciRegion",
+    "ProtocolError",
+    "Region",
+    "SealedMemory",
+    "Server",
+    "VfioUserError",
+]

@@ -1,0 +1,9 @@
+"""What blocks live on, and who waits for it."""
+
+from potash_device.media.errors import MediaError
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import Media
+
+__all__ = ["FileMedia", "Media", "MediaError", "MediaExecutor", "MemoryMedia"]

@@ -1,0 +1,1 @@
+"""The application processor: the accelerator subsystem, in a process of its own."""

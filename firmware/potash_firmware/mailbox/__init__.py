@@ -1,0 +1,7 @@
+"""The mailbox between RPU and APU: the one contract that both processors' firmware knows."""
+
+from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.port import ApuPort, RpuPort, pair
+from potash_firmware.mailbox.shared import ArenaPlan, SharedBuffers
+
+__all__ = ["ApuPort", "ArenaPlan", "MailboxError", "RpuPort", "SharedBuffers", "pair"]

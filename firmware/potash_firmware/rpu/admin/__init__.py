@@ -1,0 +1,31 @@
+"""The Admin commands."""
+
+from csd_spec.opcodes import AdminOpcode as AcceleratorOpcode
+from nvme_spec.identify import Oacs
+from nvme_spec.logs import CommandEffects
+from nvme_spec.opcodes import AdminOpcode
+from potash_firmware.rpu.accelerator import accelerator_command
+from potash_firmware.rpu.admin import events, features, identify, log_pages, queues
+from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
+
+ADMIN_COMMANDS = table(
+    Row(AdminOpcode.DELETE_IO_SUBMISSION_QUEUE, queues.delete_submission),
+    Row(AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, queues.create_submission),
+    Row(AdminOpcode.GET_LOG_PAGE, log_pages.get_log_page, NamespaceUse.OWN),
+    Row(AdminOpcode.DELETE_IO_COMPLETION_QUEUE, queues.delete_completion),
+    Row(AdminOpcode.CREATE_IO_COMPLETION_QUEUE, queues.create_completion),
+    Row(AdminOpcode.IDENTIFY, identify.identify, NamespaceUse.OWN),
+    Row(AdminOpcode.ABORT, events.abort),
+    Row(AdminOpcode.SET_FEATURES, features.set_features, NamespaceUse.OWN),
+    Row(AdminOpcode.GET_FEATURES, features.get_features, NamespaceUse.OWN),
+    Row(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, events.asynchronous_event_request),
+    Row(
+        AdminOpcode.DOORBELL_BUFFER_CONFIG,
+        queues.doorbell_buffer_config,
+        capability=Oacs.DOORBELL_BUFFER_CONFIG,
+    ),
+    Row(AcceleratorOpcode.GLOBAL_CONTROL, accelerator_command, effects=CommandEffects.CCC),
+    Row(AcceleratorOpcode.IDENTIFY, accelerator_command),
+    Row(AcceleratorOpcode.GET_STATUS, accelerator_command),
+)
+"""Every Admin command that the device supports."""

@@ -1,0 +1,26 @@
+"""The I/O commands."""
+
+from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
+from nvme_spec.logs import CommandEffects
+from nvme_spec.opcodes import IoOpcode
+from potash_firmware.rpu.accelerator import accelerator_command
+from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
+from potash_firmware.rpu.io import nvm
+
+_WRITES = CommandEffects.LBCC
+
+IO_COMMANDS = table(
+    Row(IoOpcode.FLUSH, nvm.flush, NamespaceUse.ONE_OR_ALL),
+    Row(IoOpcode.WRITE, nvm.write, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.READ, nvm.read, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.SEND_DATA, accelerator_command),
+    Row(AcceleratorOpcode.READ_DATA, accelerator_command),
+    Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command),
+    Row(AcceleratorOpcode.READ_FIRMWARE, accelerator_command),
+    Row(AcceleratorOpcode.LOCAL_INPUT, accelerator_command, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.APPEND_LOCAL_INPUT, accelerator_command, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.APPEND_LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.CONTROL, accelerator_command, effects=_WRITES),
+)
+"""Every I/O command that the device supports. Control writes blocks when a job's output does."""

@@ -1,0 +1,306 @@
+"""The structures that accelerator commands move: identify, status, log page and argument list.
+
+Each states its own length in bytes, so a host reads the first bytes, learns how much there is and
+reads the whole. A decode takes a buffer of at least that length (what follows is padding) and
+raises DescriptorError for anything that contradicts itself; it never reads past what it was given.
+
+Alkali CSD platform documentation, tables 4.1 to 4.10 and section 4.3.2 (Start accelerator).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from csd_spec.opcodes import DWORD_SIZE
+
+Buffer = bytes | bytearray | memoryview
+
+IDENTIFY_MAGIC = b"WDC0"
+
+_IDENTIFY_HEADER = struct.Struct("<4sI8x")
+_ACCELERATOR_HEADER = struct.Struct("<IH2x")
+_CAPABILITY = struct.Struct("<I4xQ")
+_STATUS_HEADER = struct.Struct("<II24x")
+_STATUS_DESCRIPTOR = struct.Struct("<IIQ16x")
+_LOG_HEADER = struct.Struct("<II8x")
+_LOG_ENTRY = struct.Struct("<IQI")
+_LENGTH = struct.Struct("<I")
+
+IDENTIFY_HEADER_SIZE = _IDENTIFY_HEADER.size
+STATUS_HEADER_SIZE = _STATUS_HEADER.size
+STATUS_DESCRIPTOR_SIZE = _STATUS_DESCRIPTOR.size
+LOG_HEADER_SIZE = _LOG_HEADER.size
+LOG_ENTRY_HEADER_SIZE = _LOG_ENTRY.size
+ARGUMENT_HEADER_SIZE = _LENGTH.size
+
+
+class DescriptorError(ValueError):
+    """A structure's bytes contradict themselves; the message says which and how."""
+
+
+class CapabilityId(IntEnum):
+    """What an accelerator can do (table 4.7)."""
+
+    FIRMWARE = 0
+    INPUT_BUFFER = 1
+    OUTPUT_BUFFER = 2
+
+
+class LogEntryType(IntEnum):
+    """Entry type IDs (table 4.3); those from 100h are extensions."""
+
+    INVALID_FIRMWARE = 0
+    INVALID_INPUT_BUFFER = 1
+    INVALID_OUTPUT_BUFFER = 2
+    ACCELERATOR_ERROR = 3
+    PROGRAM_OUTPUT = 0x100
+    JOB_STARTED = 0x101
+    JOB_FINISHED = 0x102
+    MEMORY_FAULT = 0x103
+    LIMIT_EXCEEDED = 0x104
+    PROCESS_LOST = 0x105
+
+
+class Capability(NamedTuple):
+    """One capability, 16 bytes (table 4.6): 0:3 its ID, 8:15 the size of a buffer in bytes."""
+
+    id: int
+    size: int = 0
+
+
+class Accelerator(NamedTuple):
+    """One accelerator (table 4.5): 0:3 length, 4:5 its ID, 8:N capabilities."""
+
+    id: int
+    capabilities: tuple[Capability, ...] = ()
+
+    def size_of(self, capability: CapabilityId) -> int | None:
+        """The size of a capability's buffer in bytes; None when it has no such capability."""
+        return next((item.size for item in self.capabilities if item.id == capability), None)
+
+
+class IdentifyData(NamedTuple):
+    """Accelerator Identify (table 4.4): 0:3 magic, 4:7 total length, 16:N accelerators."""
+
+    accelerators: tuple[Accelerator, ...] = ()
+
+    def encode(self) -> bytes:
+        body = b"".join(_encode_accelerator(item) for item in self.accelerators)
+        return _IDENTIFY_HEADER.pack(IDENTIFY_MAGIC, IDENTIFY_HEADER_SIZE + len(body)) + body
+
+    @classmethod
+    def decode(cls, buffer: Buffer) -> IdentifyData:
+        end = identify_length(buffer)
+        body = _body("identify data", buffer, IDENTIFY_HEADER_SIZE, end)
+        items = _split("accelerator descriptor", body, _ACCELERATOR_HEADER.size)
+        return cls(tuple(_decode_accelerator(item) for item in items))
+
+
+class StatusDescriptor(NamedTuple):
+    """One capability's status, 32 bytes (table 4.9).
+
+    The documentation leaves bytes 4:31 to the capability. 8:15 is the `amount` of bytes consumed
+    or produced; for the firmware capability 4:7 is the active firmware's ID and 8:15 the 64-bit
+    value that the program returned (as an unsigned number).
+    """
+
+    capability: int
+    firmware: int = 0
+    amount: int = 0
+
+
+class AcceleratorStatus(NamedTuple):
+    """Get Accelerator Status (table 4.8): 0:3 length, 4:7 status ID, 32:N descriptors."""
+
+    status: int
+    descriptors: tuple[StatusDescriptor, ...] = ()
+
+    def descriptor(self, capability: CapabilityId) -> StatusDescriptor | None:
+        """The descriptor of a capability; None when the status has none."""
+        return next((item for item in self.descriptors if item.capability == capability), None)
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of input that the job was given; 0 when the status does not say."""
+        return self._amount(CapabilityId.INPUT_BUFFER)
+
+    @property
+    def produced(self) -> int:
+        """Bytes of output that the job made; 0 when the status does not say."""
+        return self._amount(CapabilityId.OUTPUT_BUFFER)
+
+    @property
+    def return_value(self) -> int:
+        """What the program returned, as a signed 64-bit number; 0 when the status does not say."""
+        value = self._amount(CapabilityId.FIRMWARE)
+        return value - (1 << 64) if value >> 63 else value
+
+    def _amount(self, capability: CapabilityId) -> int:
+        item = self.descriptor(capability)
+        return item.amount if item is not None else 0
+
+    def encode(self) -> bytes:
+        length = STATUS_HEADER_SIZE + STATUS_DESCRIPTOR_SIZE * len(self.descriptors)
+        header = _STATUS_HEADER.pack(length, self.status)
+        return header + b"".join(_STATUS_DESCRIPTOR.pack(*item) for item in self.descriptors)
+
+    @classmethod
+    def decode(cls, buffer: Buffer) -> AcceleratorStatus:
+        body = _body("status", buffer, STATUS_HEADER_SIZE, leading_length(buffer))
+        if len(body) % STATUS_DESCRIPTOR_SIZE:
+            raise DescriptorError(
+                f"{len(body)} bytes are not a whole number of status descriptors of "
+                f"{STATUS_DESCRIPTOR_SIZE} bytes"
+            )
+        _, status = _STATUS_HEADER.unpack_from(buffer)
+        descriptors = map(StatusDescriptor._make, _STATUS_DESCRIPTOR.iter_unpack(body))
+        return cls(status, tuple(descriptors))
+
+
+class LogEntry(NamedTuple):
+    """One entry of the log (table 4.2): length, timestamp in ms since the epoch, type, text.
+
+    The text is UTF-8; bytes that are not are shown escaped.
+    """
+
+    timestamp: int
+    type: int
+    text: str = ""
+
+    def encode(self) -> bytes:
+        text = self.text.encode("utf-8", "backslashreplace")
+        return _LOG_ENTRY.pack(LOG_ENTRY_HEADER_SIZE + len(text), self.timestamp, self.type) + text
+
+    @classmethod
+    def decode(cls, entry: Buffer) -> LogEntry:
+        if len(entry) < LOG_ENTRY_HEADER_SIZE:
+            raise DescriptorError(f"a log entry of {len(entry)} bytes has no room for its header")
+        _, timestamp, type_ = _LOG_ENTRY.unpack_from(entry)
+        text = bytes(entry[LOG_ENTRY_HEADER_SIZE:])
+        return cls(timestamp, type_, text.decode("utf-8", "backslashreplace"))
+
+
+class LogPage(NamedTuple):
+    """The accelerator log page (table 4.1): 0:3 length, 16:N entries, the oldest first.
+
+    4:7 is an extension: how many entries the device dropped because its log was full.
+    """
+
+    entries: tuple[LogEntry, ...] = ()
+    lost: int = 0
+
+    def encode(self) -> bytes:
+        body = b"".join(entry.encode() for entry in self.entries)
+        return _LOG_HEADER.pack(LOG_HEADER_SIZE + len(body), self.lost) + body
+
+    @classmethod
+    def decode(cls, buffer: Buffer) -> LogPage:
+        body = _body("log page", buffer, LOG_HEADER_SIZE, leading_length(buffer))
+        _, lost = _LOG_HEADER.unpack_from(buffer)
+        items = _split("log entry", body, LOG_ENTRY_HEADER_SIZE)
+        return cls(tuple(LogEntry.decode(item) for item in items), lost)
+
+
+def identify_length(header: Buffer) -> int:
+    """Total bytes of identify data, from its first eight. DescriptorError without the magic."""
+    if len(header) < len(IDENTIFY_MAGIC) + _LENGTH.size:
+        raise DescriptorError(f"{len(header)} bytes are too few for identify data")
+    magic = bytes(header[: len(IDENTIFY_MAGIC)])
+    if magic != IDENTIFY_MAGIC:
+        raise DescriptorError(f"the identify data starts with {magic!r}, not {IDENTIFY_MAGIC!r}")
+    return int(_LENGTH.unpack_from(header, len(IDENTIFY_MAGIC))[0])
+
+
+def leading_length(header: Buffer) -> int:
+    """Total bytes of a status or a log page, from its first four."""
+    if len(header) < _LENGTH.size:
+        raise DescriptorError(f"{len(header)} bytes are too few for a length")
+    return int(_LENGTH.unpack_from(header)[0])
+
+
+def encode_arguments(values: Iterable[Buffer]) -> bytes:
+    """The argument list of Start: for each value its length (these four bytes included) and itself.
+
+    The list is padded with zeroes to whole dwords, which is what a command can carry.
+    """
+    entries = (_LENGTH.pack(ARGUMENT_HEADER_SIZE + len(value)) + bytes(value) for value in values)
+    return pad_to_dword(b"".join(entries))
+
+
+def decode_arguments(buffer: Buffer) -> tuple[bytes, ...]:
+    """The values of an argument list that fills `buffer` but for the padding to a dword."""
+    body = memoryview(buffer)
+    used = len(body)
+    for length in _lengths("argument", body, ARGUMENT_HEADER_SIZE, padded=True):
+        used -= length
+    if any(body[len(body) - used :]):
+        raise DescriptorError("bytes other than zero follow the last argument")
+    items = _split("argument", body[: len(body) - used], ARGUMENT_HEADER_SIZE)
+    return tuple(bytes(item[ARGUMENT_HEADER_SIZE:]) for item in items)
+
+
+def pad_to_dword(data: Buffer) -> bytes:
+    """`data` with zeroes behind it up to a whole number of dwords."""
+    return bytes(data) + bytes(-len(data) % DWORD_SIZE)
+
+
+def dwords(size: int) -> int:
+    """How many dwords hold `size` bytes."""
+    return -(-size // DWORD_SIZE)
+
+
+def _encode_accelerator(item: Accelerator) -> bytes:
+    body = b"".join(_CAPABILITY.pack(*capability) for capability in item.capabilities)
+    return _ACCELERATOR_HEADER.pack(_ACCELERATOR_HEADER.size + len(body), item.id) + body
+
+
+def _decode_accelerator(descriptor: memoryview) -> Accelerator:
+    _, identifier = _ACCELERATOR_HEADER.unpack_from(descriptor)
+    body = descriptor[_ACCELERATOR_HEADER.size :]
+    if len(body) % _CAPABILITY.size:
+        raise DescriptorError(
+            f"accelerator {identifier} has {len(body)} bytes of capabilities, which is not a "
+            f"multiple of {_CAPABILITY.size}"
+        )
+    capabilities = map(Capability._make, _CAPABILITY.iter_unpack(body))
+    return Accelerator(identifier, tuple(capabilities))
+
+
+def _body(what: str, buffer: Buffer, start: int, end: int) -> memoryview:
+    """The bytes between a structure's header and its stated end."""
+    if not start <= end <= len(buffer):
+        raise DescriptorError(
+            f"the {what} states a length of {end} bytes, but it has a header of {start} bytes and "
+            f"{len(buffer)} bytes were given"
+        )
+    return memoryview(buffer)[start:end]
+
+
+def _lengths(
+    what: str, body: memoryview, header_size: int, *, padded: bool = False
+) -> Iterator[int]:
+    """The lengths that the items of `body` state, each of which has at least a header."""
+    at = 0
+    while at < len(body):
+        left = len(body) - at
+        if padded and left < DWORD_SIZE:
+            return
+        length = leading_length(body[at:])
+        if not header_size <= length <= left:
+            raise DescriptorError(
+                f"the {what} at byte {at} states a length of {length} bytes, which is not between "
+                f"{header_size} and {left}"
+            )
+        yield length
+        at += length
+
+
+def _split(what: str, body: memoryview, header_size: int) -> Iterator[memoryview]:
+    """The items of `body`, each with its header."""
+    at = 0
+    for length in _lengths(what, body, header_size):
+        yield body[at : at + length]
+        at += length

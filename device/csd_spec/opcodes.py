@@ -1,0 +1,61 @@
+"""Opcodes, operations and the numbers that both ends of a command must agree on.
+
+Alkali CSD platform documentation, sections 4.2.1, 4.3.1 and 4.3.2. As everywhere in NVMe, bits 1:0
+of an opcode say which way its data moves.
+"""
+
+from enum import IntEnum
+
+
+class AdminOpcode(IntEnum):
+    """Vendor specific Admin commands (section 4.3.1)."""
+
+    GLOBAL_CONTROL = 0xC0
+    IDENTIFY = 0xC2
+    GET_STATUS = 0xC6
+
+
+class IoOpcode(IntEnum):
+    """Vendor specific I/O commands (section 4.3.2); the last three are extensions."""
+
+    SEND_DATA = 0x81
+    READ_DATA = 0x82
+    SEND_FIRMWARE = 0x85
+    READ_FIRMWARE = 0x86
+    LOCAL_INPUT = 0x88
+    LOCAL_OUTPUT = 0x8C
+    CONTROL = 0x91
+    APPEND_LOCAL_INPUT = 0x94
+    APPEND_LOCAL_OUTPUT = 0x98
+    GRANT_LOCAL_STORAGE = 0x9C
+
+
+class GlobalOperation(IntEnum):
+    """CDW12 of Global Accelerator Control."""
+
+    ENABLE = 0
+    DISABLE = 1
+
+
+class Operation(IntEnum):
+    """CDW13 of Basic Accelerator Control."""
+
+    RESET = 0
+    START = 1
+    STOP = 2
+    SELECT_FIRMWARE = 3
+
+
+LOG_PAGE = 0xC0
+"""Log page identifier of the accelerator log; the Log Specific Identifier is the accelerator ID."""
+
+JOB_ENDED_EVENT = 0x00
+"""Information of the vendor specific asynchronous event that a finished job raises (extension)."""
+
+KEEP_ACTIVE_FIRMWARE = 0xFFFF_FFFF
+"""The firmware ID with which Start leaves the active firmware as it is (extension)."""
+
+PAGE_SIZE = 4096
+"""Bytes of a page: the unit of a local storage range, whatever the namespace's block size."""
+
+DWORD_SIZE = 4

@@ -1,0 +1,47 @@
+"""Status codes of the accelerator commands and the states of an accelerator.
+
+Alkali CSD platform documentation, section 4.3.1 (Get Accelerator Status). The documentation leaves
+the vendor specific completion status codes open; those here are extensions, in the range that the
+NVM Express Base Specification 2.0 (figure 94) gives to vendors.
+"""
+
+from enum import IntEnum
+
+
+class VendorStatus(IntEnum):
+    """Completion status, `SCT << 8 | SC`: status code type 7h, status codes from C0h."""
+
+    SUBSYSTEM_DISABLED = 0x7C0
+    INVALID_ACCELERATOR = 0x7C1
+    INVALID_FIRMWARE = 0x7C2
+    INVALID_BUFFERS = 0x7C3
+    INVALID_ARGUMENT_LIST = 0x7C4
+    FIRMWARE_REFUSED = 0x7C5
+
+
+class StatusId(IntEnum):
+    """What an accelerator is doing; `STOPPED` is an extension."""
+
+    IDLE = 0
+    RUNNING = 1
+    DONE = 2
+    FAILED = 3
+    STOPPED = 4
+
+
+_MEANINGS = {
+    VendorStatus.SUBSYSTEM_DISABLED: "the accelerator subsystem is disabled",
+    VendorStatus.INVALID_ACCELERATOR: "there is no such accelerator",
+    VendorStatus.INVALID_FIRMWARE: "there is no such firmware",
+    VendorStatus.INVALID_BUFFERS: "the buffers are not configured or invalid",
+    VendorStatus.INVALID_ARGUMENT_LIST: "the argument list is invalid",
+    VendorStatus.FIRMWARE_REFUSED: "the firmware was refused; the accelerator's log says why",
+}
+
+
+def describe(status: int) -> str | None:
+    """What a vendor specific status means; None for one that this command set does not have."""
+    try:
+        return _MEANINGS[VendorStatus(status)]
+    except ValueError:
+        return None

@@ -1,0 +1,160 @@
+"""One device's hardware, put together, and the ports at which firmware reaches it.
+
+Towards the host the board is a PCI function: a configuration space and BAR 0, reset and interrupt
+lines. Towards the firmware it is the register file with the host-write FIFO, the queues, DMA,
+interrupts, media, and the configuration of the tensor accelerator. It decides nothing.
+
+BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from nvme_spec.registers import Capabilities, CommandSets
+from potash_device.controller.dma import DmaEngine
+from potash_device.controller.interrupts import InterruptLines
+from potash_device.controller.queue_set import QueueSet
+from potash_device.controller.registers import RegisterFile
+from potash_device.media import Media, MediaExecutor
+from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
+from potash_device.pcie.config_space import BarLayout
+from potash_device.pcie.layout import MSIX_TABLE_ENTRY_SIZE
+from potash_device.register_bytes import RegisterBytes
+from potash_device.trace import Trace
+from potash_device.vta.config import Config
+from pyvfio_user.device import Irq, Region
+from pyvfio_user.irqs import InterruptLines as ClientLines
+from pyvfio_user.memory import AddressSpace
+from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion
+
+log = logging.getLogger(__name__)
+
+BAR = BarLayout(size=0x4000, msix_table=0x2000, msix_pending=0x3000)
+
+MAX_QUEUE_PAIRS = 64
+"""I/O queue pairs; the admin pair comes on top."""
+
+MAX_QUEUE_ENTRIES = 4096
+
+
+@dataclass(frozen=True)
+class BoardSettings:
+    """What is fitted on the board."""
+
+    identity: PciIdentity = field(default_factory=PciIdentity)
+    queue_pairs: int = MAX_QUEUE_PAIRS
+    """I/O queue pairs, each of which can have an interrupt vector of its own."""
+    ready_timeout: int = 60
+    """CAP.TO: how long enabling and disabling may take, in units of 500 ms."""
+    vta: Config = field(default_factory=Config.default)
+
+
+class Board:
+    """The hardware of one device; a `pyvfio_user` device towards the host.
+
+    `media` are the namespaces' blocks by namespace identifier. They and `executor` stay the
+    caller's to close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
+    """
+
+    pci = True
+
+    def __init__(
+        self, settings: BoardSettings, media: Mapping[int, Media], executor: MediaExecutor
+    ) -> None:
+        if not 1 <= settings.queue_pairs <= MAX_QUEUE_PAIRS:
+            raise ValueError(
+                f"a board has 1 to {MAX_QUEUE_PAIRS} I/O queue pairs, not {settings.queue_pairs}"
+            )
+        self.settings = settings
+        self.media = dict(media)
+        self.executor = executor
+        self.trace = Trace()
+        vectors = settings.queue_pairs + 1
+        self.interrupts = InterruptLines(vectors)
+        self.dma = DmaEngine()
+        self.queues = QueueSet(self.dma)
+        self.registers = RegisterFile(_capabilities(settings), vectors, self.interrupts)
+        self.reset_line: Callable[[], None] = lambda: None
+        """Pulled when the host resets the whole function; the firmware sets what that does."""
+        self._config_space = ConfigSpace(settings.identity, BAR, vectors, self.function_reset)
+        self._msix_table = RegisterBytes(vectors * MSIX_TABLE_ENTRY_SIZE)
+        for at in range(0, vectors * MSIX_TABLE_ENTRY_SIZE, 8):
+            self._msix_table.define(at, 8, 0, writable=(1 << 64) - 1)
+        self.regions: Mapping[int, Region] = {
+            PciRegion.BAR0: Region(BAR.size),
+            PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
+        }
+        self.irqs: Mapping[int, Irq] = {
+            PciIrq.MSIX: Irq(vectors, IrqFlags.EVENTFD | IrqFlags.NORESIZE),
+        }
+
+    def function_reset(self) -> None:
+        """Registers and queues as after power-on; no transfer and no interrupt is left behind."""
+        self.dma.stop()
+        self.queues.clear()
+        self.interrupts.clear()
+        self.registers.reset()
+        self.reset_line()
+
+    # What the vfio-user server calls.
+
+    def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
+        """A host has plugged the device in."""
+        self.dma.connect(memory)
+        self.interrupts.connect(lambda vector: lines.trigger(PciIrq.MSIX, vector))
+        log.info("a host has attached")
+
+    def detached(self) -> None:
+        """The host is gone; what it had configured goes with it."""
+        self.function_reset()
+        self._config_space.reset()
+        self.dma.connect(None)
+        self.interrupts.disconnect()
+        log.info("the host has detached")
+
+    def reset(self) -> None:
+        """The slot's reset: everything back to power-on."""
+        self._config_space.reset()
+        self.function_reset()
+
+    def memory_changed(self) -> None:
+        """The host maps or unmaps memory: no view may outlive this call."""
+        self.queues.unbind()
+
+    def irqs_changed(self, index: int) -> None:
+        """The host has set up vectors."""
+        if index == PciIrq.MSIX:
+            self.interrupts.deliver_pending()
+
+    def region_read(self, region: int, offset: int, count: int) -> bytes:
+        """A read of configuration space or of BAR 0."""
+        if region == PciRegion.CONFIG:
+            return self._config_space.read(offset, count)
+        if offset < BAR.msix_table:
+            return self.registers.host_read(offset, count)
+        if offset < BAR.msix_pending:
+            return self._msix_table.read(offset - BAR.msix_table, count)
+        start = offset - BAR.msix_pending
+        return self.interrupts.pending_bits()[start : start + count].ljust(count, b"\0")
+
+    def region_write(self, region: int, offset: int, data: bytes) -> None:
+        """A write to configuration space or to BAR 0."""
+        if region == PciRegion.CONFIG:
+            self._config_space.write(offset, data)
+        elif offset < BAR.msix_table:
+            if self.trace.sink is not None:
+                self.trace.sink("board.host_write", {"offset": offset, "data": data.hex()})
+            self.registers.host_write(offset, data)
+        elif offset < BAR.msix_pending:
+            self._msix_table.write(offset - BAR.msix_table, data)
+
+
+def _capabilities(settings: BoardSettings) -> Capabilities:
+    return Capabilities(
+        mqes_z=MAX_QUEUE_ENTRIES - 1,
+        cqr=1,
+        to=settings.ready_timeout,
+        nssrs=1,
+        css=CommandSets.NVM,
+    )

@@ -1,0 +1,151 @@
+"""All queues of a controller, and the doorbells by which a host moves them.
+
+A tail or a head reaches the controller in two ways: as a write to a doorbell register, or through
+the shadow page once the host has named one. Here both end in the same two calls on a queue.
+
+Source: NVM Express Base Specification 2.0, section 3.1.3.24 and 3.1.3.25 (doorbells), annex B.5.
+"""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from nvme_spec.registers import DOORBELL_BASE, DOORBELL_WIDTH
+from potash_device.controller.dma import DmaEngine
+from potash_device.controller.queues import (
+    CompletionQueue,
+    InvalidDoorbell,
+    Posting,
+    SubmissionQueue,
+)
+from potash_device.controller.shadow import ShadowDoorbells
+
+_Queue = TypeVar("_Queue", SubmissionQueue, CompletionQueue)
+
+
+class UnknownDoorbell(ValueError):
+    """A host rang a doorbell whose queue does not exist."""
+
+
+class QueueSet:
+    """Submission and completion queues by identifier; queue 0 of each is the admin queue."""
+
+    def __init__(self, dma: DmaEngine) -> None:
+        self.submissions: dict[int, SubmissionQueue] = {}
+        self.completions: dict[int, CompletionQueue] = {}
+        self.shadow: ShadowDoorbells | None = None
+        self._dma = dma
+        self._turn = 0
+
+    def clear(self) -> None:
+        """Every queue is gone, as after a controller reset."""
+        self.submissions.clear()
+        self.completions.clear()
+        self.shadow = None
+
+    def unbind(self) -> None:
+        """Let go of all guest memory; it is resolved again when it is next used."""
+        for submission in self.submissions.values():
+            submission.unbind()
+        for completion in self.completions.values():
+            completion.unbind()
+        if self.shadow is not None:
+            self.shadow.unbind()
+
+    def add_completion(self, queue: CompletionQueue) -> None:
+        """Add a queue whose memory is there. Raises AccessFault."""
+        queue.bind()
+        if self.shadow is not None and queue.qid:
+            self.shadow.adopt_completion(queue)
+        self.completions[queue.qid] = queue
+
+    def add_submission(self, queue: SubmissionQueue) -> None:
+        """Add a queue whose memory is there. Raises AccessFault."""
+        queue.bind()
+        if self.shadow is not None and queue.qid:
+            self.shadow.adopt_submission(queue)
+        self.submissions[queue.qid] = queue
+        queue.completions.submission_queues += 1
+
+    def remove_submission(self, qid: int) -> SubmissionQueue:
+        """Take a queue out, with its completions that still wait for room."""
+        queue = self.submissions.pop(qid)
+        queue.completions.forget(queue)
+        queue.completions.submission_queues -= 1
+        return queue
+
+    def use_shadow(self, shadow: ShadowDoorbells) -> None:
+        """Follow `shadow` from now on, for the I/O queues that exist too. Raises AccessFault.
+
+        The admin queue is rung: hosts are known to leave it out of the shadow page.
+        """
+        shadow.bind()
+        for completion in self._io(self.completions):
+            shadow.adopt_completion(completion)
+        for submission in self._io(self.submissions):
+            shadow.adopt_submission(submission)
+        self.shadow = shadow
+
+    def ring(self, offset: int, value: int) -> CompletionQueue | None:
+        """Apply a write of a doorbell at register `offset`.
+
+        Gives the completion queue that had completions waiting and could store some. Raises
+        UnknownDoorbell, InvalidDoorbell, AccessFault.
+        """
+        index, rest = divmod(offset - DOORBELL_BASE, DOORBELL_WIDTH)
+        qid, is_head = divmod(index, 2)
+        queues: dict[int, CompletionQueue] | dict[int, SubmissionQueue]
+        queues = self.completions if is_head else self.submissions
+        queue = queues.get(qid)
+        if rest or queue is None:
+            raise UnknownDoorbell(f"no queue has the doorbell at {offset:#x}")
+        if isinstance(queue, CompletionQueue):
+            return queue if queue.move_head(value) else None
+        queue.move_tail(value)
+        return None
+
+    def look(self) -> Iterator[CompletionQueue]:
+        """Read the shadow page; give the completion queues that could store what had waited.
+
+        Raises InvalidDoorbell and AccessFault.
+        """
+        if self.shadow is None:
+            return
+        for submission in self._io(self.submissions):
+            submission.move_tail(self.shadow.tail(submission))
+        for completion in self._io(self.completions):
+            if completion.blocked and completion.move_head(self.shadow.head(completion)):
+                yield completion
+
+    def arm(self) -> bool:
+        """Ask to be rung for every I/O queue; True when there is work or room already."""
+        if self.shadow is None:
+            return False
+        found = False
+        for submission in self._io(self.submissions):
+            found |= self.shadow.arm(submission)
+        for completion in self._io(self.completions):
+            if completion.blocked:
+                found |= self.shadow.arm_head(completion)
+        return found
+
+    def post(self, source: SubmissionQueue, posting: Posting) -> bool:
+        """Post a completion; False when it has to wait for the host. Raises AccessFault."""
+        queue = source.completions
+        if queue.full and self.shadow is not None and queue.qid:
+            try:
+                queue.move_head(self.shadow.head(queue))
+            except InvalidDoorbell:
+                pass  # found again, and reported, by the next look at the page
+        return queue.post(source, posting)
+
+    def ready(self) -> list[SubmissionQueue]:
+        """The queues with something to fetch, each time starting behind another one."""
+        ready = [queue for queue in self.submissions.values() if queue.ready]
+        if len(ready) > 1:
+            self._turn = (self._turn + 1) % len(ready)
+            ready = ready[self._turn :] + ready[: self._turn]
+        return ready
+
+    @staticmethod
+    def _io(queues: dict[int, _Queue]) -> Iterator[_Queue]:
+        return (queue for qid, queue in queues.items() if qid)

@@ -1,0 +1,187 @@
+"""Submission and completion queues in guest memory.
+
+Fetching an entry and posting one are the controller's; which queues exist and what their entries
+mean is the firmware's. A queue resolves its memory once and again after the host has changed its
+map; between the two it holds no view, so that the host's memory can be let go at any time.
+
+Source: NVM Express Base Specification 2.0, section 3.3.1 (queue model over memory) and 3.3.3.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nvme_spec.queues import (
+    COMPLETION_BODY,
+    COMPLETION_ENTRY_SIZE,
+    COMPLETION_ENTRY_WORDS,
+    STATUS_WORD_OFFSET,
+    SUBMISSION_ENTRY_SIZE,
+    SubmissionEntry,
+    status_word,
+)
+from potash_device.controller.dma import DmaEngine
+
+STATUS_WORD = STATUS_WORD_OFFSET // 2
+
+
+class InvalidDoorbell(ValueError):
+    """A host wrote a value to a doorbell that the queue cannot have."""
+
+
+class Posting(NamedTuple):
+    """What the firmware says of one completion; head and phase are added when it is stored."""
+
+    cid: int
+    status: int
+    dnr: bool
+    dw0: int
+
+
+@dataclass
+class Interrupt:
+    """How a completion queue tells the host: its MSI-X vector, if it is to tell at all."""
+
+    vector: int
+    enabled: bool
+
+
+class CompletionQueue:
+    """`size` entries of 16 bytes at guest address `base`, filled here and emptied by the host.
+
+    What does not fit waits in a backlog: an acknowledgement is late, but never lost.
+    """
+
+    def __init__(self, dma: DmaEngine, qid: int, base: int, size: int, interrupt: Interrupt):
+        self.qid = qid
+        self.base = base
+        self.size = size
+        self.interrupt = interrupt
+        self.head = 0
+        self.tail = 0
+        self.phase = 1
+        self.submission_queues = 0
+        self._dma = dma
+        self._backlog: deque[tuple[SubmissionQueue, Posting]] = deque()
+        self._bytes: memoryview | None = None
+        self._words: memoryview | None = None
+
+    def bind(self) -> None:
+        """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
+        view = self._dma.view(self.base, self.size * COMPLETION_ENTRY_SIZE, write=True)
+        self._bytes, self._words = view, view.cast("H")
+
+    def unbind(self) -> None:
+        """Let go of the memory."""
+        self._bytes = self._words = None
+
+    @property
+    def blocked(self) -> bool:
+        """Completions wait for room: nothing more should be fetched that ends here."""
+        return bool(self._backlog)
+
+    @property
+    def full(self) -> bool:
+        return (self.tail + 1) % self.size == self.head
+
+    def post(self, source: "SubmissionQueue", posting: Posting) -> bool:
+        """Store a completion of a command from `source`; False when it has to wait for room.
+
+        Raises AccessFault when the memory is gone.
+        """
+        if self._backlog or self.full:
+            self._backlog.append((source, posting))
+            return False
+        self._store(source, posting)
+        return True
+
+    def move_head(self, head: int) -> int:
+        """The host has emptied up to `head`: store what waited, and say how many that were.
+
+        Raises InvalidDoorbell for a head outside what was posted, AccessFault as `post`.
+        """
+        if head >= self.size or (head - self.head) % self.size > self.occupied:
+            raise InvalidDoorbell(f"completion queue {self.qid} cannot have head {head}")
+        self.head = head
+        stored = 0
+        while self._backlog and not self.full:
+            self._store(*self._backlog[0])
+            self._backlog.popleft()
+            stored += 1
+        return stored
+
+    @property
+    def occupied(self) -> int:
+        """Entries that the host has not taken yet."""
+        return (self.tail - self.head) % self.size
+
+    def forget(self, source: "SubmissionQueue") -> None:
+        """Drop what waits from a submission queue that is being deleted."""
+        self._backlog = deque(item for item in self._backlog if item[0] is not source)
+
+    def _store(self, source: "SubmissionQueue", posting: Posting) -> None:
+        if self._bytes is None:
+            self.bind()
+        assert self._bytes is not None and self._words is not None
+        at = self.tail
+        COMPLETION_BODY.pack_into(
+            self._bytes,
+            at * COMPLETION_ENTRY_SIZE,
+            posting.dw0,
+            0,
+            source.head,
+            source.qid,
+            posting.cid,
+        )
+        # One 16-bit store hands the entry over: a host that sees the new phase sees all the rest.
+        self._words[at * COMPLETION_ENTRY_WORDS + STATUS_WORD] = status_word(
+            posting.status, phase=self.phase, dnr=posting.dnr
+        )
+        self.tail = at + 1
+        if self.tail == self.size:
+            self.tail = 0
+            self.phase ^= 1
+
+
+class SubmissionQueue:
+    """`size` entries of 64 bytes at guest address `base`, filled by the host and emptied here."""
+
+    def __init__(
+        self, dma: DmaEngine, qid: int, base: int, size: int, completions: CompletionQueue
+    ):
+        self.qid = qid
+        self.base = base
+        self.size = size
+        self.completions = completions
+        self.head = 0
+        self.tail = 0
+        self._dma = dma
+        self._bytes: memoryview | None = None
+
+    def bind(self) -> None:
+        """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
+        self._bytes = self._dma.view(self.base, self.size * SUBMISSION_ENTRY_SIZE, write=False)
+
+    def unbind(self) -> None:
+        """Let go of the memory."""
+        self._bytes = None
+
+    def move_tail(self, tail: int) -> None:
+        """The host has filled up to `tail`. Raises InvalidDoorbell for one beyond the queue."""
+        if tail >= self.size:
+            raise InvalidDoorbell(f"submission queue {self.qid} cannot have tail {tail}")
+        self.tail = tail
+
+    @property
+    def ready(self) -> bool:
+        """There is something to fetch, and room to answer it."""
+        return self.head != self.tail and not self.completions.blocked
+
+    def fetch(self) -> SubmissionEntry:
+        """Take the oldest entry, of which there must be one. Raises AccessFault as `bind`."""
+        if self._bytes is None:
+            self.bind()
+        assert self._bytes is not None
+        entry = SubmissionEntry.decode(self._bytes, self.head * SUBMISSION_ENTRY_SIZE)
+        self.head = (self.head + 1) % self.size
+        return entry

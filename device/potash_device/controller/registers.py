@@ -1,0 +1,150 @@
+"""The controller's register file: what the host sees of it, and what the firmware sees.
+
+The host reads and writes the NVMe registers and rings doorbells. Each of its writes is stored and
+put into the host-write FIFO, from which the firmware takes them in order; nothing is acted on here.
+Behind the doorbells lie three registers for the firmware alone, which the host can neither read nor
+write. Entries carry the value too: a host that clears CC.EN and sets it again before the firmware
+looks has reset the controller all the same.
+
+Source: NVM Express Base Specification 2.0, section 3.1.3; Alkali CSD platform documentation,
+section 3.1.2 (NVMe module).
+"""
+
+from collections import deque
+from enum import IntEnum
+from typing import NamedTuple
+
+from nvme_spec.registers import (
+    DOORBELL_BASE,
+    Access,
+    Capabilities,
+    Register,
+    doorbell_offset,
+)
+from potash_device.controller.interrupts import InterruptLines
+from potash_device.register_bytes import RegisterBytes
+
+DWORD = 4
+
+PRESENT = (
+    Register.CAP,
+    Register.VS,
+    Register.CC,
+    Register.CSTS,
+    Register.NSSR,
+    Register.AQA,
+    Register.ASQ,
+    Register.ACQ,
+)
+"""Registers that this controller has; the others are reserved and read as zero. INTMS and INTMC are
+among those: they have no meaning where interrupts are MSI-X."""
+
+
+class HostWrite(NamedTuple):
+    """One entry of the host-write FIFO: the byte offset of a register and the dword written."""
+
+    offset: int
+    value: int
+
+
+class FirmwareRegister(IntEnum):
+    """The firmware's registers, in dwords behind the last doorbell."""
+
+    INTERRUPT_STATUS = 0
+    """Reads 1 while the host-write FIFO is not empty."""
+    INTERRUPT_DATA = 1
+    """Reads the oldest entry's offset and takes it out; 0 when there is none."""
+    HOST_INTERRUPT = 2
+    """Each bit written as 1 raises that vector; a further register for each 32 vectors more."""
+
+
+class RegisterFile:
+    """Registers of a controller with `queue_pairs` pairs of doorbells, the admin pair included."""
+
+    def __init__(
+        self, capabilities: Capabilities, queue_pairs: int, interrupts: InterruptLines
+    ) -> None:
+        self.host_writes: deque[HostWrite] = deque()
+        self._capabilities = capabilities
+        self._interrupts = interrupts
+        self._firmware_base = doorbell_offset(queue_pairs, completion=False)
+        self.reset()
+
+    @property
+    def firmware_base(self) -> int:
+        """Byte offset of the first register that is the firmware's."""
+        return self._firmware_base
+
+    def reset(self) -> None:
+        """Power-on values everywhere, and nothing written."""
+        self.host_writes.clear()
+        self._values = RegisterBytes(DOORBELL_BASE)
+        for register in PRESENT:
+            cleared = register.mask if register.access is Access.RW1C else 0
+            writable = register.mask if register.access is Access.RW else 0
+            self._values.define(
+                register.offset,
+                register.width,
+                register.reset,
+                writable=writable,
+                cleared_by_one=cleared,
+            )
+        self.write(Register.CAP, self._capabilities.encode())
+
+    # What the host does, through BAR 0.
+
+    def host_read(self, offset: int, count: int) -> bytes:
+        """Registers as the host reads them; doorbells and what lies behind read as zero."""
+        return self._values.read(offset, count)
+
+    def host_write(self, offset: int, data: bytes) -> None:
+        """Store aligned dwords and tell the firmware. Any other access has no effect.
+
+        Registers are accessed in dwords or in their native width (section 3.1.2).
+        """
+        if offset % DWORD or len(data) % DWORD:
+            return
+        for at in range(0, len(data), DWORD):
+            target = offset + at
+            if target >= self._firmware_base:
+                return
+            dword = data[at : at + DWORD]
+            if target < DOORBELL_BASE:
+                self._values.write(target, dword)
+            self.host_writes.append(HostWrite(target, int.from_bytes(dword, "little")))
+
+    # What the firmware does.
+
+    def read(self, register: Register) -> int:
+        """A register's value."""
+        return self._values.get(register.offset, register.width)
+
+    def write(self, register: Register, value: int) -> None:
+        """Store a value, read-only bits included; the FIFO is for the host's writes."""
+        self._values.put(register.offset, register.width, value)
+
+    def firmware_read(self, offset: int) -> int:
+        """A dword as the firmware reads it from the module's own address space."""
+        match self._firmware_index(offset):
+            case FirmwareRegister.INTERRUPT_STATUS:
+                return int(bool(self.host_writes))
+            case FirmwareRegister.INTERRUPT_DATA:
+                return self.host_writes.popleft().offset if self.host_writes else 0
+            case _:
+                return int.from_bytes(self.host_read(offset, DWORD), "little")
+
+    def firmware_write(self, offset: int, value: int) -> None:
+        """A dword as the firmware writes it to the module's own address space."""
+        index = self._firmware_index(offset)
+        if index >= FirmwareRegister.HOST_INTERRUPT:
+            first = 32 * (index - FirmwareRegister.HOST_INTERRUPT)
+            raised = (bit for bit in range(32) if value >> bit & 1)
+            self._interrupts.fire_all(
+                first + bit for bit in raised if first + bit < self._interrupts.vectors
+            )
+        elif offset < DOORBELL_BASE:
+            self._values.put(offset, DWORD, value)
+
+    def _firmware_index(self, offset: int) -> int:
+        """Which of the firmware's registers lies at `offset`; negative for the host's."""
+        return (offset - self._firmware_base) // DWORD

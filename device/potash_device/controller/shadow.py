@@ -1,0 +1,81 @@
+"""Shadow doorbells: the pages in which a host leaves its doorbell values instead of ringing.
+
+The host stores each new tail or head in the shadow page and rings the real doorbell only when it
+passes the value that the controller left in the event index page. While the controller is looking
+at the shadow page anyway it leaves the event index where it is, and no doorbell is rung.
+
+Source: NVM Express Base Specification 2.0, section 5.8 (Doorbell Buffer Config) and annex B.5.
+"""
+
+import threading
+
+from potash_device.controller.dma import PAGE_SIZE, DmaEngine
+from potash_device.controller.queues import CompletionQueue, SubmissionQueue
+
+_fence = threading.Lock()
+
+
+class ShadowDoorbells:
+    """The two pages of one host, as 32-bit words: a queue's tail, then its head, for each queue."""
+
+    def __init__(self, dma: DmaEngine, shadow: int, event_index: int) -> None:
+        self.shadow = shadow
+        self.event_index = event_index
+        self._dma = dma
+        self._values: memoryview | None = None
+        self._events: memoryview | None = None
+
+    def bind(self) -> None:
+        """Resolve the memory. Raises AccessFault when the host has not mapped it."""
+        self._values = self._dma.view(self.shadow, PAGE_SIZE, write=True).cast("I")
+        self._events = self._dma.view(self.event_index, PAGE_SIZE, write=True).cast("I")
+
+    def unbind(self) -> None:
+        """Let go of the memory."""
+        self._values = self._events = None
+
+    def adopt_submission(self, queue: SubmissionQueue) -> None:
+        """Take a queue over that has lived by its doorbell so far: the page starts at its tail."""
+        values, events = self._pages()
+        values[2 * queue.qid] = queue.tail
+        events[2 * queue.qid] = queue.tail
+
+    def adopt_completion(self, queue: CompletionQueue) -> None:
+        """Take over a completion queue, which from now on is never rung unless it is full."""
+        values, events = self._pages()
+        values[2 * queue.qid + 1] = queue.head
+        events[2 * queue.qid + 1] = queue.head
+
+    def tail(self, queue: SubmissionQueue) -> int:
+        """The tail that the host has left."""
+        return int(self._pages()[0][2 * queue.qid])
+
+    def head(self, queue: CompletionQueue) -> int:
+        """The head that the host has left."""
+        return int(self._pages()[0][2 * queue.qid + 1])
+
+    def arm(self, queue: SubmissionQueue) -> bool:
+        """Ask to be rung for the next entry; True when there is one already.
+
+        The event index must be visible before the tail is read again, or a host that stored its
+        tail in between would neither ring nor be seen: hence the fence.
+        """
+        values, events = self._pages()
+        events[2 * queue.qid] = queue.tail
+        with _fence:
+            pass
+        return bool(values[2 * queue.qid] != queue.tail)
+
+    def arm_head(self, queue: CompletionQueue) -> bool:
+        """Ask to be rung when a full queue gets room; True when it has some already."""
+        values, events = self._pages()
+        events[2 * queue.qid + 1] = queue.head
+        with _fence:
+            pass
+        return bool(values[2 * queue.qid + 1] != queue.head)
+
+    def _pages(self) -> tuple[memoryview, memoryview]:
+        if self._values is None or self._events is None:
+            self.bind()
+        assert self._values is not None and self._events is not None
+        return self._values, self._events

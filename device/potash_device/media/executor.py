@@ -1,0 +1,61 @@
+"""Where work that may block on storage goes, so that the device's loop never does.
+
+A few threads take the work; what has finished is collected by the loop, which is woken through an
+eventfd. The work itself touches only buffers of its own and the media: guest memory belongs to the
+loop's thread, so that a reset of the controller needs to wait for nothing here.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+THREADS = 4
+
+
+class MediaExecutor:
+    """A context manager; `fileno()` becomes readable when `finished()` has something to give."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._wake = -1
+        self._finished: deque[Future[Any]] = deque()
+
+    def __enter__(self) -> Self:
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="media")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for what was submitted, then release threads and descriptor."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+            os.close(self._wake)
+            self._wake = -1
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._wake
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """Have `call` made on another thread; its future comes back through `finished`."""
+        if self._pool is None:
+            raise RuntimeError("the media executor is not open")
+        future: Future[Any] = self._pool.submit(call)
+        future.add_done_callback(self._done)
+        return future
+
+    def finished(self) -> Iterator[Future[Any]]:
+        """Everything that has ended since the last call, in the order of its ending."""
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            return
+        while self._finished:
+            yield self._finished.popleft()
+
+    def _done(self, future: Future[Any]) -> None:
+        self._finished.append(future)
+        os.eventfd_write(self._wake, 1)

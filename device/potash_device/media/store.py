@@ -1,0 +1,118 @@
+"""Blocks behind one file descriptor.
+
+Data moves with `preadv` and `pwritev` straight into and out of the caller's views: the media is
+never mapped, because a mapped file that shrinks, or a full disk under one, ends the process with
+SIGBUS where a system call returns an error.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from potash_device.media.errors import MediaError
+
+IOV_MAX = os.sysconf("SC_IOV_MAX")
+"""Views that one system call takes (POSIX `{IOV_MAX}`)."""
+
+Move = Callable[..., int]
+"""`os.preadv` or `os.pwritev`."""
+
+
+class Media:
+    """`size` bytes of non-volatile memory behind the descriptor `fd`, which this object owns."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self.size = size
+        self._cannot_tell: set[Move] = set()
+
+    def close(self) -> None:
+        """Release the descriptor; calling it again does nothing."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def read_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
+        """Fill `views` from byte `offset` if that needs no waiting; False where it would wait.
+
+        Raises MediaError.
+        """
+        return self._move_at_once(os.preadv, views, offset, "reading")
+
+    def write_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
+        """Write `views` from byte `offset` on if that needs no waiting; False where it would wait.
+
+        What was refused half-way has to be written again as a whole. Raises MediaError.
+        """
+        return self._move_at_once(os.pwritev, views, offset, "writing")
+
+    def read_into(self, views: Sequence[memoryview], offset: int) -> None:
+        """Fill `views` from byte `offset`, waiting where it must. Raises MediaError."""
+        for part, at in _in_calls(views, offset):
+            _move_whole(os.preadv, self.fd, part, at, "reading")
+
+    def write_from(self, views: Sequence[memoryview], offset: int) -> None:
+        """Write `views` from byte `offset` on. Raises MediaError."""
+        for part, at in _in_calls(views, offset):
+            _move_whole(os.pwritev, self.fd, part, at, "writing")
+
+    def flush(self) -> None:
+        """Return when everything written is on stable storage. Raises MediaError."""
+        try:
+            os.fdatasync(self.fd)
+        except OSError as error:
+            raise MediaError(error.errno, f"flushing the media failed: {error.strerror}") from None
+
+    def _move_at_once(
+        self, move: Move, views: Sequence[memoryview], offset: int, doing: str
+    ) -> bool:
+        if move in self._cannot_tell or len(views) > IOV_MAX:
+            return False
+        wanted = sum(map(len, views))
+        try:
+            return move(self.fd, views, offset, os.RWF_NOWAIT) == wanted
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # this file system cannot tell: always wait
+                self._cannot_tell.add(move)
+                return False
+            raise MediaError(error.errno, f"{doing} the media failed: {error.strerror}") from None
+
+
+def _in_calls(
+    views: Sequence[memoryview], offset: int
+) -> Iterator[tuple[Sequence[memoryview], int]]:
+    """Cut `views` into what one system call takes, each with its byte offset."""
+    for first in range(0, len(views), IOV_MAX):
+        part = views[first : first + IOV_MAX]
+        yield part, offset
+        offset += sum(map(len, part))
+
+
+def _move_whole(
+    move: Move,
+    fd: int,
+    views: Sequence[memoryview],
+    offset: int,
+    doing: str,
+) -> None:
+    """Repeat `move` until every byte has moved: the system may do less than it was asked."""
+    while views:
+        try:
+            moved = move(fd, views, offset)
+        except OSError as error:
+            raise MediaError(error.errno, f"{doing} the media failed: {error.strerror}") from None
+        if moved == 0:
+            raise MediaError(errno.EIO, f"{doing} the media stopped short at byte {offset}")
+        offset += moved
+        views = _without(views, moved)
+
+
+def _without(views: Sequence[memoryview], moved: int) -> Sequence[memoryview]:
+    """What is left of `views` after their first `moved` bytes."""
+    for index, view in enumerate(views):
+        if moved < len(view):
+            return [view[moved:], *views[index + 1 :]]
+        moved -= len(view)
+    return []

@@ -1,0 +1,174 @@
+"""The function's 4096-byte configuration space.
+
+A type 0 header with one 64-bit memory BAR and three capabilities: power management, PCI Express
+(with function level reset) and MSI-X. What a host may write is said where each register is defined;
+a write is nothing but its combination with those masks.
+
+Source: PCI Local Bus Specification 3.0, section 6.1 and 6.8.2; PCI Express Base Specification,
+section 7.8.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from potash_device.pcie import layout
+from potash_device.pcie.layout import CapabilityId, Header, MsiX, PciExpress, PowerManagement
+from potash_device.register_bytes import RegisterBytes
+
+POWER_MANAGEMENT_AT = 0x40
+PCI_EXPRESS_AT = 0x80
+MSIX_AT = 0xC0
+
+
+@dataclass(frozen=True)
+class PciIdentity:
+    """What the header says of the function."""
+
+    vendor_id: int = 0x1B96
+    device_id: int = 0x0010
+    subsystem_vendor_id: int = 0x1B96
+    subsystem_id: int = 0x0010
+    revision_id: int = 0
+    class_code: int = 0x010802  # mass storage, non-volatile memory, NVM Express I/O controller
+
+
+@dataclass(frozen=True)
+class BarLayout:
+    """BAR 0: its size and where MSI-X keeps its structures in it, in bytes."""
+
+    size: int
+    msix_table: int
+    msix_pending: int
+
+
+class ConfigSpace:
+    """Reads and masked writes; a function level reset is reported through `on_reset`.
+
+    Raises ValueError when `bar.size` is not a power of two or `vectors` is out of range.
+    """
+
+    def __init__(
+        self,
+        identity: PciIdentity,
+        bar: BarLayout,
+        vectors: int,
+        on_reset: Callable[[], None] = lambda: None,
+    ) -> None:
+        if bar.size < 16 or bar.size & (bar.size - 1):
+            raise ValueError(f"BAR 0 must be a power of two of at least 16 bytes, not {bar.size}")
+        if not 1 <= vectors <= layout.MSIX_MAX_VECTORS:
+            raise ValueError(f"MSI-X has 1 to {layout.MSIX_MAX_VECTORS} vectors, not {vectors}")
+        self._identity = identity
+        self._bar = bar
+        self._vectors = vectors
+        self.on_reset = on_reset
+        self.reset()
+
+    def reset(self) -> None:
+        """Everything back to its power-on value, as a function level reset demands."""
+        self._registers = RegisterBytes(layout.CONFIG_SPACE_SIZE)
+        self._fill_header()
+        self._fill_power_management(POWER_MANAGEMENT_AT, following=PCI_EXPRESS_AT)
+        self._fill_pci_express(PCI_EXPRESS_AT, following=MSIX_AT)
+        self._fill_msix(MSIX_AT, following=0)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """`count` bytes from `offset`; bytes past the end read as zero."""
+        return self._registers.read(offset, count)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Apply a host's write of any length at any offset."""
+        self._registers.write(offset, data)
+        control = PCI_EXPRESS_AT + PciExpress.DEVICE_CONTROL
+        if offset <= control + 1 < offset + len(data):
+            written = data[control + 1 - offset] << 8
+            if written & layout.DEVICE_CONTROL_INITIATE_FLR:
+                self.reset()
+                self.on_reset()
+
+    @property
+    def msix_enabled(self) -> bool:
+        """MSI-X Enable is set and Function Mask is clear."""
+        control = self._registers.get(MSIX_AT + MsiX.MESSAGE_CONTROL, 2)
+        return bool(control & layout.MSIX_ENABLE) and not control & layout.MSIX_FUNCTION_MASK
+
+    def _fill_header(self) -> None:
+        identity, command = self._identity, layout.Command
+        writable_command = (
+            command.MEMORY_SPACE
+            | command.BUS_MASTER
+            | command.PARITY_ERROR_RESPONSE
+            | command.SERR_ENABLE
+            | command.INTERRUPT_DISABLE
+        )
+        self._registers.define(Header.VENDOR_ID, 2, identity.vendor_id)
+        self._registers.define(Header.DEVICE_ID, 2, identity.device_id)
+        self._registers.define(Header.COMMAND, 2, 0, writable=writable_command)
+        self._registers.define(
+            Header.STATUS,
+            2,
+            layout.STATUS_CAPABILITIES_LIST,
+            cleared_by_one=layout.STATUS_ERROR_BITS,
+        )
+        self._registers.define(Header.REVISION_ID, 1, identity.revision_id)
+        self._registers.define(Header.CLASS_CODE, 3, identity.class_code)
+        self._registers.define(Header.CACHE_LINE_SIZE, 1, 0, writable=0xFF)
+        address_bits = ~(self._bar.size - 1) & (1 << 64) - 1
+        self._registers.define(Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, writable=address_bits)
+        self._registers.define(Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id)
+        self._registers.define(Header.SUBSYSTEM_ID, 2, identity.subsystem_id)
+        self._registers.define(Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT)
+        # Interrupt Pin stays 0: this function signals by MSI-X alone.
+        self._registers.define(Header.INTERRUPT_LINE, 1, 0, writable=0xFF)
+
+    def _fill_power_management(self, at: int, following: int) -> None:
+        self._registers.define(at, 2, CapabilityId.POWER_MANAGEMENT | following << 8)
+        self._registers.define(at + PowerManagement.PMC, 2, layout.PMC_VERSION_3)
+        self._registers.define(
+            at + PowerManagement.PMCSR,
+            2,
+            layout.PMCSR_NO_SOFT_RESET,
+            writable=layout.PMCSR_POWER_STATE,
+        )
+
+    def _fill_pci_express(self, at: int, following: int) -> None:
+        self._registers.define(at, 2, CapabilityId.PCI_EXPRESS | following << 8)
+        self._registers.define(at + PciExpress.CAPABILITIES, 2, layout.EXPRESS_VERSION_2_ENDPOINT)
+        self._registers.define(
+            at + PciExpress.DEVICE_CAPABILITIES,
+            4,
+            layout.DEVICE_CAPABILITIES_ROLE_BASED_ERRORS | layout.DEVICE_CAPABILITIES_FLR,
+        )
+        self._registers.define(
+            at + PciExpress.DEVICE_CONTROL,
+            2,
+            layout.DEVICE_CONTROL_DEFAULT,
+            writable=layout.DEVICE_CONTROL_WRITABLE,
+        )
+        self._registers.define(
+            at + PciExpress.DEVICE_STATUS, 2, 0, cleared_by_one=layout.DEVICE_STATUS_ERROR_BITS
+        )
+        self._registers.define(at + PciExpress.LINK_CAPABILITIES, 4, layout.LINK_8_GT_X4)
+        self._registers.define(
+            at + PciExpress.LINK_CONTROL, 2, 0, writable=layout.LINK_CONTROL_WRITABLE
+        )
+        self._registers.define(at + PciExpress.LINK_STATUS, 2, layout.LINK_8_GT_X4)
+        self._registers.define(
+            at + PciExpress.DEVICE_CAPABILITIES_2, 4, layout.DEVICE_CAPABILITIES_2_TIMEOUT_DISABLE
+        )
+        self._registers.define(
+            at + PciExpress.DEVICE_CONTROL_2, 2, 0, writable=layout.DEVICE_CONTROL_2_WRITABLE
+        )
+        self._registers.define(at + PciExpress.LINK_CONTROL_2, 2, 3, writable=0x000F)
+
+    def _fill_msix(self, at: int, following: int) -> None:
+        bar_index = 0
+        self._registers.define(at, 2, CapabilityId.MSI_X | following << 8)
+        self._registers.define(
+            at + MsiX.MESSAGE_CONTROL,
+            2,
+            self._vectors - 1,
+            writable=layout.MSIX_ENABLE | layout.MSIX_FUNCTION_MASK,
+        )
+        self._registers.define(at + MsiX.TABLE, 4, self._bar.msix_table | bar_index)
+        self._registers.define(at + MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index)

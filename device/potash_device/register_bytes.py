@@ -1,0 +1,41 @@
+"""Bytes of registers, of which a host may write some bits and clear others.
+
+Configuration space and the controller's registers are both this: a value, a mask of the bits that a
+write sets as written, and a mask of the bits that a write of 1 clears.
+"""
+
+
+class RegisterBytes:
+    """`size` bytes of little-endian registers, all zero and read-only until `define`d."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = bytearray(size)
+        self._writable = bytearray(size)
+        self._cleared_by_one = bytearray(size)
+
+    def define(
+        self, offset: int, width: int, reset: int, *, writable: int = 0, cleared_by_one: int = 0
+    ) -> None:
+        """Say what the `width` bytes at `offset` hold after a reset, and which bits a host moves."""
+        self._writable[offset : offset + width] = writable.to_bytes(width, "little")
+        self._cleared_by_one[offset : offset + width] = cleared_by_one.to_bytes(width, "little")
+        self.put(offset, width, reset)
+
+    def get(self, offset: int, width: int) -> int:
+        """The value of the `width` bytes at `offset`."""
+        return int.from_bytes(self._bytes[offset : offset + width], "little")
+
+    def put(self, offset: int, width: int, value: int) -> None:
+        """Store a value whatever its masks, as the device itself may."""
+        self._bytes[offset : offset + width] = value.to_bytes(width, "little")
+
+    def read(self, offset: int, count: int) -> bytes:
+        """What a host reads: `count` bytes from `offset`; past the end there are zeroes."""
+        return bytes(self._bytes[offset : offset + count]).ljust(count, b"\0")
+
+    def write(self, offset: int, data: bytes) -> None:
+        """What a host writes: any length at any offset; past the end it is lost."""
+        for at, value in enumerate(data[: max(0, len(self._bytes) - offset)], offset):
+            writable = self._writable[at]
+            kept = self._bytes[at] & ~writable & ~(value & self._cleared_by_one[at])
+            self._bytes[at] = (kept | value & writable) & 0xFF

@@ -1,0 +1,237 @@
+"""What a core is built as: tensor shapes, data widths and buffer sizes, in one immutable value.
+
+The keys of the JSON form are those of the VTA project's `vta_config.json`: base-two logarithms of
+widths in bits, of shapes in elements and of buffer sizes in bytes.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from potash_device.vta import encoding
+from potash_device.vta.encoding import Depths, InstructionError, Layouts
+
+
+class ConfigError(ValueError):
+    """A configuration that no core can have."""
+
+
+class MemoryId(IntEnum):
+    """Memory types of LOAD and STORE (`VTA_MEM_ID_*`).
+
+    ACC_8BIT is a way into ACC, not a buffer: 8-bit values from DRAM, sign-extended.
+    """
+
+    UOP = 0
+    WGT = 1
+    INP = 2
+    ACC = 3
+    OUT = 4
+    ACC_8BIT = 5
+
+
+LOG_UOP_WIDTH = 5
+LOG_BYTE = 3
+TENSOR_WIDTHS = (3, 4, 5)
+MAX_LOG_SHAPE = 8
+MAX_LOG_BUFFER_SIZE = 30
+
+
+@dataclass(frozen=True)
+class Config:
+    """A core's parameters. Raises ConfigError when made of values that contradict each other."""
+
+    log_inp_width: int = 3
+    log_wgt_width: int = 3
+    log_acc_width: int = 5
+    log_out_width: int = 3
+    log_batch: int = 0
+    log_block_in: int = 4
+    log_block_out: int = 4
+    log_uop_buff_size: int = 15
+    log_inp_buff_size: int = 15
+    log_wgt_buff_size: int = 18
+    log_acc_buff_size: int = 17
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ConfigError(f"{field.name.upper()} must be an integer, not {value!r}")
+        for name in ("log_inp_width", "log_wgt_width", "log_out_width"):
+            if getattr(self, name) not in TENSOR_WIDTHS:
+                raise ConfigError(
+                    f"{name.upper()} is {getattr(self, name)}; 8, 16 and 32 bits (3, 4, 5) exist"
+                )
+        if self.log_acc_width != 5:
+            raise ConfigError(f"LOG_ACC_WIDTH is {self.log_acc_width}; accumulators have 32 bits")
+        for name in ("log_batch", "log_block_in", "log_block_out"):
+            if not 0 <= getattr(self, name) <= MAX_LOG_SHAPE:
+                raise ConfigError(
+                    f"{name.upper()} is {getattr(self, name)}, outside 0 to {MAX_LOG_SHAPE}"
+                )
+        for name, log_element in (
+            ("uop", LOG_UOP_WIDTH - LOG_BYTE),
+            ("inp", self._log_inp_bytes),
+            ("wgt", self._log_wgt_bytes),
+            ("acc", self._log_acc_bytes),
+        ):
+            self._check_buffer(name, log_element)
+        try:
+            encoding.layouts(self.log_depths)
+        except InstructionError as error:
+            raise ConfigError(str(error)) from None
+
+    def _check_buffer(self, name: str, log_element: int) -> None:
+        log_size = getattr(self, f"log_{name}_buff_size")
+        key = f"LOG_{name.upper()}_BUFF_SIZE"
+        if not log_element <= log_size <= MAX_LOG_BUFFER_SIZE:
+            raise ConfigError(
+                f"{key} is {log_size}: with elements of {1 << log_element} bytes "
+                f"it must be {log_element} to {MAX_LOG_BUFFER_SIZE}"
+            )
+        if log_size - log_element > encoding.SRAM_ADDRESS_BITS:
+            raise ConfigError(
+                f"{key} is {log_size}: {1 << log_size - log_element} elements are more than "
+                f"an SRAM address of {encoding.SRAM_ADDRESS_BITS} bits reaches"
+            )
+
+    @classmethod
+    def default(cls) -> "Config":
+        """The platform's core: 1x16x16, 8-bit tensors, 32-bit accumulators."""
+        return cls()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Config":
+        """Read `vta_config.json`. Keys that do not begin with LOG_ describe a board and are
+        ignored. Raises ConfigError, also for an unknown LOG_ key."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"the VTA configuration is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError("the VTA configuration must be a JSON object")
+        return cls.from_mapping(values)
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Config":
+        """Read a `vta_config.json` file. Raises ConfigError and OSError."""
+        return cls.from_json(path.read_bytes())
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "Config":
+        """Read already parsed LOG_* keys. Raises ConfigError."""
+        wanted = {key: value for key, value in values.items() if key.startswith("LOG_")}
+        fixed = {"LOG_UOP_WIDTH": LOG_UOP_WIDTH, "LOG_INS_WIDTH": 7}
+        for key, only in fixed.items():
+            if wanted.pop(key, only) != only:
+                raise ConfigError(f"{key} must be {only}, not {values[key]!r}")
+        log_block = wanted.pop("LOG_BLOCK", None)
+        if log_block is not None:
+            wanted.setdefault("LOG_BLOCK_IN", log_block)
+            wanted.setdefault("LOG_BLOCK_OUT", log_block)
+        out_size = wanted.pop("LOG_OUT_BUFF_SIZE", None)
+        known = {field.name.upper(): field.name for field in fields(cls)}
+        for key in wanted:
+            if key not in known:
+                raise ConfigError(f"{key} is not a key of a VTA configuration")
+        config = cls(**{known[key]: value for key, value in wanted.items()})
+        if out_size is not None and out_size != config.log_out_buff_size:
+            raise ConfigError(
+                f"LOG_OUT_BUFF_SIZE is {out_size!r}; an output element for each of ACC's "
+                f"makes it {config.log_out_buff_size}"
+            )
+        return config
+
+    def to_mapping(self) -> dict[str, int]:
+        """The LOG_* keys and their values, as `from_mapping` reads them."""
+        return {field.name.upper(): getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def batch(self) -> int:
+        """Rows of an INP, ACC or OUT element."""
+        return 1 << self.log_batch
+
+    @property
+    def block_in(self) -> int:
+        """Columns of an INP element and of a WGT element."""
+        return 1 << self.log_block_in
+
+    @property
+    def block_out(self) -> int:
+        """Rows of a WGT element, columns of an ACC or OUT element."""
+        return 1 << self.log_block_out
+
+    @property
+    def log_out_buff_size(self) -> int:
+        """OUT has as many elements as ACC."""
+        return self.log_acc_buff_size + self.log_out_width - self.log_acc_width
+
+    @property
+    def _log_inp_bytes(self) -> int:
+        return self.log_batch + self.log_block_in + self.log_inp_width - LOG_BYTE
+
+    @property
+    def _log_wgt_bytes(self) -> int:
+        return self.log_block_out + self.log_block_in + self.log_wgt_width - LOG_BYTE
+
+    @property
+    def _log_acc_bytes(self) -> int:
+        return self.log_batch + self.log_block_out + self.log_acc_width - LOG_BYTE
+
+    @functools.cached_property
+    def log_depths(self) -> Depths:
+        """Logarithms of the depths in elements, which the instruction encoding follows."""
+        return Depths(
+            uop=self.log_uop_buff_size - (LOG_UOP_WIDTH - LOG_BYTE),
+            inp=self.log_inp_buff_size - self._log_inp_bytes,
+            wgt=self.log_wgt_buff_size - self._log_wgt_bytes,
+            acc=self.log_acc_buff_size - self._log_acc_bytes,
+        )
+
+    @functools.cached_property
+    def layouts(self) -> Layouts:
+        """Where the fields of this core's instructions and micro-ops stand."""
+        return encoding.layouts(self.log_depths)
+
+    def element_bytes(self, memory: MemoryId) -> int:
+        """Bytes that one element of `memory` takes in DRAM."""
+        return self._element_bytes[memory]
+
+    def depth(self, memory: MemoryId) -> int:
+        """Elements that `memory` holds on the chip."""
+        return self._depths[memory]
+
+    @functools.cached_property
+    def _element_bytes(self) -> Mapping[MemoryId, int]:
+        tile = self.batch * self.block_out
+        return {
+            MemoryId.UOP: 1 << LOG_UOP_WIDTH - LOG_BYTE,
+            MemoryId.WGT: 1 << self._log_wgt_bytes,
+            MemoryId.INP: 1 << self._log_inp_bytes,
+            MemoryId.ACC: 1 << self._log_acc_bytes,
+            MemoryId.OUT: tile << self.log_out_width - LOG_BYTE,
+            MemoryId.ACC_8BIT: tile,
+        }
+
+    @functools.cached_property
+    def _depths(self) -> Mapping[MemoryId, int]:
+        depths = self.log_depths
+        return {
+            MemoryId.UOP: 1 << depths.uop,
+            MemoryId.WGT: 1 << depths.wgt,
+            MemoryId.INP: 1 << depths.inp,
+            MemoryId.ACC: 1 << depths.acc,
+            MemoryId.OUT: 1 << depths.acc,
+            MemoryId.ACC_8BIT: 1 << depths.acc,
+        }
+
+    @functools.cached_property
+    def alignment(self) -> int:
+        """Bytes of the largest element: an address aligned to it can be named in any memory's
+        elements."""
+        return max(self._element_bytes.values())

@@ -1,0 +1,129 @@
+"""The core as its driver sees it: three registers and a shared DRAM.
+
+A driver writes the stream's physical address and length, then START. The simulator is functional
+and takes no modelled time, so the stream has run when the write of START returns.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.4; the TVM project's VTA
+hardware guide, "Fetch Module" (control, insn_count, insns). Offsets are those of an AXI-Lite port that
+Vivado HLS makes: control at 0, arguments from 0x10 on, eight bytes apart.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from potash_device.vta.config import Config
+from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Simulator
+from potash_device.vta.stream import StreamError
+
+
+class RegisterError(ValueError):
+    """A register access that the core does not have."""
+
+
+class Register(IntEnum):
+    """Byte offsets of the registers."""
+
+    CONTROL = 0x00
+    INSN_COUNT = 0x10
+    INSNS = 0x18
+
+
+class RegisterDeclaration(NamedTuple):
+    """A register's width in bits, and whether it can be read; all can be written."""
+
+    width: int
+    readable: bool
+
+
+REGISTERS: Mapping[Register, RegisterDeclaration] = {
+    Register.CONTROL: RegisterDeclaration(width=32, readable=True),
+    Register.INSN_COUNT: RegisterDeclaration(width=32, readable=False),
+    Register.INSNS: RegisterDeclaration(width=64, readable=False),
+}
+
+
+class Control(IntFlag):
+    """Bits of CONTROL. START reads as zero; DONE is set by a stream that ran to its FINISH and
+    stays until the next START; the other bits ignore what is written."""
+
+    START = 1
+    DONE = 2
+
+
+class Core:
+    """A tensor accelerator whose DRAM is `dram`, writable bytes from physical address `base` on."""
+
+    def __init__(
+        self,
+        config: Config,
+        dram: memoryview,
+        base: int = DRAM_BASE,
+        *,
+        step_limit: int = STEP_LIMIT,
+    ) -> None:
+        self.config = config
+        self.dram = dram.cast("B")
+        self.base = base
+        self.error: StreamError | None = None
+        """Why the last stream failed; None when it did not."""
+        self._simulator = Simulator(config, self.dram, base, step_limit=step_limit)
+        self._registers = dict.fromkeys(Register, 0)
+
+    @classmethod
+    def create(cls, config: Config, dram_bytes: int) -> "Core":
+        """A core with a DRAM of its own."""
+        return cls(config, memoryview(bytearray(dram_bytes)))
+
+    @property
+    def trace(self) -> Callable[[Event], None] | None:
+        """Called before each instruction, when set."""
+        return self._simulator.trace
+
+    @trace.setter
+    def trace(self, trace: Callable[[Event], None] | None) -> None:
+        self._simulator.trace = trace
+
+    def read(self, register: int) -> int:
+        """A register's value. Raises RegisterError where there is none or it cannot be read."""
+        known, declaration = _declared(register)
+        if not declaration.readable:
+            raise RegisterError(f"VTA register {known.name} cannot be read")
+        return self._registers[known]
+
+    def write(self, register: int, value: int) -> None:
+        """Set a register. START runs the stream and raises StreamError when it fails, which `error`
+        then holds too. Raises RegisterError for a register or value that does not exist."""
+        known, declaration = _declared(register)
+        if not 0 <= value < 1 << declaration.width:
+            raise RegisterError(f"{value} does not fit VTA register {known.name}")
+        if known is not Register.CONTROL:
+            self._registers[known] = value
+        elif value & Control.START:
+            self._start()
+
+    def reset(self) -> None:
+        """Registers and buffers as they are at power-on. DRAM keeps its contents."""
+        self._registers = dict.fromkeys(Register, 0)
+        self.error = None
+        self._simulator.reset()
+
+    def _start(self) -> None:
+        self._registers[Register.CONTROL] = 0
+        self.error = None
+        try:
+            self._simulator.run(
+                self._registers[Register.INSNS], self._registers[Register.INSN_COUNT]
+            )
+        except StreamError as error:
+            self.error = error
+            raise
+        self._registers[Register.CONTROL] = Control.DONE
+
+
+def _declared(register: int) -> tuple[Register, RegisterDeclaration]:
+    try:
+        known = Register(register)
+    except ValueError:
+        raise RegisterError(f"the VTA has no register at {register:#x}") from None
+    return known, REGISTERS[known]

@@ -1,0 +1,270 @@
+"""The five instructions and the micro-op, as values, and their encoding.
+
+An instruction is 128 bits, little-endian; `encoding` holds the bit positions, which follow the
+core's configuration. What an instruction does is said in `simulator`.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.2 (figure 3); the VTA
+project's `hw_spec.h`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.encoding import INSTRUCTION_BYTES, OPCODE_BITS, InstructionError
+
+__all__ = [
+    "INSTRUCTION_BYTES",
+    "Alu",
+    "AluOpcode",
+    "Dependencies",
+    "Finish",
+    "Gemm",
+    "Instruction",
+    "InstructionError",
+    "Load",
+    "MemoryInstruction",
+    "MicroOp",
+    "Opcode",
+    "Stage",
+    "Store",
+    "decode",
+    "encode_stream",
+]
+
+
+class Opcode(IntEnum):
+    """Bits 0-2 of an instruction."""
+
+    LOAD = 0
+    STORE = 1
+    GEMM = 2
+    FINISH = 3
+    ALU = 4
+
+
+class AluOpcode(IntEnum):
+    """What an ALU instruction does to each element."""
+
+    MIN = 0
+    MAX = 1
+    ADD = 2
+    SHR = 3
+    MUL = 4
+
+
+class Dependencies(IntFlag):
+    """Bits 3-6 of an instruction: tokens taken before it and given after it.
+
+    Previous and next are the neighbours of the module that executes it, in the order LOAD, COMPUTE,
+    STORE.
+    """
+
+    NONE = 0
+    POP_PREV = 1
+    POP_NEXT = 2
+    PUSH_PREV = 4
+    PUSH_NEXT = 8
+
+
+class Stage(IntEnum):
+    """The three modules that execute instructions, each in the order of its own queue."""
+
+    LOAD = 0
+    COMPUTE = 1
+    STORE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryInstruction:
+    """A rectangle between DRAM and a buffer. Addresses, sizes, pads and stride in elements of
+    `memory_type`; `dram_base` counts them from physical address 0."""
+
+    opcode: ClassVar[Opcode]
+    memory_type: MemoryId
+    sram_base: int = 0
+    dram_base: int = 0
+    y_size: int = 0
+    x_size: int = 0
+    x_stride: int = 0
+    y_pad_0: int = 0
+    y_pad_1: int = 0
+    x_pad_0: int = 0
+    x_pad_1: int = 0
+    dependencies: Dependencies = Dependencies.NONE
+
+    def encode(self, config: Config) -> int:
+        """The instruction's 128 bits. Raises InstructionError."""
+        return config.layouts.memory.pack({"opcode": self.opcode, **self.__dict__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(MemoryInstruction):
+    """DRAM to a buffer, with zeroes around: the rows are x_pad_0 + x_size + x_pad_1 elements."""
+
+    opcode: ClassVar[Opcode] = Opcode.LOAD
+
+    @property
+    def stage(self) -> Stage:
+        """LOAD feeds INP and WGT; what COMPUTE alone uses it fetches itself."""
+        tensors = (MemoryId.INP, MemoryId.WGT)
+        return Stage.LOAD if self.memory_type in tensors else Stage.COMPUTE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store(MemoryInstruction):
+    """OUT, the truncated accumulators, to DRAM."""
+
+    opcode: ClassVar[Opcode] = Opcode.STORE
+
+    @property
+    def stage(self) -> Stage:
+        """Always STORE."""
+        return Stage.STORE
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopInstruction:
+    """Micro-ops uop_bgn up to uop_end (exclusive), inside two loops whose counters, multiplied by
+    the factors, are added to the micro-ops' indices."""
+
+    opcode: ClassVar[Opcode]
+    uop_bgn: int = 0
+    uop_end: int = 0
+    iter_out: int = 1
+    iter_in: int = 1
+    dst_factor_out: int = 0
+    dst_factor_in: int = 0
+    src_factor_out: int = 0
+    src_factor_in: int = 0
+    dependencies: Dependencies = Dependencies.NONE
+
+    @property
+    def stage(self) -> Stage:
+        """Always COMPUTE."""
+        return Stage.COMPUTE
+
+    @property
+    def steps(self) -> int:
+        """How many micro-ops it executes in all."""
+        return self.iter_out * self.iter_in * max(0, self.uop_end - self.uop_bgn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm(LoopInstruction):
+    """Multiply INP elements with WGT elements and accumulate in ACC, or zero ACC (`reset`)."""
+
+    opcode: ClassVar[Opcode] = Opcode.GEMM
+    reset: bool = False
+    wgt_factor_out: int = 0
+    wgt_factor_in: int = 0
+
+    def encode(self, config: Config) -> int:
+        """The instruction's 128 bits. Raises InstructionError."""
+        return config.layouts.gemm.pack({"opcode": self.opcode, **self.__dict__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alu(LoopInstruction):
+    """An element-wise operation of ACC with ACC, or with the immediate (`use_imm`)."""
+
+    opcode: ClassVar[Opcode] = Opcode.ALU
+    alu_opcode: AluOpcode
+    use_imm: bool = False
+    imm: int = 0
+
+    def encode(self, config: Config) -> int:
+        """The instruction's 128 bits. Raises InstructionError."""
+        return config.layouts.alu.pack({"opcode": self.opcode, "zero": 0, **self.__dict__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """Tell the host that the stream is done."""
+
+    opcode: ClassVar[Opcode] = Opcode.FINISH
+    dependencies: Dependencies = Dependencies.NONE
+
+    @property
+    def stage(self) -> Stage:
+        """Always COMPUTE."""
+        return Stage.COMPUTE
+
+    def encode(self, config: Config) -> int:
+        """The instruction's 128 bits. Raises InstructionError."""
+        return config.layouts.finish.pack({"opcode": self.opcode, **self.__dict__})
+
+
+Instruction = Load | Store | Gemm | Alu | Finish
+
+_Code = TypeVar("_Code", bound=IntEnum)
+
+
+class MicroOp(NamedTuple):
+    """Indices of the elements that one step of GEMM or ALU works on: ACC, INP (ALU: ACC), WGT."""
+
+    dst: int
+    src: int = 0
+    wgt: int = 0
+
+    def encode(self, config: Config) -> int:
+        """The micro-op's 32 bits. Raises InstructionError."""
+        return config.layouts.micro_op.pack(self._asdict())
+
+    @classmethod
+    def decode(cls, word: int, config: Config) -> "MicroOp":
+        """Read 32 bits. Raises InstructionError where a reserved bit is set."""
+        return cls(**config.layouts.micro_op.unpack(word))
+
+
+def decode(word: int, config: Config) -> Instruction:
+    """Read an instruction's 128 bits. Raises InstructionError for an opcode, memory type, ALU
+    operation or reserved bit that the encoding does not have."""
+    opcode = word & (1 << OPCODE_BITS) - 1
+    match opcode:
+        case Opcode.LOAD | Opcode.STORE:
+            values = _unpacked(config.layouts.memory.unpack(word))
+            memory_type = _member(MemoryId, values.pop("memory_type"), "memory type")
+            kind = Load if opcode == Opcode.LOAD else Store
+            return kind(memory_type=memory_type, **values)
+        case Opcode.GEMM:
+            values = _unpacked(config.layouts.gemm.unpack(word))
+            return Gemm(reset=bool(values.pop("reset")), **values)
+        case Opcode.ALU:
+            values = _unpacked(config.layouts.alu.unpack(word))
+            if values.pop("zero"):
+                raise InstructionError("alu: reserved bit 7 is set")
+            return Alu(
+                alu_opcode=_member(AluOpcode, values.pop("alu_opcode"), "ALU opcode"),
+                use_imm=bool(values.pop("use_imm")),
+                **values,
+            )
+        case Opcode.FINISH:
+            return Finish(**_unpacked(config.layouts.finish.unpack(word)))
+        case _:
+            raise InstructionError(f"opcode {opcode} does not exist")
+
+
+def encode_stream(instructions: Iterable[Instruction], config: Config) -> bytes:
+    """The instructions one behind the other, as a core fetches them. Raises InstructionError."""
+    return b"".join(
+        instruction.encode(config).to_bytes(INSTRUCTION_BYTES, "little")
+        for instruction in instructions
+    )
+
+
+def _unpacked(fields: dict[str, int]) -> dict[str, Any]:
+    """An instruction's fields without the opcode, which its class stands for."""
+    values: dict[str, Any] = dict(fields)
+    del values["opcode"]
+    values["dependencies"] = Dependencies(values["dependencies"])
+    return values
+
+
+def _member(codes: type[_Code], value: int, name: str) -> _Code:
+    try:
+        return codes(value)
+    except ValueError:
+        raise InstructionError(f"{name} {value} does not exist") from None

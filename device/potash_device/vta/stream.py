@@ -1,0 +1,103 @@
+"""An instruction stream before it runs: the order its tokens allow, or why there is none.
+
+The core has three modules, each working through its own queue. Between neighbours there are token
+queues, one each way; an instruction may take a token before it and give one after it. Where tokens
+leave a choice, this order is the defined one: LOAD as far as it can go, then COMPUTE, then STORE,
+again and again until nothing moves. A stream with missing dependences so has one defined result.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.3 (figures 5
+and 6).
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+from potash_device.vta.isa import Dependencies, Finish, Instruction, Stage
+
+TokenQueue = tuple[Stage, Stage]
+"""The module that gives its tokens, the module that takes them."""
+
+TOKEN_QUEUES: Mapping[tuple[Stage, Dependencies], TokenQueue] = {
+    (Stage.LOAD, Dependencies.POP_NEXT): (Stage.COMPUTE, Stage.LOAD),
+    (Stage.LOAD, Dependencies.PUSH_NEXT): (Stage.LOAD, Stage.COMPUTE),
+    (Stage.COMPUTE, Dependencies.POP_PREV): (Stage.LOAD, Stage.COMPUTE),
+    (Stage.COMPUTE, Dependencies.POP_NEXT): (Stage.STORE, Stage.COMPUTE),
+    (Stage.COMPUTE, Dependencies.PUSH_PREV): (Stage.COMPUTE, Stage.LOAD),
+    (Stage.COMPUTE, Dependencies.PUSH_NEXT): (Stage.COMPUTE, Stage.STORE),
+    (Stage.STORE, Dependencies.POP_PREV): (Stage.COMPUTE, Stage.STORE),
+    (Stage.STORE, Dependencies.PUSH_PREV): (Stage.STORE, Stage.COMPUTE),
+}
+"""The queue that a dependency bit means in each module; a missing key is a bit it cannot have."""
+
+POPS = Dependencies.POP_PREV | Dependencies.POP_NEXT
+PUSHES = Dependencies.PUSH_PREV | Dependencies.PUSH_NEXT
+
+
+class StreamError(Exception):
+    """Instruction `index` of a stream cannot be executed, and `reason` says why."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"instruction {index}: {reason}")
+        self.index = index
+        self.reason = reason
+
+
+def canonical_order(instructions: Sequence[Instruction]) -> list[int]:
+    """The indices of `instructions` in the order in which they execute.
+
+    Raises StreamError where FINISH is not the last instruction and the only one, where a dependency
+    bit has no queue, and for a deadlock.
+    """
+    _check_finish(instructions)
+    queues: dict[Stage, deque[int]] = {stage: deque() for stage in Stage}
+    for index, instruction in enumerate(instructions):
+        queues[instruction.stage].append(index)
+    tokens: Counter[TokenQueue] = Counter()
+    pops = [_token_queues(index, i, POPS) for index, i in enumerate(instructions)]
+    pushes = [_token_queues(index, i, PUSHES) for index, i in enumerate(instructions)]
+    order: list[int] = []
+    moved = True
+    while moved:
+        moved = False
+        for queue in queues.values():
+            while queue and all(tokens[taken] for taken in pops[queue[0]]):
+                index = queue.popleft()
+                tokens.subtract(pops[index])
+                tokens.update(pushes[index])
+                order.append(index)
+                moved = True
+    if len(order) < len(instructions):
+        raise _deadlock(queues, tokens, pops)
+    return order
+
+
+def _check_finish(instructions: Sequence[Instruction]) -> None:
+    last = len(instructions) - 1
+    for index, instruction in enumerate(instructions):
+        if isinstance(instruction, Finish) and index != last:
+            raise StreamError(index, "FINISH is not the last instruction of the stream")
+    if not instructions or not isinstance(instructions[last], Finish):
+        raise StreamError(max(last, 0), "the stream does not end with FINISH")
+
+
+def _token_queues(index: int, instruction: Instruction, which: Dependencies) -> list[TokenQueue]:
+    stage = instruction.stage
+    try:
+        return [TOKEN_QUEUES[stage, bit] for bit in instruction.dependencies & which]
+    except KeyError:
+        raise StreamError(
+            index, f"{stage.name} has no neighbour for {instruction.dependencies!s}"
+        ) from None
+
+
+def _deadlock(
+    queues: Mapping[Stage, deque[int]],
+    tokens: Counter[TokenQueue],
+    pops: Sequence[list[TokenQueue]],
+) -> StreamError:
+    """Blame the first instruction that waits for a token which nothing gives any more."""
+    index = min(queue[0] for queue in queues.values() if queue)
+    giver, taker = next(taken for taken in pops[index] if not tokens[taken])
+    return StreamError(
+        index, f"deadlock: {taker.name} waits for a token from {giver.name} that never comes"
+    )

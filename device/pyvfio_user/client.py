@@ -1,0 +1,354 @@
+"""The client: what a virtual machine does to a device, for drivers and tests in user space.
+
+It speaks as QEMU's client does: every command but a posted write waits for its reply, and memory is
+shared as sealed memfds.
+
+Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification".
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import itertools
+import mmap
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from pyvfio_user.protocol import (
+    DEFAULT_MAX_MSG_FDS,
+    DEFAULT_MAX_TRANSFER,
+    HEADER,
+    MAJOR_VERSION,
+    MINOR_VERSION,
+    Command,
+    DeviceInfo,
+    DmaFlags,
+    DmaMap,
+    DmaUnmap,
+    DmaUnmapFlags,
+    Header,
+    IrqInfo,
+    IrqSetFlags,
+    ProtocolError,
+    RegionAccess,
+    RegionData,
+    RegionInfo,
+    RegionWriteMulti,
+    RegionWriteMultiReply,
+    SetIrqs,
+    Version,
+    encode_command,
+)
+
+DEFAULT_TIMEOUT = 5.0
+"""Seconds that a command may take; QEMU waits as long."""
+
+_MESSAGE_IDS = 1 << 16
+_CAPABILITIES = {
+    "max_msg_fds": DEFAULT_MAX_MSG_FDS,
+    "max_data_xfer_size": DEFAULT_MAX_TRANSFER,
+    "max_dma_maps": 65535,
+    "write_multiple": True,
+}
+
+
+class _Decodable(Protocol):
+    @classmethod
+    def decode(cls, payload: bytes) -> Self: ...
+
+
+_Decoded = TypeVar("_Decoded", bound=_Decodable)
+
+
+class VfioUserError(OSError):
+    """A command failed; `errno` is the server's, or ETIMEDOUT, ECONNRESET, EPROTO of our own."""
+
+
+class Client:
+    """Talks to the server at the socket `path`, once entered as a context manager.
+
+    Every method raises VfioUserError: with the errno of the server's reply, ETIMEDOUT when there is
+    none within `timeout` seconds, ECONNRESET when the server is gone, and EPROTO when it does not
+    speak the protocol. After the last three the connection is closed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.path = os.fspath(path)
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
+        self._max_msg_fds = DEFAULT_MAX_MSG_FDS
+        self._max_transfer = DEFAULT_MAX_TRANSFER
+        self.capabilities: dict[str, Any] = {}
+        """The server's, once negotiated."""
+
+    def __enter__(self) -> Self:
+        """Connect. Raises OSError where nobody listens."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self._timeout)
+            sock.connect(self.path)
+        except BaseException:
+            sock.close()
+            raise
+        self._socket = sock
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave; the server gives up our memory and eventfds by itself."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def negotiate(self) -> Version:
+        """Agree on a version: the first thing to do. The server attaches the device by it."""
+        proposed = Version(MAJOR_VERSION, MINOR_VERSION, _CAPABILITIES)
+        agreed = self._decode(Version, self._command(Command.VERSION, proposed.encode()))
+        try:
+            if agreed.major != MAJOR_VERSION or agreed.minor > MINOR_VERSION:
+                raise ProtocolError(f"the server speaks version {agreed.major}.{agreed.minor}")
+            self._max_msg_fds = max(1, agreed.limit("max_msg_fds", DEFAULT_MAX_MSG_FDS))
+            self._max_transfer = agreed.limit("max_data_xfer_size", DEFAULT_MAX_TRANSFER)
+        except ProtocolError as error:
+            raise self._broken(errno.EPROTO, str(error)) from None
+        self.capabilities = agreed.capabilities
+        return agreed
+
+    @property
+    def max_transfer(self) -> int:
+        """Bytes that the server takes in one access to a region."""
+        return self._max_transfer
+
+    def device_info(self) -> DeviceInfo:
+        """How many regions and kinds of interrupt the device has."""
+        request = DeviceInfo(DeviceInfo.FORM.size)
+        return self._decode(DeviceInfo, self._command(Command.DEVICE_GET_INFO, request.encode()))
+
+    def region_info(self, index: int) -> RegionInfo:
+        """The size and rights of a region."""
+        request = RegionInfo(RegionInfo.FORM.size, index=index)
+        return self._decode(
+            RegionInfo, self._command(Command.DEVICE_GET_REGION_INFO, request.encode())
+        )
+
+    def irq_info(self, index: int) -> IrqInfo:
+        """How many interrupts of a kind there are, and what may be done with them."""
+        request = IrqInfo(IrqInfo.FORM.size, index=index)
+        return self._decode(IrqInfo, self._command(Command.DEVICE_GET_IRQ_INFO, request.encode()))
+
+    def dma_map(
+        self,
+        address: int,
+        size: int,
+        fd: int | None,
+        offset: int = 0,
+        *,
+        readable: bool = True,
+        writable: bool = True,
+    ) -> None:
+        """Let the device use `size` bytes of the file `fd` from `offset` on, as `address` on."""
+        flags = (DmaFlags.READABLE if readable else 0) | (DmaFlags.WRITABLE if writable else 0)
+        request = DmaMap(DmaMap.FORM.size, flags, offset, address, size)
+        self._command(Command.DMA_MAP, request.encode(), fds=() if fd is None else (fd,))
+
+    def dma_unmap(self, address: int, size: int) -> None:
+        """Take memory back that was mapped with this very range."""
+        request = DmaUnmap(DmaUnmap.FORM.size, 0, address, size)
+        self._command(Command.DMA_UNMAP, request.encode())
+
+    def dma_unmap_all(self) -> None:
+        """Take all memory back."""
+        request = DmaUnmap(DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)
+        self._command(Command.DMA_UNMAP, request.encode())
+
+    def region_read(self, region: int, offset: int, count: int) -> bytes:
+        """`count` bytes at `offset` of a region."""
+        request = RegionAccess(offset, region, count)
+        reply = self._decode(RegionData, self._command(Command.REGION_READ, request.encode()))
+        if len(reply.data) != count:
+            raise self._broken(errno.EPROTO, f"{len(reply.data)} bytes came for {count}")
+        return reply.data
+
+    def region_write(self, region: int, offset: int, data: bytes, *, posted: bool = False) -> None:
+        """Write `data` at `offset` of a region; `posted` writes have no reply and no error."""
+        request = RegionData(offset, region, bytes(data))
+        if posted:
+            self._send(Command.REGION_WRITE, request.encode(), no_reply=True)
+        else:
+            self._decode(RegionAccess, self._command(Command.REGION_WRITE, request.encode()))
+
+    def region_write_multi(
+        self, writes: Sequence[tuple[int, int, bytes]], *, posted: bool = False
+    ) -> None:
+        """Several writes of at most 8 bytes in one message, each (region, offset, data)."""
+        request = RegionWriteMulti(
+            tuple(RegionData(offset, region, data) for region, offset, data in writes)
+        )
+        if posted:
+            self._send(Command.REGION_WRITE_MULTI, request.encode(), no_reply=True)
+        else:
+            payload = self._command(Command.REGION_WRITE_MULTI, request.encode())
+            self._decode(RegionWriteMultiReply, payload)
+
+    def set_irqs(self, index: int, start: int, fds: Sequence[int | None]) -> None:
+        """Enable interrupts of the kind `index` from `start` on, each with its eventfd or with none.
+
+        Goes out in messages of as many eventfds as the server takes, none of which mixes interrupts
+        that have one with others.
+        """
+        for is_eventfd, run in itertools.groupby(fds, lambda fd: fd is not None):
+            vectors = list(run)
+            for at in range(0, len(vectors), self._max_msg_fds):
+                chunk = vectors[at : at + self._max_msg_fds]
+                self._set_irqs(
+                    IrqSetFlags.DATA_EVENTFD | IrqSetFlags.ACTION_TRIGGER,
+                    index,
+                    start,
+                    len(chunk),
+                    [fd for fd in chunk if fd is not None] if is_eventfd else [],
+                )
+                start += len(chunk)
+
+    def disable_irqs(self, index: int) -> None:
+        """Disable all interrupts of the kind `index`."""
+        self._set_irqs(IrqSetFlags.DATA_NONE | IrqSetFlags.ACTION_TRIGGER, index, 0, 0, [])
+
+    def _set_irqs(
+        self, flags: IrqSetFlags, index: int, start: int, count: int, fds: Sequence[int]
+    ) -> None:
+        request = SetIrqs(SetIrqs.SIZE, flags, index, start, count)
+        self._command(Command.DEVICE_SET_IRQS, request.encode(), fds=fds)
+
+    def device_reset(self) -> None:
+        """Reset the device."""
+        self._command(Command.DEVICE_RESET, b"")
+
+    def _command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
+        """Send a command and return the payload of its reply."""
+        message_id = self._send(command, payload, fds)
+        deadline = time.monotonic() + self._timeout
+        try:
+            header = Header.decode(self._receive(HEADER.size, deadline))
+            reply = self._receive(header.size - HEADER.size, deadline)
+        except ProtocolError as error:
+            raise self._broken(errno.EPROTO, str(error)) from None
+        if not header.is_reply or (header.message_id, header.command) != (message_id, command):
+            raise self._broken(errno.EPROTO, f"what came is no reply to {command.name}")
+        if header.is_error:
+            number = header.error or errno.EIO
+            raise VfioUserError(number, f"{command.name} failed: {os.strerror(number)}")
+        return reply
+
+    def _send(
+        self,
+        command: Command,
+        payload: bytes,
+        fds: Sequence[int] = (),
+        *,
+        no_reply: bool = False,
+    ) -> int:
+        """Send a whole message; its ID."""
+        sock = self._connected()
+        message_id = next(self._ids)
+        message = encode_command(message_id, command, payload, no_reply=no_reply)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            sock.settimeout(self._timeout)
+            sent = sock.sendmsg([message], ancillary, socket.MSG_NOSIGNAL)
+            if sent < len(message):
+                sock.sendall(memoryview(message)[sent:], socket.MSG_NOSIGNAL)
+        except TimeoutError:
+            raise self._broken(errno.ETIMEDOUT, "the server does not read") from None
+        except (BrokenPipeError, ConnectionError) as error:
+            raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
+        return message_id
+
+    def _receive(self, size: int, deadline: float) -> bytes:
+        sock = self._connected()
+        data = bytearray()
+        while len(data) < size:
+            remaining = deadline - time.monotonic()
+            try:
+                if remaining <= 0:
+                    raise TimeoutError
+                sock.settimeout(remaining)
+                piece = sock.recv(size - len(data))
+            except TimeoutError:
+                raise self._broken(
+                    errno.ETIMEDOUT, f"no reply within {self._timeout} seconds"
+                ) from None
+            except ConnectionError as error:
+                raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
+            if not piece:
+                raise self._broken(errno.ECONNRESET, "the server closed the connection")
+            data += piece
+        return bytes(data)
+
+    def _decode(self, kind: type[_Decoded], payload: bytes) -> _Decoded:
+        try:
+            return kind.decode(payload)
+        except ProtocolError as error:
+            raise self._broken(errno.EPROTO, str(error)) from None
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            raise VfioUserError(errno.ENOTCONN, f"not connected to {self.path}")
+        return self._socket
+
+    def _broken(self, number: int, reason: str) -> VfioUserError:
+        """The stream has no meaning any more."""
+        self.close()
+        return VfioUserError(number, reason)
+
+
+class SealedMemory:
+    """`size` bytes that can be shared: a memfd that cannot change its size any more, mapped here."""
+
+    def __init__(self, size: int) -> None:
+        self.fd = os.memfd_create("vfio-user memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.fd, size)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            self._mapped = mmap.mmap(self.fd, size)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.size = size
+        self.view = memoryview(self._mapped)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; the bytes go with the last view of them."""
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        self.view.release()
+        try:
+            self._mapped.close()
+        except BufferError:
+            pass  # Somebody holds a slice of the view: garbage collection unmaps behind the last.

@@ -1,0 +1,237 @@
+"""The server's end of a client's socket: whole messages in, whole replies out, never waiting.
+
+Reading takes as many messages as are queued with one system call. File descriptors travel with the
+first byte of a message. The kernel ends a read behind the data that descriptors came with
+(unix(7), "Ancillary messages"), so those of one read belong to the last message that begins in it;
+and a read that completes a message begun earlier takes not a byte more than that message, so every
+read begins where a message may. Descriptors that arrive inside a message are refused. A client that
+sends several messages and their descriptors in one sendmsg(2) gets them counted to the last one,
+which then has too many: that harms nobody but itself.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pyvfio_user.protocol import HEADER, TYPE_MASK, Header, MessageType, ProtocolError
+
+MAX_MSG_FDS = 8
+"""File descriptors in one message; QEMU refuses a server that wants more than 16."""
+READ_SIZE = 1 << 16
+"""Bytes asked for at a time where no message has been begun."""
+
+_FD_SIZE = array.array("i").itemsize
+_ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_MSG_FDS * _FD_SIZE)
+
+
+class Disconnected(Exception):
+    """The client is gone."""
+
+
+class Message(NamedTuple):
+    """A command from the client. `payload` is valid until the next one is received.
+
+    The descriptors in `fds` are the receiver's, who closes them.
+    """
+
+    message_id: int
+    command: int
+    flags: int
+    payload: memoryview
+    fds: list[int]
+
+
+_NO_FDS: list[int] = []
+
+
+class Connection:
+    """One connected, non-blocking stream socket, which it owns.
+
+    `max_message` is the size of the longest message that is read, header included; `max_queued` how
+    many bytes of replies may wait for a client that does not read them.
+    """
+
+    def __init__(self, sock: socket.socket, *, max_message: int, max_queued: int) -> None:
+        self._socket = sock
+        self._max_message = max_message
+        self._max_queued = max_queued
+        self._buffer = memoryview(bytearray(max(max_message, READ_SIZE)))
+        self._batch = [self._buffer[:READ_SIZE]]
+        self._start = 0
+        self._end = 0
+        self._fds = _NO_FDS
+        self._fds_end = 0
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_size = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket, and the descriptors that nobody has taken."""
+        close_all(self._fds)
+        self._fds = _NO_FDS
+        self._socket.close()
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a whole message has been read and `receive` will return it at once."""
+        size = self._next_size()
+        return size is not None and self._end - self._start >= size
+
+    def receive(self) -> Message | None:
+        """The next command, or None while there is no whole one.
+
+        Reads from the socket at most once. Raises ProtocolError for what cannot be the beginning of
+        a message, after which the stream has no meaning any more, and Disconnected.
+        """
+        # Every register access passes here: the header is taken apart in place, not as a Header.
+        start = self._start
+        if self._end - start < HEADER.size and not self._fill():
+            return None
+        start = self._start
+        if self._end - start < HEADER.size:
+            return None
+        message_id, command, size, flags, _ = HEADER.unpack_from(self._buffer, start)
+        if not HEADER.size <= size <= self._max_message or flags & TYPE_MASK:
+            self._refuse(start)
+        end = start + size
+        if end > self._end:
+            if not self._fill():
+                return None
+            start = self._start
+            end = start + size
+            if end > self._end:
+                return None
+        self._start = end
+        fds = _NO_FDS
+        if self._fds and end >= self._fds_end:
+            fds, self._fds = self._fds, _NO_FDS
+        return Message(message_id, command, flags, self._buffer[start + HEADER.size : end], fds)
+
+    def send(self, message: bytes) -> None:
+        """Send a whole message, now or as the client makes room for it.
+
+        It goes out with one system call, because some clients cannot take a header in pieces.
+        Raises ProtocolError for a client that has left too many replies unread, and Disconnected.
+        """
+        sent = 0 if self._unsent else self._send(message)
+        if sent < len(message):
+            self._unsent.append(memoryview(message)[sent:])
+            self._unsent_size += len(message) - sent
+            if self._unsent_size > self._max_queued:
+                raise ProtocolError(
+                    f"the client has left {self._unsent_size} bytes of replies unread"
+                )
+
+    def wants_write(self) -> bool:
+        """Whether replies wait for room in the socket."""
+        return bool(self._unsent)
+
+    def flush(self) -> bool:
+        """Send what waits, as far as there is room; whether anything went. Raises Disconnected."""
+        progress = False
+        while self._unsent:
+            message = self._unsent[0]
+            sent = self._send(message)
+            if not sent:
+                break
+            progress = True
+            self._unsent_size -= sent
+            if sent == len(message):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = message[sent:]
+        return progress
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """How many bytes the socket has taken."""
+        try:
+            return self._socket.send(data, socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise Disconnected(f"the client cannot be written to: {error.strerror}") from None
+
+    def _next_size(self) -> int | None:
+        """The size of the message that the buffer begins with, once its header is there."""
+        if self._end - self._start < HEADER.size:
+            return None
+        return int(HEADER.unpack_from(self._buffer, self._start)[2])
+
+    def _fill(self) -> bool:
+        """Read once, in to the end of a message begun or else of many; whether anything came."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            into, begun = self._batch, False
+        else:
+            self._move_to_front()
+            wanted = self._next_size() or HEADER.size
+            into, begun = [self._buffer[self._end : wanted]], True
+        try:
+            count, ancillary, flags, _ = self._socket.recvmsg_into(
+                into, _ANCILLARY_SIZE, socket.MSG_CMSG_CLOEXEC
+            )
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            raise Disconnected(f"the client cannot be read from: {error.strerror}") from None
+        self._end += count
+        if ancillary or flags & socket.MSG_CTRUNC:
+            self._take_fds(_descriptors(ancillary), flags, begun=begun)
+        if not count:
+            raise Disconnected(
+                "the client closed the connection"
+                + (f" {self._end} bytes into a message" if self._end else "")
+            )
+        return True
+
+    def _take_fds(self, fds: list[int], flags: int, *, begun: bool) -> None:
+        """Keep the descriptors of a read for the message that they belong to."""
+        self._fds = fds or _NO_FDS
+        self._fds_end = self._end
+        if flags & socket.MSG_CTRUNC:
+            raise ProtocolError(
+                f"a message came with more than {MAX_MSG_FDS} file descriptors, or with more than"
+                " this process may open"
+            )
+        if begun and fds:
+            raise ProtocolError("file descriptors came in the middle of a message")
+
+    def _move_to_front(self) -> None:
+        """Move what has been read of a message to where the whole of it has room."""
+        start = self._start
+        if start:
+            rest = bytes(self._buffer[start : self._end])
+            self._buffer[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+            self._fds_end -= start
+
+    def _refuse(self, start: int) -> None:
+        """Say what is wrong with a header."""
+        header = Header.decode(self._buffer[start : start + HEADER.size])
+        if header.flags & TYPE_MASK != MessageType.COMMAND:
+            raise ProtocolError("the client replied to a message that it was not sent")
+        raise ProtocolError(
+            f"a message of {header.size} bytes is longer than {self._max_message}, the longest"
+        )
+
+
+def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    """The file descriptors in ancillary data."""
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % _FD_SIZE])
+    return list(fds)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close file descriptors."""
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,76 @@
+"""What a device is to the server: its regions, its interrupts, and what it is told.
+
+A device knows no sockets and no messages. It answers accesses to its regions, uses the client's
+memory through an `AddressSpace`, and interrupts through `InterruptLines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from pyvfio_user.irqs import InterruptLines, Irq
+from pyvfio_user.memory import AddressSpace
+
+__all__ = ["Device", "InterruptLines", "Irq", "Region"]
+
+
+class Region(NamedTuple):
+    """`size` bytes that a client reads and writes; for PCI a BAR, the ROM or the config space."""
+
+    size: int
+    readable: bool = True
+    writable: bool = True
+
+
+class Device(Protocol):
+    """What the server asks of a device; every callback runs inside `Server.step`.
+
+    Nothing is called before `attached` nor after `detached`. A callback that raises OSError makes
+    the reply an error with its errno (and EIO where it has none); any other exception is the
+    device's own mistake and leaves `Server.step`. No callback may block: while it runs, the client
+    waits, and a virtual machine with it.
+    """
+
+    @property
+    def regions(self) -> Mapping[int, Region]:
+        """Regions by index (`PciRegion` for a PCI device); what is missing has no bytes."""
+
+    @property
+    def irqs(self) -> Mapping[int, Irq]:
+        """Kinds of interrupt by index (`PciIrq` for a PCI device)."""
+
+    @property
+    def pci(self) -> bool:
+        """Whether the indexes above are those of a PCI device."""
+
+    def attached(self, memory: AddressSpace, lines: InterruptLines) -> None:
+        """A client is there, with this memory and these interrupt lines until `detached`."""
+
+    def detached(self) -> None:
+        """The client is gone: its memory is unmapped already and its eventfds are closed.
+
+        Drop every view of its memory here; the device's own state is the device's to keep.
+        """
+
+    def region_read(self, region: int, offset: int, count: int) -> bytes:
+        """The `count` bytes, at least one, at `offset`; they lie inside a readable region."""
+
+    def region_write(self, region: int, offset: int, data: bytes) -> None:
+        """Take `data`, at least one byte, at `offset`; it lies inside a writable region."""
+
+    def reset(self) -> None:
+        """Reset the device, as DEVICE_RESET asks; memory and interrupt lines stay."""
+
+    def memory_changed(self) -> None:
+        """The client has mapped or unmapped memory and waits for the reply.
+
+        Drop the views of what is no longer mapped before returning: the client may give that
+        memory to something else once it has the reply.
+        """
+
+    def irqs_changed(self, index: int) -> None:
+        """The client has enabled, disabled or unmasked interrupts of the kind `index`.
+
+        What the device holds back for want of an eventfd may go out now.
+        """

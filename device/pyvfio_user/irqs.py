@@ -1,0 +1,186 @@
+"""Interrupt lines: how the device interrupts its client, one eventfd for each.
+
+A client enables an interrupt in steps: first without a way to signal it, then with an eventfd.
+`trigger` says whether anybody could be told, so that a device which must not lose an interrupt
+keeps it until `irqs_changed`.
+
+Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "VFIO_USER_DEVICE_SET_IRQS".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyvfio_user.protocol import IrqFlags, IrqSetFlags, SetIrqs
+
+_EVENTFD_LINK = "anon_inode:[eventfd]"
+"""What /proc calls an eventfd."""
+
+
+@dataclass(frozen=True)
+class Irq:
+    """A kind of interrupt: how many there are of it, and what a client may do with them."""
+
+    count: int
+    flags: IrqFlags = IrqFlags.EVENTFD
+
+
+class _Line:
+    """One interrupt that the client has enabled, with its eventfd or without one."""
+
+    __slots__ = ("_eventfd", "_poll")
+
+    def __init__(self, eventfd: int | None) -> None:
+        self._eventfd = eventfd
+        self._poll = select.poll()
+        if eventfd is not None:
+            self._poll.register(eventfd, select.POLLOUT)
+
+    def signal(self) -> bool:
+        """Add one to the eventfd; False when there is none.
+
+        A client can fill its eventfd's counter, and a write to a full one blocks; the 0.3 µs of a
+        look before it keep the device's loop from that. A full counter has been signalled.
+        """
+        if self._eventfd is None:
+            return False
+        if self._poll.poll(0):
+            os.eventfd_write(self._eventfd, 1)
+        return True
+
+    def close(self) -> None:
+        if self._eventfd is not None:
+            os.close(self._eventfd)
+            self._eventfd = None
+
+
+class InterruptLines:
+    """The interrupts of one client, by kind (index) and number (vector)."""
+
+    def __init__(self, irqs: Mapping[int, Irq]) -> None:
+        self._irqs = irqs
+        self._lines: dict[int, dict[int, _Line]] = {index: {} for index in irqs}
+        self._masked: dict[int, set[int]] = {index: set() for index in irqs}
+        self._automasked = {i for i, irq in irqs.items() if irq.flags & IrqFlags.AUTOMASKED}
+
+    def trigger(self, index: int, vector: int) -> bool:
+        """Interrupt the client; False when it cannot hear: not enabled, no eventfd, masked.
+
+        Raises KeyError for a kind of interrupt that the device does not have.
+        """
+        line = self._lines[index].get(vector)
+        if line is None or vector in self._masked[index]:
+            return False
+        if not line.signal():
+            return False
+        if index in self._automasked:
+            self._masked[index].add(vector)
+        return True
+
+    def enabled(self, index: int, vector: int) -> bool:
+        """Whether the client has enabled this interrupt, be it without an eventfd yet."""
+        return vector in self._lines[index]
+
+    def masked(self, index: int, vector: int) -> bool:
+        """Whether the client, or an automasked interrupt itself, holds this one back."""
+        return vector in self._masked[index]
+
+    def set(self, request: SetIrqs, eventfds: Sequence[int]) -> None:
+        """Do what a DEVICE_SET_IRQS asks.
+
+        `eventfds` stay the caller's: what is kept is duplicated. Raises OSError, with EINVAL for
+        what the device does not have or the specification does not allow, and changes nothing then.
+        """
+        irq = self._irqs.get(request.index)
+        if irq is None or request.end > irq.count:
+            raise _invalid(
+                f"the device has no interrupts {request.start} to {request.end} of kind"
+                f" {request.index}"
+            )
+        if request.flags & IrqSetFlags.DATA_EVENTFD:
+            self._set_eventfds(request, irq, eventfds)
+            return
+        if eventfds:
+            raise _invalid("eventfds came with a DEVICE_SET_IRQS that has no use for them")
+        if request.flags & IrqSetFlags.DATA_NONE:
+            chosen = list(range(request.start, request.end))
+        else:
+            chosen = [request.start + i for i, wanted in enumerate(request.data) if wanted]
+        if request.flags & IrqSetFlags.ACTION_TRIGGER:
+            self._trigger_or_disable(request, chosen)
+        else:
+            self._mask_or_unmask(request, irq, chosen)
+
+    def close(self) -> None:
+        """Close every eventfd; nothing can be triggered from now on."""
+        for index in self._lines:
+            self._disable(index)
+
+    def _set_eventfds(self, request: SetIrqs, irq: Irq, eventfds: Sequence[int]) -> None:
+        """Give interrupts their eventfds; without any, enable them with none."""
+        if not request.flags & IrqSetFlags.ACTION_TRIGGER:
+            raise _invalid("an eventfd can only be signalled by a trigger, not by a mask")
+        if not irq.flags & IrqFlags.EVENTFD:
+            raise _invalid(f"interrupts of kind {request.index} cannot signal an eventfd")
+        if not request.count:
+            raise _invalid("a DEVICE_SET_IRQS with eventfds names no interrupt")
+        if len(eventfds) not in (0, request.count):
+            raise _invalid(f"{len(eventfds)} eventfds came for {request.count} interrupts")
+        lines = [_Line(fd) for fd in _duplicated(eventfds)] or [
+            _Line(None) for _ in range(request.count)
+        ]
+        for vector, line in enumerate(lines, request.start):
+            self._replace(request.index, vector, line)
+
+    def _trigger_or_disable(self, request: SetIrqs, chosen: Sequence[int]) -> None:
+        if request.count:
+            for vector in chosen:
+                self.trigger(request.index, vector)
+        elif request.start or not request.flags & IrqSetFlags.DATA_NONE:
+            raise _invalid("a DEVICE_SET_IRQS names no interrupt")
+        else:
+            self._disable(request.index)
+
+    def _mask_or_unmask(self, request: SetIrqs, irq: Irq, chosen: Sequence[int]) -> None:
+        if not irq.flags & IrqFlags.MASKABLE:
+            raise _invalid(f"interrupts of kind {request.index} cannot be masked")
+        if request.flags & IrqSetFlags.ACTION_MASK:
+            self._masked[request.index].update(chosen)
+        else:
+            self._masked[request.index].difference_update(chosen)
+
+    def _replace(self, index: int, vector: int, line: _Line) -> None:
+        before = self._lines[index].get(vector)
+        self._lines[index][vector] = line
+        if before is not None:
+            before.close()
+
+    def _disable(self, index: int) -> None:
+        for line in self._lines[index].values():
+            line.close()
+        self._lines[index].clear()
+        self._masked[index].clear()
+
+
+def _duplicated(eventfds: Sequence[int]) -> list[int]:
+    """Descriptors of our own for `eventfds`, or OSError and none."""
+    for fd in eventfds:
+        if os.readlink(f"/proc/self/fd/{fd}") != _EVENTFD_LINK:
+            raise _invalid("a descriptor that came for an interrupt is not an eventfd")
+    mine: list[int] = []
+    try:
+        for fd in eventfds:
+            mine.append(os.dup(fd))
+    except OSError:
+        for fd in mine:
+            os.close(fd)
+        raise
+    return mine
+
+
+def _invalid(reason: str) -> OSError:
+    return OSError(errno.EINVAL, reason)

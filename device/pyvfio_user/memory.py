@@ -1,0 +1,216 @@
+"""The client's memory, as the device may use it: one table of mappings, and views into them.
+
+A file that backs memory is mapped once and whole, however many windows into it a client opens and
+closes, because virtual machines unmap and map their memory in pieces while they boot. What a device
+gets are memoryviews. It drops them when it is told that memory has changed; the pages themselves
+are given back by garbage collection after the last view, never under one, so that no order of
+messages can make a view dangle.
+
+A file must be sealed against shrinking (memfd_create(2), F_SEAL_SHRINK): a client that cut an
+unsealed one short would kill this process with SIGBUS at its next access.
+
+Source: `docs/interop/vfio-user.rst` in QEMU's sources, sections "VFIO_USER_DMA_MAP" and
+"VFIO_USER_DMA_UNMAP".
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import mmap
+import os
+from bisect import bisect_right, insort
+from operator import attrgetter
+from typing import NamedTuple
+
+ADDRESS_LIMIT = 1 << 64
+MAX_MAPPINGS = 65535
+"""Windows at a time: the specification's default for `max_dma_maps`."""
+MAX_FILES = 64
+"""Files at a time; each takes a descriptor of this process for as long as it is mapped."""
+
+_generations = itertools.count(1)
+
+
+class AccessFault(OSError):
+    """`size` bytes at `address` of the client's memory cannot be used (EFAULT)."""
+
+    def __init__(self, address: int, size: int, reason: str) -> None:
+        super().__init__(errno.EFAULT, f"{size} bytes at {address:#x}: {reason}")
+        self.address = address
+        self.size = size
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+_FileId = tuple[int, int]
+"""A file's st_dev and st_ino."""
+
+
+class _Mapping(NamedTuple):
+    """One window: the bytes for reading and for writing, each None where that is refused."""
+
+    start: int
+    end: int
+    source: memoryview | None
+    target: memoryview | None
+    file: _FileId | None
+
+
+_start = attrgetter("start")
+_NOWHERE = _Mapping(0, 0, None, None, None)
+
+
+class AddressSpace:
+    """The DMA addresses that one client has mapped. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._mappings: list[_Mapping] = []
+        self._files: dict[_FileId, memoryview] = {}
+        self._last = _NOWHERE
+        self.generation = next(_generations)
+        """Changes with every map and unmap, and is never the same for two clients."""
+
+    def map(
+        self,
+        address: int,
+        size: int,
+        *,
+        fd: int | None,
+        offset: int,
+        readable: bool,
+        writable: bool,
+    ) -> None:
+        """Open a window of `size` bytes at `address` onto the file `fd` from `offset` on.
+
+        The descriptor stays the caller's. Without one the window exists, and every access to it is
+        refused, as it is to what is not `readable` or `writable`. Raises OSError: EEXIST where the
+        window overlaps another one, ENOSPC for too many windows or files, EINVAL for a range that wraps or
+        leaves the file and for a file that is not sealed against shrinking, EACCES or EPERM where
+        the file may not be mapped so. Nothing has changed then.
+        """
+        if size <= 0 or min(address, offset) < 0 or address + size > ADDRESS_LIMIT:
+            raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
+        at = bisect_right(self._mappings, address, key=_start)
+        if (at and self._mappings[at - 1].end > address) or (
+            at < len(self._mappings) and self._mappings[at].start < address + size
+        ):
+            raise OSError(
+                errno.EEXIST, f"some of the {size} bytes at {address:#x} are mapped already"
+            )
+        if len(self._mappings) >= MAX_MAPPINGS:
+            raise OSError(errno.ENOSPC, f"{MAX_MAPPINGS} windows are mapped already")
+        source = target = file = None
+        if fd is not None:
+            file, content = self._file(fd, offset + size, writable=writable)
+            window = content[offset : offset + size]
+            source = window.toreadonly() if readable else None
+            target = window if writable else None
+        mapping = _Mapping(address, address + size, source, target, file)
+        insort(self._mappings, mapping, key=_start)
+        self.generation = next(_generations)
+
+    def unmap(self, address: int, size: int) -> None:
+        """Close a window. Raises OSError with ENOENT where none has exactly this range."""
+        at = bisect_right(self._mappings, address, key=_start) - 1
+        if at < 0 or self._mappings[at][:2] != (address, address + size):
+            raise OSError(errno.ENOENT, f"no window has exactly the {size} bytes at {address:#x}")
+        del self._mappings[at]
+        self._last = _NOWHERE
+        self.generation = next(_generations)
+
+    def unmap_all(self) -> None:
+        """Close every window, and forget the files behind them."""
+        self._mappings.clear()
+        self._files.clear()
+        self._last = _NOWHERE
+        self.generation = next(_generations)
+
+    def view(self, address: int, size: int, *, write: bool) -> memoryview:
+        """The `size` bytes at `address`, all in one window; read-only unless for `write`.
+
+        Raises AccessFault where they are not one window's, or may not be used so.
+        """
+        mapping = self._last
+        if not mapping.start <= address < mapping.end:
+            mapping = self._last = self._find(address, size)
+        content = mapping.target if write else mapping.source
+        if content is None:
+            raise AccessFault(
+                address, size, f"this memory may not be {'written' if write else 'read'}"
+            )
+        begin = address - mapping.start
+        if size <= 0 or address + size > mapping.end:
+            reason = "they cross the end of a mapping" if size > 0 else "this is no size"
+            raise AccessFault(address, size, reason)
+        return content[begin : begin + size]
+
+    def views(self, address: int, size: int, *, write: bool) -> list[memoryview]:
+        """The `size` bytes at `address` in order, split where adjacent windows meet.
+
+        Raises AccessFault where some are not mapped, or may not be used so.
+        """
+        end = address + size
+        if size <= 0:
+            raise AccessFault(address, size, "this is no size")
+        pieces: list[memoryview] = []
+        while address < end:
+            mapping = self._find(address, end - address)
+            piece = min(end, mapping.end) - address
+            pieces.append(self.view(address, piece, write=write))
+            address += piece
+        return pieces
+
+    def _find(self, address: int, size: int) -> _Mapping:
+        at = bisect_right(self._mappings, address, key=_start) - 1
+        if at < 0 or address >= self._mappings[at].end:
+            raise AccessFault(address, size, "nothing is mapped there")
+        return self._mappings[at]
+
+    def _file(self, fd: int, end: int, *, writable: bool) -> tuple[_FileId, memoryview]:
+        """The whole of a file that has at least `end` bytes; OSError where it may not be used."""
+        # In this order: a size is only worth knowing once it cannot shrink.
+        _require_sealed(fd)
+        status = os.fstat(fd)
+        if end > status.st_size:
+            raise OSError(
+                errno.EINVAL,
+                f"the window ends at {end:#x} of its file, which has {status.st_size} bytes",
+            )
+        file = (status.st_dev, status.st_ino)
+        content = self._files.get(file)
+        if content is None:
+            self._make_room()
+        if content is None or len(content) < end or (writable and content.readonly):
+            content = self._files[file] = _mapped(fd, status.st_size, writable=writable)
+        return file, content
+
+    def _make_room(self) -> None:
+        """Forget the files that no window shows, where one more would be too many."""
+        if len(self._files) >= MAX_FILES:
+            used = {mapping.file for mapping in self._mappings}
+            self._files = {file: view for file, view in self._files.items() if file in used}
+        if len(self._files) >= MAX_FILES:
+            raise OSError(errno.ENOSPC, f"the memory of {MAX_FILES} files is mapped already")
+
+
+def _require_sealed(fd: int) -> None:
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise OSError(errno.EINVAL, "memory must come as a memfd that is sealed against shrinking")
+
+
+def _mapped(fd: int, size: int, *, writable: bool) -> memoryview:
+    """The whole file, writable if it can be; where it must be and cannot, OSError."""
+    try:
+        return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
+    except PermissionError:
+        if writable:
+            raise
+        return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))

@@ -1,0 +1,60 @@
+"""`python -m potash_firmware.apu --fds NAMES --config JSON`: what the board starts as its APU.
+
+The descriptors that it is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media
+of namespace N and `arenaN` for the memory of accelerator N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+
+from potash_firmware.apu.config import Config, ConfigError, parse_descriptors
+from potash_firmware.apu.pool import Pool
+from potash_firmware.apu.service import Service
+from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
+
+
+def run(descriptors: dict[str, int], config: Config) -> None:
+    """Serve until the RPU is gone. Raises ConfigError, MailboxError."""
+    wanted = ["mailbox", "state", "transfer"]
+    wanted += [f"media{item.nsid}" for item in config.namespaces]
+    wanted += [f"arena{item.id}" for item in config.accelerators]
+    missing = [name for name in wanted if name not in descriptors]
+    if missing:
+        raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
+    for_workers = {
+        name: fd for name, fd in descriptors.items() if name.startswith(("media", "arena"))
+    }
+    arenas = {item.id: (descriptors[f"arena{item.id}"], item.plan) for item in config.accelerators}
+    pool = Pool(config, for_workers)
+    with (
+        ApuPort.adopt(descriptors["mailbox"]) as port,
+        SharedBuffers.adopt(descriptors["transfer"], descriptors["state"], arenas) as buffers,
+    ):
+        try:
+            Service(config, port, buffers, pool).run()
+        finally:
+            pool.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="potash_firmware.apu", description=__doc__)
+    parser.add_argument("--fds", required=True, help="NAME=FD,…")
+    parser.add_argument("--config", required=True, help="JSON")
+    arguments = parser.parse_args()
+    logging.basicConfig(format="apu: %(message)s", level=logging.WARNING)
+    # An interrupt at the terminal is for whoever started the board; the mailbox's end is for us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run(parse_descriptors(arguments.fds), Config.from_json(arguments.config))
+    except (ConfigError, MailboxError) as error:
+        print(f"apu: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

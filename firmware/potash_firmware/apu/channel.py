@@ -1,0 +1,111 @@
+"""What the service and a worker say to each other: one JSON object a datagram.
+
+A worker runs what a host sent, so what it says is believed no further than a message's form: the
+service treats anything else as the worker's end.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from csd_spec.descriptors import LogEntryType
+from potash_firmware.apu.model import ByteRange
+
+MAX_MESSAGE = 64 * 1024
+
+TEXT_LIMIT = 4096
+"""Characters of a text that a worker sends; the log cuts it further."""
+
+
+class ChannelError(Exception):
+    """A message is malformed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Service to worker, with a memfd that holds the firmware image and then the argument list.
+
+    Lengths in bytes. Without ranges the input is in the buffer already.
+    """
+
+    image_length: int
+    arguments_length: int
+    input_length: int
+    output_length: int
+    instructions: int
+    input_ranges: tuple[ByteRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Worker to service: the next job can come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Worker to service: a line for the log."""
+
+    kind: LogEntryType
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Worker to service: the program returned. `length` bytes of output are its result."""
+
+    value: int
+    length: int
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Faulted:
+    """Worker to service: the program was stopped, or could not be started."""
+
+    kind: LogEntryType
+    text: str
+
+
+FromWorker = Ready | Line | Returned | Faulted
+
+_FROM_WORKER: dict[str, type[FromWorker]] = {
+    kind.__name__: kind for kind in (Ready, Line, Returned, Faulted)
+}
+
+
+def encode(message: Run | FromWorker) -> bytes:
+    return json.dumps([type(message).__name__, asdict(message)]).encode()
+
+
+def decode_run(data: bytes) -> Run:
+    """What the service sent to a worker."""
+    _, fields = json.loads(data)
+    ranges = tuple(ByteRange(*item) for item in fields.pop("input_ranges"))
+    return Run(**fields, input_ranges=ranges)
+
+
+def decode(data: bytes) -> FromWorker:
+    """What a worker sent. Raises ChannelError."""
+    try:
+        name, fields = json.loads(data)
+        message = _FROM_WORKER[name](**fields)
+        _check(message)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
+    if isinstance(message, (Line, Faulted)):
+        return type(message)(LogEntryType(message.kind), message.text)
+    return message
+
+
+def _check(message: FromWorker) -> None:
+    match message:
+        case Returned(value=int(value), length=int(length), instructions=int(instructions)):
+            if min(length, instructions) < 0 or not 0 <= value < 1 << 64:
+                raise ValueError("a number is out of range")
+        case Line(kind=int(kind), text=str()) | Faulted(kind=int(kind), text=str()):
+            LogEntryType(kind)
+        case Ready():
+            pass
+        case _:
+            raise TypeError("a field has the wrong type")

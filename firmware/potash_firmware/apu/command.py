@@ -1,0 +1,90 @@
+"""What a command is to the APU, and what its handler may answer.
+
+A handler returns an `Answer` or `Later`, or raises NvmeError; it never replies itself, so that no
+command goes unanswered. It checks everything before it changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from csd_spec.status import VendorStatus
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.apu.config import Config
+from potash_firmware.apu.jobs import Jobs
+from potash_firmware.apu.model import Accelerator, Subsystem
+from potash_firmware.mailbox.messages import Request
+from potash_firmware.mailbox.shared import SharedBuffers
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the handlers work on."""
+
+    config: Config
+    subsystem: Subsystem
+    jobs: Jobs
+    buffers: SharedBuffers
+
+    def accelerator(self, identifier: int) -> Accelerator:
+        """Raises NvmeError when there is none such."""
+        try:
+            return self.subsystem.accelerators[identifier]
+        except KeyError:
+            detail = f"there is no accelerator {identifier}"
+            raise NvmeError(VendorStatus.INVALID_ACCELERATOR, detail=detail) from None
+
+    def accelerator_at_rest(self, identifier: int) -> Accelerator:
+        """One whose buffers no job has. Raises NvmeError."""
+        accelerator = self.accelerator(identifier)
+        if accelerator.busy:
+            detail = f"accelerator {identifier} runs a job"
+            raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, dnr=False, detail=detail)
+        return accelerator
+
+    def data(self, request: Request) -> memoryview:
+        """What the host sent with a command."""
+        if not request.length:
+            return memoryview(b"")
+        return self.buffers.slot(request.slot)[: request.length]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The command succeeds: `data` for the host, `result` for completion dword 0."""
+
+    data: bytes | memoryview = b""
+    result: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The command succeeds as soon as none of these accelerators is busy; `then` comes first."""
+
+    until: tuple[Accelerator, ...]
+    then: Callable[[], None] = lambda: None
+
+
+Result = Answer | Later
+Handler = Callable[[Context, Request], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One command; `always` when the subsystem need not be enabled for it."""
+
+    opcode: int
+    handler: Handler
+    always: bool = False
+
+
+Table = dict[int, Row]
+
+
+def table(*rows: Row) -> Table:
+    """Rows by opcode. Raises ValueError when two have the same."""
+    by_opcode = {row.opcode: row for row in rows}
+    if len(by_opcode) != len(rows):
+        raise ValueError("two commands have one opcode")
+    return by_opcode

@@ -1,0 +1,96 @@
+"""Firmware as it comes from the host: in one piece or several, verified when it is whole.
+
+An object file says itself how long it is, so a piece that leaves it incomplete is kept until the
+next one comes. Nothing that is installed changes before its replacement is whole and verified.
+
+Alkali CSD platform documentation, section 4.3.2 (Send Firmware, Read Firmware).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from csd_spec.descriptors import LogEntryType
+from csd_spec.status import VendorStatus
+from nvme_spec.status import NvmeError, Status
+from potash_firmware import bpf
+from potash_firmware.apu.config import Limits
+from potash_firmware.apu.model import Accelerator, Subsystem
+
+PIECE_MINIMUM = 64 * 1024
+"""A shorter piece that leaves the firmware incomplete is a broken file, not a part of one: every
+host moves at least this much with one command."""
+
+ELF_MAGIC = b"\x7fELF"
+_SECTION_TABLE = struct.Struct("<Q8x6xHH")
+_SECTION_TABLE_AT = 0x28
+"""In the ELF64 header: the table's offset, then the size and the number of its entries."""
+
+
+def installed(accelerator: Accelerator, identifier: int) -> bytes:
+    """The image of a firmware. Raises NvmeError when there is none such."""
+    try:
+        return accelerator.firmware[identifier]
+    except KeyError:
+        detail = f"accelerator {accelerator.config.id} has no firmware {identifier}"
+        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail=detail) from None
+
+
+def receive(
+    subsystem: Subsystem,
+    accelerator: Accelerator,
+    limits: Limits,
+    identifier: int,
+    offset: int,
+    piece: bytes,
+) -> None:
+    """Take in a piece of firmware at byte `offset`; install the firmware when it is whole.
+
+    Raises NvmeError, having kept what was installed.
+    """
+    if identifier >= limits.firmware_slots:
+        detail = f"firmware IDs are 0 to {limits.firmware_slots - 1}, not {identifier}"
+        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail=detail)
+    before = accelerator.staged.get(identifier, b"") if offset else b""
+    if offset != len(before):
+        detail = f"the piece begins at byte {offset}, but {len(before)} bytes have come"
+        raise NvmeError(Status.INVALID_FIELD, detail=detail)
+    image = bytes(before) + piece
+    accelerator.staged.pop(identifier, None)
+    _require_room(subsystem, accelerator, limits, identifier, len(image))
+    if len(image) < _stated_size(image) <= limits.firmware_size and len(piece) >= PIECE_MINIMUM:
+        accelerator.staged[identifier] = bytearray(image)
+        return
+    try:
+        bpf.load_program(image)
+    except bpf.ProgramError as error:
+        _refuse(accelerator, f"firmware {identifier} was refused: {error}")
+    accelerator.firmware[identifier] = image
+
+
+def _stated_size(image: bytes) -> int:
+    """Where an object file says that its section table ends, which is where compilers put it."""
+    if not image.startswith(ELF_MAGIC) or len(image) < _SECTION_TABLE_AT + _SECTION_TABLE.size:
+        return 0
+    at, entry_size, entries = _SECTION_TABLE.unpack_from(image, _SECTION_TABLE_AT)
+    return int(at + entry_size * entries)
+
+
+def _require_room(
+    subsystem: Subsystem, accelerator: Accelerator, limits: Limits, identifier: int, size: int
+) -> None:
+    if size > limits.firmware_size:
+        _refuse(accelerator, f"the firmware has more than {limits.firmware_size} bytes")
+    others = sum(
+        len(image)
+        for item in subsystem.accelerators.values()
+        for key, image in item.firmware.items()
+        if (item, key) != (accelerator, identifier)
+    )
+    if others + size > limits.firmware_total:
+        _refuse(accelerator, f"all firmware together has {limits.firmware_total} bytes at most")
+
+
+def _refuse(accelerator: Accelerator, reason: str) -> None:
+    accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, reason)
+    raise NvmeError(VendorStatus.FIRMWARE_REFUSED, detail=reason)

@@ -1,0 +1,322 @@
+"""Jobs on their way through the accelerators: from Start to the status that a host sees.
+
+The one place that fires the events of a job's life and does what follows from them. A job's output
+goes to its blocks before its status becomes done, and a buffer that the RPU still writes from is
+not given to the next job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, groupby
+
+from csd_spec.descriptors import LogEntryType
+from csd_spec.opcodes import LOG_PAGE
+from potash_firmware.apu import channel, ranges
+from potash_firmware.apu.channel import ChannelError, Faulted, FromWorker, Line, Ready, Returned
+from potash_firmware.apu.config import Config
+from potash_firmware.apu.lifecycle import DYING, Event, State, after
+from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
+from potash_firmware.apu.pool import NurseryLost, Pool, Worker
+from potash_firmware.mailbox.messages import MAX_RANGES, JobEnded, ToRpu, WriteBack, WriteBackDone
+
+log = logging.getLogger(__name__)
+
+MESSAGES_AT_ONCE = 64
+"""Of one worker in one pass, so that one that talks without end holds up nobody."""
+
+TAG_LIMIT = 1 << 32
+
+Monotonic = Callable[[], float]
+
+
+@dataclass(slots=True)
+class _Job:
+    """What the service keeps of a job that is under way."""
+
+    run: channel.Run
+    image: bytes
+    arguments: bytes
+    deadline: float
+    handed_over: bool = False
+    write_backs: set[int] = field(default_factory=set)
+    write_error: int = 0
+
+
+class Jobs:
+    """Runs the jobs of all accelerators with the workers of `pool`; `send` goes to the RPU."""
+
+    def __init__(
+        self,
+        config: Config,
+        accelerators: Mapping[int, Accelerator],
+        pool: Pool,
+        send: Callable[[ToRpu], None],
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._accelerators = accelerators
+        self._namespaces = {item.nsid: item for item in config.namespaces}
+        self._pool = pool
+        self._send = send
+        self._monotonic = monotonic
+        self._jobs: dict[int, _Job] = {}
+        self._workers: dict[int, Worker] = {}
+        self._tags = count(1)
+        self._writing: dict[int, int] = {}
+        """Write-backs that the RPU has not answered, to the accelerator whose arena they read."""
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Workers to listen to."""
+        return [worker for worker in self._workers.values() if not worker.silent]
+
+    def deadline(self) -> float | None:
+        """Seconds until `expire` has something to do; None when nothing has a limit."""
+        running = [
+            job.deadline
+            for key, job in self._jobs.items()
+            if self._accelerators[key].state is State.RUNNING
+        ]
+        return max(0.0, min(running) - self._monotonic()) if running else None
+
+    def prepare(self) -> None:
+        """Have a worker ready for every accelerator."""
+        for accelerator in self._accelerators:
+            if accelerator not in self._workers:
+                self._workers[accelerator] = self._pool.spawn(accelerator)
+
+    def start(self, accelerator: Accelerator, image: bytes, arguments: bytes) -> None:
+        """Begin a job with the accelerator's buffers. Raises OutOfSequence while it is busy."""
+        self._fire(accelerator, Event.START)
+        limits = self._config.limits
+        run = channel.Run(
+            len(image),
+            len(arguments),
+            accelerator.input_length,
+            accelerator.output_capacity,
+            limits.instructions,
+            accelerator.buffers.input_ranges,
+        )
+        accelerator.outcome = Outcome()
+        accelerator.log.add(
+            LogEntryType.JOB_STARTED,
+            f"firmware {accelerator.active}, {run.input_length} bytes of input, "
+            f"{run.output_length} bytes of room for output",
+        )
+        job = _Job(run, image, arguments, self._monotonic() + limits.seconds)
+        self._jobs[accelerator.config.id] = job
+        self._hand_over(accelerator)
+
+    def stop(self, accelerator: Accelerator) -> None:
+        """Stop the job, if there is one; it has stopped when the accelerator is not busy."""
+        self._interrupt(accelerator, Event.STOP)
+
+    def reset(self, accelerator: Accelerator) -> None:
+        """As `stop`, and forget how it went."""
+        self._interrupt(accelerator, Event.RESET)
+
+    def expire(self) -> None:
+        """Stop the jobs that have taken too long."""
+        now = self._monotonic()
+        for key, job in list(self._jobs.items()):
+            accelerator = self._accelerators[key]
+            if accelerator.state is State.RUNNING and job.deadline <= now:
+                accelerator.log.add(
+                    LogEntryType.LIMIT_EXCEEDED,
+                    f"the job took more than {self._config.limits.seconds:g} s",
+                )
+                self._interrupt(accelerator, Event.EXPIRED)
+
+    def listen(self, worker: Worker) -> None:
+        """Take in what a worker has said."""
+        accelerator = self._accelerators[worker.accelerator]
+        try:
+            for message in worker.messages(MESSAGES_AT_ONCE):
+                self._heard(accelerator, worker, message)
+        except ChannelError as error:
+            log.warning("%s", error)
+            self._pool.kill(worker)
+        if worker.silent and not self._pool.running:
+            self._buried(worker, "the process that workers are made by is gone")
+
+    def reap(self) -> None:
+        """Take in which workers are gone."""
+        try:
+            for gone in self._pool.exits():
+                for worker in list(self._workers.values()):
+                    if worker.serial == gone.serial:
+                        self._last_words(worker)
+                        self._buried(worker, _cause(gone.code))
+        except NurseryLost:
+            log.warning("the nursery is gone")
+            for worker in list(self._workers.values()):
+                if worker.silent:
+                    self._buried(worker, "the process that workers are made by is gone")
+
+    def written(self, done: WriteBackDone) -> None:
+        """The RPU has written (or not) what a job produced."""
+        key = self._writing.pop(done.tag, None)
+        if key is None:
+            log.warning("an answer to a write-back that was never asked for: %s", done)
+            return
+        accelerator = self._accelerators[key]
+        job = self._jobs.get(key)
+        if job is not None and done.tag in job.write_backs:
+            job.write_backs.remove(done.tag)
+            job.write_error = job.write_error or done.error
+            if not job.write_backs and accelerator.state is State.WRITING:
+                self._write_ended(accelerator, job.write_error)
+        self._hand_over(accelerator)
+
+    def close(self) -> None:
+        """Release the channels; the pool ends the processes."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def _fire(self, accelerator: Accelerator, event: Event) -> State:
+        """Bring the accelerator into the state that follows. Raises OutOfSequence."""
+        accelerator.state = after(accelerator.state, event)
+        if not accelerator.busy:
+            self._jobs.pop(accelerator.config.id, None)
+        return accelerator.state
+
+    def _hand_over(self, accelerator: Accelerator) -> None:
+        """Give the job to its worker as soon as its buffers are nobody else's."""
+        key = accelerator.config.id
+        job = self._jobs.get(key)
+        if accelerator.state is not State.RUNNING or job is None or job.handed_over:
+            return
+        if key in self._writing.values():
+            return
+        worker = self._workers.get(key)
+        if worker is not None and worker.doomed:
+            return
+        if worker is None:
+            worker = self._workers[key] = self._pool.spawn(key)
+        job.handed_over = True
+        contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
+        with os.fdopen(contents, "wb") as file:
+            file.write(job.image)
+            file.write(job.arguments)
+            file.flush()
+            os.lseek(contents, 0, os.SEEK_SET)
+            worker.run(job.run, contents)
+
+    def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
+        before = accelerator.state
+        if self._fire(accelerator, event) in DYING and before not in DYING:
+            worker = self._workers.get(accelerator.config.id)
+            if worker is None:
+                self._lost(accelerator, "")
+            elif not worker.doomed:
+                self._pool.kill(worker)
+
+    def _heard(self, accelerator: Accelerator, worker: Worker, message: FromWorker) -> None:
+        match message:
+            case Ready():
+                worker.ready = True
+            case Line(kind, text):
+                accelerator.log.add(kind, text)
+            case Returned() if accelerator.state is State.RUNNING:
+                self._returned(accelerator, message)
+            case Faulted(kind, text) if accelerator.state is State.RUNNING:
+                accelerator.log.add(kind, text)
+                self._fire(accelerator, Event.FAULTED)
+                self._ended(accelerator)
+            case _:
+                raise ChannelError(f"a worker that runs no job sent {message}")
+
+    def _returned(self, accelerator: Accelerator, outcome: Returned) -> None:
+        key = accelerator.config.id
+        job = self._jobs[key]
+        if outcome.length > job.run.output_length:
+            raise ChannelError(f"a worker claims {outcome.length} bytes of output")
+        accelerator.outcome = Outcome(job.run.input_length, outcome.length, outcome.value)
+        accelerator.log.add(
+            LogEntryType.JOB_FINISHED,
+            f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "
+            f"{outcome.length} bytes of output",
+        )
+        self._fire(accelerator, Event.RETURNED)
+        source = accelerator.config.plan.output_offset
+        parts = ranges.first_bytes(
+            accelerator.buffers.output_ranges, outcome.length, self._namespaces
+        )
+        for nsid, pieces in _portions(parts):
+            tag = next(self._tags) % TAG_LIMIT
+            job.write_backs.add(tag)
+            self._writing[tag] = key
+            self._send(WriteBack(tag, key, nsid, source, pieces))
+            source += sum(length for _, length in pieces)
+        if not job.write_backs:
+            self._write_ended(accelerator, 0)
+
+    def _write_ended(self, accelerator: Accelerator, error: int) -> None:
+        if error:
+            accelerator.log.add(
+                LogEntryType.INVALID_OUTPUT_BUFFER,
+                f"the output could not be written to its blocks: {os.strerror(error)}",
+            )
+        self._fire(accelerator, Event.WRITE_FAILED if error else Event.WRITTEN)
+        self._ended(accelerator)
+
+    def _ended(self, accelerator: Accelerator) -> None:
+        self._send(JobEnded(accelerator.config.id, LOG_PAGE))
+
+    def _last_words(self, worker: Worker) -> None:
+        """What a worker said before it went: it may have finished its job."""
+        while not worker.silent:
+            self.listen(worker)
+
+    def _buried(self, worker: Worker, why: str) -> None:
+        """A worker is gone for certain."""
+        worker.close()
+        key = worker.accelerator
+        if self._workers.get(key) is not worker:
+            return
+        del self._workers[key]
+        accelerator = self._accelerators[key]
+        job = self._jobs.get(key)
+        if accelerator.state is not State.RUNNING or (job is not None and job.handed_over):
+            self._lost(accelerator, why)
+        if worker.ready and self._pool.running:
+            self._workers[key] = self._pool.spawn(key)
+        self._hand_over(accelerator)
+
+    def _lost(self, accelerator: Accelerator, why: str) -> None:
+        before = accelerator.state
+        now = self._fire(accelerator, Event.WORKER_LOST)
+        if before is State.RUNNING:
+            accelerator.log.add(LogEntryType.PROCESS_LOST, f"the job's process was lost: {why}")
+        if now is State.STOPPED and before is State.STOPPING:
+            accelerator.log.add(LogEntryType.JOB_FINISHED, "stopped by the host")
+        if now is State.FAILED and before is not State.FAILED:
+            self._ended(accelerator)
+
+
+def _portions(parts: Sequence[ByteRange]) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Namespace and ranges of each write-back: one namespace, and no more than a message holds."""
+    for nsid, group in groupby(parts, key=lambda part: part.nsid):
+        pieces = [(part.first, part.length) for part in group]
+        for first in range(0, len(pieces), MAX_RANGES):
+            yield nsid, tuple(pieces[first : first + MAX_RANGES])
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"it exited with status {code}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

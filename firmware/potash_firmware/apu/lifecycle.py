@@ -1,0 +1,122 @@
+"""The life of a job, as a table: state, event, next state.
+
+A missing row is an event that cannot be: for what a host asks (start) it is a Command Sequence
+Error, for anything else a mistake of the firmware. Nothing in here does anything.
+
+Alkali CSD platform documentation, section 4.3.1 (Get Accelerator Status) and 4.3.2 (Basic
+Accelerator Control); the states between are this firmware's.
+"""
+
+from enum import Enum, auto
+
+from csd_spec.status import StatusId
+
+
+class State(Enum):
+    """What an accelerator is doing."""
+
+    IDLE = auto()
+    RUNNING = auto()
+    """The job has been handed to the worker, or waits for one."""
+    WRITING = auto()
+    """The program has returned; its output goes to its blocks."""
+    STOPPING = auto()
+    EXPIRING = auto()
+    RESETTING = auto()
+    """In these three the worker has been killed, and is not known to be gone yet."""
+    DONE = auto()
+    FAILED = auto()
+    STOPPED = auto()
+
+
+class Event(Enum):
+    """What happens to a job."""
+
+    START = auto()
+    STOP = auto()
+    RESET = auto()
+    RETURNED = auto()
+    FAULTED = auto()
+    EXPIRED = auto()
+    WORKER_LOST = auto()
+    WRITTEN = auto()
+    WRITE_FAILED = auto()
+
+
+class OutOfSequence(Exception):
+    """The event cannot happen in this state."""
+
+
+def _at_rest(state: State) -> dict[Event, State]:
+    return {
+        Event.START: State.RUNNING,
+        Event.STOP: state,
+        Event.RESET: State.IDLE,
+        Event.WORKER_LOST: state,
+    }
+
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.IDLE: _at_rest(State.IDLE),
+    State.DONE: _at_rest(State.DONE),
+    State.FAILED: _at_rest(State.FAILED),
+    State.STOPPED: _at_rest(State.STOPPED),
+    State.RUNNING: {
+        Event.RETURNED: State.WRITING,
+        Event.FAULTED: State.FAILED,
+        Event.WORKER_LOST: State.FAILED,
+        Event.STOP: State.STOPPING,
+        Event.EXPIRED: State.EXPIRING,
+        Event.RESET: State.RESETTING,
+    },
+    State.WRITING: {
+        Event.WRITTEN: State.DONE,
+        Event.WRITE_FAILED: State.FAILED,
+        Event.STOP: State.WRITING,  # nothing left to stop: whoever asks waits for the end
+        Event.RESET: State.IDLE,
+        Event.WORKER_LOST: State.WRITING,
+    },
+    State.STOPPING: {
+        Event.WORKER_LOST: State.STOPPED,
+        Event.STOP: State.STOPPING,
+        Event.RESET: State.RESETTING,
+    },
+    State.EXPIRING: {
+        Event.WORKER_LOST: State.FAILED,
+        Event.STOP: State.EXPIRING,
+        Event.RESET: State.RESETTING,
+    },
+    State.RESETTING: {
+        Event.WORKER_LOST: State.IDLE,
+        Event.STOP: State.RESETTING,
+        Event.RESET: State.RESETTING,
+    },
+}
+
+STATUS: dict[State, StatusId] = {
+    State.IDLE: StatusId.IDLE,
+    State.RUNNING: StatusId.RUNNING,
+    State.WRITING: StatusId.RUNNING,
+    State.STOPPING: StatusId.RUNNING,
+    State.EXPIRING: StatusId.RUNNING,
+    State.RESETTING: StatusId.RUNNING,
+    State.DONE: StatusId.DONE,
+    State.FAILED: StatusId.FAILED,
+    State.STOPPED: StatusId.STOPPED,
+}
+"""What a host is told."""
+
+DYING = frozenset({State.STOPPING, State.EXPIRING, State.RESETTING})
+
+
+def is_busy(state: State) -> bool:
+    """Whether a job has the accelerator and its buffers."""
+    return STATUS[state] is StatusId.RUNNING
+
+
+def after(state: State, event: Event) -> State:
+    """The state that follows. Raises OutOfSequence."""
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise OutOfSequence(f"{event.name} cannot happen while {state.name}") from None

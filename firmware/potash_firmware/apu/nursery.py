@@ -1,0 +1,138 @@
+"""The process that workers are born from, and that sees them die.
+
+It imports once what every worker needs, and forks a worker when the service asks for one: that
+takes milliseconds where a fresh interpreter takes a second. It is the workers' parent, so it alone
+can kill and reap them without ever hitting another process. It runs no program itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from potash_firmware.apu.config import Config, parse_descriptors
+from potash_firmware.apu.orders import MAX_ORDER, Exited, Kill, Spawn, decode, encode
+from potash_firmware.apu.process import die_with_parent
+
+log = logging.getLogger(__name__)
+
+Serve = Callable[[socket.socket, int], None]
+"""What a worker does with its end of its channel, for the accelerator with this identifier."""
+
+
+class Child(NamedTuple):
+    serial: int
+    pid: int
+    pidfd: int
+
+
+class Nursery:
+    """Owns `control` and the worker processes."""
+
+    def __init__(self, control: socket.socket, serve: Serve) -> None:
+        self._control = control
+        self._serve = serve
+        self._children: dict[int, Child] = {}
+
+    def run(self) -> None:
+        """Serve until the service is gone; the kernel then ends the workers with this process."""
+        with selectors.DefaultSelector() as self._selector:
+            self._selector.register(self._control, selectors.EVENT_READ)
+            while True:
+                for key, _ in self._selector.select():
+                    if isinstance(key.data, Child):
+                        self._reap(key.data)
+                    elif not self._order():
+                        return
+
+    def _order(self) -> bool:
+        """Follow one order; False when there will be none any more."""
+        data, fds, _, _ = socket.recv_fds(self._control, MAX_ORDER, 1)
+        if not data:
+            return False
+        match decode(data):
+            case Spawn(serial, accelerator):
+                self._spawn(serial, accelerator, fds[0])
+            case Kill(serial):
+                child = self._children.get(serial)
+                if child is not None:
+                    os.kill(child.pid, signal.SIGKILL)
+        return True
+
+    def _spawn(self, serial: int, accelerator: int, fd: int) -> None:
+        nursery = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(nursery, accelerator, fd)
+        os.close(fd)
+        child = Child(serial, pid, os.pidfd_open(pid))
+        self._children[serial] = child
+        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+
+    def _become_worker(self, nursery: int, accelerator: int, fd: int) -> None:
+        """Never returns: what is below on the stack belongs to the nursery."""
+        code = 1
+        try:
+            die_with_parent(nursery)
+            self._control.close()
+            self._selector.close()
+            for child in self._children.values():
+                os.close(child.pidfd)
+            with socket.socket(fileno=fd) as channel:
+                self._serve(channel, accelerator)
+            code = 0
+        except Exception:
+            log.exception("a worker of accelerator %d met a mistake of the firmware", accelerator)
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self, child: Child) -> None:
+        _, status = os.waitpid(child.pid, 0)
+        del self._children[child.serial]
+        self._selector.unregister(child.pidfd)
+        os.close(child.pidfd)
+        self._control.send(encode(Exited(child.serial, os.waitstatus_to_exitcode(status))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="potash_firmware.apu.nursery")
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--fds", required=True)
+    parser.add_argument("--config", required=True)
+    arguments = parser.parse_args()
+    die_with_parent(arguments.parent)
+    config = Config.from_json(arguments.config)
+    descriptors = parse_descriptors(arguments.fds)
+    serve = _loaded(config, descriptors)
+    with socket.socket(fileno=arguments.control) as control:
+        Nursery(control, serve).run()
+
+
+def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
+    """Load what every worker needs, once."""
+    # It takes a second, in which this process must not be able to outlive the service already.
+    from potash_firmware.apu import worker
+
+    # What is here now is shared with every worker: the collector must not touch, and so copy, it.
+    gc.collect()
+    gc.freeze()
+    accelerators = {item.id: item for item in config.accelerators}
+
+    def serve(channel: socket.socket, accelerator: int) -> None:
+        worker.serve(channel, accelerators[accelerator], config.vta, descriptors)
+
+    return serve
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The service's side of the nursery: the worker processes, at arm's length.
+
+A worker's death is known from the nursery, which reaps it; when the nursery itself is gone, its
+workers are killed by the kernel, and the end of a worker's channel says that it happened: a process
+loses its memory before its descriptors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from potash_firmware.apu import channel, orders
+from potash_firmware.apu.config import Config, format_descriptors
+
+log = logging.getLogger(__name__)
+
+NURSERY = "potash_firmware.apu.nursery"
+
+
+class NurseryLost(Exception):
+    """The nursery is gone, and with it every worker."""
+
+
+class Worker:
+    """One worker process, from the order to make it until its death is certain."""
+
+    def __init__(self, serial: int, accelerator: int, end: socket.socket) -> None:
+        self.serial = serial
+        self.accelerator = accelerator
+        self.ready = False
+        """It has said so at least once: what it needs can be imported."""
+        self.doomed = False
+        """It has been killed, and what it still says counts for nothing."""
+        self.silent = False
+        """Its end of the channel is closed."""
+        self._socket = end
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def run(self, job: channel.Run, contents: int) -> None:
+        """Hand over a job, with the memfd `contents`. Whether it arrives shows in its death."""
+        try:
+            socket.send_fds(self._socket, [channel.encode(job)], [contents])
+        except OSError as error:
+            log.warning("a job did not reach its worker: %s", error)
+
+    def messages(self, limit: int) -> Iterator[channel.FromWorker]:
+        """What it has said, at most `limit` messages now. Raises ChannelError."""
+        for _ in range(limit):
+            try:
+                data = self._socket.recv(channel.MAX_MESSAGE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.silent = True
+                return
+            if not self.doomed:
+                yield channel.decode(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Pool:
+    """Makes and kills workers through a nursery, which it starts when it needs one."""
+
+    def __init__(self, config: Config, descriptors: dict[str, int]) -> None:
+        self._config = config
+        self._descriptors = descriptors
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._serials = itertools.count(1)
+
+    @property
+    def running(self) -> bool:
+        return self._control is not None
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; -1 when there is no nursery."""
+        return self._control.fileno() if self._control is not None else -1
+
+    def start(self) -> None:
+        """Start a nursery, if there is none."""
+        if self._control is not None:
+            return
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            command = [sys.executable, "-m", NURSERY]
+            command += ["--parent", str(os.getpid()), "--control", str(its.fileno())]
+            command += ["--fds", format_descriptors(self._descriptors)]
+            command += ["--config", self._config.to_json()]
+            passed = (its.fileno(), *self._descriptors.values())
+            self._process = subprocess.Popen(command, pass_fds=passed)
+        mine.setblocking(False)
+        self._control = mine
+
+    def spawn(self, accelerator: int) -> Worker:
+        """Order a worker; jobs can be handed to it at once."""
+        self.start()
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            worker = Worker(next(self._serials), accelerator, mine)
+            self._order(orders.Spawn(worker.serial, accelerator), [its.fileno()])
+        return worker
+
+    def kill(self, worker: Worker) -> None:
+        """Order a worker's end; `exits` or the end of its channel tells when it has come."""
+        worker.doomed = True
+        self._order(orders.Kill(worker.serial), [])
+
+    def exits(self) -> list[orders.Exited]:
+        """Workers that have gone. Raises NurseryLost, once."""
+        gone: list[orders.Exited] = []
+        while self._control is not None:
+            try:
+                data = self._control.recv(orders.MAX_ORDER)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                if gone:
+                    break  # the end will be there again at the next call
+                self.close()
+                raise NurseryLost
+            message = orders.decode(data)
+            if isinstance(message, orders.Exited):
+                gone.append(message)
+        return gone
+
+    def close(self) -> None:
+        """End the nursery, and with it the workers."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _order(self, order: orders.Spawn | orders.Kill, fds: list[int]) -> None:
+        if self._control is None:
+            return
+        try:
+            socket.send_fds(self._control, [orders.encode(order)], fds)
+        except OSError as error:
+            # It is gone (or hangs, which only its death can mend): `exits` will say so.
+            log.warning("the nursery does not take an order: %s", error)
+            if self._process is not None:
+                self._process.send_signal(signal.SIGKILL)

@@ -1,0 +1,57 @@
+"""From what a local storage command counts to bytes of a namespace's media.
+
+Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
+"""
+
+from collections.abc import Mapping
+
+from csd_spec.fields import LocalStorage
+from csd_spec.opcodes import PAGE_SIZE
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.apu.config import NamespaceConfig, RangeBlocks, RangeUnit
+from potash_firmware.apu.model import ByteRange
+
+Namespaces = Mapping[int, NamespaceConfig]
+
+
+def resolve(
+    fields: LocalStorage,
+    nsid: int,
+    namespaces: Namespaces,
+    counting: RangeBlocks,
+) -> ByteRange:
+    """The bytes that a command names; they may reach past the end of the namespace.
+
+    Raises NvmeError: Invalid Namespace or Format, Invalid Field for an empty range, LBA Out of
+    Range for one that starts at or after the end.
+    """
+    namespace = namespaces.get(nsid)
+    if namespace is None:
+        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid}")
+    unit = PAGE_SIZE if counting.unit is RangeUnit.PAGE else namespace.block_size
+    count = fields.pages + 1 if counting.zero_based else fields.pages
+    if count == 0:
+        raise NvmeError(Status.INVALID_FIELD, detail="the range is empty")
+    if fields.start * unit >= namespace.size:
+        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail=f"{fields.start} is past the end")
+    return ByteRange(nsid, fields.start * unit, count * unit)
+
+
+def overhang(item: ByteRange, namespaces: Namespaces) -> int:
+    """Bytes of a range that lie past the end of its namespace."""
+    return max(0, item.first + item.length - namespaces[item.nsid].size)
+
+
+def first_bytes(
+    ranges: tuple[ByteRange, ...], size: int, namespaces: Namespaces
+) -> tuple[ByteRange, ...]:
+    """The parts of `ranges` that hold their first `size` bytes, rounded up to whole blocks."""
+    parts = []
+    for item in ranges:
+        if size <= 0:
+            break
+        block = namespaces[item.nsid].block_size
+        length = min(item.length, -(-size // block) * block)
+        parts.append(item._replace(length=length))
+        size -= length
+    return tuple(parts)

@@ -1,0 +1,200 @@
+"""The APU's loop: it waits for the RPU, the nursery and the workers, and for nothing else.
+
+Every command is answered when it comes, from what is known then; nothing in this process computes
+or waits for storage. What a host has configured is kept in the state area before its command is
+answered, so that a restarted APU goes on from there.
+
+Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from csd_spec.opcodes import LOG_PAGE
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.apu.command import Answer, Context
+from potash_firmware.apu.commands import dispatch
+from potash_firmware.apu.config import Config
+from potash_firmware.apu.jobs import Jobs
+from potash_firmware.apu.model import Accelerator, Subsystem
+from potash_firmware.apu.pool import Pool
+from potash_firmware.apu.state import StateArea
+from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
+from potash_firmware.mailbox.messages import (
+    JobEnded,
+    Reply,
+    Request,
+    Reset,
+    ResetDone,
+    ToApu,
+    WriteBackDone,
+)
+
+log = logging.getLogger(__name__)
+
+REQUESTS_AT_ONCE = 64
+"""Messages taken in one pass."""
+
+
+class Source(Protocol):
+    """Something that can be waited for."""
+
+    def fileno(self) -> int: ...
+
+
+class Waiting(NamedTuple):
+    """What happens when none of these accelerators is busy any more."""
+
+    until: tuple[Accelerator, ...]
+    then: Callable[[], None]
+
+
+class Service:
+    """The accelerator subsystem behind `port`. What it is given stays its owner's to close."""
+
+    def __init__(self, config: Config, port: ApuPort, buffers: SharedBuffers, pool: Pool) -> None:
+        self._port = port
+        self._buffers = buffers
+        self._pool = pool
+        self._subsystem = Subsystem.create(config, time.time)
+        self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send)
+        self._context = Context(config, self._subsystem, self._jobs, buffers)
+        self._state = StateArea(buffers.state.view)
+        self._saved: tuple[bytes, ...] = ()
+        self._waiting: list[Waiting] = []
+
+    def run(self) -> None:
+        """Serve until the RPU is gone."""
+        self._restore()
+        self._jobs.prepare()
+        try:
+            while not self._port.closed:
+                self.step()
+        finally:
+            self._jobs.close()
+
+    def step(self) -> None:
+        """Wait for something to happen, and do what follows from it."""
+        for source in self._wait():
+            if source is self._port:
+                self._serve_port()
+            elif source is self._pool:
+                self._jobs.reap()
+        for worker in self._jobs.workers:
+            self._jobs.listen(worker)
+        self._jobs.expire()
+        self._answer_waiting()
+        # A job that has ended must not run again when this process is restarted.
+        self._keep()
+
+    def _wait(self) -> list[Source]:
+        """Sources that have something. Few of them, and they change: `poll` needs no upkeep."""
+        with selectors.PollSelector() as selector:
+            writing = selectors.EVENT_WRITE if self._port.wants_write() else 0
+            selector.register(self._port, selectors.EVENT_READ | writing, self._port)
+            if self._pool.running:
+                selector.register(self._pool, selectors.EVENT_READ, self._pool)
+            for worker in self._jobs.workers:
+                selector.register(worker, selectors.EVENT_READ, worker)
+            return [key.data for key, _ in selector.select(self._jobs.deadline())]
+
+    def _serve_port(self) -> None:
+        self._port.flush()
+        for _ in range(REQUESTS_AT_ONCE):
+            try:
+                message = self._port.receive()
+            except MailboxError as error:
+                log.warning("%s", error)
+                continue
+            if message is None:
+                return
+            self._handle(message)
+
+    def _handle(self, message: ToApu) -> None:
+        match message:
+            case Request():
+                self._request(message)
+            case WriteBackDone():
+                self._jobs.written(message)
+            case Reset(tag):
+                self._reset(tag)
+
+    def _request(self, request: Request) -> None:
+        try:
+            result = dispatch(self._context, request)
+        except NvmeError as error:
+            log.info("command %#x: %s", request.opcode, error)
+            self._port.send(Reply(request.tag, error.status, error.dnr))
+            return
+        except Exception:
+            log.exception("command %#x met a mistake of the firmware", request.opcode)
+            self._port.send(Reply(request.tag, Status.INTERNAL_ERROR))
+            return
+        self._keep()
+        if isinstance(result, Answer):
+            self._answer(request, result)
+            return
+        later = result
+
+        def succeed() -> None:
+            later.then()
+            self._keep()
+            self._answer(request, Answer())
+
+        self._when_at_rest(later.until, succeed)
+
+    def _answer(self, request: Request, answer: Answer) -> None:
+        """Succeed: the host gets all the bytes that it asked for, zeroes behind what there is."""
+        length = min(len(answer.data), request.length)
+        if length:
+            slot = self._buffers.slot(request.slot)
+            slot[:length] = answer.data[:length]
+            slot[length : request.length] = bytes(request.length - length)
+            length = request.length
+        self._port.send(Reply(request.tag, Status.SUCCESS, result=answer.result, length=length))
+
+    def _reset(self, tag: int) -> None:
+        """A controller reset: every job is stopped, and all is as after power-on."""
+        accelerators = tuple(self._subsystem.accelerators.values())
+        for accelerator in accelerators:
+            self._jobs.reset(accelerator)
+
+        def done() -> None:
+            self._subsystem.blank()
+            self._keep()
+            self._port.send(ResetDone(tag))
+
+        self._when_at_rest(accelerators, done)
+
+    def _when_at_rest(self, until: tuple[Accelerator, ...], then: Callable[[], None]) -> None:
+        self._waiting.append(Waiting(until, then))
+        self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
+        """Go on with what has waited for accelerators that are at rest now."""
+        ready = [item for item in self._waiting if not any(a.busy for a in item.until)]
+        for item in ready:
+            self._waiting.remove(item)
+            item.then()
+
+    def _keep(self) -> None:
+        """Have the state area hold what is to survive this process."""
+        pieces = self._subsystem.save()
+        if pieces != self._saved:
+            self._state.store(b"".join(pieces))
+            self._saved = pieces
+
+    def _restore(self) -> None:
+        """Go on from what the state area holds."""
+        data = self._state.load()
+        if data is None:
+            return
+        self._subsystem.restore(data)
+        for accelerator in self._subsystem.interrupted:
+            self._port.send(JobEnded(accelerator, LOG_PAGE))
+        self._keep()

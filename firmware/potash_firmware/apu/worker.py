@@ -1,0 +1,137 @@
+"""A worker: the process in which one accelerator's programs run, one after the other.
+
+It reads its input from the media itself and leaves its output in the arena; it never writes media.
+It may be killed, or crash, at any moment: nothing outside it depends on its getting to an end.
+
+Alkali CSD platform documentation, section 3.4 (APU Software).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from csd_spec.descriptors import LogEntryType
+from csd_spec.program import Context
+from potash_firmware import bpf
+from potash_firmware.apu import channel
+from potash_firmware.apu.channel import Faulted, FromWorker, Line, Ready, Returned, Run
+from potash_firmware.apu.config import AcceleratorConfig
+from potash_firmware.apu.models import Models
+from potash_firmware.mailbox.shared import SharedMemory
+
+FAULTS: dict[bpf.FaultKind, LogEntryType] = {
+    bpf.FaultKind.OUT_OF_BOUNDS: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.READ_ONLY: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.UNALIGNED: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.INSTRUCTION_LIMIT: LogEntryType.LIMIT_EXCEEDED,
+    bpf.FaultKind.CALL_DEPTH: LogEntryType.LIMIT_EXCEEDED,
+}
+"""How the log calls a fault; ACCELERATOR_ERROR what is not here."""
+
+
+class InputError(Exception):
+    """The input cannot be read from the media."""
+
+
+def serve(
+    end: socket.socket,
+    config: AcceleratorConfig,
+    vta: Mapping[str, int],
+    descriptors: Mapping[str, int],
+) -> None:
+    """Run the jobs that come through `end`, until nobody is at its other side."""
+    arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
+    worker = _Worker(end, config, arena, Models(vta), descriptors)
+    try:
+        worker.send(Ready())
+        while worker.step():
+            pass
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the service is gone, or wants nothing more from this worker
+
+
+class _Worker:
+    def __init__(
+        self,
+        end: socket.socket,
+        config: AcceleratorConfig,
+        arena: SharedMemory,
+        models: Models,
+        descriptors: Mapping[str, int],
+    ) -> None:
+        self._end = end
+        self._config = config
+        self._arena = arena
+        self._descriptors = descriptors
+        self._services = bpf.Services(self._print, models.infer_apu, models.infer_vta)
+
+    def send(self, message: FromWorker) -> None:
+        self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
+
+    def step(self) -> bool:
+        """Wait for one job and do it; False when there will be none any more."""
+        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_MESSAGE, 1)
+        if not data:
+            return False
+        job = channel.decode_run(data)
+        with os.fdopen(fds[0], "rb") as contents:
+            image = contents.read(job.image_length)
+            arguments = contents.read(job.arguments_length)
+        self.send(self._run(job, image, arguments))
+        return True
+
+    def _run(self, job: Run, image: bytes, arguments: bytes) -> FromWorker:
+        plan = self._config.plan
+        try:
+            program = bpf.load_program(image)
+            self._read_input(job)
+            self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
+            outcome = bpf.run_program(
+                program,
+                self._arena.view,
+                input_size=self._config.input_size,
+                output_size=self._config.output_size,
+                input_length=job.input_length,
+                output_length=job.output_length,
+                services=self._services,
+                context=Context(arguments),
+                instruction_limit=job.instructions,
+            )
+        except bpf.Fault as fault:
+            return _faulted(FAULTS.get(fault.kind, LogEntryType.ACCELERATOR_ERROR), fault)
+        except bpf.ProgramError as error:
+            return _faulted(LogEntryType.ACCELERATOR_ERROR, error)
+        except InputError as error:
+            return _faulted(LogEntryType.INVALID_INPUT_BUFFER, error)
+        length = outcome.output_length
+        return Returned(
+            outcome.return_value,
+            job.output_length if length is None else length,
+            outcome.instructions,
+        )
+
+    def _read_input(self, job: Run) -> None:
+        """Bring the ranges of local storage into the input buffer."""
+        at = self._config.plan.input_offset
+        for item in job.input_ranges:
+            fd = self._descriptors[f"media{item.nsid}"]
+            view = self._arena.view[at : at + item.length]
+            offset = item.first
+            while view:
+                try:
+                    count = os.preadv(fd, [view], offset)
+                except OSError as error:
+                    raise InputError(f"namespace {item.nsid}: {error.strerror}") from None
+                if count == 0:
+                    raise InputError(f"the media of namespace {item.nsid} ends at {offset}")
+                view, offset = view[count:], offset + count
+            at += item.length
+
+    def _print(self, text: str) -> None:
+        self.send(Line(LogEntryType.PROGRAM_OUTPUT, text[: channel.TEXT_LIMIT]))
+
+
+def _faulted(kind: LogEntryType, error: Exception) -> Faulted:
+    return Faulted(kind, str(error)[: channel.TEXT_LIMIT])

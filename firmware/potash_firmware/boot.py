@@ -1,0 +1,225 @@
+"""Booting the firmware on a board: the RPU in this process, the APU in its own.
+
+This is the one place where the whole device is put together: the vfio-user server in front of the
+board, the RPU's service loop, the APU's process and the mailbox between them, all waited for in one
+`select`. An APU that dies is started again; what it was asked fails, and the drive goes on.
+"""
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from potash_device.board import Board, BoardSettings
+from potash_device.media import Media, MediaExecutor
+from potash_firmware.apu.config import (
+    AcceleratorConfig,
+    Config,
+    NamespaceConfig,
+    format_descriptors,
+)
+from potash_firmware.mailbox import SharedBuffers, pair
+from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
+from pyvfio_user.server import Server
+
+log = logging.getLogger(__name__)
+
+MESSAGES_PER_PASS = 64
+"""Messages of the host that are handled before the RPU has its turn."""
+
+RESTART_DELAY = 0.05
+LONGEST_RESTART_DELAY = 5.0
+"""Seconds before an APU that died is started again; doubled while it dies at once."""
+
+STEADY_AFTER = 10.0
+"""Seconds after which an APU counts as started for good."""
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class DeviceSettings:
+    """A whole device."""
+
+    board: BoardSettings = field(default_factory=BoardSettings)
+    rpu: RpuSettings = field(default_factory=RpuSettings)
+    accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
+
+
+class ApuProcess:
+    """The APU's process while there is one; a context manager that leaves none behind."""
+
+    def __init__(self, config: Config, descriptors: Mapping[str, int]) -> None:
+        self._config = config
+        self._descriptors = dict(descriptors)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._may_start_at = 0.0
+        self._delay = RESTART_DELAY
+        self._started_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's identifier; None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def wait_before_start(self) -> float:
+        """Seconds until the next start is allowed."""
+        return max(0.0, self._may_start_at - time.monotonic())
+
+    def start(self, mailbox: int) -> None:
+        """Run the APU with the descriptor `mailbox` as its end. Raises OSError."""
+        named = {"mailbox": mailbox, **self._descriptors}
+        command = [sys.executable, "-m", "potash_firmware.apu"]
+        command += ["--fds", format_descriptors(named), "--config", self._config.to_json()]
+        self._process = subprocess.Popen(
+            command, pass_fds=tuple(named.values()), stdin=subprocess.DEVNULL
+        )
+        self._started_at = time.monotonic()
+
+    def stop(self) -> None:
+        """End the process, and allow the next one only after a while if it was short-lived."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        now = time.monotonic()
+        if now - self._started_at > STEADY_AFTER:
+            self._delay = RESTART_DELAY
+        self._may_start_at = now + self._delay
+        self._delay = min(2 * self._delay, LONGEST_RESTART_DELAY)
+
+
+class Device:
+    """A running device at a socket; a context manager, stepped with `run_once`.
+
+    `media` are the namespaces' blocks by identifier, which stay the caller's. Entering raises
+    OSError where the socket cannot be made.
+    """
+
+    def __init__(
+        self, socket: Path, media: Mapping[int, Media], settings: DeviceSettings | None = None
+    ) -> None:
+        self._socket = socket
+        self._media = media
+        self._settings = settings if settings is not None else DeviceSettings()
+        self._stack = ExitStack()
+        self._busy = True
+
+    def __enter__(self) -> Self:
+        settings = self._settings
+        with ExitStack() as stack:
+            executor = stack.enter_context(MediaExecutor())
+            buffers = stack.enter_context(
+                SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
+            )
+            self.board = Board(settings.board, self._media, executor)
+            self.link = ApuLink(buffers)
+            self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
+            descriptors = buffers.descriptors()
+            descriptors |= {f"media{nsid}": media.fd for nsid, media in self._media.items()}
+            self.apu = stack.enter_context(ApuProcess(self._apu_config(), descriptors))
+            self.server = stack.enter_context(
+                Server(
+                    self._socket,
+                    self.board,
+                    on_disconnect=lambda reason: log.info("the host is gone: %s", reason),
+                )
+            )
+            stack.callback(self.link.disconnect)
+            self._stack = stack.pop_all()
+        self._start_apu()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def run_once(self, timeout: float | None = None, wake: int | None = None) -> None:
+        """Wait for something to do, at most `timeout` seconds, and do it.
+
+        Also returns when the descriptor `wake` becomes readable, which is left to the caller.
+        """
+        self._wait(timeout, wake)
+        self.server.drain(MESSAGES_PER_PASS)
+        if self.link.port is not None and self.link.port.wants_write():
+            self.link.port.flush()
+        self._busy = self.rpu.service()
+        self._keep_apu()
+
+    def _wait(self, timeout: float | None, wake: int | None) -> None:
+        server, port = self.server, self.link.port
+        readable = [server.fileno(), self.board.executor.fileno()]
+        writable = [server.fileno()] if server.wants_write() else []
+        if port is not None and not port.closed:
+            readable.append(port.fileno())
+            if port.wants_write():
+                writable.append(port.fileno())
+        if wake is not None:
+            readable.append(wake)
+        limits = [timeout, self.rpu.timeout]
+        if port is None:
+            limits.append(self.apu.wait_before_start())
+        if self._busy or server.has_message:
+            limits.append(0.0)
+        select.select(
+            readable, writable, (), min((one for one in limits if one is not None), default=None)
+        )
+
+    def _keep_apu(self) -> None:
+        """Take leave of an APU that is gone, and start another one when it is time."""
+        if self.link.lost:
+            log.error("the APU is gone; its jobs have failed, and it is started again")
+            self.apu.stop()
+            self.link.disconnect()
+            self._busy = True
+        if self.link.port is None and self.rpu.apu_may_start and not self.apu.wait_before_start():
+            self._start_apu()
+
+    def _start_apu(self) -> None:
+        rpu_end, apu_end = pair()
+        with apu_end:
+            self.apu.start(apu_end.fileno())
+        self.rpu.apu_started(rpu_end)
+
+    def _apu_config(self) -> Config:
+        settings = self._settings
+        return Config(
+            accelerators=settings.accelerators,
+            namespaces=tuple(
+                NamespaceConfig(one.nsid, self._media[one.nsid].size, one.block_size)
+                for one in settings.rpu.namespaces
+            ),
+            vta=settings.board.vta.to_mapping(),
+        )
+
+
+def run_until_signal(device: Device) -> None:
+    """Run `device` until SIGINT or SIGTERM."""
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        while not select.select([reader], (), (), 0)[0]:
+            device.run_once(wake=reader)
+    finally:
+        signal.set_wakeup_fd(previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)

@@ -1,0 +1,165 @@
+"""The memory of one accelerator as its program sees it: one arena, one bounds check.
+
+    stack | input | output | data | rodata
+
+The regions lie in this order in one contiguous memory, each on a page of its own. A program sees
+them at guest-virtual addresses from `BASE` on, which no run changes, so that a linked program holds
+good wherever the memory lies in the APU. Whatever is outside the arena faults, and so does a write
+to rodata, which for that reason comes last.
+"""
+
+from dataclasses import dataclass
+
+from potash_firmware.bpf.errors import Fault, FaultKind
+
+BASE = 0x1000_0000
+"""Guest-virtual address of the arena's first byte."""
+
+CODE_BASE = 1 << 40
+"""Where the addresses of functions begin: far above every arena, so that no data access hits."""
+
+PAGE = 4096
+
+FRAME_SIZE = 512
+"""Stack bytes of one function."""
+
+MAX_CALL_DEPTH = 8
+"""Functions that can be active at once, the entry included."""
+
+STACK_SIZE = FRAME_SIZE * MAX_CALL_DEPTH
+
+
+def page_aligned(size: int) -> int:
+    """`size` rounded up to whole pages."""
+    return -(-size // PAGE) * PAGE
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the regions in bytes; where they begin follows from them."""
+
+    input_size: int
+    output_size: int
+    stack_size: int = STACK_SIZE
+    data_size: int = 0
+    rodata_size: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = (self.input_size, self.output_size, self.stack_size)
+        if min(*sizes, self.data_size, self.rodata_size) < 0:
+            raise ValueError("a region of an arena cannot have a negative size")
+        if BASE + self.size > CODE_BASE:
+            raise ValueError(f"an arena of {self.size} bytes reaches the addresses of code")
+
+    @property
+    def input_offset(self) -> int:
+        """Where the input begins, in bytes from the arena's start, as the offsets below."""
+        return page_aligned(self.stack_size)
+
+    @property
+    def output_offset(self) -> int:
+        return self.input_offset + page_aligned(self.input_size)
+
+    @property
+    def data_offset(self) -> int:
+        return self.output_offset + page_aligned(self.output_size)
+
+    @property
+    def rodata_offset(self) -> int:
+        return self.data_offset + page_aligned(self.data_size)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole arena."""
+        return self.rodata_offset + self.rodata_size
+
+
+class Arena:
+    """The memory behind the addresses of one program.
+
+    `memory` is writable and at least `layout.size` bytes long; what lies behind that is not part
+    of the arena. Every access raises Fault unless all its bytes are inside.
+    """
+
+    def __init__(self, memory: memoryview, layout: Layout) -> None:
+        if len(memory) < layout.size:
+            raise ValueError(f"an arena of {layout.size} bytes does not fit in {len(memory)}")
+        self.layout = layout
+        self._memory = memory[: layout.size].cast("B")
+
+    @property
+    def stack_top(self) -> int:
+        """The frame pointer of the entry function."""
+        return BASE + self.layout.stack_size
+
+    @property
+    def input(self) -> int:
+        """Address of the input buffer."""
+        return BASE + self.layout.input_offset
+
+    @property
+    def output(self) -> int:
+        """Address of the output buffer."""
+        return BASE + self.layout.output_offset
+
+    @property
+    def data(self) -> int:
+        """Address of the writable data."""
+        return BASE + self.layout.data_offset
+
+    @property
+    def rodata(self) -> int:
+        """Address of the read-only data."""
+        return BASE + self.layout.rodata_offset
+
+    def read(self, address: int, size: int) -> int:
+        """The unsigned little endian value of `size` bytes."""
+        start = self._offset(address, size, write=False)
+        return int.from_bytes(self._memory[start : start + size], "little")
+
+    def write(self, address: int, size: int, value: int) -> None:
+        """Store the low `size` bytes of an unsigned value."""
+        start = self._offset(address, size, write=True)
+        value &= (1 << 8 * size) - 1
+        self._memory[start : start + size] = value.to_bytes(size, "little")
+
+    def bytes_at(self, address: int, size: int, *, write: bool = False) -> memoryview:
+        """A view of `size` bytes; read-only unless it is asked for with `write`."""
+        start = self._offset(address, size, write=write)
+        view = self._memory[start : start + size]
+        return view if write else view.toreadonly()
+
+    def string_at(self, address: int, limit: int) -> bytes:
+        """The NUL-terminated string at `address` without its end, cut after `limit` bytes."""
+        start = self._offset(address, 1, write=False)
+        found = bytes(self._memory[start : start + limit])
+        text, end, _ = found.partition(b"\0")
+        if not end and len(found) < limit:
+            raise Fault(
+                FaultKind.OUT_OF_BOUNDS,
+                None,
+                address,
+                f"the string at 0x{address:x} has no end inside the arena",
+            )
+        return text
+
+    def _offset(self, address: int, size: int, *, write: bool) -> int:
+        """Where in the memory an access begins: the one bounds check there is."""
+        offset = address - BASE
+        if 0 <= offset <= self.layout.size - size:
+            if not write or offset + size <= self.layout.rodata_offset:
+                return offset
+            raise Fault(
+                FaultKind.READ_ONLY,
+                None,
+                address,
+                f"{size} bytes at 0x{address:x} reach into the read-only data",
+            )
+        doing = "written" if write else "read"
+        raise Fault(
+            FaultKind.OUT_OF_BOUNDS,
+            None,
+            address,
+            f"{size} bytes at 0x{address:x} were {doing}, but the arena spans "
+            f"0x{BASE:x} to 0x{BASE + self.layout.size:x}",
+        )

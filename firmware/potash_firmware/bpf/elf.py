@@ -1,0 +1,322 @@
+"""The linker: from an object file, as a C compiler writes it, to a program in memory.
+
+All executable sections become one piece of code; .data, .bss and the like one of writable data;
+.rodata, strings and the like one of read-only data. Calls between functions, and to helpers by
+name, are settled at once. What needs the address of data waits for `link`, because the data's
+place depends on the sizes of the buffers before it.
+
+Source: Linux documentation, "BPF LLVM relocations" (addends are in the relocated place itself).
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from csd_spec.program import Helper
+from potash_firmware.bpf import isa
+from potash_firmware.bpf.arena import BASE, CODE_BASE, PAGE, Layout
+from potash_firmware.bpf.errors import ElfError
+from potash_firmware.bpf.object_file import (
+    Binding,
+    ObjectFile,
+    Relocation,
+    Section,
+    SectionFlag,
+    SectionIndex,
+    SectionType,
+    Symbol,
+    SymbolType,
+)
+
+MAX_CODE = 1 << 20
+MAX_DATA = 1 << 20
+"""Most bytes of code, and of writable and read-only data each."""
+
+ENTRY = "prog"
+"""The function a program begins with, where it has one of this name."""
+
+HELPER_NAMES: Mapping[str, int] = {helper.name.lower(): helper.value for helper in Helper}
+"""The helpers as functions that an object may leave undefined."""
+
+_MASK32 = 0xFFFF_FFFF
+_MASK64 = (1 << 64) - 1
+
+
+class RelocationType(IntEnum):
+    R_BPF_64_64 = 1
+    R_BPF_64_ABS64 = 2
+    R_BPF_64_ABS32 = 3
+    R_BPF_64_32 = 10
+
+
+_RELOCATION_TYPES = frozenset(RelocationType)
+
+
+class Segment(Enum):
+    """The three pieces that a program is put together from."""
+
+    CODE = "code"
+    DATA = "data"
+    RODATA = "rodata"
+
+
+class Fixup(NamedTuple):
+    """A place that waits for an address.
+
+    At byte `offset` of `segment`, as `type` says, goes the address of `target` plus `addend`.
+    """
+
+    segment: Segment
+    offset: int
+    type: RelocationType
+    target: Segment
+    addend: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program with everything settled but where its data lies; `entry` counts instructions."""
+
+    code: bytes
+    entry: int
+    data: bytes
+    rodata: bytes
+    fixups: tuple[Fixup, ...] = ()
+
+
+@dataclass(frozen=True)
+class Image:
+    """A program as it lies in memory under one layout."""
+
+    code: bytes
+    data: bytes
+    rodata: bytes
+
+
+def load(
+    data: bytes, *, entry: str | None = None, helpers: Mapping[str, int] = HELPER_NAMES
+) -> Program:
+    """Link the object file `data`, which may be followed by padding.
+
+    `entry` names the function to begin with: else `prog`, else the first global function.
+    Raises ElfError.
+    """
+    return _Linker(ObjectFile(bytes(data)), helpers).program(entry)
+
+
+def link(program: Program, layout: Layout) -> Image:
+    """Fill in the addresses that the program's data has under `layout`."""
+    pieces = {
+        Segment.CODE: bytearray(program.code),
+        Segment.DATA: bytearray(program.data),
+        Segment.RODATA: bytearray(program.rodata),
+    }
+    addresses = {
+        Segment.CODE: CODE_BASE,
+        Segment.DATA: BASE + layout.data_offset,
+        Segment.RODATA: BASE + layout.rodata_offset,
+    }
+    for fixup in program.fixups:
+        value = addresses[fixup.target] + fixup.addend
+        _put(pieces[fixup.segment], fixup.offset, fixup.type, value)
+    code, data, rodata = map(bytes, pieces.values())
+    return Image(code, data, rodata)
+
+
+# How each type of relocation lies in the place that it relocates: a format for each part of the
+# value, low part first, and where that part is.
+_WORD = struct.Struct("<I")
+_PLACES: Mapping[int, tuple[int, ...]] = {
+    RelocationType.R_BPF_64_64: (4, 12),  # the two imm fields of an LDDW
+    RelocationType.R_BPF_64_ABS64: (0, 4),
+    RelocationType.R_BPF_64_ABS32: (0,),
+}
+
+
+def _get(piece: bytearray, offset: int, kind: int) -> int:
+    """The addend that lies in the relocated place."""
+    words = [_WORD.unpack_from(piece, offset + place)[0] for place in _PLACES[kind]]
+    return sum(word << 32 * index for index, word in enumerate(words))
+
+
+def _put(piece: bytearray, offset: int, kind: int, value: int) -> None:
+    for index, place in enumerate(_PLACES[kind]):
+        _WORD.pack_into(piece, offset + place, value >> 32 * index & _MASK32)
+
+
+def _extent(kind: int) -> int:
+    """How many bytes from the relocated place on a relocation of this type touches."""
+    return 8 if kind == RelocationType.R_BPF_64_32 else _PLACES[kind][-1] + _WORD.size
+
+
+def _update_callx(code: bytearray) -> None:
+    """Put the register of each CALLX where it belongs: LLVM up to 18 had it in the imm field."""
+    for offset in range(0, len(code), isa.INSTRUCTION_SIZE):
+        opcode, registers, field, imm = isa.INSTRUCTION.unpack_from(code, offset)
+        if opcode == isa.CALLX and registers == 0 and 0 < imm <= isa.FRAME_POINTER:
+            isa.INSTRUCTION.pack_into(code, offset, opcode, imm, field, 0)
+
+
+class _Linker:
+    """One object on its way to a program."""
+
+    def __init__(self, source: ObjectFile, helpers: Mapping[str, int]) -> None:
+        self._object = source
+        self._helpers = helpers
+        self._pieces = {segment: bytearray() for segment in Segment}
+        self._placed: dict[int, tuple[Segment, int]] = {}
+        self._fixups: list[Fixup] = []
+
+    def program(self, entry: str | None) -> Program:
+        for section in self._object.sections:
+            if section.in_memory and section.size:
+                self._place(section)
+        for section, relocation in self._object.relocations():
+            if section.number in self._placed:
+                self._relocate(section, relocation)
+        _update_callx(self._pieces[Segment.CODE])
+        code, data, rodata = map(bytes, self._pieces.values())
+        return Program(code, self._entry(entry), data, rodata, tuple(self._fixups))
+
+    def _place(self, section: Section) -> None:
+        """Append a section to its piece of the program."""
+        segment = _segment(section)
+        piece = self._pieces[segment]
+        limit = MAX_CODE if segment is Segment.CODE else MAX_DATA
+        if section.alignment > PAGE:
+            raise ElfError(f"section {section.name!r} wants to be aligned to more than a page")
+        padding = -len(piece) % section.alignment
+        if len(piece) + padding + section.size > limit:
+            raise ElfError(f"the program has more than {limit} bytes of {segment.value}")
+        if segment is Segment.CODE:
+            padding = 0  # instructions need no more than their own size, which they all have
+            if section.size % isa.INSTRUCTION_SIZE:
+                raise ElfError(f"section {section.name!r} ends in the middle of an instruction")
+        piece += bytes(padding)
+        self._placed[section.number] = segment, len(piece)
+        piece += self._object.contents(section)
+
+    def _relocate(self, section: Section, relocation: Relocation) -> None:
+        segment, base = self._placed[section.number]
+        offset, kind, symbol = relocation
+        if kind not in _RELOCATION_TYPES:
+            raise ElfError(f"relocations of type {kind} are not those of a BPF program")
+        if offset + _extent(kind) > section.size:
+            raise ElfError(f"a relocation reaches past the end of section {section.name!r}")
+        in_code = segment is Segment.CODE
+        if in_code != (kind in (RelocationType.R_BPF_64_64, RelocationType.R_BPF_64_32)):
+            raise ElfError(f"section {section.name!r} has a relocation of type {kind}")
+        if in_code and offset % isa.INSTRUCTION_SIZE:
+            raise ElfError(f"a relocation in {section.name!r} is not at an instruction")
+        offset += base
+        if kind == RelocationType.R_BPF_64_32:
+            self._relocate_call(offset, symbol)
+        else:
+            self._relocate_address(segment, offset, RelocationType(kind), symbol)
+
+    def _relocate_call(self, offset: int, symbol: Symbol) -> None:
+        """A call: to a function of the program, or to a helper by name."""
+        code = self._pieces[Segment.CODE]
+        opcode, registers, field, imm = isa.INSTRUCTION.unpack_from(code, offset)
+        if opcode != isa.CALL:
+            raise ElfError(f"the call of {symbol.name!r} is not at a call instruction")
+        if symbol.section == SectionIndex.UNDEF:
+            isa.INSTRUCTION.pack_into(code, offset, opcode, 0, field, self._helper(symbol))
+            return
+        # The addend counts instructions from the one behind the call, so an addend of 0 is -1.
+        start = self._address(symbol, Segment.CODE) + (imm + 1) * isa.INSTRUCTION_SIZE
+        here = offset // isa.INSTRUCTION_SIZE
+        distance = self._function(symbol, start) - here - 1
+        registers = isa.CallKind.LOCAL << 4
+        isa.INSTRUCTION.pack_into(code, offset, opcode, registers, field, distance)
+
+    def _relocate_address(
+        self, segment: Segment, offset: int, kind: RelocationType, symbol: Symbol
+    ) -> None:
+        """A pointer: to data, to a function of the program, or to a helper (its number)."""
+        piece = self._pieces[segment]
+        if segment is Segment.CODE and piece[offset] != isa.LDDW:
+            raise ElfError(f"the address of {symbol.name!r} is not at an LDDW instruction")
+        addend = _get(piece, offset, kind)
+        if symbol.section == SectionIndex.UNDEF:
+            _put(piece, offset, kind, self._helper(symbol))
+            return
+        if symbol.section == SectionIndex.ABS:
+            _put(piece, offset, kind, symbol.value + addend)
+            return
+        target, _ = self._home(symbol)
+        address = self._address(symbol, target) + addend & _MASK64
+        if target is not Segment.CODE:
+            self._fixups.append(Fixup(segment, offset, kind, target, address))
+            return
+        index = self._function(symbol, address)
+        if segment is Segment.CODE:
+            distance = index - offset // isa.INSTRUCTION_SIZE - 1
+            piece[offset + 1] = piece[offset + 1] & 0xF | isa.ImmediateKind.CODE_ADDRESS << 4
+            _put(piece, offset, kind, distance & _MASK32)
+        elif kind == RelocationType.R_BPF_64_ABS64:
+            self._fixups.append(Fixup(segment, offset, kind, target, address))
+        else:
+            raise ElfError(f"the address of function {symbol.name!r} does not fit in 32 bits")
+
+    def _home(self, symbol: Symbol) -> tuple[Segment, int]:
+        """The piece that a symbol is in, and where in it its section begins."""
+        if symbol.section not in self._placed:
+            raise ElfError(f"{_called(symbol)} is not in a section that is part of the program")
+        if symbol.value > self._object.sections[symbol.section].size:
+            raise ElfError(f"{_called(symbol)} is outside its section")
+        return self._placed[symbol.section]
+
+    def _address(self, symbol: Symbol, expected: Segment) -> int:
+        """Where in the piece `expected` a symbol is."""
+        segment, base = self._home(symbol)
+        if segment is not expected:
+            raise ElfError(f"{_called(symbol)} is not {expected.value}")
+        return base + symbol.value
+
+    def _function(self, symbol: Symbol, address: int) -> int:
+        """The index of the instruction at byte `address` of the code."""
+        index, rest = divmod(address, isa.INSTRUCTION_SIZE)
+        if rest or not 0 <= address < len(self._pieces[Segment.CODE]):
+            raise ElfError(f"{_called(symbol)} is not at an instruction")
+        return index
+
+    def _helper(self, symbol: Symbol) -> int:
+        number = self._helpers.get(symbol.name)
+        if number is None:
+            raise ElfError(f"{_called(symbol)} is neither in the object nor a helper")
+        return number
+
+    def _entry(self, name: str | None) -> int:
+        functions = {
+            symbol.name: self._address(symbol, Segment.CODE)
+            for symbol in self._object.symbols
+            if symbol.binding != Binding.LOCAL
+            and symbol.type in (SymbolType.FUNC, SymbolType.NOTYPE)
+            and self._placed.get(symbol.section, (None,))[0] is Segment.CODE
+        }
+        if not functions:
+            raise ElfError("the object has no global function to begin with")
+        if name is not None and name not in functions:
+            raise ElfError(f"the object has no global function {name!r}")
+        first = min(functions.values())
+        address = functions[name] if name is not None else functions.get(ENTRY, first)
+        if address % isa.INSTRUCTION_SIZE or address >= len(self._pieces[Segment.CODE]):
+            raise ElfError("the function to begin with is not at an instruction")
+        return address // isa.INSTRUCTION_SIZE
+
+
+def _segment(section: Section) -> Segment:
+    if section.flags & SectionFlag.COMPRESSED:
+        raise ElfError(f"section {section.name!r} is compressed")
+    if section.type not in (SectionType.PROGBITS, SectionType.NOBITS):
+        raise ElfError(f"section {section.name!r} is of a type that is not loaded")
+    if section.flags & SectionFlag.EXECINSTR:
+        return Segment.CODE
+    return Segment.DATA if section.flags & SectionFlag.WRITE else Segment.RODATA
+
+
+def _called(symbol: Symbol) -> str:
+    return repr(symbol.name) if symbol.name else "an unnamed symbol"

@@ -1,0 +1,54 @@
+"""What can be wrong with a program: refused before it runs, or stopped while it runs."""
+
+from enum import Enum
+
+
+class ProgramError(Exception):
+    """A program that cannot be run at all; its text is one sentence that says why."""
+
+
+class ElfError(ProgramError):
+    """The object file is malformed, or asks the linker for something it does not do."""
+
+
+class VerificationError(ProgramError):
+    """The instruction at index `pc` is not one that the machine would ever run."""
+
+    def __init__(self, pc: int, reason: str) -> None:
+        super().__init__(f"instruction {pc}: {reason}")
+        self.pc = pc
+        self.reason = reason
+
+
+class FaultKind(Enum):
+    """Why a running program was stopped."""
+
+    OUT_OF_BOUNDS = "memory access out of bounds"
+    READ_ONLY = "write to read-only memory"
+    UNALIGNED = "unaligned atomic operation"
+    INSTRUCTION_LIMIT = "instruction limit exceeded"
+    CALL_DEPTH = "call depth exceeded"
+    INVALID_INSTRUCTION = "invalid instruction"
+    OUTSIDE_PROGRAM = "jump outside the program"
+    UNKNOWN_HELPER = "unknown helper"
+    HELPER_FAILED = "helper failed"
+
+
+class Fault(Exception):
+    """The end of a program that did what it may not do.
+
+    `pc` is the index of the instruction that did it, `address` the guest-virtual address it used,
+    where there is one. Who raises a fault below the interpreter leaves `pc` None: the interpreter
+    fills it in.
+    """
+
+    def __init__(self, kind: FaultKind, pc: int | None, address: int | None, reason: str) -> None:
+        super().__init__(kind, pc, address, reason)
+        self.kind = kind
+        self.pc = pc
+        self.address = address
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = "" if self.pc is None else f" at instruction {self.pc}"
+        return f"{self.kind.value}{where}: {self.reason}"

@@ -1,0 +1,111 @@
+"""One run of one program on an accelerator: what the APU's worker calls.
+
+The program finds its input where the caller put it, sees its context in r5, and leaves its result
+in the output buffer.
+"""
+
+from dataclasses import dataclass
+
+from csd_spec.program import Context
+from potash_firmware.bpf import elf
+from potash_firmware.bpf.arena import PAGE, Arena, Layout
+from potash_firmware.bpf.elf import MAX_DATA, Program
+from potash_firmware.bpf.errors import ProgramError
+from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
+from potash_firmware.bpf.interpreter import Interpreter
+from potash_firmware.bpf.verifier import verify
+
+INSTRUCTION_LIMIT = 100_000_000
+
+MAX_CONTEXT = 1 << 20
+"""Most bytes of a program's context, its argument list included."""
+
+_NO_ARGUMENTS = Context()
+_CONTEXT_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    `return_value` is r0, unsigned; `output_length` what the program set, None where it did not;
+    `instructions` how many were executed.
+    """
+
+    return_value: int
+    output_length: int | None
+    instructions: int
+
+
+def load_program(data: bytes) -> Program:
+    """Link and verify a program's object file. Raises ProgramError, one sentence."""
+    program = elf.load(data)
+    verify(program.code, program.entry, HELPER_NUMBERS)
+    return program
+
+
+def buffer_layout(input_size: int, output_size: int) -> Layout:
+    """Where in an accelerator's memory its buffers lie, and how much memory any program needs."""
+    return Layout(
+        input_size, output_size, data_size=MAX_DATA + MAX_CONTEXT + PAGE, rodata_size=MAX_DATA
+    )
+
+
+def run_program(
+    program: Program,
+    memory: memoryview,
+    *,
+    input_size: int,
+    output_size: int,
+    input_length: int,
+    services: Services,
+    output_length: int | None = None,
+    context: Context = _NO_ARGUMENTS,
+    instruction_limit: int = INSTRUCTION_LIMIT,
+) -> Outcome:
+    """Run `program` from its entry to its exit.
+
+    `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes. Input and
+    output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
+    are the input, the result is left from its `output_offset` on. Stack and data are made anew.
+    The program is told `input_length` and `output_length` (else `output_size`).
+
+    Raises Fault when the program is stopped, ProgramError when its context is too long, and
+    DescriptorError when its argument list is malformed.
+    """
+    if output_length is None:
+        output_length = output_size
+    if not 0 <= input_length <= input_size or not 0 <= output_length <= output_size:
+        raise ValueError("the lengths of input and output exceed their buffers")
+    encoded = context.encode()
+    if len(encoded) > MAX_CONTEXT:
+        raise ProgramError(f"a context of {len(encoded)} bytes exceeds {MAX_CONTEXT}")
+    context_offset = len(program.data) + -len(program.data) % _CONTEXT_ALIGNMENT
+    layout = Layout(
+        input_size,
+        output_size,
+        data_size=context_offset + len(encoded),
+        rodata_size=len(program.rodata),
+    )
+    arena = Arena(memory, layout)
+    image = elf.link(program, layout)
+    _fill(memory, layout, image, context_offset, encoded)
+    helpers = Helpers(arena, services, output_length)
+    interpreter = Interpreter(image.code, arena, helpers.table(), instruction_limit)
+    arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
+    value = interpreter.run(program.entry, arguments)
+    return Outcome(value, helpers.output_length, interpreter.executed)
+
+
+def _fill(
+    memory: memoryview, layout: Layout, image: elf.Image, context_offset: int, context: bytes
+) -> None:
+    """Make the arena as a program finds it, but for its input and output."""
+    for start, end in ((0, layout.input_offset), (layout.data_offset, layout.size)):
+        memory[start:end] = bytes(end - start)
+    for offset, contents in (
+        (layout.data_offset, image.data),
+        (layout.data_offset + context_offset, context),
+        (layout.rodata_offset, image.rodata),
+    ):
+        memory[offset : offset + len(contents)] = contents

@@ -1,0 +1,261 @@
+"""The messages between the RPU and the APU, in the role that rpmsg has on the board.
+
+One message is one datagram: a kind, then the fields of that kind, little endian and of fixed size
+but for the ranges of a write-back. What goes in here is what the two processors agree on; how
+datagrams travel is `port`'s, and bulk data never passes through a message but through `shared`.
+
+Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
+
+NO_SLOT = -1
+"""The slot of a request that moves no data."""
+
+MAX_RANGES = 64
+"""Ranges that one write-back holds; more of them take more write-backs."""
+
+LARGEST_STATUS = 0x7FF
+"""Three bits of status code type above eight of status code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """RPU to APU: a host's command. Exactly one `Reply` with the same tag answers it.
+
+    `cdws` are command dwords 10 to 15. `slot` is the transfer slot that the command's data is in
+    (host to controller) or goes to (controller to host), `length` its bytes.
+    """
+
+    tag: int
+    admin: bool
+    opcode: int
+    nsid: int
+    cdws: tuple[int, int, int, int, int, int]
+    slot: int = NO_SLOT
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """RPU to APU: the controller is reset. `ResetDone` follows when no job runs any more."""
+
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBackDone:
+    """RPU to APU: a write-back ended; `error` is its errno, 0 when all blocks are written."""
+
+    tag: int
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """APU to RPU: how a request ends. `status` is `SCT << 8 | SC`, `result` completion dword 0.
+
+    `length` bytes of the request's slot are for the host.
+    """
+
+    tag: int
+    status: int
+    dnr: bool = False
+    result: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBack:
+    """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset too.
+
+    The bytes lie one behind the other from byte `source` of the accelerator's arena on; `ranges`
+    are (first byte, length) on the media of namespace `nsid`.
+    """
+
+    tag: int
+    accelerator: int
+    nsid: int
+    source: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDone:
+    """APU to RPU: no job runs, and everything is as after power-on."""
+
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """APU to RPU: a job ended, well or not; `log_page` is where the host reads about it."""
+
+    accelerator: int
+    log_page: int
+
+
+ToApu = Request | Reset | WriteBackDone
+ToRpu = Reply | WriteBack | ResetDone | JobEnded
+Message = ToApu | ToRpu
+
+
+class Kind(IntEnum):
+    """The first byte of a datagram."""
+
+    REQUEST = 1
+    RESET = 2
+    WRITE_BACK_DONE = 3
+    REPLY = 4
+    WRITE_BACK = 5
+    RESET_DONE = 6
+    JOB_ENDED = 7
+
+
+_REQUEST = struct.Struct("<BBBxI I6I iI")
+_TAG = struct.Struct("<BxxxI")
+_WRITE_BACK_DONE = struct.Struct("<BxxxII")
+_REPLY = struct.Struct("<BBHIII")
+_WRITE_BACK = struct.Struct("<BBHIIQ")
+_RANGE = struct.Struct("<QQ")
+_JOB_ENDED = struct.Struct("<BBH")
+
+MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _RANGE.size
+
+
+def _pack_request(m: Request) -> bytes:
+    _require_slot(m.slot, m.length)
+    return _REQUEST.pack(Kind.REQUEST, m.admin, m.opcode, m.tag, m.nsid, *m.cdws, m.slot, m.length)
+
+
+def _unpack_request(data: bytes) -> Request:
+    _, admin, opcode, tag, nsid, *cdws, slot, length = _REQUEST.unpack(data)
+    _require_slot(slot, length)
+    ten, eleven, twelve, thirteen, fourteen, fifteen = cdws
+    dwords = (ten, eleven, twelve, thirteen, fourteen, fifteen)
+    return Request(tag, _boolean(admin), opcode, nsid, dwords, slot, length)
+
+
+def _require_slot(slot: int, length: int) -> None:
+    if slot == NO_SLOT:
+        if length:
+            raise MailboxError(f"a request of {length} bytes names no transfer slot")
+    elif not 0 <= slot < SLOTS:
+        raise MailboxError(f"there is no transfer slot {slot}")
+    elif not 0 <= length <= SLOT_SIZE:
+        raise MailboxError(f"{length} bytes do not fit in a transfer slot")
+
+
+def _pack_reply(m: Reply) -> bytes:
+    _require_reply(m.status, m.length)
+    return _REPLY.pack(Kind.REPLY, m.dnr, m.status, m.tag, m.result, m.length)
+
+
+def _unpack_reply(data: bytes) -> Reply:
+    _, dnr, status, tag, result, length = _REPLY.unpack(data)
+    _require_reply(status, length)
+    return Reply(tag, status, _boolean(dnr), result, length)
+
+
+def _require_reply(status: int, length: int) -> None:
+    if not 0 <= status <= LARGEST_STATUS:
+        raise MailboxError(f"{status:#x} is no status")
+    if not 0 <= length <= SLOT_SIZE:
+        raise MailboxError(f"{length} bytes do not fit in a transfer slot")
+
+
+def _pack_write_back(m: WriteBack) -> bytes:
+    _require_ranges(m.ranges)
+    head = _WRITE_BACK.pack(Kind.WRITE_BACK, len(m.ranges), m.accelerator, m.tag, m.nsid, m.source)
+    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
+
+
+def _unpack_write_back(data: bytes) -> WriteBack:
+    _, count, accelerator, tag, nsid, source = _WRITE_BACK.unpack_from(data)
+    tail = memoryview(data)[_WRITE_BACK.size :]
+    if len(tail) != count * _RANGE.size:
+        raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
+    ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
+    _require_ranges(ranges)
+    return WriteBack(tag, accelerator, nsid, source, ranges)
+
+
+def _require_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
+    if not 0 < len(ranges) <= MAX_RANGES:
+        raise MailboxError(f"a write-back has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
+    if any(length == 0 for _, length in ranges):
+        raise MailboxError("a write-back has an empty range")
+
+
+def _unpack_job_ended(data: bytes) -> JobEnded:
+    _, log_page, accelerator = _JOB_ENDED.unpack(data)
+    return JobEnded(accelerator, log_page)
+
+
+def _boolean(value: int) -> bool:
+    if value > 1:
+        raise MailboxError(f"{value} is neither true nor false")
+    return bool(value)
+
+
+class _Codec(NamedTuple):
+    kind: type[Message]
+    pack: Callable[[Any], bytes]
+    unpack: Callable[[bytes], Message]
+
+
+_CODECS: dict[int, _Codec] = {
+    Kind.REQUEST: _Codec(Request, _pack_request, _unpack_request),
+    Kind.RESET: _Codec(
+        Reset,
+        lambda m: _TAG.pack(Kind.RESET, m.tag),
+        lambda data: Reset(_TAG.unpack(data)[1]),
+    ),
+    Kind.WRITE_BACK_DONE: _Codec(
+        WriteBackDone,
+        lambda m: _WRITE_BACK_DONE.pack(Kind.WRITE_BACK_DONE, m.tag, m.error),
+        lambda data: WriteBackDone(*_WRITE_BACK_DONE.unpack(data)[1:]),
+    ),
+    Kind.REPLY: _Codec(Reply, _pack_reply, _unpack_reply),
+    Kind.WRITE_BACK: _Codec(WriteBack, _pack_write_back, _unpack_write_back),
+    Kind.RESET_DONE: _Codec(
+        ResetDone,
+        lambda m: _TAG.pack(Kind.RESET_DONE, m.tag),
+        lambda data: ResetDone(_TAG.unpack(data)[1]),
+    ),
+    Kind.JOB_ENDED: _Codec(
+        JobEnded,
+        lambda m: _JOB_ENDED.pack(Kind.JOB_ENDED, m.log_page, m.accelerator),
+        _unpack_job_ended,
+    ),
+}
+_PACKERS = {codec.kind: codec.pack for codec in _CODECS.values()}
+
+
+def encode(message: Message) -> bytes:
+    """One datagram. Raises MailboxError where a field's value has no place in it."""
+    try:
+        return _PACKERS[type(message)](message)
+    except struct.error as error:
+        raise MailboxError(f"{message} cannot be sent: {error}") from None
+
+
+def decode(data: bytes) -> Message:
+    """The message in a datagram. Raises MailboxError for anything that `encode` did not make."""
+    codec = _CODECS.get(data[0]) if data else None
+    if codec is None:
+        raise MailboxError(f"a datagram starts with {data[:1].hex() or 'nothing'}, no known kind")
+    try:
+        return codec.unpack(data)
+    except struct.error:
+        name = codec.kind.__name__
+        raise MailboxError(f"{len(data)} bytes are no {name} message") from None

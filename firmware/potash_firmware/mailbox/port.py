@@ -1,0 +1,137 @@
+"""The two ends of the mailbox: a connected pair of sockets that keeps messages whole.
+
+Neither end ever waits. What the socket does not take at once waits in a queue, which is bounded:
+as many commands as there are transfer slots can be in flight, so a queue that fills is a peer that
+no longer reads. What goes in here is how datagrams travel; what they mean is `messages`'.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Generic, Self, TypeVar, cast, get_args
+
+from potash_firmware.mailbox import messages
+from potash_firmware.mailbox.errors import MailboxError
+
+Sent = TypeVar("Sent", bound=messages.Message)
+Received = TypeVar("Received", bound=messages.Message)
+
+QUEUE_LIMIT = 256
+
+
+class _Port(Generic[Sent, Received]):
+    """One end; owns its socket. A context manager."""
+
+    ACCEPTS: tuple[type[messages.Message], ...]
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._socket.setblocking(False)
+        self._unsent: deque[bytes] = deque()
+        self.closed = False
+        """True once the other end is gone: nothing more will come, and nothing sent arrives."""
+
+    @classmethod
+    def adopt(cls, fd: int) -> Self:
+        """The end that another process handed over as `fd`. Raises MailboxError."""
+        try:
+            end = socket.socket(fileno=fd)
+        except OSError as error:
+            raise MailboxError(f"descriptor {fd} is no mailbox: {error.strerror}") from None
+        if (end.family, end.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            end.detach()
+            raise MailboxError(f"descriptor {fd} is a socket, but no mailbox")
+        return cls(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the socket; calling it again does nothing."""
+        self._socket.close()
+        self._unsent.clear()
+        self.closed = True
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; -1 after `close`."""
+        return self._socket.fileno()
+
+    def wants_write(self) -> bool:
+        """True while messages wait for the socket to take them: call `flush` when it can."""
+        return bool(self._unsent)
+
+    def send(self, message: Sent) -> None:
+        """Send now or as soon as the socket takes it, in order.
+
+        Raises MailboxError for a message with a field out of range, and when the peer has left too
+        many unread. To a closed port nothing is sent.
+        """
+        data = messages.encode(message)
+        if self.closed:
+            return
+        if len(self._unsent) >= QUEUE_LIMIT:
+            raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
+        self._unsent.append(data)
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand the socket as much of what waits as it takes."""
+        while self._unsent and not self.closed:
+            try:
+                self._socket.send(self._unsent[0], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._lost()
+                return
+            self._unsent.popleft()
+
+    def receive(self) -> Received | None:
+        """The next message, or None when there is none yet (or, when `closed`, none any more).
+
+        Raises MailboxError for a datagram that is none of this end's messages; it is dropped, and
+        the next call goes on behind it.
+        """
+        if self.closed:
+            return None
+        try:
+            data = self._socket.recv(messages.MAX_DATAGRAM + 1)
+        except BlockingIOError:
+            return None
+        except OSError:
+            self._lost()
+            return None
+        if not data:
+            # An empty datagram looks like the end of the connection, and nobody sends one.
+            self._lost()
+            return None
+        message = messages.decode(data)
+        if not isinstance(message, self.ACCEPTS):
+            raise MailboxError(f"a {type(message).__name__} message came to the wrong processor")
+        return cast(Received, message)
+
+    def _lost(self) -> None:
+        self.closed = True
+        self._unsent.clear()
+
+
+class RpuPort(_Port[messages.ToApu, messages.ToRpu]):
+    """The RPU's end: sends requests, receives replies."""
+
+    ACCEPTS = get_args(messages.ToRpu)
+
+
+class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
+    """The APU's end: receives requests, sends replies."""
+
+    ACCEPTS = get_args(messages.ToApu)
+
+
+def pair() -> tuple[RpuPort, ApuPort]:
+    """Both ends of a new mailbox."""
+    rpu, apu = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return RpuPort(rpu), ApuPort(apu)

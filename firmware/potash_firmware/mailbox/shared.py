@@ -1,0 +1,191 @@
+"""The memory that the RPU and the APU share, in the role of the board's reserved DDR.
+
+A transfer area of equal slots carries the data of commands; each accelerator has an arena that
+holds its input and output buffers and what its program needs; a state area outlives the APU, so
+that a restarted one finds its configuration. Each is a memfd of its own, sealed at its size: no
+process can shrink it under another one's mapping.
+
+Source: Alkali CSD platform documentation, section 3.2.3 (RPU-APU shared memory).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Self
+
+from potash_firmware.mailbox.errors import MailboxError
+
+SLOTS = 16
+"""Vendor commands that can be in flight, each with a slot of its own."""
+
+SLOT_SIZE = 512 * 1024
+"""Bytes that one command moves at most: MDTS."""
+
+STATE_SIZE = 64 * 1024 * 1024
+"""The state area; pages that are never written cost nothing."""
+
+PAGE_SIZE = mmap.PAGESIZE
+
+
+def _pages(size: int) -> int:
+    return -(-size // PAGE_SIZE) * PAGE_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlan:
+    """Where an accelerator's buffers lie in its arena: `stack | input | output | program data`.
+
+    Sizes in bytes. Each part starts on a page, so that a buffer is emptied by giving its pages
+    back.
+    """
+
+    input_size: int
+    output_size: int
+    stack_size: int = PAGE_SIZE
+    data_size: int = 16 * 1024 * 1024
+
+    @property
+    def input_offset(self) -> int:
+        return _pages(self.stack_size)
+
+    @property
+    def output_offset(self) -> int:
+        return self.input_offset + _pages(self.input_size)
+
+    @property
+    def data_offset(self) -> int:
+        return self.output_offset + _pages(self.output_size)
+
+    @property
+    def size(self) -> int:
+        return self.data_offset + _pages(self.data_size)
+
+
+class SharedMemory:
+    """One sealed memfd and its mapping, which this object owns both."""
+
+    def __init__(self, fd: int, mapping: mmap.mmap) -> None:
+        self.fd = fd
+        self._mapping = mapping
+        self.size = len(mapping)
+        self.view = memoryview(mapping)
+
+    @classmethod
+    def create(cls, name: str, size: int) -> Self:
+        """New memory of `size` zero bytes. Raises OSError when the system refuses."""
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            return cls(fd, mmap.mmap(fd, size))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def adopt(cls, fd: int, size: int) -> Self:
+        """Map memory that another process made, and own `fd`.
+
+        Raises MailboxError when it is not sealed memory of exactly `size` bytes.
+        """
+        try:
+            present = os.fstat(fd).st_size
+            sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        except OSError as error:
+            raise MailboxError(f"descriptor {fd} is no shared memory: {error.strerror}") from None
+        if not sealed:
+            raise MailboxError(f"the memory of descriptor {fd} is not sealed against shrinking")
+        if present != size:
+            raise MailboxError(f"descriptor {fd} has {present} bytes where {size} were expected")
+        return cls(fd, mmap.mmap(fd, size))
+
+    def close(self) -> None:
+        """Release descriptor and mapping; views still held elsewhere keep the mapping alive."""
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        self.view.release()
+        try:
+            self._mapping.close()
+        except BufferError:
+            pass  # the last view that somebody holds lets the mapping go
+
+    def discard(self, offset: int, size: int) -> None:
+        """Make `size` bytes from page `offset` on zero by giving their pages back."""
+        if size:
+            self._mapping.madvise(mmap.MADV_REMOVE, offset, size)
+
+
+class SharedBuffers:
+    """All memory of one board that both processors see. A context manager; views die with it."""
+
+    def __init__(
+        self, transfer: SharedMemory, state: SharedMemory, arenas: Mapping[int, SharedMemory]
+    ) -> None:
+        self.transfer = transfer
+        self.state = state
+        self.arenas = dict(arenas)
+
+    @classmethod
+    def create(cls, plans: Mapping[int, ArenaPlan]) -> Self:
+        """Make the memory for accelerators with these arenas, by their identifiers."""
+        with ExitStack() as undo:
+
+            def make(name: str, size: int) -> SharedMemory:
+                memory = SharedMemory.create(name, size)
+                undo.callback(memory.close)
+                return memory
+
+            transfer = make("potash-transfer", SLOTS * SLOT_SIZE)
+            state = make("potash-state", STATE_SIZE)
+            arenas = {key: make(f"potash-arena{key}", plan.size) for key, plan in plans.items()}
+            undo.pop_all()
+        return cls(transfer, state, arenas)
+
+    @classmethod
+    def adopt(cls, transfer: int, state: int, arenas: Mapping[int, tuple[int, ArenaPlan]]) -> Self:
+        """Map what `create` made in another process; `arenas` are (descriptor, plan) by identifier.
+
+        Raises MailboxError where a descriptor is not what it should be.
+        """
+        return cls(
+            SharedMemory.adopt(transfer, SLOTS * SLOT_SIZE),
+            SharedMemory.adopt(state, STATE_SIZE),
+            {key: SharedMemory.adopt(fd, plan.size) for key, (fd, plan) in arenas.items()},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything; calling it again does nothing."""
+        for memory in (self.transfer, self.state, *self.arenas.values()):
+            memory.close()
+
+    def slot(self, index: int) -> memoryview:
+        """The bytes of one transfer slot. Raises MailboxError when there is none such."""
+        if not 0 <= index < SLOTS:
+            raise MailboxError(f"there is no transfer slot {index}")
+        return self.transfer.view[index * SLOT_SIZE : (index + 1) * SLOT_SIZE]
+
+    def arena(self, accelerator: int) -> memoryview:
+        """The bytes of an accelerator's arena. Raises MailboxError when there is none such."""
+        memory = self.arenas.get(accelerator)
+        if memory is None:
+            raise MailboxError(f"there is no accelerator {accelerator}")
+        return memory.view
+
+    def descriptors(self) -> dict[str, int]:
+        """What the APU's process is started with: a name for each descriptor."""
+        named = {"state": self.state.fd, "transfer": self.transfer.fd}
+        return named | {f"arena{key}": memory.fd for key, memory in self.arenas.items()}

@@ -1,0 +1,54 @@
+"""Set Features and Get Features; what there is to set is in the table of `rpu.features`.
+
+Source: NVM Express Base Specification 2.0, section 5.15 and 5.27.
+"""
+
+from nvme_spec.commands import GetFeatures, SetFeatures
+from nvme_spec.features import FeatureCapabilities, Select
+from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.controller import Controller
+
+
+def set_features(controller: Controller, command: Command) -> Result:
+    """Store a feature's value."""
+    fields = SetFeatures.decode(command.entry.cdws)
+    features = controller.features
+    capabilities = features.capabilities(fields.fid)
+    if fields.save:
+        raise NvmeError(Status.FEATURE_NOT_SAVEABLE, detail="no feature outlives a power cycle")
+    nsids = _namespaces(controller, capabilities, command.entry.nsid, all_allowed=True)
+    results = [features.set(fields.fid, fields.value, nsid) for nsid in nsids]
+    return results[0]
+
+
+def get_features(controller: Controller, command: Command) -> Result:
+    """Give a feature's value in dword 0."""
+    fields = GetFeatures.decode(command.entry.cdws)
+    features = controller.features
+    capabilities = features.capabilities(fields.fid)
+    (nsid,) = _namespaces(controller, capabilities, command.entry.nsid, all_allowed=False)
+    match fields.select:
+        case Select.CURRENT:
+            return features.get(fields.fid, fields.value, nsid)
+        case Select.DEFAULT | Select.SAVED:
+            # What cannot be saved has its default saved (section 5.15.1).
+            return features.default(fields.fid, fields.value)
+        case Select.SUPPORTED_CAPABILITIES:
+            return capabilities
+        case _:
+            raise NvmeError(Status.INVALID_FIELD, detail=f"select {fields.select} is reserved")
+
+
+def _namespaces(
+    controller: Controller, capabilities: FeatureCapabilities, nsid: int, *, all_allowed: bool
+) -> list[int]:
+    """The namespaces whose value is meant; [0] for a feature of the whole controller."""
+    if FeatureCapabilities.NAMESPACE_SPECIFIC not in capabilities:
+        return [0]
+    if nsid == BROADCAST_NSID and all_allowed:
+        return list(controller.namespaces)
+    if nsid not in controller.namespaces:
+        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+    return [nsid]

@@ -1,0 +1,124 @@
+"""Creating and deleting I/O queues, and Doorbell Buffer Config.
+
+Source: NVM Express Base Specification 2.0, section 5.4 to 5.8.
+"""
+
+from nvme_spec.commands import CreateIoCompletionQueue, CreateIoSubmissionQueue, DeleteIoQueue
+from nvme_spec.status import NvmeError, Status
+from potash_device.board import MAX_QUEUE_ENTRIES
+from potash_device.controller.dma import PAGE_SIZE
+from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
+from potash_device.controller.shadow import ShadowDoorbells
+from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.controller import Controller
+from pyvfio_user.memory import AccessFault
+
+
+def create_completion(controller: Controller, command: Command) -> Result:
+    """Create I/O Completion Queue."""
+    fields = CreateIoCompletionQueue.decode(command.entry.cdws)
+    queues = controller.board.queues
+    _require_free(controller, fields.qid, fields.qid in queues.completions)
+    _require_memory(command, fields.qsize_z, fields.pc)
+    if fields.iv >= controller.board.interrupts.vectors:
+        raise NvmeError(
+            Status.INVALID_INTERRUPT_VECTOR,
+            detail=f"there are {controller.board.interrupts.vectors} interrupt vectors",
+        )
+    queue = CompletionQueue(
+        controller.board.dma,
+        fields.qid,
+        command.entry.prp1,
+        fields.qsize_z + 1,
+        Interrupt(fields.iv, fields.ien),
+    )
+    try:
+        queues.add_completion(queue)
+    except AccessFault as fault:
+        raise _not_mapped(fault) from None
+    return None
+
+
+def create_submission(controller: Controller, command: Command) -> Result:
+    """Create I/O Submission Queue."""
+    fields = CreateIoSubmissionQueue.decode(command.entry.cdws)
+    queues = controller.board.queues
+    _require_free(controller, fields.qid, fields.qid in queues.submissions)
+    completions = queues.completions.get(fields.cqid)
+    if completions is None or fields.cqid == 0:
+        raise NvmeError(
+            Status.COMPLETION_QUEUE_INVALID, detail=f"there is no completion queue {fields.cqid}"
+        )
+    _require_memory(command, fields.qsize_z, fields.pc)
+    queue = SubmissionQueue(
+        controller.board.dma, fields.qid, command.entry.prp1, fields.qsize_z + 1, completions
+    )
+    try:
+        queues.add_submission(queue)
+    except AccessFault as fault:
+        raise _not_mapped(fault) from None
+    return None
+
+
+def delete_submission(controller: Controller, command: Command) -> Result:
+    """Delete I/O Submission Queue; its commands that still wait are aborted."""
+    qid = DeleteIoQueue.decode(command.entry.cdws).qid
+    if qid == 0 or qid not in controller.board.queues.submissions:
+        raise _no_queue(qid)
+    controller.abort_queue(qid)
+    controller.board.queues.remove_submission(qid)
+    return None
+
+
+def delete_completion(controller: Controller, command: Command) -> Result:
+    """Delete I/O Completion Queue, which no submission queue may use any more."""
+    qid = DeleteIoQueue.decode(command.entry.cdws).qid
+    queue = controller.board.queues.completions.get(qid)
+    if qid == 0 or queue is None:
+        raise _no_queue(qid)
+    if queue.submission_queues:
+        raise NvmeError(
+            Status.INVALID_QUEUE_DELETION,
+            detail=f"{queue.submission_queues} submission queues use completion queue {qid}",
+        )
+    del controller.board.queues.completions[qid]
+    return None
+
+
+def doorbell_buffer_config(controller: Controller, command: Command) -> Result:
+    """Follow the doorbells in the page at PRP1; leave event indexes in the page at PRP2."""
+    shadow, event_index = command.entry.prp1, command.entry.prp2
+    if shadow % PAGE_SIZE or event_index % PAGE_SIZE:
+        raise NvmeError(Status.INVALID_FIELD, detail="a doorbell buffer does not start on a page")
+    try:
+        controller.board.queues.use_shadow(
+            ShadowDoorbells(controller.board.dma, shadow, event_index)
+        )
+    except AccessFault as fault:
+        raise _not_mapped(fault) from None
+    return None
+
+
+def _require_free(controller: Controller, qid: int, taken: bool) -> None:
+    if not 1 <= qid <= controller.board.settings.queue_pairs or taken:
+        raise NvmeError(
+            Status.INVALID_QUEUE_IDENTIFIER, detail=f"queue identifier {qid} is taken or too large"
+        )
+
+
+def _require_memory(command: Command, qsize_z: int, contiguous: bool) -> None:
+    """What CAP says of queues: at least 2 entries, at most MQES, and contiguous (CAP.CQR)."""
+    if not 1 <= qsize_z < MAX_QUEUE_ENTRIES:
+        raise NvmeError(Status.INVALID_QUEUE_SIZE, detail=f"a queue of {qsize_z + 1} entries")
+    if not contiguous:
+        raise NvmeError(Status.INVALID_FIELD, detail="queues must be physically contiguous")
+    if command.entry.prp1 % PAGE_SIZE:
+        raise NvmeError(Status.INVALID_PRP_OFFSET, detail="a queue does not start on a page")
+
+
+def _no_queue(qid: int) -> NvmeError:
+    return NvmeError(Status.INVALID_QUEUE_IDENTIFIER, detail=f"there is no I/O queue {qid}")
+
+
+def _not_mapped(fault: AccessFault) -> NvmeError:
+    return NvmeError(Status.DATA_TRANSFER_ERROR, detail=str(fault))

@@ -1,0 +1,159 @@
+"""The RPU's end of the mailbox: host commands on their way to the APU and back.
+
+A command that moves data holds a transfer slot from its request to its reply, whatever happens to
+the command meanwhile: the APU may still be writing to the slot of a command that a reset has long
+forgotten.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+from nvme_spec.status import Status
+from potash_firmware.mailbox import MailboxError, RpuPort, SharedBuffers
+from potash_firmware.mailbox.messages import (
+    NO_SLOT,
+    Reply,
+    Request,
+    Reset,
+    ToApu,
+    ToRpu,
+)
+from potash_firmware.mailbox.shared import SLOTS
+
+log = logging.getLogger(__name__)
+
+TAG_LIMIT = 1 << 32
+
+
+class Answer(NamedTuple):
+    """A reply and the slot that its request held, if it held one."""
+
+    reply: Reply
+    slot: int
+
+
+class Grant(NamedTuple):
+    """A slot for the one who waited for it by `token`."""
+
+    token: object
+    slot: int
+
+
+class ApuLink:
+    """Requests in flight, free slots, and the port while an APU is there."""
+
+    def __init__(self, buffers: SharedBuffers) -> None:
+        self.buffers = buffers
+        self.port: RpuPort | None = None
+        self.resetting: int | None = None
+        """Tag of the reset that the APU has not answered yet: what it asks for is of before."""
+        self._tags = count()
+        self._free = list(range(SLOTS))
+        self._slot_waiters: deque[object] = deque()
+        self._in_flight: dict[int, int] = {}
+        self._failures: deque[Reply] = deque()
+
+    # The APU comes and goes.
+
+    def connect(self, port: RpuPort) -> None:
+        """An APU has started. It has no job, and so nothing to reset."""
+        self.port = port
+        self.resetting = None
+
+    def disconnect(self) -> None:
+        """The APU is gone: every request that it had fails."""
+        if self.port is not None:
+            self.port.close()
+            self.port = None
+        self.resetting = None
+        self._failures.extend(_failure(tag) for tag in self._in_flight)
+
+    @property
+    def lost(self) -> bool:
+        """The APU has closed its end and is not disconnected yet."""
+        return self.port is not None and self.port.closed
+
+    # Slots.
+
+    def take_slot(self) -> int | None:
+        """A free slot; None when there is none, or others wait already."""
+        return self._free.pop() if self._free and not self._slot_waiters else None
+
+    def wait_for_slot(self) -> object:
+        """A token that comes back in a `Grant`."""
+        token = object()
+        self._slot_waiters.append(token)
+        return token
+
+    def free_slot(self, slot: int) -> None:
+        """The slot may be used again."""
+        if slot != NO_SLOT:
+            self._free.append(slot)
+
+    def grants(self) -> Iterator[Grant]:
+        """Slots for those that wait, in their order."""
+        while self._free and self._slot_waiters:
+            yield Grant(self._slot_waiters.popleft(), self._free.pop())
+
+    # Messages.
+
+    def request(
+        self,
+        *,
+        admin: bool,
+        opcode: int,
+        nsid: int,
+        cdws: tuple[int, int, int, int, int, int],
+        slot: int = NO_SLOT,
+        length: int = 0,
+    ) -> int:
+        """Send a command; its tag comes back in exactly one `Answer`."""
+        tag = next(self._tags) % TAG_LIMIT
+        self._in_flight[tag] = slot
+        if self.port is None:
+            self._failures.append(_failure(tag))
+        else:
+            self.send(Request(tag, admin, opcode, nsid, cdws, slot, length))
+        return tag
+
+    def reset(self) -> None:
+        """The controller was reset: have every job stopped and forgotten."""
+        if self.port is not None:
+            self.resetting = next(self._tags) % TAG_LIMIT
+            self.send(Reset(self.resetting))
+
+    def send(self, message: ToApu) -> None:
+        """Send a message. An APU that has stopped reading is treated as gone."""
+        assert self.port is not None
+        try:
+            self.port.send(message)
+        except MailboxError as error:
+            log.error("the APU is given up: %s", error)
+            self.port.close()
+
+    def messages(self) -> Iterator[Answer | ToRpu]:
+        """What the APU has said since the last call, replies as `Answer`s."""
+        while self.port is not None and not self.port.closed:
+            try:
+                message = self.port.receive()
+            except MailboxError as error:
+                log.error("a message from the APU is dropped: %s", error)
+                continue
+            if message is None:
+                break
+            if not isinstance(message, Reply):
+                yield message
+            elif message.tag in self._in_flight:
+                yield Answer(message, self._in_flight.pop(message.tag))
+            else:
+                log.error("the APU has answered %#x, which nobody asked", message.tag)
+        while self._failures:
+            reply = self._failures.popleft()
+            yield Answer(reply, self._in_flight.pop(reply.tag))
+
+
+def _failure(tag: int) -> Reply:
+    return Reply(tag, Status.INTERNAL_ERROR, dnr=False)

@@ -1,0 +1,149 @@
+"""What the firmware knows of its controller, as the handlers of commands use it.
+
+Handlers get this object and the command. They change what is here; they never touch a queue's
+entries, never post a completion, and never wait.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nvme_spec.logs import CommandEffectsLog
+from nvme_spec.status import NvmeError, Status
+from potash_device.board import Board
+from potash_device.controller.dma import PAGE_SIZE
+from potash_device.media import Media
+from potash_firmware.mailbox.shared import SLOT_SIZE
+from potash_firmware.rpu.apu_link import ApuLink
+from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.events import AsyncEvents
+from potash_firmware.rpu.features import Features, Limits
+from potash_firmware.rpu.logs import ErrorLog, Health
+from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_TRANSFER_SHIFT = 7
+"""MDTS: 2**7 memory pages."""
+
+MAX_TRANSFER = PAGE_SIZE << MAX_TRANSFER_SHIFT
+"""Bytes that one command moves at most; a transfer slot of the mailbox holds as much."""
+
+assert MAX_TRANSFER == SLOT_SIZE
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace's blocks on its media."""
+
+    settings: NamespaceSettings
+    media: Media
+
+    @property
+    def block_size(self) -> int:
+        """Bytes of a logical block."""
+        return self.settings.block_size
+
+    @property
+    def blocks(self) -> int:
+        """Logical blocks; what is left of the media behind the last whole one is not used."""
+        return self.media.size // self.settings.block_size
+
+    def byte_range(self, lba: int, count: int) -> tuple[int, int]:
+        """First byte and length of `count` blocks from `lba`. Raises NvmeError past the end."""
+        if lba + count > self.blocks:
+            raise NvmeError(
+                Status.LBA_OUT_OF_RANGE,
+                detail=f"{count} blocks from {lba} on leave the namespace's {self.blocks}",
+            )
+        return lba * self.block_size, count * self.block_size
+
+
+@dataclass(frozen=True)
+class CommandSupport:
+    """What the dispatch tables say of the commands that there are."""
+
+    oacs: int
+    oncs: int
+    effects: CommandEffectsLog
+
+
+class Controller:
+    """One NVMe controller: its board and everything that the firmware remembers."""
+
+    def __init__(
+        self,
+        board: Board,
+        settings: RpuSettings,
+        apu: ApuLink,
+        support: CommandSupport,
+    ) -> None:
+        self.board = board
+        self.settings = settings
+        self.apu = apu
+        self.support = support
+        self.namespaces = {
+            namespace.nsid: Namespace(namespace, board.media[namespace.nsid])
+            for namespace in settings.namespaces
+        }
+        self.outstanding = Outstanding()
+        self.events = AsyncEvents()
+        self.errors = ErrorLog()
+        self.health = Health()
+        self.features = Features(
+            Limits(
+                io_queue_pairs=board.settings.queue_pairs,
+                vectors=board.interrupts.vectors,
+                io_queues_exist=lambda: len(board.queues.completions) > 1,
+            )
+        )
+        self.aborted: list[tuple[Command, NvmeError]] = []
+        """Commands that another command has ended; the loop answers them before that one."""
+        self.unfinished: set[Future[Any]] = set()
+        """Media work in flight, of whatever time: no reset recalls it."""
+
+    def reset(self) -> None:
+        """Forget the host's session; what the media still does is waited for by the loop."""
+        self.outstanding.clear()
+        self.events.clear()
+        self.features.reset()
+        self.apu.reset()
+
+    def namespace(self, command: Command) -> Namespace:
+        """The command's namespace. Raises NvmeError when there is none."""
+        namespace = self.namespaces.get(command.entry.nsid)
+        if namespace is None:
+            raise NvmeError(
+                Status.INVALID_NAMESPACE, detail=f"there is no namespace {command.entry.nsid}"
+            )
+        return namespace
+
+    def send(self, command: Command, data: bytes | memoryview) -> None:
+        """Put `data` where the command's PRPs say. Raises NvmeError."""
+        self.board.dma.write(command.entry.prp1, command.entry.prp2, data)
+
+    def on_media(self, call: Callable[[], T]) -> "Future[T]":
+        """Have `call` made where it may block; its future is a token to wait for."""
+        future: Future[T] = self.board.executor.submit(call)
+        self.unfinished.add(future)
+        return future
+
+    def abort_event_request(self, key: tuple[int, int]) -> bool:
+        """End an event request that waits; False when no such one does."""
+        waiting = self.outstanding.find(key)
+        if waiting is None or not self.events.withdraw(waiting.pending.token):
+            return False
+        self.outstanding.take(waiting.pending.token)
+        self.aborted.append((waiting.command, NvmeError(Status.ABORT_REQUESTED, dnr=False)))
+        return True
+
+    def abort_queue(self, qid: int) -> None:
+        """End every command of a submission queue that is being deleted."""
+        for waiting in self.outstanding.of_queue(qid):
+            self.outstanding.take(waiting.pending.token)
+            self.aborted.append((waiting.command, NvmeError(Status.SQ_DELETION_ABORTED, dnr=False)))

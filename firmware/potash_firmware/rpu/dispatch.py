@@ -1,0 +1,91 @@
+"""The form of the dispatch table: one row for each command that the device supports.
+
+All that the device says of a command comes from its row: whether it is there at all, which way its
+data moves (its opcode's low bits), what it does to namespaces, and which capability bit and which
+entry of the effects log announce it.
+
+Source: NVM Express Base Specification 2.0, section 5.16.1.6 (Commands Supported and Effects).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from nvme_spec.logs import COMMAND_COUNT, CommandEffects, CommandEffectsLog
+from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.controller import CommandSupport, Controller
+
+Handler = Callable[[Controller, Command], Result]
+
+NO_EFFECT = CommandEffects(0)
+
+
+class NamespaceUse(Enum):
+    """What a command does with its namespace identifier."""
+
+    NONE = "not used"
+    ONE = "one active namespace"
+    ONE_OR_ALL = "one active namespace, or all of them by the broadcast value"
+    OWN = "the handler looks at it"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One supported command.
+
+    `capability` is its bit in the field of Identify Controller that names optional commands, OACS
+    for an admin command and ONCS for an I/O command; 0 for those that every controller has.
+    """
+
+    opcode: int
+    handler: Handler
+    namespace: NamespaceUse = NamespaceUse.NONE
+    effects: CommandEffects = NO_EFFECT
+    capability: int = 0
+
+
+Table = dict[int, Row]
+
+
+def table(*rows: Row) -> Table:
+    """Rows by opcode. Raises ValueError when two have the same."""
+    by_opcode = {row.opcode: row for row in rows}
+    if len(by_opcode) != len(rows):
+        raise ValueError("two commands have one opcode")
+    return by_opcode
+
+
+def support(admin: Table, io: Table) -> CommandSupport:
+    """What Identify and the log pages say of two tables."""
+    return CommandSupport(
+        oacs=_capabilities(admin.values()),
+        oncs=_capabilities(io.values()),
+        effects=CommandEffectsLog(acs=_effects(admin), iocs=_effects(io)),
+    )
+
+
+def check_namespace(controller: Controller, command: Command, use: NamespaceUse) -> None:
+    """Raise NvmeError for a namespace identifier that the command cannot have."""
+    if use in (NamespaceUse.NONE, NamespaceUse.OWN):
+        return
+    nsid = command.entry.nsid
+    if nsid == BROADCAST_NSID and use is NamespaceUse.ONE_OR_ALL:
+        return
+    if nsid not in controller.namespaces:
+        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+
+
+def _capabilities(rows: Iterable[Row]) -> int:
+    bits = 0
+    for row in rows:
+        bits |= row.capability
+    return bits
+
+
+def _effects(rows: Table) -> tuple[int, ...]:
+    return tuple(
+        int(CommandEffects.CSUPP | rows[opcode].effects) if opcode in rows else 0
+        for opcode in range(COMMAND_COUNT)
+    )

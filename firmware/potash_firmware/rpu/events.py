@@ -1,0 +1,70 @@
+"""Asynchronous events: what happened, and the requests that wait to be told.
+
+Once an event of a type has been reported, further ones of that type stay silent until the host has
+read the log page that the report named.
+
+Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from nvme_spec.logs import AsyncEvent
+from nvme_spec.status import NvmeError, Status
+
+REQUEST_LIMIT = 4
+"""Outstanding requests; AERL in Identify Controller is one less, being 0's based."""
+
+QUEUE_LIMIT = 64
+"""Events kept while nobody asks; the log pages hold what does not fit."""
+
+
+class AsyncEvents:
+    """The events of one controller and the tokens of the requests that wait for them."""
+
+    def __init__(self) -> None:
+        self._requests: deque[object] = deque()
+        self._events: deque[AsyncEvent] = deque()
+        self._silent: dict[int, int] = {}
+
+    def clear(self) -> None:
+        """Forget everything, as a controller reset does."""
+        self._requests.clear()
+        self._events.clear()
+        self._silent.clear()
+
+    def request(self) -> object:
+        """A new request's token. Raises NvmeError when too many wait already."""
+        if len(self._requests) == REQUEST_LIMIT:
+            raise NvmeError(Status.AER_LIMIT, detail=f"{REQUEST_LIMIT} event requests wait already")
+        token = object()
+        self._requests.append(token)
+        return token
+
+    def withdraw(self, token: object) -> bool:
+        """Forget a request; False when `token` is not one that waits."""
+        if token not in self._requests:
+            return False
+        self._requests.remove(token)
+        return True
+
+    def add(self, event: AsyncEvent) -> None:
+        """Something happened. The same event twice before it is told counts once."""
+        if event not in self._events and len(self._events) < QUEUE_LIMIT:
+            self._events.append(event)
+
+    def log_was_read(self, log_page: int) -> None:
+        """The host has read a log page without asking to retain its event."""
+        self._silent = {type_: page for type_, page in self._silent.items() if page != log_page}
+        self._events = deque(event for event in self._events if event.log_page != log_page)
+
+    def deliver(self) -> Iterator[tuple[object, int]]:
+        """Requests that can be answered now, each with dword 0 of its completion."""
+        for event in list(self._events):
+            if not self._requests:
+                return
+            if event.type in self._silent:
+                continue
+            self._events.remove(event)
+            self._silent[event.type] = event.log_page
+            yield self._requests.popleft(), event.encode()

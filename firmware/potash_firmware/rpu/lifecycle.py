@@ -1,0 +1,195 @@
+"""The life of a controller between CC.EN and CSTS.RDY: a table, and what each step does.
+
+A state and an event that are not in the table leave the state as it is: a host may write CC as
+often as it likes.
+
+Source: NVM Express Base Specification 2.0, section 3.1.3.5 (CC), 3.1.3.6 (CSTS), 3.5 (controller
+initialization) and 3.6 (shutdown).
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from enum import Enum, auto
+
+from nvme_spec.queues import COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
+from nvme_spec.registers import (
+    AdminQueueAttributes,
+    CommandSetSelected,
+    ControllerConfiguration,
+    ControllerStatus,
+    Register,
+    ShutdownNotification,
+    ShutdownStatus,
+)
+from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
+from potash_firmware.rpu.controller import Controller
+from pyvfio_user.memory import AccessFault
+
+log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """What the controller is doing."""
+
+    DISABLED = auto()
+    ENABLING = auto()  # EN is set; the media still has work of the time before
+    READY = auto()
+    FAILED = auto()  # CSTS.CFS: only a reset leads out
+
+
+class Event(Enum):
+    """What may happen to it."""
+
+    ENABLE = auto()  # CC.EN from 0 to 1
+    START = auto()  # nothing of the time before is left, and the configuration is good
+    DISABLE = auto()  # CC.EN from 1 to 0: a controller reset
+    FAIL = auto()
+    RESET = auto()  # function level reset, subsystem reset, the host is gone
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.DISABLED, Event.ENABLE): State.ENABLING,
+    (State.DISABLED, Event.RESET): State.DISABLED,
+    (State.ENABLING, Event.START): State.READY,
+    (State.ENABLING, Event.DISABLE): State.DISABLED,
+    (State.ENABLING, Event.FAIL): State.FAILED,
+    (State.ENABLING, Event.RESET): State.DISABLED,
+    (State.READY, Event.DISABLE): State.DISABLED,
+    (State.READY, Event.FAIL): State.FAILED,
+    (State.READY, Event.RESET): State.DISABLED,
+    (State.FAILED, Event.DISABLE): State.DISABLED,
+    (State.FAILED, Event.RESET): State.DISABLED,
+}
+
+
+class Lifecycle:
+    """CC and CSTS of one controller. `on_reset` is called whenever a host's session ends."""
+
+    def __init__(self, controller: Controller, on_reset: Callable[[], None]) -> None:
+        self.state = State.DISABLED
+        self.generation = 0
+        """Counts the ends of sessions: what began under another number is nobody's any more."""
+        self._controller = controller
+        self._board = controller.board
+        self._on_reset = on_reset
+        self._flush: Future[None] | None = None
+
+    @property
+    def serving(self) -> bool:
+        """Commands may be fetched and executed."""
+        return self.state is State.READY and self._status().shst == ShutdownStatus.NORMAL_OPERATION
+
+    def configure(self, configuration: ControllerConfiguration) -> None:
+        """The host has written CC."""
+        self._enter(Event.ENABLE if configuration.en else Event.DISABLE)
+        if configuration.shn in (ShutdownNotification.NORMAL, ShutdownNotification.ABRUPT):
+            self._begin_shutdown()
+
+    def function_reset(self) -> None:
+        """The board has reset its registers and queues; the firmware follows."""
+        self._enter(Event.RESET)
+
+    def subsystem_reset(self) -> None:
+        """The host has written the key to NSSR: as a function reset, and CSTS says that it was."""
+        self._board.function_reset()
+        self._update_status(nssro=1)
+
+    def fail(self, reason: str) -> None:
+        """Controller fatal status: only a reset leads out."""
+        log.error("controller fatal status: %s", reason)
+        self._enter(Event.FAIL)
+
+    def start_if_possible(self) -> None:
+        """Become ready once the media has ended what the time before had begun.
+
+        A write that a reset has forgotten may still be on its way to the media. If new ones were
+        taken before it ends, it could undo one that was acknowledged.
+        """
+        if self.state is not State.ENABLING or self._controller.unfinished:
+            return
+        problem = self._create_admin_queues()
+        if problem:
+            self.fail(problem)
+        else:
+            self._enter(Event.START)
+
+    def media_finished(self, future: Future[None]) -> bool:
+        """True when `future` was the flush of a shutdown, which is complete with it."""
+        if future is not self._flush:
+            return False
+        self._flush = None
+        error = future.exception()
+        if error is not None:
+            log.error("the shutdown's flush failed: %s", error)
+        self._update_status(shst=ShutdownStatus.COMPLETE)
+        return True
+
+    def _enter(self, event: Event) -> None:
+        after = TRANSITIONS.get((self.state, event))
+        if after is None:
+            return
+        self.state = after
+        if after is State.DISABLED:
+            self._end_session()
+        elif after is State.READY:
+            self._update_status(rdy=1)
+        elif after is State.FAILED:
+            self._board.dma.stop()
+            self._update_status(cfs=1)
+
+    def _end_session(self) -> None:
+        """After this no data moves, no command is answered and no interrupt waits."""
+        self.generation += 1
+        self._flush = None
+        self._board.dma.stop()
+        self._board.queues.clear()
+        self._board.interrupts.clear()
+        self._controller.reset()
+        self._on_reset()
+        self._update_status(rdy=0, cfs=0, shst=ShutdownStatus.NORMAL_OPERATION)
+
+    def _create_admin_queues(self) -> str:
+        """Begin a session as CC, AQA, ASQ and ACQ say; a sentence where they make no sense."""
+        registers, dma, queues = self._board.registers, self._board.dma, self._board.queues
+        configuration = ControllerConfiguration(registers.read(Register.CC))
+        if configuration.css != CommandSetSelected.NVM or configuration.mps or configuration.ams:
+            return "CC selects a command set, a page size or an arbitration that CAP does not offer"
+        sizes = (configuration.iosqes, configuration.iocqes)
+        if sizes not in ((0, 0), (SUBMISSION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT)):
+            return "CC selects queue entries of a size that does not exist"
+        attributes = AdminQueueAttributes(registers.read(Register.AQA))
+        if not attributes.asqs_z or not attributes.acqs_z:
+            return "AQA gives an admin queue fewer than two entries"
+        completions = CompletionQueue(
+            dma, 0, registers.read(Register.ACQ), attributes.acqs_z + 1, Interrupt(0, enabled=True)
+        )
+        submissions = SubmissionQueue(
+            dma, 0, registers.read(Register.ASQ), attributes.asqs_z + 1, completions
+        )
+        dma.start()
+        try:
+            queues.add_completion(completions)
+            queues.add_submission(submissions)
+        except AccessFault as fault:
+            return f"an admin queue is not in the host's memory: {fault}"
+        return ""
+
+    def _begin_shutdown(self) -> None:
+        """Bring everything to stable storage; no new command is taken from now on."""
+        if self._status().shst != ShutdownStatus.NORMAL_OPERATION:
+            return
+        self._update_status(shst=ShutdownStatus.OCCURRING)
+        media = list(self._board.media.values())
+
+        def flush() -> None:
+            for one in media:
+                one.flush()
+
+        self._flush = self._controller.on_media(flush)
+
+    def _status(self) -> ControllerStatus:
+        return ControllerStatus(self._board.registers.read(Register.CSTS))
+
+    def _update_status(self, **fields: int) -> None:
+        self._board.registers.write(Register.CSTS, self._status().update(**fields).encode())

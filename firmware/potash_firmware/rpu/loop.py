@@ -1,0 +1,290 @@
+"""The RPU's service loop: from what the host wrote to what the host is told.
+
+One pass takes the host's writes, then what the media and the APU have finished, then new commands,
+and ends with one interrupt for each vector that has something to say. Nothing in a pass waits, and
+a pass is bounded, so that a host that floods one queue delays nobody's register access for long.
+
+Commands are answered in one place, `_complete`. A command whose handler waits is in `outstanding`;
+the end of a session empties that, so what comes later for it finds nobody and is dropped.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from csd_spec.opcodes import JOB_ENDED_EVENT
+from nvme_spec.logs import AsyncEvent, AsyncEventType, ErrorEvent, LogPage
+from nvme_spec.opcodes import DataDirection, data_direction
+from nvme_spec.queues import Fuse, Psdt
+from nvme_spec.registers import (
+    DOORBELL_BASE,
+    SUBSYSTEM_RESET_KEY,
+    ControllerConfiguration,
+    Register,
+)
+from nvme_spec.status import NvmeError, Status
+from potash_device.board import Board
+from potash_device.controller.notify import Notify
+from potash_device.controller.queue_set import UnknownDoorbell
+from potash_device.controller.queues import (
+    CompletionQueue,
+    InvalidDoorbell,
+    Posting,
+    SubmissionQueue,
+)
+from potash_firmware.mailbox import RpuPort
+from potash_firmware.mailbox.messages import JobEnded, ResetDone, WriteBack
+from potash_firmware.rpu.admin import ADMIN_COMMANDS
+from potash_firmware.rpu.apu_link import Answer, ApuLink
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.dispatch import check_namespace, support
+from potash_firmware.rpu.io import IO_COMMANDS
+from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.write_back import WriteBacks
+from pyvfio_user.memory import AccessFault
+
+log = logging.getLogger(__name__)
+
+BURST = 16
+"""Commands from one queue before the next one's turn."""
+
+HOST_WRITES_PER_PASS = 1024
+
+
+class Rpu:
+    """The firmware of one controller; `service` is to be called whenever something happened."""
+
+    def __init__(
+        self, board: Board, settings: RpuSettings, apu: ApuLink, clock: Callable[[], float]
+    ) -> None:
+        self.controller = Controller(board, settings, apu, support(ADMIN_COMMANDS, IO_COMMANDS))
+        self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
+        self._board = board
+        self._apu = apu
+        self._notify = Notify(clock)
+        self._write_backs = WriteBacks(self.controller)
+        self._to_interrupt: set[int] = set()
+        board.reset_line = self.lifecycle.function_reset
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that may pass before the next call of `service`; None when nothing is due."""
+        return self._notify.timeout if self._board.queues.shadow is not None else None
+
+    @property
+    def apu_may_start(self) -> bool:
+        """Nothing reads the arenas any more on behalf of an APU that is gone."""
+        return self._apu.port is None and not self._write_backs
+
+    def apu_started(self, port: RpuPort) -> None:
+        """An APU runs and listens at the other end of `port`."""
+        self._apu.connect(port)
+
+    def service(self) -> bool:
+        """Do what there is to do; True when more is waiting already."""
+        self._take_host_writes()
+        self._take_media()
+        self._take_apu()
+        self.lifecycle.start_if_possible()
+        try:
+            self._look_and_execute()
+            self._deliver_events()
+        except AccessFault as fault:
+            self.lifecycle.fail(f"queue memory is gone: {fault}")
+        self._interrupt()
+        return bool(self._board.registers.host_writes) or (
+            self.lifecycle.serving and bool(self._board.queues.ready())
+        )
+
+    # What came in.
+
+    def _take_host_writes(self) -> None:
+        writes = self._board.registers.host_writes
+        for _ in range(HOST_WRITES_PER_PASS):
+            if not writes:
+                return
+            offset, value = writes.popleft()
+            if offset >= DOORBELL_BASE:
+                self._doorbell(offset, value)
+            elif offset == Register.CC.offset:
+                self.lifecycle.configure(ControllerConfiguration(value))
+            elif offset == Register.NSSR.offset and value == SUBSYSTEM_RESET_KEY:
+                self.lifecycle.subsystem_reset()
+
+    def _doorbell(self, offset: int, value: int) -> None:
+        if self.lifecycle.state is not State.READY:
+            return
+        try:
+            queue = self._board.queues.ring(offset, value)
+        except UnknownDoorbell as error:
+            self._error_event(ErrorEvent.INVALID_DOORBELL_REGISTER, error)
+        except InvalidDoorbell as error:
+            self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
+        except AccessFault as fault:
+            self.lifecycle.fail(f"queue memory is gone: {fault}")
+        else:
+            if queue is not None:
+                self._announce(queue)
+
+    def _error_event(self, information: ErrorEvent, error: Exception) -> None:
+        log.warning("%s", error)
+        self.controller.events.add(
+            AsyncEvent(
+                type=AsyncEventType.ERROR,
+                info=information,
+                log_page=LogPage.ERROR_INFORMATION,
+            )
+        )
+
+    def _take_media(self) -> None:
+        for future in self._board.executor.finished():
+            self.controller.unfinished.discard(future)
+            if self.lifecycle.media_finished(future) or self._write_backs.media_finished(future):
+                continue
+            self._resume(future, future)
+
+    def _take_apu(self) -> None:
+        for message in self._apu.messages():
+            if isinstance(message, Answer):
+                self._resume(message.reply.tag, message)
+                self._apu.free_slot(message.slot)
+            elif isinstance(message, WriteBack):
+                self._write_backs.start(message)
+            elif isinstance(message, JobEnded):
+                self.controller.events.add(
+                    AsyncEvent(
+                        type=AsyncEventType.VENDOR_SPECIFIC,
+                        info=JOB_ENDED_EVENT,
+                        log_page=message.log_page,
+                    )
+                )
+            elif isinstance(message, ResetDone) and message.tag == self._apu.resetting:
+                self._apu.resetting = None
+        for token, slot in self._apu.grants():
+            if not self._resume(token, slot):
+                self._apu.free_slot(slot)
+
+    # Commands.
+
+    def _look_and_execute(self) -> None:
+        if not self.lifecycle.serving:
+            return
+        try:
+            for completions in self._board.queues.look():
+                self._announce(completions)
+        except InvalidDoorbell as error:
+            self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
+        ready = self._board.queues.ready()
+        for queue in ready:
+            self._execute_burst(queue)
+        if ready:
+            self._notify.worked()
+        elif self._notify.may_arm and not self._board.queues.arm():
+            self._notify.armed()
+
+    def _execute_burst(self, queue: SubmissionQueue) -> None:
+        for _ in range(BURST):
+            if not queue.ready or not self.lifecycle.serving:
+                return
+            command = Command(queue.fetch(), queue)
+            if self._board.trace.sink is not None:
+                self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
+            self._run(command, partial(self._begin, command))
+
+    def _begin(self, command: Command) -> Result:
+        """Look the command up and call its handler. Raises NvmeError."""
+        entry = command.entry
+        if command.key in self.controller.outstanding:
+            raise NvmeError(
+                Status.COMMAND_ID_CONFLICT, detail=f"command {entry.cid} is still outstanding"
+            )
+        row = (IO_COMMANDS if command.queue.qid else ADMIN_COMMANDS).get(entry.opcode)
+        if row is None:
+            raise NvmeError(
+                Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
+            )
+        if entry.fuse is not Fuse.NORMAL:
+            raise NvmeError(Status.INVALID_FIELD, detail="fused operations are not supported")
+        if entry.psdt is not Psdt.PRP:
+            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are not supported")
+        check_namespace(self.controller, command, row.namespace)
+        return row.handler(self.controller, command)
+
+    def _resume(self, token: object, value: object) -> bool:
+        """Go on with the command that waits for `token`; False when it is gone."""
+        waiting = self.controller.outstanding.take(token)
+        if waiting is None:
+            return False
+        self._run(waiting.command, lambda: waiting.pending.resume(value))
+        return True
+
+    def _run(self, command: Command, step: Callable[[], Result]) -> None:
+        """Take one step of a command and do what comes of it."""
+        try:
+            result = step()
+        except NvmeError as error:
+            self._refuse(command, error)
+        except Exception as error:  # a mistake of ours must not end the drive
+            log.exception("opcode %#04x went wrong", command.entry.opcode)
+            self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
+        else:
+            if isinstance(result, Pending):
+                self.controller.outstanding.add(command, result)
+            else:
+                self._answer_aborted()
+                self._complete(
+                    command, Posting(command.entry.cid, Status.SUCCESS, False, result or 0)
+                )
+
+    def _answer_aborted(self) -> None:
+        """Commands that another one has ended are answered before it."""
+        while self.controller.aborted:
+            self._refuse(*self.controller.aborted.pop(0))
+
+    def _refuse(self, command: Command, error: NvmeError) -> None:
+        log.info("opcode %#04x: %s", command.entry.opcode, error)
+        # A driver finds out what there is by asking: a question that is refused is no error.
+        question = (
+            command.queue.qid == 0
+            and data_direction(command.entry.opcode) is DataDirection.CONTROLLER_TO_HOST
+            and error.status in (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE)
+        )
+        if not question:
+            self.controller.errors.add(command, error)
+        self._complete(command, Posting(command.entry.cid, error.status, error.dnr, 0))
+
+    def _complete(self, command: Command, posting: Posting) -> None:
+        """Answer a command: the only place that does."""
+        if self.lifecycle.state is not State.READY:
+            return
+        if self._board.trace.sink is not None:
+            self._board.trace.sink("rpu.complete", {"qid": command.queue.qid, **posting._asdict()})
+        try:
+            posted = self._board.queues.post(command.queue, posting)
+        except AccessFault as fault:
+            self.lifecycle.fail(f"queue memory is gone: {fault}")
+            return
+        if posted:
+            self._announce(command.queue.completions)
+        else:
+            self._notify.worked()  # look for room soon: the host may never ring for it
+
+    def _deliver_events(self) -> None:
+        if self.lifecycle.state is State.READY:
+            for token, event in self.controller.events.deliver():
+                self._resume(token, event)
+
+    def _announce(self, completions: CompletionQueue) -> None:
+        """The host is to be told of new completions at the end of the pass."""
+        if completions.interrupt.enabled:
+            self._to_interrupt.add(completions.interrupt.vector)
+
+    def _interrupt(self) -> None:
+        self._board.interrupts.fire_all(self._to_interrupt)
+        self._to_interrupt.clear()
+
+    def _session_ended(self) -> None:
+        """Interrupts of a session that is over are not wanted any more."""
+        self._to_interrupt.clear()

@@ -1,0 +1,61 @@
+"""The commands that were fetched and not yet answered because they wait for something.
+
+Each waits for a token: a future of the media executor, a tag of the mailbox, an asynchronous event.
+What a token brings after its command is gone (reset, queue deleted, aborted) is dropped here, in
+the one place that knows, so that no command is answered twice.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from potash_firmware.rpu.command import Command, Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A command and what it waits for."""
+
+    command: Command
+    pending: Pending
+
+
+class Outstanding:
+    """Waiting commands by token, and by queue and command identifier."""
+
+    def __init__(self) -> None:
+        self._by_token: dict[object, Waiting] = {}
+        self._by_key: dict[tuple[int, int], Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        return key in self._by_key
+
+    def add(self, command: Command, pending: Pending) -> None:
+        """`command` waits from now on."""
+        waiting = Waiting(command, pending)
+        self._by_token[pending.token] = waiting
+        self._by_key[command.key] = waiting
+
+    def take(self, token: object) -> Waiting | None:
+        """The command that waits for `token`, which waits no longer; None when it is gone."""
+        waiting = self._by_token.pop(token, None)
+        if waiting is not None:
+            del self._by_key[waiting.command.key]
+        return waiting
+
+    def find(self, key: tuple[int, int]) -> Waiting | None:
+        """The command with that queue and identifier, if it waits."""
+        return self._by_key.get(key)
+
+    def clear(self) -> None:
+        """Forget every command, as a controller reset does."""
+        self._by_token.clear()
+        self._by_key.clear()
+
+    def of_queue(self, qid: int) -> Iterator[Waiting]:
+        """The commands that came from submission queue `qid`."""
+        return (
+            waiting for waiting in list(self._by_key.values()) if waiting.command.queue.qid == qid
+        )

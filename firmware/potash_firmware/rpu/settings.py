@@ -1,0 +1,38 @@
+"""What the firmware of one device is configured with."""
+
+import uuid
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What Identify Controller says of the device."""
+
+    serial: str = "POTASH0001"
+    model: str = "Potash computational storage"
+    firmware_revision: str = "0.1.0"
+
+    @property
+    def nqn(self) -> str:
+        """The NVM subsystem's qualified name (Base 2.0, section 4.5), unique to the serial number."""
+        return f"nqn.2014-08.org.nvmexpress:uuid:{self.uuid('subsystem')}"
+
+    def uuid(self, what: str) -> uuid.UUID:
+        """A UUID for a part of this device, the same at every start."""
+        return uuid.uuid5(uuid.NAMESPACE_OID, f"{self.model}/{self.serial}/{what}")
+
+
+@dataclass(frozen=True)
+class NamespaceSettings:
+    """One namespace; the blocks themselves are the board's media of the same identifier."""
+
+    nsid: int = 1
+    block_size: int = 4096
+
+
+@dataclass(frozen=True)
+class RpuSettings:
+    """Everything that the RPU is configured with."""
+
+    identity: Identity = field(default_factory=Identity)
+    namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)

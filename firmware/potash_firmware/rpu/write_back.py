@@ -1,0 +1,73 @@
+"""Writing a job's output to its blocks, which the APU asks for and only the media executor does.
+
+A job counts as done when its output is on the media, so a killed worker or APU tears nothing. What
+the APU asks for is checked like anything else that comes from outside.
+"""
+
+import errno
+import logging
+from concurrent.futures import Future
+
+from potash_firmware.mailbox import MailboxError
+from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
+from potash_firmware.rpu.controller import Controller
+
+log = logging.getLogger(__name__)
+
+
+class WriteBacks:
+    """The write-backs in flight for the APU that is running."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._tags: dict[Future[None], int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tags)
+
+    def start(self, message: WriteBack) -> None:
+        """Do what `message` asks; it is answered when that has ended, or at once if it is wrong."""
+        if self._controller.apu.resetting is not None:
+            self._answer(message.tag, errno.ECANCELED)
+            return
+        namespace = self._controller.namespaces.get(message.nsid)
+        try:
+            arena = self._controller.apu.buffers.arena(message.accelerator)
+        except MailboxError:
+            arena = None
+        total = sum(length for _, length in message.ranges)
+        if (
+            namespace is None
+            or arena is None
+            or message.source + total > len(arena)
+            or any(first + length > namespace.media.size for first, length in message.ranges)
+        ):
+            log.error("the APU asked for a write-back that cannot be: %s", message)
+            self._answer(message.tag, errno.EINVAL)
+            return
+        media, source, ranges = namespace.media, message.source, message.ranges
+
+        def write() -> None:
+            at = source
+            for first, length in ranges:
+                media.write_from([arena[at : at + length]], first)
+                at += length
+
+        self._tags[self._controller.on_media(write)] = message.tag
+
+    def media_finished(self, future: Future[None]) -> bool:
+        """True when `future` was a write-back; the APU has been told how it ended."""
+        tag = self._tags.pop(future, None)
+        if tag is None:
+            return False
+        error = future.exception()
+        if error is not None:
+            log.error("a job's output could not be written: %s", error)
+            self._controller.health.media_errors += 1
+        code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+        self._answer(tag, code if error is not None else 0)
+        return True
+
+    def _answer(self, tag: int, error: int) -> None:
+        if self._controller.apu.port is not None:
+            self._controller.apu.send(WriteBackDone(tag, error))

@@ -1,0 +1,349 @@
+"""TensorFlow Lite's C interface, as far as a delegate needs it, and read-only copies of what it says.
+
+The declarations follow `tflite/core/c/common.h`, `c_api_types.h` and `builtin_op_data.h` of LiteRT
+(of TensorFlow Lite 2.14 too: the fields used here stand at the same places). cffi reads them in ABI
+mode, so nothing is compiled. Only this module and `delegate` know that there are pointers; operators
+see `Node` and `Tensor`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from cffi import FFI
+
+# A C pointer or structure: cffi gives its fields no static types.
+CData: TypeAlias = Any
+Array: TypeAlias = npt.NDArray[Any]
+
+_DECLARATIONS = """
+typedef struct { int size; int data[]; } TfLiteIntArray;
+typedef struct { int size; float data[]; } TfLiteFloatArray;
+typedef struct { float scale; int32_t zero_point; } TfLiteQuantizationParams;
+typedef struct { int type; void *params; } TfLiteQuantization;
+typedef struct {
+  TfLiteFloatArray *scale;
+  TfLiteIntArray *zero_point;
+  int32_t quantized_dimension;
+} TfLiteAffineQuantization;
+
+typedef struct TfLiteDelegate TfLiteDelegate;
+typedef struct TfLiteContext TfLiteContext;
+
+typedef struct {
+  int type;
+  void *data;
+  TfLiteIntArray *dims;
+  TfLiteQuantizationParams params;
+  int allocation_type;
+  size_t bytes;
+  const void *allocation;
+  const char *name;
+  TfLiteDelegate *delegate;
+  int buffer_handle;
+  bool data_is_stale;
+  bool is_variable;
+  TfLiteQuantization quantization;
+  void *sparsity;
+  const TfLiteIntArray *dims_signature;
+} TfLiteTensor;
+
+typedef struct {
+  TfLiteIntArray *inputs, *outputs, *intermediates, *temporaries;
+  void *user_data;
+  void *builtin_data;
+  const void *custom_initial_data;
+  int custom_initial_data_size;
+  TfLiteDelegate *delegate;
+  bool might_have_side_effect;
+} TfLiteNode;
+
+typedef struct {
+  TfLiteDelegate *delegate;
+  TfLiteIntArray *nodes_to_replace, *input_tensors, *output_tensors;
+} TfLiteDelegateParams;
+
+typedef struct {
+  void *(*init)(TfLiteContext *, const char *, size_t);
+  void (*free)(TfLiteContext *, void *);
+  int (*prepare)(TfLiteContext *, TfLiteNode *);
+  int (*invoke)(TfLiteContext *, TfLiteNode *);
+  const char *(*profiling_string)(const TfLiteContext *, const TfLiteNode *);
+  int32_t builtin_code;
+  const char *custom_name;
+  int version;
+  void *registration_external;
+  void *async_kernel;
+  uint64_t inplace_operator;
+} TfLiteRegistration;
+
+/* Only the first fields: the runtime makes it, a delegate reads it through a pointer. */
+struct TfLiteContext {
+  size_t tensors_size;
+  int (*GetExecutionPlan)(TfLiteContext *, TfLiteIntArray **);
+  TfLiteTensor *tensors;
+  void *impl_;
+  int (*ResizeTensor)(TfLiteContext *, TfLiteTensor *, TfLiteIntArray *);
+  void (*ReportError)(TfLiteContext *, const char *, ...);
+  int (*AddTensors)(TfLiteContext *, int, int *);
+  int (*GetNodeAndRegistration)(TfLiteContext *, int, TfLiteNode **, TfLiteRegistration **);
+  int (*ReplaceNodeSubsetsWithDelegateKernels)(
+      TfLiteContext *, TfLiteRegistration, const TfLiteIntArray *, TfLiteDelegate *);
+  int recommended_num_threads;
+};
+
+struct TfLiteDelegate {
+  void *data_;
+  int (*Prepare)(TfLiteContext *, TfLiteDelegate *);
+  int (*CopyFromBufferHandle)(TfLiteContext *, TfLiteDelegate *, int, TfLiteTensor *);
+  int (*CopyToBufferHandle)(TfLiteContext *, TfLiteDelegate *, int, TfLiteTensor *);
+  void (*FreeBufferHandle)(TfLiteContext *, TfLiteDelegate *, int *);
+  int64_t flags;
+  void *opaque_delegate_builder;
+};
+
+typedef struct { int activation; bool pot_scale_int16; } TfLiteAddParams;
+"""
+
+# Untyped on purpose: the fields come from the declarations above, which no checker reads.
+ffi: Any = FFI()
+ffi.cdef(_DECLARATIONS)
+
+# kTfLiteInitFailed: what a kernel's init returns instead of its own data.
+INIT_FAILED = ffi.cast("void *", -1)
+
+
+def callback(signature: str, failed: object = None) -> Callable[[Callable[..., object]], CData]:
+    """Make a function one that C can call; `failed` is what C gets should it raise."""
+    decorate: Callable[[Callable[..., object]], CData] = ffi.callback(signature, error=failed)
+    return decorate
+
+
+class Status(IntEnum):
+    """`TfLiteStatus`."""
+
+    OK = 0
+    ERROR = 1
+    DELEGATE_ERROR = 2
+
+
+class TensorType(IntEnum):
+    """`TfLiteType`, as far as numpy has the same type."""
+
+    FLOAT32 = 1
+    INT32 = 2
+    UINT8 = 3
+    INT64 = 4
+    BOOL = 6
+    INT16 = 7
+    INT8 = 9
+    FLOAT16 = 10
+    FLOAT64 = 11
+    UINT64 = 13
+    UINT32 = 16
+    UINT16 = 17
+
+
+class Allocation(IntEnum):
+    """`TfLiteAllocationType`: where a tensor's memory comes from."""
+
+    NONE = 0
+    MMAP_RO = 1
+    ARENA_RW = 2
+    ARENA_RW_PERSISTENT = 3
+    DYNAMIC = 4
+    PERSISTENT_RO = 5
+    CUSTOM = 6
+
+
+class BuiltinOperator(IntEnum):
+    """`TfLiteBuiltinOperator`: the operators that this delegate knows, and the delegate's own."""
+
+    ADD = 0
+    DELEGATE = 51
+
+
+class Activation(IntEnum):
+    """`TfLiteFusedActivation`."""
+
+    NONE = 0
+    RELU = 1
+    RELU_N1_TO_1 = 2
+    RELU6 = 3
+    TANH = 4
+    SIGN_BIT = 5
+    SIGMOID = 6
+
+
+# TfLiteQuantizationType
+_AFFINE_QUANTIZATION = 1
+
+NUMPY_TYPES: Mapping[int, type[np.generic]] = {
+    TensorType.FLOAT32: np.float32,
+    TensorType.INT32: np.int32,
+    TensorType.UINT8: np.uint8,
+    TensorType.INT64: np.int64,
+    TensorType.BOOL: np.bool_,
+    TensorType.INT16: np.int16,
+    TensorType.INT8: np.int8,
+    TensorType.FLOAT16: np.float16,
+    TensorType.FLOAT64: np.float64,
+    TensorType.UINT64: np.uint64,
+    TensorType.UINT32: np.uint32,
+    TensorType.UINT16: np.uint16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What an operator may know of a tensor before it runs.
+
+    `scale` and `zero_point` hold for the whole tensor and are zero where it has none; `scales`,
+    `zero_points` and `axis` are those of each channel. `constant` is the values of a constant: a
+    read-only view that lives as long as the interpreter, None for an activation.
+    """
+
+    index: int
+    name: str
+    type: int
+    shape: tuple[int, ...]
+    allocation: int
+    variable: bool
+    scale: float
+    zero_point: int
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int
+    constant: Array | None
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class AddOptions:
+    """`TfLiteAddParams`."""
+
+    activation: int
+
+
+Options: TypeAlias = AddOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator of the graph; an optional input that is left out is None."""
+
+    index: int
+    operator: int
+    version: int
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor | None, ...]
+    options: Options | None
+
+
+def _add_options(data: CData) -> AddOptions:
+    return AddOptions(activation=ffi.cast("TfLiteAddParams *", data).activation)
+
+
+_OPTIONS: Mapping[int, Callable[[CData], Options]] = {BuiltinOperator.ADD: _add_options}
+
+
+def read_ints(array: CData) -> tuple[int, ...]:
+    """The items of a `TfLiteIntArray *`, none for NULL."""
+    return tuple(array.data[0 : array.size]) if array else ()
+
+
+def view(tensor: CData) -> Array:
+    """The memory that a `TfLiteTensor *` has now, as an array of its shape, not copied.
+
+    Raises BufferError when it has none, or not as much as its shape says.
+    """
+    shape = read_ints(tensor.dims)
+    dtype = np.dtype(NUMPY_TYPES[tensor.type])
+    if tensor.bytes != math.prod(shape) * dtype.itemsize:
+        raise BufferError(f"a tensor of shape {shape} has {tensor.bytes} bytes")
+    if tensor.bytes == 0:
+        return np.empty(shape, dtype)
+    if not tensor.data:
+        raise BufferError(f"a tensor of shape {shape} has no memory")
+    values: Array = np.frombuffer(ffi.buffer(tensor.data, tensor.bytes), dtype)
+    return values.reshape(shape)
+
+
+def _constant(tensor: CData) -> Array | None:
+    if tensor.allocation_type != Allocation.MMAP_RO or tensor.type not in NUMPY_TYPES:
+        return None
+    try:
+        values = view(tensor)
+    except BufferError:
+        # Packed or sparse: its memory does not have its shape.
+        return None
+    values.flags.writeable = False
+    return values
+
+
+def read_tensor(context: CData, index: int) -> Tensor | None:
+    """Tensor `index` of the graph; None for -1, which stands for an input left out."""
+    if index < 0:
+        return None
+    tensor = context.tensors + index
+    scales: tuple[float, ...] = ()
+    zero_points: tuple[int, ...] = ()
+    axis = 0
+    if tensor.quantization.type == _AFFINE_QUANTIZATION and tensor.quantization.params:
+        affine = ffi.cast("TfLiteAffineQuantization *", tensor.quantization.params)
+        scales = tuple(affine.scale.data[0 : affine.scale.size]) if affine.scale else ()
+        zero_points = read_ints(affine.zero_point)
+        axis = affine.quantized_dimension
+    return Tensor(
+        index=index,
+        name=ffi.string(tensor.name).decode("utf-8", "replace") if tensor.name else "",
+        type=tensor.type,
+        shape=read_ints(tensor.dims),
+        allocation=tensor.allocation_type,
+        variable=tensor.is_variable,
+        scale=tensor.params.scale,
+        zero_point=tensor.params.zero_point,
+        scales=scales,
+        zero_points=zero_points,
+        axis=axis,
+        constant=_constant(tensor),
+    )
+
+
+def read_node(context: CData, index: int) -> Node:
+    """Node `index` of the graph. Raises LookupError when the runtime does not know it."""
+    node, registration = ffi.new("TfLiteNode **"), ffi.new("TfLiteRegistration **")
+    if context.GetNodeAndRegistration(context, index, node, registration) != Status.OK:
+        raise LookupError(f"the graph has no node {index}")
+    operator = registration[0].builtin_code
+    read_options = _OPTIONS.get(operator)
+    options = None
+    if read_options is not None and node[0].builtin_data:
+        options = read_options(node[0].builtin_data)
+    return Node(
+        index=index,
+        operator=operator,
+        version=registration[0].version,
+        inputs=tuple(read_tensor(context, at) for at in read_ints(node[0].inputs)),
+        outputs=tuple(read_tensor(context, at) for at in read_ints(node[0].outputs)),
+        options=options,
+    )
+
+
+def read_execution_plan(context: CData) -> tuple[int, ...]:
+    """The nodes in the order in which they run.
+
+    Copied, because the next call of `GetExecutionPlan` frees the array that this one returns.
+    """
+    plan = ffi.new("TfLiteIntArray **")
+    if context.GetExecutionPlan(context, plan) != Status.OK:
+        raise LookupError("the graph gives no execution plan")
+    return read_ints(plan[0])

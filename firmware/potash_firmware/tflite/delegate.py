@@ -1,0 +1,251 @@
+"""The TensorFlow Lite delegate: takes over the nodes that the VTA has kernels for.
+
+TensorFlow Lite asks a delegate through C callbacks (`tflite/core/c/common.h`): Prepare sees the graph
+and claims nodes, then every run of adjacent claimed nodes becomes one kernel with init, invoke and
+free. The callbacks here are stateless; what they need travels in the `void *` that C gives them, as a
+cffi handle. Nothing may unwind through native code, which would end the process: an exception is kept
+in the session, the callback reports an error, and whoever called the interpreter asks
+`VtaDelegate.raise_failure`, since TensorFlow Lite itself only says that something failed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from potash_firmware.tflite.capi import (
+    INIT_FAILED,
+    NUMPY_TYPES,
+    Array,
+    BuiltinOperator,
+    CData,
+    Node,
+    Status,
+    Tensor,
+    callback,
+    ffi,
+    read_execution_plan,
+    read_ints,
+    read_node,
+    view,
+)
+from potash_firmware.tflite.operators import OPERATORS, Plan, refusal
+from potash_firmware.vta_runtime import Runtime
+
+Result = TypeVar("Result")
+
+# TfLiteDelegateFlags: none, so tensors have their shapes before the delegate is asked.
+_FLAGS_NONE = 0
+
+
+class DelegateError(Exception):
+    """TensorFlow Lite refused what the delegate asked of it."""
+
+
+class Decision(NamedTuple):
+    """What the delegate made of one node: `reason` says why it left it, None when it took it."""
+
+    node: int
+    operator: int
+    version: int
+    reason: str | None
+
+
+class Task(NamedTuple):
+    """A claimed node and its plan."""
+
+    node: Node
+    plan: Plan
+
+
+@dataclass(slots=True)
+class Session:
+    """What the callbacks of one delegate share."""
+
+    runtime: Runtime
+    decisions: dict[int, tuple[Decision, ...]] = field(default_factory=dict)
+    """For each graph, by its context's address, what was decided last."""
+    partitions: dict[int, tuple[CData, "Partition"]] = field(default_factory=dict)
+    """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
+    failure: BaseException | None = None
+    nodes_run: int = 0
+
+    def guarded(self, action: Callable[[], Result], failed: Result) -> Result:
+        """Do `action`; give `failed` and keep the exception when it raises one."""
+        try:
+            return action()
+        except BaseException as error:  # noqa: BLE001
+            # Whatever it is, it must not unwind into native code. The first one is the cause.
+            self.failure = self.failure or error
+            return failed
+
+
+@dataclass(slots=True)
+class Partition:
+    """A run of adjacent claimed nodes, which TensorFlow Lite calls as one."""
+
+    session: Session
+    tasks: tuple[Task, ...]
+    internal: dict[int, Array]
+    """The tensors between the nodes: TensorFlow Lite gives memory to those that cross the border
+    only."""
+
+    def run(self, context: CData) -> None:
+        """Run the nodes in order on the tensors as they are now."""
+        for node, plan in self.tasks:
+            outputs = [self._array(context, tensor) for tensor in node.outputs if tensor]
+            inputs = [self._array(context, tensor) if tensor else None for tensor in node.inputs]
+            try:
+                plan.run(self.session.runtime, inputs, outputs)
+            except BaseException:
+                # Half a stream must not run in front of the next one.
+                self.session.runtime.close()
+                raise
+            self.session.nodes_run += 1
+
+    def _array(self, context: CData, tensor: Tensor) -> Array:
+        if tensor.constant is not None:
+            return tensor.constant
+        internal = self.internal.get(tensor.index)
+        if internal is not None:
+            return internal
+        return view(context.tensors + tensor.index)
+
+
+class VtaDelegate:
+    """A delegate that runs nodes on a VTA: `Interpreter(..., experimental_delegates=[delegate])`.
+
+    The interpreter keeps it, and it keeps what native code points to; both go when the interpreter
+    does. It serves interpreters one at a time, in the thread that owns `runtime`.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._session = Session(runtime)
+        self._handle = ffi.new_handle(self._session)
+        self._native = ffi.new("TfLiteDelegate *")
+        self._native.data_ = self._handle
+        self._native.Prepare = _prepare_delegate
+        self._native.flags = _FLAGS_NONE
+
+    def _get_native_delegate_pointer(self) -> int:
+        # What ai_edge_litert.interpreter.Interpreter asks of a delegate.
+        return int(ffi.cast("intptr_t", self._native))
+
+    @property
+    def decisions(self) -> tuple[tuple[Decision, ...], ...]:
+        """For each graph that was shown, what was decided about its nodes, in their order."""
+        return tuple(self._session.decisions.values())
+
+    @property
+    def nodes_run(self) -> int:
+        """How many nodes have been run on the VTA so far."""
+        return self._session.nodes_run
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions live interpreters hold."""
+        return len(self._session.partitions)
+
+    def begin(self) -> None:
+        """Forget the decisions and the failure of an earlier interpreter."""
+        self._session.decisions.clear()
+        self._session.failure = None
+
+    def raise_failure(self) -> None:
+        """Raise, once, the exception that a callback met; return when there was none."""
+        failure, self._session.failure = self._session.failure, None
+        if failure is not None:
+            raise failure
+
+
+def _claim(session: Session, context: CData, delegate: CData) -> int:
+    config = session.runtime.config
+    decisions = []
+    for index in read_execution_plan(context):
+        node = read_node(context, index)
+        decisions.append(Decision(index, node.operator, node.version, refusal(node, config)))
+    session.decisions[int(ffi.cast("intptr_t", context))] = tuple(decisions)
+    claimed = [decision.node for decision in decisions if decision.reason is None]
+    if not claimed:
+        return Status.OK
+    nodes = ffi.new("TfLiteIntArray *", [len(claimed), claimed])
+    status = context.ReplaceNodeSubsetsWithDelegateKernels(
+        context, _REGISTRATION[0], nodes, delegate
+    )
+    if status != Status.OK and session.failure is None:
+        raise DelegateError(f"TensorFlow Lite refused the nodes {claimed} with status {status}")
+    return int(status)
+
+
+def _make_partition(session: Session, context: CData, params: CData) -> CData:
+    config = session.runtime.config
+    nodes = [read_node(context, index) for index in read_ints(params.nodes_to_replace)]
+    tasks = tuple(Task(node, OPERATORS[node.operator].plan(node, config)) for node in nodes)
+    border = {*read_ints(params.input_tensors), *read_ints(params.output_tensors)}
+    partition = Partition(
+        session=session,
+        tasks=tasks,
+        internal={
+            tensor.index: np.zeros(tensor.shape, NUMPY_TYPES[tensor.type])
+            for node in nodes
+            for tensor in node.outputs
+            if tensor is not None and tensor.index not in border
+        },
+    )
+    handle = ffi.new_handle(partition)
+    session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition
+    return handle
+
+
+@callback("int(TfLiteContext *, TfLiteDelegate *)", Status.ERROR)
+def _prepare_delegate(context: CData, delegate: CData) -> int:
+    session: Session = ffi.from_handle(delegate.data_)
+    return session.guarded(lambda: _claim(session, context, delegate), int(Status.ERROR))
+
+
+@callback("void *(TfLiteContext *, const char *, size_t)", INIT_FAILED)
+def _init(context: CData, buffer: CData, _length: int) -> CData:
+    params = ffi.cast("TfLiteDelegateParams *", buffer)
+    session: Session = ffi.from_handle(params.delegate.data_)
+    return session.guarded(lambda: _make_partition(session, context, params), INIT_FAILED)
+
+
+@callback("void(TfLiteContext *, void *)")
+def _free(_context: CData, data: CData) -> None:
+    if data == INIT_FAILED:
+        return
+    partition: Partition = ffi.from_handle(data)
+    del partition.session.partitions[int(ffi.cast("intptr_t", data))]
+
+
+@callback("int(TfLiteContext *, TfLiteNode *)", Status.ERROR)
+def _prepare(_context: CData, _node: CData) -> int:
+    return Status.OK
+
+
+@callback("int(TfLiteContext *, TfLiteNode *)", Status.ERROR)
+def _invoke(context: CData, node: CData) -> int:
+    partition: Partition = ffi.from_handle(node.user_data)
+
+    def run() -> int:
+        partition.run(context)
+        return Status.OK
+
+    return partition.session.guarded(run, int(Status.ERROR))
+
+
+_NAME = ffi.new("char[]", b"PotashVta")
+# Constant: TensorFlow Lite copies it for each partition.
+_REGISTRATION = ffi.new(
+    "TfLiteRegistration *",
+    {
+        "init": _init,
+        "free": _free,
+        "prepare": _prepare,
+        "invoke": _invoke,
+        "builtin_code": BuiltinOperator.DELEGATE,
+        "custom_name": _NAME,
+        "version": 1,
+    },
+)

@@ -1,0 +1,136 @@
+"""TensorFlow Lite's fixed-point arithmetic, as exact integer functions.
+
+A quantised value q stands for scale * (q - zero_point). Real factors between scales become a 31-bit
+significand and a power of two, so that a kernel needs integers only (Jacob et al., "Quantization and
+Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", sections 2.2 and 2.3).
+Each function names the one of TensorFlow Lite whose results it has, bit for bit, in the reference
+kernels. They take Python integers or int64 arrays alike.
+"""
+
+import math
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from potash_firmware.tflite.capi import Activation
+
+Integers = TypeVar("Integers", int, npt.NDArray[np.int64])
+
+INT8_MIN, INT8_MAX = -128, 127
+
+# The significand is a fraction of 31 bits: 2^30 <= significand < 2^31, or zero.
+SIGNIFICAND_BITS = 31
+
+
+class QuantizationError(ValueError):
+    """Quantisation parameters that TensorFlow Lite does not accept."""
+
+
+class Multiplier(NamedTuple):
+    """The real factor significand * 2^(shift - 31); a negative `shift` is a right shift."""
+
+    significand: int
+    shift: int
+
+
+def quantize_multiplier(real: float) -> Multiplier:
+    """`QuantizeMultiplier` (`tflite/kernels/internal/quantization_util.cc`), for `real` >= 0."""
+    if not (math.isfinite(real) and real >= 0):
+        raise QuantizationError(f"{real} is not a multiplier")
+    fraction, shift = math.frexp(real)
+    # std::round: a half goes away from zero, and the fraction is not negative.
+    significand = math.floor(fraction * (1 << SIGNIFICAND_BITS) + 0.5)
+    if significand == 1 << SIGNIFICAND_BITS:
+        significand //= 2
+        shift += 1
+    if shift < -31:
+        return Multiplier(0, 0)
+    if shift > 30:
+        return Multiplier((1 << SIGNIFICAND_BITS) - 1, 30)
+    return Multiplier(significand, shift)
+
+
+def quantize_multiplier_below_one(real: float) -> Multiplier:
+    """`QuantizeMultiplierSmallerThanOneExp`: TensorFlow Lite aborts the process where this raises."""
+    if not 0 < real < 1:
+        raise QuantizationError(f"the multiplier {real} is not between 0 and 1")
+    return quantize_multiplier(real)
+
+
+class Addition(NamedTuple):
+    """The factors of a sum of two quantised values, its operands shifted left beforehand."""
+
+    left: Multiplier
+    right: Multiplier
+    output: Multiplier
+
+
+def quantize_addition(left: float, right: float, output: float, left_shift: int) -> Addition:
+    """The multipliers that `tflite/kernels/add.cc` derives from the scales in its Prepare.
+
+    Raises QuantizationError for scales with which TensorFlow Lite aborts the process.
+    """
+    with np.errstate(over="ignore"):
+        # float32, as there: a large scale overflows, and else a power of two changes no digit.
+        twice_largest = float(np.float32(2) * np.float32(max(left, right)))
+        shifted_output = float(np.float32(1 << left_shift) * np.float32(output))
+    scales = (left, right, output, twice_largest, shifted_output)
+    if not all(0 < scale < math.inf for scale in scales):
+        raise QuantizationError(f"the scales {left}, {right} and {output} give no multipliers")
+    return Addition(
+        left=quantize_multiplier_below_one(left / twice_largest),
+        right=quantize_multiplier_below_one(right / twice_largest),
+        output=quantize_multiplier_below_one(twice_largest / shifted_output),
+    )
+
+
+def doubling_high_multiply(value: Integers, significand: int) -> Integers:
+    """`gemmlowp::SaturatingRoundingDoublingHighMul` (`fixedpoint.h`): value * significand / 2^31.
+
+    gemmlowp adds a nudge by sign and truncates; for every `significand` but INT32_MIN that equals
+    rounding to nearest with halves upwards.
+    """
+    return (value * significand + (1 << SIGNIFICAND_BITS - 1)) >> SIGNIFICAND_BITS
+
+
+def rounding_divide_by_power_of_two(value: Integers, exponent: int) -> Integers:
+    """`gemmlowp::RoundingDivideByPOT`: value / 2^exponent, halves away from zero."""
+    if exponent == 0:
+        return value
+    return (value + (1 << exponent - 1) + (value >> 63)) >> exponent
+
+
+def multiply(value: Integers, multiplier: Multiplier) -> Integers:
+    """`MultiplyByQuantizedMultiplierSmallerThanOneExp` (`tflite/kernels/internal/common.h`)."""
+    high = doubling_high_multiply(value, multiplier.significand)
+    return rounding_divide_by_power_of_two(high, -multiplier.shift)
+
+
+def _quantize(real: float, scale: float, zero_point: int) -> int:
+    # The division and the rounding are of float32 values, as in kernel_util.cc's Quantize.
+    with np.errstate(over="ignore"):
+        steps = float(np.float32(real) / np.float32(scale))
+    if not -(2.0**31) <= steps <= 2.0**31:
+        raise QuantizationError(f"{real} cannot be quantised with the scale {scale}")
+    return zero_point + int(math.copysign(math.floor(abs(steps) + 0.5), steps))
+
+
+def activation_range(activation: int, scale: float, zero_point: int) -> tuple[int, int]:
+    """The int8 output's limits: `CalculateActivationRangeQuantized` (`kernel_util.cc`).
+
+    Raises QuantizationError for an activation that is not a clamp, and where TensorFlow Lite fails.
+    """
+    bounds: dict[int, tuple[float | None, float | None]] = {
+        Activation.NONE: (None, None),
+        Activation.RELU: (0.0, None),
+        Activation.RELU_N1_TO_1: (-1.0, 1.0),
+        Activation.RELU6: (0.0, 6.0),
+    }
+    if activation not in bounds:
+        raise QuantizationError(f"the fused activation {activation} is not a clamp")
+    low, high = bounds[activation]
+    return (
+        INT8_MIN if low is None else max(INT8_MIN, _quantize(low, scale, zero_point)),
+        INT8_MAX if high is None else min(INT8_MAX, _quantize(high, scale, zero_point)),
+    )

@@ -1,0 +1,152 @@
+"""Running a model: bytes in, bytes out, on TensorFlow Lite with the VTA as a delegate.
+
+This is the application processor's inference call. A model's inputs stand one after the other, in
+the model's order and each as its tensor lies in memory; the outputs likewise. More input than the
+model takes is no error: what comes from local storage is filled up to whole blocks.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+from potash_firmware.tflite.capi import Array
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.validation import ModelError, validate
+
+__all__ = ["ModelError", "NodeReport", "infer", "inspect"]
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+Details: TypeAlias = dict[str, Any]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Where one node of a model runs: on the VTA, or on TensorFlow Lite for the given reason."""
+
+    graph: int
+    node: int
+    operator: str
+    version: int
+    reason: str | None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the VTA runs it."""
+        return self.reason is None
+
+
+def infer(
+    model: BytesLike,
+    inputs: BytesLike,
+    output: memoryview,
+    *,
+    delegate: VtaDelegate | None,
+    reference: bool = False,
+) -> int:
+    """Run `model` on `inputs`; give the number of bytes written to the beginning of `output`.
+
+    `delegate` takes what it can, TensorFlow Lite's kernels the rest: the reference ones with
+    `reference`, else the fast ones, which round differently. Raises ModelError for a model that
+    cannot run or does not fit its buffers, leaving `output` alone, and whatever the VTA raises.
+    """
+    interpreter = _prepare(bytes(model), delegate, reference)
+    wanted = interpreter.get_input_details()
+    sizes = [_size(details, "input") for details in wanted]
+    if sum(sizes) > len(inputs):
+        raise ModelError(f"the model takes {sum(sizes)} bytes of input, and gets {len(inputs)}")
+    # Before the work as well as after it, when shapes that depend on the values are known too.
+    _check_output(interpreter.get_output_details(), len(output))
+
+    def work() -> list[Array]:
+        offset = 0
+        for details, size in zip(wanted, sizes, strict=True):
+            values = np.frombuffer(inputs, np.uint8, size, offset).view(details["dtype"])
+            interpreter.set_tensor(details["index"], values.reshape(details["shape"]))
+            offset += size
+        interpreter.invoke()
+        return [interpreter.get_tensor(item["index"]) for item in interpreter.get_output_details()]
+
+    results = _native(work, delegate)
+    total = _check_output(interpreter.get_output_details(), len(output))
+    offset = 0
+    for values in results:
+        output[offset : offset + values.nbytes] = values.tobytes()
+        offset += values.nbytes
+    return total
+
+
+def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:
+    """Which nodes of `model` the delegate takes, and why not the others. Raises ModelError."""
+    _prepare(bytes(model), delegate, reference=True)
+    return tuple(
+        NodeReport(
+            graph=graph,
+            node=decision.node,
+            operator=_NAMES.get(decision.operator, str(decision.operator)),
+            version=decision.version,
+            reason=decision.reason,
+        )
+        for graph, decisions in enumerate(delegate.decisions)
+        for decision in decisions
+    )
+
+
+_NAMES = {
+    code: name for name, code in vars(schema.BuiltinOperator).items() if not name.startswith("_")
+}
+
+
+def _prepare(model: bytes, delegate: VtaDelegate | None, reference: bool) -> Interpreter:
+    validate(model)
+    resolver = OpResolverType.BUILTIN_REF if reference else OpResolverType.BUILTIN
+    if delegate is not None:
+        delegate.begin()
+
+    def make() -> Interpreter:
+        interpreter = Interpreter(
+            model_content=model,
+            experimental_delegates=[delegate] if delegate is not None else None,
+            experimental_op_resolver_type=resolver,
+        )
+        interpreter.allocate_tensors()
+        return interpreter
+
+    return _native(make, delegate)
+
+
+def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:
+    """Call into TensorFlow Lite; what a callback of the delegate raised comes before its verdict."""
+    try:
+        result = action()
+    except (RuntimeError, ValueError) as error:
+        if delegate is not None:
+            delegate.raise_failure()
+        raise ModelError(f"TensorFlow Lite refuses the model: {_sentence(error)}") from None
+    if delegate is not None:
+        delegate.raise_failure()
+    return result
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _check_output(details: Iterable[Details], room: int) -> int:
+    total = sum(_size(item, "output") for item in details)
+    if total > room:
+        raise ModelError(f"the model gives {total} bytes of output, and there is room for {room}")
+    return total
+
+
+def _size(details: Details, what: str) -> int:
+    """The bytes of a tensor as it is now. Raises ModelError where elements have no fixed size."""
+    width = np.dtype(details["dtype"]).itemsize
+    if width == 0 or np.dtype(details["dtype"]).hasobject:
+        raise ModelError(f"the {what} {details['name']!r} is text, which has no fixed size")
+    return math.prod(int(extent) for extent in details["shape"]) * width

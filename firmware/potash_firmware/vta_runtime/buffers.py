@@ -1,0 +1,118 @@
+"""Buffers in the DRAM that the core shares with its driver.
+
+`Spans` decides where a piece of some size goes and knows no memory; it also places micro-kernels in
+the core's micro-op buffer. `Heap` puts buffers into a core's DRAM with it.
+
+Source: the VTA project's `vta/runtime.h`, VTABufferAlloc and VTABufferFree.
+"""
+
+from bisect import bisect_left
+
+from potash_device.vta.core import Core
+
+
+class VtaMemoryError(MemoryError):
+    """The core's DRAM has no room for a buffer."""
+
+
+class Spans:
+    """The free pieces of a range of `size` units, first fit."""
+
+    def __init__(self, size: int) -> None:
+        self._free = [(0, size)] if size else []
+
+    def take(self, size: int) -> int | None:
+        """The start of `size` units that are free no longer, or None where no piece is as long."""
+        for number, (start, length) in enumerate(self._free):
+            if length >= size:
+                if length == size:
+                    del self._free[number]
+                else:
+                    self._free[number] = (start + size, length - size)
+                return start
+        return None
+
+    def give_back(self, start: int, size: int) -> None:
+        """Free what `take` gave, joining it with its free neighbours."""
+        number = bisect_left(self._free, (start, 0))
+        if number < len(self._free) and self._free[number][0] == start + size:
+            size += self._free.pop(number)[1]
+        if number and sum(self._free[number - 1]) == start:
+            start, before = self._free.pop(number - 1)
+            size += before
+            number -= 1
+        self._free.insert(number, (start, size))
+
+
+class Buffer:
+    """`size` bytes of the core's DRAM at physical address `physical`."""
+
+    def __init__(self, heap: "Heap", physical: int, size: int, view: memoryview) -> None:
+        self.physical = physical
+        self.size = size
+        self._heap = heap
+        self._view: memoryview | None = view
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes themselves, writable. Raises ValueError when the buffer was freed."""
+        if self._view is None:
+            raise ValueError(f"the VTA buffer at {self.physical:#x} was freed")
+        return self._view
+
+    @property
+    def freed(self) -> bool:
+        """Whether `free` was called."""
+        return self._view is None
+
+    def free(self) -> None:
+        """Give the memory back; calling it again does nothing."""
+        if self._view is not None:
+            self._view = None
+            self._heap.release(self)
+
+
+class Heap:
+    """A core's DRAM, given out in buffers.
+
+    While it is `held`, as it is from the first instruction of a stream to its end, freed memory is
+    not given out again: instructions that have not run yet may still name it.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._dram = core.dram
+        self._base = core.base
+        self._alignment = core.config.alignment
+        self._spans = Spans(len(core.dram) // self._alignment)
+        self._released: list[Buffer] = []
+        self.held = False
+
+    def allocate(self, size: int) -> Buffer:
+        """Zeroed bytes, aligned to the largest element. Raises ValueError, VtaMemoryError."""
+        if size <= 0:
+            raise ValueError(f"a VTA buffer must have at least one byte, not {size}")
+        start = self._spans.take(self._units(size))
+        if start is None:
+            raise VtaMemoryError(f"the VTA's DRAM has no room for {size} more bytes")
+        offset = start * self._alignment
+        view = self._dram[offset : offset + size]
+        view[:] = bytes(size)
+        return Buffer(self, self._base + offset, size, view)
+
+    def release(self, buffer: Buffer) -> None:
+        """Take a buffer back, at once or when the heap is held no longer."""
+        if self.held:
+            self._released.append(buffer)
+        else:
+            start = (buffer.physical - self._base) // self._alignment
+            self._spans.give_back(start, self._units(buffer.size))
+
+    def let_go(self) -> None:
+        """End being held: memory freed meanwhile may be given out again."""
+        self.held = False
+        released, self._released = self._released, []
+        for buffer in released:
+            self.release(buffer)
+
+    def _units(self, size: int) -> int:
+        return -(-size // self._alignment)

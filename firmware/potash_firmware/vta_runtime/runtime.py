@@ -1,0 +1,205 @@
+"""What an operator calls: loads, kernels, stores, dependences, and `synchronize` to run them.
+
+Nothing reaches the core before `synchronize`. Arguments are checked when they are given, against
+the encoding and against the buffers' sizes, so what is wrong is said where it is wrong.
+
+Source: the VTA project's `vta/runtime.h`; docs/vta.md shows which C function each method mirrors.
+"""
+
+from types import TracebackType
+from typing import Self
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.core import Control, Core, Register
+from potash_device.vta.isa import Finish, Instruction, Load, Stage, Store
+from potash_firmware.vta_runtime.buffers import Buffer, Heap, VtaMemoryError
+from potash_firmware.vta_runtime.commands import CommandStream
+from potash_firmware.vta_runtime.kernels import AluKernel, GemmKernel, MicroOpCache
+
+LOADABLE = frozenset({MemoryId.INP, MemoryId.WGT, MemoryId.ACC, MemoryId.ACC_8BIT})
+
+
+class Runtime:
+    """The driver of one core. A context manager; `close` gives its DRAM back."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._heap = Heap(core)
+        self._commands = CommandStream(core.config)
+        self._kernels = MicroOpCache(core.config, self._heap.allocate, self._emit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def config(self) -> Config:
+        """The core's configuration."""
+        return self.core.config
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """The stream so far, for looking at."""
+        return tuple(self._commands)
+
+    def alloc(self, size: int) -> Buffer:
+        """`size` zeroed bytes that the core can reach. Raises ValueError, VtaMemoryError."""
+        try:
+            return self._heap.allocate(size)
+        except VtaMemoryError:
+            if self._heap.held:
+                raise
+            self._kernels.clear()
+            return self._heap.allocate(size)
+
+    def load_2d(
+        self,
+        buffer: Buffer,
+        memory: MemoryId,
+        *,
+        sram: int,
+        offset: int,
+        x_size: int,
+        y_size: int = 1,
+        x_stride: int | None = None,
+        x_pad: tuple[int, int] = (0, 0),
+        y_pad: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Load `y_size` rows of `x_size` elements of `memory`, `x_stride` apart, from element
+        `offset` of `buffer` into the chip from element `sram` on; the pads are zeroes (before,
+        after). Raises ValueError where the buffer is exceeded or the encoding has no such value.
+        """
+        if memory not in LOADABLE:
+            raise ValueError(f"{memory!r} is not loaded from a buffer")
+        stride = x_size if x_stride is None else x_stride
+        self._emit(
+            Load(
+                memory_type=memory,
+                sram_base=sram,
+                dram_base=self._dram_base(buffer, memory, offset, x_size, y_size, stride),
+                y_size=y_size,
+                x_size=x_size,
+                x_stride=stride,
+                y_pad_0=y_pad[0],
+                y_pad_1=y_pad[1],
+                x_pad_0=x_pad[0],
+                x_pad_1=x_pad[1],
+            )
+        )
+
+    def store_2d(
+        self,
+        buffer: Buffer,
+        *,
+        sram: int,
+        offset: int,
+        x_size: int,
+        y_size: int = 1,
+        x_stride: int | None = None,
+    ) -> None:
+        """Store `y_size` rows of `x_size` OUT elements, `x_stride` apart, to element `offset` of
+        `buffer`, from element `sram` of the chip on. Raises ValueError as `load_2d` does.
+        """
+        stride = x_size if x_stride is None else x_stride
+        self._emit(
+            Store(
+                memory_type=MemoryId.OUT,
+                sram_base=sram,
+                dram_base=self._dram_base(buffer, MemoryId.OUT, offset, x_size, y_size, stride),
+                y_size=y_size,
+                x_size=x_size,
+                x_stride=stride,
+            )
+        )
+
+    def push_alu(self, kernel: AluKernel) -> None:
+        """Append an ALU instruction. Raises ValueError, VtaMemoryError."""
+        self._emit(kernel.instruction(self._kernels.locate(kernel.micro_ops)))
+
+    def push_gemm(self, kernel: GemmKernel) -> None:
+        """Append a GEMM instruction. Raises ValueError, VtaMemoryError."""
+        self._emit(kernel.instruction(self._kernels.locate(kernel.micro_ops)))
+
+    def dep_push(self, frm: Stage, to: Stage) -> None:
+        """`frm` tells `to` that everything pushed so far is done. Raises ValueError."""
+        self._commands.push(frm, to)
+        self._heap.held = True
+
+    def dep_pop(self, frm: Stage, to: Stage) -> None:
+        """The next instruction of `to` waits for a `dep_push`. Raises ValueError."""
+        self._commands.pop(frm, to)
+        self._heap.held = True
+
+    def synchronize(self) -> None:
+        """Run the stream to its end and begin a new one, also when it fails.
+
+        Raises StreamError, and VtaMemoryError where DRAM has no room for the instructions.
+        """
+        commands = self._commands
+        try:
+            commands.push(Stage.STORE, Stage.COMPUTE)
+            commands.push(Stage.LOAD, Stage.COMPUTE)
+            commands.pop(Stage.STORE, Stage.COMPUTE)
+            commands.pop(Stage.LOAD, Stage.COMPUTE)
+            commands.commit_pops()
+            commands.emit(Finish())
+            self._run(bytes(commands), len(commands))
+        except BaseException:
+            self._kernels.forget_core()
+            raise
+        finally:
+            commands.clear()
+            self._heap.let_go()
+
+    def close(self) -> None:
+        """Drop the stream and give back the DRAM that kernels take; calling it again does nothing.
+
+        Buffers belong to who allocated them.
+        """
+        self._commands.clear()
+        self._kernels.clear()
+        self._heap.let_go()
+
+    def _run(self, stream: bytes, count: int) -> None:
+        buffer = self._heap.allocate(len(stream))
+        try:
+            buffer.view[:] = stream
+            self.core.write(Register.INSNS, buffer.physical)
+            self.core.write(Register.INSN_COUNT, count)
+            self.core.write(Register.CONTROL, Control.START)
+        finally:
+            buffer.free()
+
+    def _emit(self, instruction: Instruction) -> None:
+        self._commands.emit(instruction)
+        self._heap.held = True
+
+    def _dram_base(
+        self,
+        buffer: Buffer,
+        memory: MemoryId,
+        offset: int,
+        x_size: int,
+        y_size: int,
+        x_stride: int,
+    ) -> int:
+        """`offset` as the instruction wants it, after a look whether the rows lie in the buffer."""
+        element = self.config.element_bytes(memory)
+        if buffer.freed:
+            raise ValueError(f"the VTA buffer at {buffer.physical:#x} was freed")
+        end = offset
+        if x_size > 0 and y_size > 0:
+            end += (y_size - 1) * x_stride + x_size
+        if offset < 0 or end * element > buffer.size:
+            raise ValueError(
+                f"{memory.name} elements {offset} to {end - 1} do not lie in a VTA buffer "
+                f"of {buffer.size} bytes"
+            )
+        return buffer.physical // element + offset

@@ -1,0 +1,5 @@
+"""Our own NVMe driver, in user space: a PCI function, its controller, its queues.
+
+It does to a vfio-user device what a virtual machine and the guest's driver in it do together. It
+keeps one command at a time in flight, which is all that a synchronous program can use.
+"""

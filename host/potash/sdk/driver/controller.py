@@ -1,0 +1,210 @@
+"""The controller: from reset to ready, commands on its two queue pairs, and shutdown.
+
+NVM Express Base Specification 2.0, sections 3.5.1 (initialization), 3.6 (shutdown) and 3.7 (resets).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+from nvme_spec import commands
+from nvme_spec.features import FeatureId, NumberOfQueues
+from nvme_spec.opcodes import AdminOpcode
+from nvme_spec.queues import (
+    COMPLETION_ENTRY_SHIFT,
+    SUBMISSION_ENTRY_SHIFT,
+    CompletionEntry,
+    SubmissionEntry,
+)
+from nvme_spec.registers import (
+    DOORBELL_WIDTH,
+    TIMEOUT_UNIT,
+    AdminQueueAttributes,
+    Capabilities,
+    CommandSets,
+    ControllerConfiguration,
+    ControllerStatus,
+    Register,
+    ShutdownNotification,
+    ShutdownStatus,
+    doorbell_offset,
+)
+from potash.sdk.driver.memory import QUEUE_ENTRIES, DriverMemory, QueueMemory
+from potash.sdk.driver.pci import PciFunction
+from potash.sdk.driver.queue import QueuePair
+from potash.sdk.errors import CommandFailed, CommandTimeout, DeviceMisbehaved
+
+ADMIN_QUEUE = 0
+IO_QUEUE = 1
+STATUS_POLL = 0.001
+"""Seconds between two looks at CSTS while the controller gets ready."""
+LIVENESS_POLL = 0.25
+"""Seconds after which a waiting command looks whether the controller is still there."""
+SHUTDOWN_TIMEOUT = 5.0
+"""Seconds that a shutdown may take."""
+
+
+class Controller:
+    """Drives one controller; `eventfds[i]` is vector i's."""
+
+    def __init__(self, function: PciFunction, memory: DriverMemory, eventfds: list[int]) -> None:
+        self._function = function
+        self._memory = memory
+        self._admin_eventfd = eventfds[0]
+        self._io_eventfd = eventfds[-1]
+        self._io_vector = len(eventfds) - 1
+        self._capabilities = Capabilities()
+        self._queues: list[QueuePair] = []
+
+    def start(self, timeout: float) -> None:
+        """Bring the controller to ready with one I/O queue pair; again after any reset."""
+        self._capabilities = Capabilities(self._read(Register.CAP))
+        self._check_capabilities()
+        self._disable()
+        self._release_queues()
+        entries = min(QUEUE_ENTRIES, self._capabilities.mqes_z + 1)
+        self._queues.append(_queue_pair(ADMIN_QUEUE, entries, self._memory.admin))
+        last = entries - 1
+        self._write(Register.AQA, AdminQueueAttributes(asqs_z=last, acqs_z=last).encode())
+        self._write(Register.ASQ, self._memory.admin.submission_address)
+        self._write(Register.ACQ, self._memory.admin.completion_address)
+        enabled = ControllerConfiguration(
+            en=1, iosqes=SUBMISSION_ENTRY_SHIFT, iocqes=COMPLETION_ENTRY_SHIFT
+        )
+        self._write(Register.CC, enabled.encode())
+        self._await("become ready", self._ready_timeout, lambda status: status.rdy == 1)
+        self._create_io_queues(entries, timeout)
+
+    def submit(self, admin: bool, command: SubmissionEntry, timeout: float) -> CompletionEntry:
+        """Carry out one command, as `Transport.submit` says.
+
+        After a CommandTimeout the command may still be at work: `start` must be called again.
+        """
+        queue = self._queues[ADMIN_QUEUE if admin else IO_QUEUE]
+        cid = queue.put(command)
+        self._ring(queue.qid, False, queue.tail)
+        entry = queue.take()
+        if entry is None:
+            entry = self._wait(queue, timeout)
+        self._ring(queue.qid, True, queue.head)
+        if entry.cid != cid:
+            raise DeviceMisbehaved(f"command {cid} was answered as command {entry.cid}")
+        if entry.status:
+            raise CommandFailed(admin, command.opcode, entry.status, dnr=entry.dnr)
+        return entry
+
+    def shut_down(self) -> None:
+        """Announce that the power may go, and wait until the controller has prepared for it."""
+        configuration = ControllerConfiguration(self._read(Register.CC))
+        if configuration.en:
+            notified = configuration.update(shn=ShutdownNotification.NORMAL)
+            self._write(Register.CC, notified.encode())
+            self._await(
+                "shut down",
+                SHUTDOWN_TIMEOUT,
+                lambda status: status.shst == ShutdownStatus.COMPLETE,
+            )
+            self._disable()
+
+    def release(self) -> None:
+        """Drop every view of shared memory."""
+        self._release_queues()
+
+    def _check_capabilities(self) -> None:
+        if not self._capabilities.css & CommandSets.NVM:
+            raise DeviceMisbehaved("the controller does not support the NVM command set")
+        if self._capabilities.mpsmin:
+            raise DeviceMisbehaved("the controller does not support pages of 4096 bytes")
+        doorbells_end = self._doorbell(IO_QUEUE, True) + DOORBELL_WIDTH
+        if self._function.bar0_size < doorbells_end:
+            raise DeviceMisbehaved("BAR 0 has no room for the doorbells")
+
+    def _disable(self) -> None:
+        configuration = ControllerConfiguration(self._read(Register.CC))
+        self._write(Register.CC, configuration.update(en=0, shn=ShutdownNotification.NONE).encode())
+        self._await("stop", self._ready_timeout, lambda status: status.rdy == 0, fatal_allowed=True)
+
+    @property
+    def _ready_timeout(self) -> float:
+        """Seconds, by CAP.TO; a controller that says 0 gets one unit all the same."""
+        return TIMEOUT_UNIT * max(1, self._capabilities.to)
+
+    def _create_io_queues(self, entries: int, timeout: float) -> None:
+        wanted = NumberOfQueues(nsq_z=0, ncq_z=0).encode()
+        set_queues = commands.SetFeatures(FeatureId.NUMBER_OF_QUEUES, wanted)
+        memory = self._memory.io
+        create_cq = commands.CreateIoCompletionQueue(IO_QUEUE, entries - 1, iv=self._io_vector)
+        create_sq = commands.CreateIoSubmissionQueue(IO_QUEUE, entries - 1, cqid=IO_QUEUE)
+        queue = _queue_pair(IO_QUEUE, entries, memory)
+        self._queues.append(queue)
+        for opcode, prp1, cdws in (
+            (AdminOpcode.SET_FEATURES, 0, set_queues.encode()),
+            (AdminOpcode.CREATE_IO_COMPLETION_QUEUE, memory.completion_address, create_cq.encode()),
+            (AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, memory.submission_address, create_sq.encode()),
+        ):
+            self.submit(True, _entry(opcode, prp1, cdws), timeout)
+
+    def _release_queues(self) -> None:
+        while self._queues:
+            self._queues.pop().release()
+
+    def _wait(self, queue: QueuePair, timeout: float) -> CompletionEntry:
+        """Wait for the vector of `queue` until its next completion is there."""
+        eventfd = self._io_eventfd if queue.qid else self._admin_eventfd
+        deadline = time.monotonic() + timeout
+        while True:
+            remaining = deadline - time.monotonic()
+            ready, _, _ = select.select([eventfd], [], [], max(0.0, min(remaining, LIVENESS_POLL)))
+            if ready:
+                os.eventfd_read(eventfd)
+            entry = queue.take()
+            if entry is not None:
+                return entry
+            if not ready:
+                self._require_health()
+            if remaining <= 0:
+                raise CommandTimeout(f"the device did not complete a command in {timeout:g} s")
+
+    def _require_health(self) -> None:
+        if ControllerStatus(self._read(Register.CSTS)).cfs:
+            raise DeviceMisbehaved("the controller reports a fatal status; reset it")
+
+    def _await(
+        self,
+        what: str,
+        timeout: float,
+        reached: Callable[[ControllerStatus], bool],
+        *,
+        fatal_allowed: bool = False,
+    ) -> None:
+        deadline = time.monotonic() + timeout
+        while not reached(status := ControllerStatus(self._read(Register.CSTS))):
+            if status.cfs and not fatal_allowed:
+                raise DeviceMisbehaved(f"the controller failed to {what}: its status is fatal")
+            if time.monotonic() >= deadline:
+                raise CommandTimeout(f"the controller did not {what} in {timeout:g} s")
+            time.sleep(STATUS_POLL)
+
+    def _doorbell(self, qid: int, completion: bool) -> int:
+        return doorbell_offset(qid, completion, self._capabilities.dstrd)
+
+    def _ring(self, qid: int, completion: bool, value: int) -> None:
+        self._function.write_register(self._doorbell(qid, completion), DOORBELL_WIDTH, value)
+
+    def _read(self, register: Register) -> int:
+        return self._function.read_register(register.offset, register.width)
+
+    def _write(self, register: Register, value: int) -> None:
+        self._function.write_register(register.offset, register.width, value)
+
+
+def _queue_pair(qid: int, entries: int, memory: QueueMemory) -> QueuePair:
+    memory.clear()
+    return QueuePair(qid, entries, memory.submission, memory.completion)
+
+
+def _entry(opcode: int, prp1: int, cdws: commands.Cdws) -> SubmissionEntry:
+    return SubmissionEntry(opcode, 0, 0, 0, 0, 0, 0, prp1, 0, *cdws)

@@ -1,0 +1,66 @@
+"""A pair of queues in shared memory: submission and completion, one command at a time.
+
+NVM Express Base Specification 2.0, sections 3.3.1 (queue model) and 3.3.3 (entries).
+"""
+
+from __future__ import annotations
+
+from nvme_spec.queues import (
+    COMMAND_ID,
+    COMMAND_ID_OFFSET,
+    COMPLETION_ENTRY_SIZE,
+    COMPLETION_ENTRY_WORDS,
+    PHASE_BIT,
+    STATUS_WORD_OFFSET,
+    SUBMISSION_ENTRY_SIZE,
+    CompletionEntry,
+    SubmissionEntry,
+)
+
+_STATUS_WORD = STATUS_WORD_OFFSET // 2
+_CIDS = 0xFFFF
+"""FFFFh is left out: the error log uses it for "no command"."""
+
+
+class QueuePair:
+    """`entries` entries in each queue; `submission` and `completion` are zeroed views of them."""
+
+    def __init__(
+        self, qid: int, entries: int, submission: memoryview, completion: memoryview
+    ) -> None:
+        self.qid = qid
+        self.entries = entries
+        self.tail = 0
+        self.head = 0
+        self._submission = submission[: entries * SUBMISSION_ENTRY_SIZE]
+        self._completion = completion[: entries * COMPLETION_ENTRY_SIZE]
+        self._words = self._completion.cast("H")
+        self._phase = PHASE_BIT
+        self._cid = 0
+
+    def put(self, command: SubmissionEntry) -> int:
+        """Write a command, given its identifier here; the identifier. Ring the tail afterwards."""
+        self._cid = (self._cid + 1) % _CIDS
+        start = self.tail * SUBMISSION_ENTRY_SIZE
+        self._submission[start : start + SUBMISSION_ENTRY_SIZE] = command.encode()
+        COMMAND_ID.pack_into(self._submission, start + COMMAND_ID_OFFSET, self._cid)
+        self.tail = (self.tail + 1) % self.entries
+        return self._cid
+
+    def take(self) -> CompletionEntry | None:
+        """The next completion, if there is one. Ring the head afterwards."""
+        # The phase tag alone says that the entry is there; only then may the rest be read.
+        word = self._words[self.head * COMPLETION_ENTRY_WORDS + _STATUS_WORD]
+        if word & PHASE_BIT != self._phase:
+            return None
+        entry = CompletionEntry.decode(self._completion, self.head * COMPLETION_ENTRY_SIZE)
+        self.head += 1
+        if self.head == self.entries:
+            self.head = 0
+            self._phase ^= PHASE_BIT
+        return entry
+
+    def release(self) -> None:
+        """Drop the views of shared memory."""
+        for view in (self._words, self._completion, self._submission):
+            view.release()

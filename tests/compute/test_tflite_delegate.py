@@ -1,0 +1,312 @@
+"""What the delegate claims, what it leaves and why, and that nothing is lost or kept behind it."""
+
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter
+
+from potash_device.vta.config import Config
+from potash_device.vta.stream import StreamError
+from potash_firmware.tflite import delegate, operators
+from potash_firmware.tflite.capi import Array, BuiltinOperator
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.operators import add
+from potash_firmware.tflite.runtime import ModelError, inspect
+from potash_firmware.tflite.writer import FusedActivation, ModelBuilder, add_model
+from potash_firmware.vta_runtime import Runtime, VtaMemoryError
+from support.tflite import Bench, bench, reference
+
+SCALES = (0.05, 0.031, 0.07)
+LEFT = np.arange(-128, 128, dtype=np.int8)
+RIGHT = LEFT[::-1].copy()
+
+
+def simple_model() -> bytes:
+    return add_model((256,), scales=SCALES, zero_points=(3, -7, 5))
+
+
+def chain(middle: int | None) -> bytes:
+    """x + y, then an operator that the VTA has not (or none), then + y again."""
+    builder = ModelBuilder()
+    x = builder.tensor("x", (256,), scale=0.05, zero_point=3)
+    y = builder.tensor("y", (256,), scale=0.031, zero_point=-7)
+    first = builder.tensor("first", (256,), scale=0.07, zero_point=5)
+    last = builder.tensor("last", (256,), scale=0.09, zero_point=1)
+    builder.add(x, y, first)
+    if middle is not None:
+        changed = builder.tensor("changed", (256,), scale=0.07, zero_point=5)
+        builder.operator(middle, (first,), (changed,))
+        first = changed
+    builder.add(first, y, last)
+    return builder.build((x, y), (last,))
+
+
+def test_an_addition_is_claimed_and_runs_as_vta_instructions() -> None:
+    with bench() as vta:
+        result = vta.infer(simple_model(), (LEFT, RIGHT), 256)
+        assert result == reference(simple_model(), (LEFT, RIGHT))
+        (node,) = inspect(simple_model(), vta.delegate)
+        assert (node.graph, node.node, node.operator) == (0, 0, "ADD")
+        assert node.claimed and node.reason is None
+        assert vta.delegate.nodes_run == 1
+        assert vta.counts["Alu"] > 2 * 20
+        assert vta.counts["Finish"] == 1
+
+
+def test_adjacent_nodes_become_one_partition_with_the_tensor_between_them_inside() -> None:
+    partitions = []
+
+    class Counting(Bench):
+        def _count(self, event: Any) -> None:
+            super()._count(event)
+            partitions.append(self.delegate.partitions)
+
+    vta = Counting()
+    with vta.runtime:
+        assert vta.infer(chain(None), (LEFT, RIGHT), 256) == reference(chain(None), (LEFT, RIGHT))
+        assert vta.delegate.nodes_run == 2
+        assert set(partitions) == {1}
+        assert vta.delegate.partitions == 0
+
+
+def test_an_operator_without_a_kernel_runs_on_tensorflow_lite_between_two_partitions() -> None:
+    model = chain(schema.BuiltinOperator.RELU)
+    with bench() as vta:
+        assert vta.infer(model, (LEFT, RIGHT), 256) == reference(model, (LEFT, RIGHT))
+        assert vta.delegate.nodes_run == 2
+        reports = inspect(model, vta.delegate)
+    assert [(report.operator, report.claimed) for report in reports] == [
+        ("ADD", True),
+        ("RELU", False),
+        ("ADD", True),
+    ]
+    assert reports[1].reason == "the VTA has no kernel for this operator"
+
+
+def addition(
+    shapes: Sequence[Sequence[int]] = ((4,), (4,), (4,)),
+    dtype: type[np.generic] = np.int8,
+    activation: FusedActivation = FusedActivation.NONE,
+    scales: Sequence[float | Sequence[float] | None] = SCALES,
+) -> bytes:
+    builder = ModelBuilder()
+    tensors = [
+        builder.tensor(name, shape, dtype, scale=scale)
+        for name, shape, scale in zip(("a", "b", "sum"), shapes, scales, strict=True)
+    ]
+    builder.add(tensors[0], tensors[1], tensors[2], activation)
+    return builder.build(tensors[:2], tensors[2:])
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            addition(shapes=((2, 4), (4,), (2, 4))),
+            "the shapes differ, and broadcasting is not done",
+        ),
+        (addition(dtype=np.float32, scales=(None, None, None)), "tensor 'a' is not int8"),
+        (addition(dtype=np.int32, scales=(None, None, None)), "tensor 'a' is not int8"),
+        (addition(dtype=np.uint8), "tensor 'a' is not int8"),
+        (addition(activation=FusedActivation.TANH), "the fused activation 4 is not a clamp"),
+    ],
+    ids=["broadcast", "float32", "int32", "uint8", "tanh"],
+)
+def test_what_the_vta_does_not_do_is_left_with_a_reason(model: bytes, reason: str) -> None:
+    with bench() as vta:
+        (report,) = inspect(model, vta.delegate)
+        assert not report.claimed
+        assert report.reason == reason
+
+
+def test_a_left_addition_still_runs() -> None:
+    model = addition(shapes=((2, 4), (4,), (2, 4)))
+    inputs = (np.arange(8, dtype=np.int8), np.arange(4, dtype=np.int8))
+    with bench() as vta:
+        assert vta.infer(model, inputs, 8) == reference(model, inputs)
+        assert vta.delegate.nodes_run == 0
+        assert vta.executed == []
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Config(log_out_width=4), "the VTA's outputs are not 8 bits wide"),
+        (Config(log_acc_buff_size=9), "the VTA's accumulator memory is too small"),
+    ],
+)
+def test_a_core_that_cannot_add_is_not_asked_to(config: Config, reason: str) -> None:
+    with bench(config) as vta:
+        (report,) = inspect(simple_model(), vta.delegate)
+        assert report.reason == reason
+        assert vta.infer(simple_model(), (LEFT, RIGHT), 256) == reference(
+            simple_model(), (LEFT, RIGHT)
+        )
+
+
+def test_one_delegate_serves_one_model_after_another() -> None:
+    with bench() as vta:
+        for model in (simple_model(), chain(None), chain(schema.BuiltinOperator.RELU)):
+            assert vta.infer(model, (LEFT, RIGHT), 256) == reference(model, (LEFT, RIGHT))
+        assert len(inspect(simple_model(), vta.delegate)) == 1
+
+
+class Breakdown(BaseException):
+    """Not even an Exception: as an interrupt from the keyboard is not."""
+
+
+def break_kernel(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def run(self: add.AddPlan, runtime: Runtime, *arrays: Sequence[Array | None]) -> None:
+        raise error
+
+    monkeypatch.setattr(add.AddPlan, "run", run)
+
+
+@pytest.mark.parametrize("error", [Breakdown("in run"), ZeroDivisionError("in run")])
+def test_a_kernel_that_fails_surfaces_its_own_exception(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    with bench() as vta:
+        with monkeypatch.context() as patch:
+            break_kernel(patch, error)
+            with pytest.raises(type(error)) as caught:
+                vta.infer(simple_model(), (LEFT, RIGHT), 256)
+            assert caught.value is error
+        assert vta.infer(simple_model(), (LEFT, RIGHT), 256) == reference(
+            simple_model(), (LEFT, RIGHT)
+        )
+
+
+@pytest.mark.parametrize("phase", ["supports", "plan"])
+def test_a_failure_while_claiming_surfaces_too(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    def fail(*_: object) -> Any:
+        raise Breakdown(phase)
+
+    table = {
+        BuiltinOperator.ADD: operators.Operator(
+            supports=fail if phase == "supports" else add.supports,
+            plan=fail if phase == "plan" else add.plan,
+        )
+    }
+    monkeypatch.setattr(operators, "OPERATORS", table)
+    monkeypatch.setattr(delegate, "OPERATORS", table)
+    with bench() as vta, pytest.raises(Breakdown, match=phase):
+        vta.infer(simple_model(), (LEFT, RIGHT), 256)
+
+
+def test_a_dram_that_is_too_small_is_the_vtas_own_error() -> None:
+    with bench(dram_bytes=1024) as vta, pytest.raises(VtaMemoryError):
+        vta.infer(simple_model(), (LEFT, RIGHT), 256)
+
+
+def test_a_core_that_fails_half_way_does_not_spoil_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with bench() as vta:
+        push, calls = vta.runtime.push_alu, []
+
+        def fail_once(kernel: Any) -> None:
+            calls.append(kernel)
+            if len(calls) == 10:
+                raise StreamError(10, "made up")
+            push(kernel)
+
+        monkeypatch.setattr(vta.runtime, "push_alu", fail_once)
+        with pytest.raises(StreamError, match="made up"):
+            vta.infer(simple_model(), (LEFT, RIGHT), 256)
+        assert vta.executed == []
+        assert vta.infer(simple_model(), (LEFT, RIGHT), 256) == reference(
+            simple_model(), (LEFT, RIGHT)
+        )
+        assert vta.counts["Finish"] == 1
+
+
+def test_a_delegate_lives_and_ends_with_its_interpreter_without_the_collector() -> None:
+    with bench() as vta:
+        gc.collect()
+        gc.disable()
+        try:
+            short_lived = VtaDelegate(vta.runtime)
+            watched = weakref.ref(short_lived)
+            interpreter = Interpreter(
+                model_content=simple_model(), experimental_delegates=[short_lived]
+            )
+            interpreter.allocate_tensors()
+            del short_lived
+            interpreter.invoke()
+            alive = watched()
+            assert alive is not None
+            assert alive.nodes_run == 1
+            del alive, interpreter
+            assert watched() is None
+        finally:
+            gc.enable()
+
+
+def resident_kib() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def test_fifty_runs_leave_nothing_behind() -> None:
+    size = 1 << 16
+    model = add_model((size,), scales=SCALES)
+    inputs = [np.zeros(size, np.int8)] * 2
+
+    def run() -> None:
+        with bench() as vta:
+            vta.core.trace = None
+            vta.infer(model, inputs, size)
+
+    for _ in range(5):
+        run()
+    gc.collect()
+    objects, memory = len(gc.get_objects()), resident_kib()
+    for _ in range(50):
+        run()
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 50
+    # A leaked interpreter keeps at least its three tensors: 192 KiB a run.
+    assert resident_kib() - memory < 50 * 64
+
+
+def test_resizing_an_input_plans_anew() -> None:
+    with bench() as vta:
+        interpreter = Interpreter(
+            model_content=simple_model(), experimental_delegates=[vta.delegate]
+        )
+        for size in (256, 40):
+            left, right = (details["index"] for details in interpreter.get_input_details())
+            for index in (left, right):
+                interpreter.resize_tensor_input(index, (size,))
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(left, LEFT[:size])
+            interpreter.set_tensor(right, RIGHT[:size])
+            interpreter.invoke()
+            result = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+            expected = reference(simple_model(), (LEFT, RIGHT))[:size]
+            assert result.tobytes() == expected
+            assert vta.delegate.partitions == 1
+        assert vta.delegate.nodes_run == 2
+
+
+def test_importing_the_package_loads_no_tensorflow_lite() -> None:
+    script = """
+import sys
+import potash_firmware.tflite
+import potash_firmware.tflite.delegate
+assert not any(name.startswith("ai_edge_litert") for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+
+
+def test_a_model_error_is_a_value_error() -> None:
+    assert issubclass(ModelError, ValueError)

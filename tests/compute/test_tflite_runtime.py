@@ -1,0 +1,251 @@
+"""Models as bytes: their inputs and outputs, and what is refused before native code sees it."""
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import flatbuffers
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from potash_firmware.tflite.runtime import ModelError, infer
+from potash_firmware.tflite.writer import ModelBuilder, add_model
+from support.tflite import bench, reference
+
+MODEL = add_model((64,), scales=(0.05, 0.031, 0.07), zero_points=(3, -7, 5))
+INPUT = bytes(range(128))
+
+
+def run(model: bytes, inputs: bytes = INPUT, room: int = 64) -> bytes:
+    output = bytearray(b"\xa5" * room)
+    length = infer(model, inputs, memoryview(output), delegate=None, reference=True)
+    return bytes(output[:length])
+
+
+def refused(model: bytes, inputs: bytes = INPUT, room: int = 64) -> str:
+    """The message of the ModelError, after a look whether the output was left alone."""
+    output = bytearray(b"\xa5" * room)
+    with pytest.raises(ModelError) as caught:
+        infer(model, inputs, memoryview(output), delegate=None, reference=True)
+    assert output == b"\xa5" * room
+    message = str(caught.value)
+    assert message and "\n" not in message
+    return message
+
+
+def test_a_model_runs_without_the_delegate() -> None:
+    left, right = np.frombuffer(INPUT, np.int8).reshape(2, 64)
+    assert run(MODEL) == reference(MODEL, (left, right))
+
+
+def test_the_fast_kernels_run_when_the_reference_is_not_asked_for() -> None:
+    output = bytearray(64)
+    assert infer(MODEL, INPUT, memoryview(output), delegate=None) == 64
+    fast, exact = np.frombuffer(output, np.int8), np.frombuffer(run(MODEL), np.int8)
+    assert np.abs(fast.astype(int) - exact).max() <= 1
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_can_hold_model_and_input(kind: type) -> None:
+    assert run(kind(MODEL), kind(INPUT)) == run(MODEL)
+
+
+def several() -> bytes:
+    """Two inputs and two outputs of different sizes, named in another order than they are made."""
+    builder = ModelBuilder()
+    small, large, small_out, large_out = (
+        builder.tensor(name, (size,), scale=0.5)
+        for name, size in (("small", 3), ("large", 5), ("small_out", 3), ("large_out", 5))
+    )
+    builder.operator(schema.BuiltinOperator.RELU, (small,), (small_out,))
+    builder.add(large, large, large_out)
+    return builder.build((large, small), (large_out, small_out))
+
+
+def test_inputs_and_outputs_follow_the_models_order() -> None:
+    inputs = np.array([1, 2, 3, -4, 70, 8, -9, 10], np.int8).tobytes()
+    expected = np.array([2, 4, 6, -8, 127, 8, 0, 10], np.int8).tobytes()
+    with bench() as vta:
+        output = bytearray(100)
+        length = infer(several(), inputs, memoryview(output), delegate=vta.delegate, reference=True)
+        assert output[:length] == expected
+        assert not any(output[length:])
+
+
+def test_input_filled_up_to_a_block_is_taken() -> None:
+    assert run(MODEL, INPUT + bytes(4096 - len(INPUT))) == run(MODEL)
+
+
+def test_input_that_is_too_short_is_refused() -> None:
+    assert refused(MODEL, INPUT[:-1]) == "the model takes 128 bytes of input, and gets 127"
+
+
+def test_output_that_is_too_small_is_refused() -> None:
+    assert refused(MODEL, room=63) == (
+        "the model gives 64 bytes of output, and there is room for 63"
+    )
+
+
+@pytest.mark.parametrize("model", [b"", b"TFL3", bytes(64), b"\x7fELF" + bytes(100), MODEL[4:]])
+def test_what_is_not_a_model_is_refused(model: bytes) -> None:
+    assert refused(model) == "this is not a TensorFlow Lite model"
+
+
+def test_every_truncated_model_is_refused() -> None:
+    for length in range(0, len(MODEL), 8):
+        refused(MODEL[:length])
+
+
+def with_scales(*scales: float) -> bytes:
+    return add_model((64,), scales=(scales[0], scales[1], scales[2]))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        with_scales(0.0, 0.0, 0.1),
+        with_scales(0.1, 0.1, 0.0),
+        with_scales(0.1, float("nan"), 0.1),
+        with_scales(0.1, float("inf"), 0.1),
+        with_scales(-0.1, 0.1, 0.1),
+        with_scales(3e38, 3e38, 3e38),
+        # The sum would have to be scaled up.
+        with_scales(1.0, 1.0, 1e-7),
+    ],
+)
+def test_scales_on_which_tensorflow_lite_aborts_are_refused(model: bytes) -> None:
+    refused(model)
+
+
+def test_an_addition_into_another_type_is_scaled_as_its_inputs_are() -> None:
+    builder = ModelBuilder()
+    a, b = (builder.tensor(name, (64,), scale=0.1) for name in "ab")
+    total = builder.tensor("total", (64,), np.float32)
+    builder.add(a, b, total)
+    assert refused(builder.build((a, b), (total,)), room=256).startswith(
+        "operator 0 cannot be scaled"
+    )
+
+
+def test_a_zero_point_outside_its_type_is_refused() -> None:
+    model = add_model((64,), scales=(0.1, 0.1, 0.1), zero_points=(0, 128, 0))
+    assert refused(model) == "tensor 'right' has a zero point that its type cannot hold"
+
+
+def graph(shape: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> bytes:
+    builder = ModelBuilder()
+    for name in ("a", "b"):
+        builder.tensor(name, shape, scale=0.1)
+    builder.operator(schema.BuiltinOperator.RELU, inputs, outputs)
+    return builder.build((0,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (graph((4,), (7,), (1,)), "the model names tensor 7 of 2"),
+        (graph((4,), (0,), (-2,)), "the model names tensor -2 of 2"),
+        (graph((-4,), (0,), (1,)), "tensor 'a' has the shape [-4]"),
+        (graph((1,) * 40, (0,), (1,)), "tensor 'a' has 40 dimensions"),
+        (
+            graph((1 << 30, 4), (0,), (1,)),
+            "the model's tensors take more than 1073741824 bytes",
+        ),
+        (ModelBuilder().build((0,), ()), "the model names tensor 0 of 0"),
+    ],
+    ids=["input", "output", "negative", "rank", "size", "graph input"],
+)
+def test_a_graph_that_contradicts_itself_is_refused(model: bytes, message: str) -> None:
+    assert refused(model) == message
+
+
+def test_text_is_refused() -> None:
+    builder = ModelBuilder()
+    tensor = builder.tensor("words", (4,))
+    model = bytearray(builder.build((tensor,), (tensor,)))
+    table = schema.Model.GetRootAs(model, 0).Subgraphs(0).Tensors(0)._tab
+    type_field = 6
+    model[table.Pos + table.Offset(type_field)] = schema.TensorType.STRING
+    assert refused(bytes(model)) == "the input 'words' is text, which has no fixed size"
+
+
+# In a process of its own: what gets through to an abort ends that one.
+CORRUPTIONS = """
+import random
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.runtime import ModelError, infer
+from potash_firmware.tflite.writer import add_model
+from potash_firmware.vta_runtime import Runtime
+
+model = add_model((64,), scales=(0.05, 0.031, 0.07), zero_points=(3, -7, 5))
+delegate = VtaDelegate(Runtime(Core.create(Config.default(), 1 << 20)))
+draw = random.Random(20)
+ran = refused = 0
+for _ in range(1500):
+    damaged = bytearray(model)
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        damaged[draw.randrange(len(model))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+    try:
+        infer(damaged, bytes(128), memoryview(bytearray(64)), delegate=delegate, reference=True)
+        ran += 1
+    except ModelError:
+        refused += 1
+assert ran and refused, (ran, refused)
+"""
+
+
+def test_damaged_models_are_refused_and_end_no_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CORRUPTIONS],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_small_model_that_names_one_table_a_million_times_is_refused() -> None:
+    builder = flatbuffers.Builder(1024)
+
+    def repeated(start: Callable[[flatbuffers.Builder, int], int], table: int) -> int:
+        start(builder, 1000)
+        for _ in range(1000):
+            builder.PrependUOffsetTRelative(table)
+        return int(builder.EndVector())
+
+    tensors = repeated(schema.SubGraphStartTensorsVector, schema.TensorT().Pack(builder))
+    schema.SubGraphStart(builder)
+    schema.SubGraphAddTensors(builder, tensors)
+    graphs = repeated(schema.ModelStartSubgraphsVector, schema.SubGraphEnd(builder))
+    buffers = repeated(schema.ModelStartBuffersVector, schema.BufferT().Pack(builder))
+    schema.ModelStart(builder)
+    schema.ModelAddVersion(builder, 3)
+    schema.ModelAddSubgraphs(builder, graphs)
+    schema.ModelAddBuffers(builder, buffers)
+    builder.Finish(schema.ModelEnd(builder), b"TFL3")
+    model = bytes(builder.Output())
+    assert len(model) < 20_000
+    assert refused(model) == "the model has too many tensors"
+
+
+def test_the_committed_example_is_what_its_script_makes() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "add"
+    made = runpy.run_path(str(folder / "make_input.py"))["make"]()
+    assert {name: (folder / name).read_bytes() for name in made} == made
+
+
+def test_the_example_comes_out_of_the_vta_as_expected() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "add"
+    data, expected = (folder / "input.bin").read_bytes(), (folder / "expected.bin").read_bytes()
+    length = len(data) - 2 * len(expected)
+    output = bytearray(len(expected))
+    with bench() as vta:
+        infer(data[:length], data[length:], memoryview(output), delegate=vta.delegate)
+        assert vta.delegate.nodes_run == 1
+    assert output == expected

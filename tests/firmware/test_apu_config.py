@@ -1,0 +1,154 @@
+"""The APU's configuration, its log, and the arithmetic of its ranges."""
+
+import json
+
+import pytest
+
+from csd_spec.descriptors import LogEntryType
+from csd_spec.fields import LocalStorage
+from nvme_spec.status import NvmeError
+from potash_firmware import bpf
+from potash_firmware.apu import ranges
+from potash_firmware.apu.config import (
+    AcceleratorConfig,
+    Config,
+    ConfigError,
+    Limits,
+    NamespaceConfig,
+    RangeBlocks,
+    RangeUnit,
+    format_descriptors,
+    parse_descriptors,
+)
+from potash_firmware.apu.log import Log, Snapshot
+from potash_firmware.apu.model import ByteRange
+
+ONE = {"accelerators": [{"id": 0, "input_size": 4096, "output_size": 4096}]}
+
+
+def test_a_configuration_survives_the_command_line() -> None:
+    config = Config(
+        (AcceleratorConfig(0, 1, 2), AcceleratorConfig(9, 3, 4)),
+        (NamespaceConfig(1, 1 << 30, 512),),
+        Limits(instructions=5, seconds=0.5),
+        RangeBlocks(RangeUnit.LBA, zero_based=True),
+        {"LOG_BATCH": 0},
+    )
+    assert Config.from_json(config.to_json()) == config
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    config = Config.from_json(json.dumps(ONE))
+    assert config.limits == Limits()
+    assert config.range_blocks == RangeBlocks(RangeUnit.PAGE, zero_based=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        json.dumps(ONE | {"colour": 1}),
+        json.dumps(ONE | {"limits": {"patience": 1}}),
+        json.dumps(ONE | {"limits": {"seconds": 0}}),
+        json.dumps(ONE | {"range_blocks": {"unit": "furlong"}}),
+        json.dumps({"accelerators": ONE["accelerators"] * 2}),
+        json.dumps({"accelerators": [{"id": 0, "input_size": "big", "output_size": 1}]}),
+    ],
+)
+def test_a_wrong_configuration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Config.from_json(text)
+
+
+def test_descriptors_have_names() -> None:
+    text = "mailbox=3,state=4,transfer=5,media1=6,arena0=7"
+    named = {"mailbox": 3, "state": 4, "transfer": 5, "media1": 6, "arena0": 7}
+    assert parse_descriptors(text) == named
+    assert format_descriptors(named) == text
+
+
+@pytest.mark.parametrize("text", ["mailbox", "mailbox=", "=3", "mailbox=-1", "a=1,a=2"])
+def test_malformed_descriptors_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_descriptors(text)
+
+
+@pytest.mark.parametrize("sizes", [(4096, 4096), (1, 5000), (64 << 20, 64 << 20)])
+def test_the_arenas_plan_is_where_the_program_looks(sizes: tuple[int, int]) -> None:
+    plan, layout = AcceleratorConfig(0, *sizes).plan, bpf.buffer_layout(*sizes)
+    assert (plan.input_offset, plan.output_offset) == (layout.input_offset, layout.output_offset)
+    assert plan.size >= layout.size
+
+
+# Ranges
+
+SPACES = {1: NamespaceConfig(1, 100 * 4096), 2: NamespaceConfig(2, 10 * 512, 512)}
+
+
+@pytest.mark.parametrize(
+    ("counting", "nsid", "start", "count", "expected"),
+    [
+        (RangeBlocks(), 1, 3, 2, ByteRange(1, 3 * 4096, 2 * 4096)),
+        (RangeBlocks(), 1, 99, 4, ByteRange(1, 99 * 4096, 4 * 4096)),
+        (RangeBlocks(zero_based=True), 1, 3, 2, ByteRange(1, 3 * 4096, 3 * 4096)),
+        (RangeBlocks(zero_based=True), 1, 3, 0, ByteRange(1, 3 * 4096, 4096)),
+        (RangeBlocks(RangeUnit.LBA), 2, 3, 2, ByteRange(2, 3 * 512, 2 * 512)),
+        (RangeBlocks(), 2, 0, 1, ByteRange(2, 0, 4096)),
+    ],
+)
+def test_ranges_count_as_configured(
+    counting: RangeBlocks, nsid: int, start: int, count: int, expected: ByteRange
+) -> None:
+    assert ranges.resolve(LocalStorage(start, count, 0), nsid, SPACES, counting) == expected
+
+
+@pytest.mark.parametrize(
+    ("nsid", "start", "count", "status"),
+    [(3, 0, 1, 0x00B), (0xFFFF_FFFF, 0, 1, 0x00B), (1, 0, 0, 0x002), (1, 100, 1, 0x080)],
+)
+def test_a_range_of_nothing_is_an_error(nsid: int, start: int, count: int, status: int) -> None:
+    with pytest.raises(NvmeError) as caught:
+        ranges.resolve(LocalStorage(start, count, 0), nsid, SPACES, RangeBlocks())
+    assert caught.value.status == status
+
+
+def test_output_fills_its_ranges_in_order_in_whole_blocks() -> None:
+    chosen = (ByteRange(2, 0, 1024), ByteRange(1, 4096, 8192))
+    cases = {
+        0: (),
+        1: (ByteRange(2, 0, 512),),
+        1024: (ByteRange(2, 0, 1024),),
+        1025: (ByteRange(2, 0, 1024), ByteRange(1, 4096, 4096)),
+        9216: chosen,
+    }
+    for size, expected in cases.items():
+        assert ranges.first_bytes(chosen, size, SPACES) == expected
+
+
+# Log
+
+
+def test_the_log_keeps_the_latest_and_counts_what_it_lost() -> None:
+    log = Log(capacity=2, text_limit=5, clock=lambda: 12.3456)
+    for text in ("first", "second", "third"):
+        log.add(LogEntryType.PROGRAM_OUTPUT, text)
+    page = log.page()
+    assert [(entry.timestamp, entry.text) for entry in page.entries] == [
+        (12345, "secon"),
+        (12345, "third"),
+    ]
+    assert page.lost == 1
+
+
+def test_a_snapshot_holds_still_until_it_is_read_without_retaining() -> None:
+    snapshot = Snapshot()
+    seen = [
+        snapshot.read(lambda value=value: value, retain=retain)  # type: ignore[misc]  # the loop's
+        for value, retain in ((b"1", False), (b"2", True), (b"3", True), (b"4", False))
+    ]
+    assert seen == [b"1", b"2", b"2", b"2"]
+    assert snapshot.read(lambda: b"5", retain=True) == b"5"
+    snapshot.release()
+    assert snapshot.read(lambda: b"6", retain=True) == b"6"

@@ -1,0 +1,123 @@
+"""Messages survive the datagram, and nothing else passes for one."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from potash_firmware.mailbox import messages
+from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.messages import (
+    NO_SLOT,
+    JobEnded,
+    Message,
+    Reply,
+    Request,
+    Reset,
+    ResetDone,
+    WriteBack,
+    WriteBackDone,
+)
+from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
+
+U16 = st.integers(0, 0xFFFF)
+U32 = st.integers(0, 0xFFFF_FFFF)
+U64 = st.integers(0, (1 << 64) - 1)
+LENGTH = st.integers(0, SLOT_SIZE)
+
+REQUESTS = st.builds(
+    Request,
+    U32,
+    st.booleans(),
+    st.integers(0, 255),
+    U32,
+    st.tuples(U32, U32, U32, U32, U32, U32),
+    st.integers(0, SLOTS - 1),
+    LENGTH,
+)
+RANGES = st.lists(st.tuples(U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    REQUESTS,
+    st.builds(Reset, U32),
+    st.builds(WriteBackDone, U32, U32),
+    st.builds(Reply, U32, st.integers(0, 0x7FF), st.booleans(), U32, LENGTH),
+    st.builds(WriteBack, U32, U16, U32, U64, RANGES),
+    st.builds(ResetDone, U32),
+    st.builds(JobEnded, U16, st.integers(0, 255)),
+)
+
+A_REQUEST = Request(7, True, 0xC6, 1, (8, 0, 0x8000_0002, 0, 0, 9), 3, 32)
+
+
+@given(MESSAGES)
+def test_every_message_survives_the_datagram(message: Message) -> None:
+    assert messages.decode(messages.encode(message)) == message
+
+
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_are_a_message_or_refused(data: bytes) -> None:
+    try:
+        message = messages.decode(data)
+    except MailboxError:
+        return
+    assert len(messages.encode(message)) == len(data)
+
+
+def test_a_request_is_laid_out_in_little_endian_dwords() -> None:
+    expected = struct.pack("<4B10I", 1, 1, 0xC6, 0, 7, 1, 8, 0, 0x8000_0002, 0, 0, 9, 3, 32)
+    assert messages.encode(A_REQUEST) == expected
+
+
+@pytest.mark.parametrize("cut", [0, 1, 4, 43])
+def test_a_truncated_datagram_is_refused(cut: int) -> None:
+    with pytest.raises(MailboxError):
+        messages.decode(messages.encode(A_REQUEST)[:cut])
+
+
+def test_a_datagram_with_bytes_to_spare_is_refused() -> None:
+    with pytest.raises(MailboxError, match="Request"):
+        messages.decode(messages.encode(A_REQUEST) + b"\0")
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(MailboxError, match="no known kind"):
+        messages.decode(b"\x63" + bytes(7))
+
+
+@pytest.mark.parametrize(
+    ("slot", "length"),
+    [(SLOTS, 0), (-2, 0), (0, SLOT_SIZE + 1), (NO_SLOT, 4)],
+)
+def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
+    slot: int, length: int
+) -> None:
+    cdws = (0, 0, 0, 0, 0, 0)
+    with pytest.raises(MailboxError):
+        messages.encode(Request(1, True, 0xC2, 0, cdws, slot, length))
+    raw = struct.pack("<4B8IiI", 1, 1, 0xC2, 0, 1, 0, *cdws, slot, length)
+    with pytest.raises(MailboxError):
+        messages.decode(raw)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Reply(1, 0x800),
+        Reply(1, 0, length=SLOT_SIZE + 1),
+        Reply(1 << 32, 0),
+        WriteBack(1, 0, 1, 0, ()),
+        WriteBack(1, 0, 1, 0, ((0, 0),)),
+        WriteBack(1, 0, 1, 0, ((0, 1),) * 65),
+        JobEnded(1 << 16, 0xC0),
+    ],
+)
+def test_a_field_out_of_range_cannot_be_sent(message: Message) -> None:
+    with pytest.raises(MailboxError):
+        messages.encode(message)
+
+
+def test_ranges_must_be_as_many_as_announced() -> None:
+    raw = struct.pack("<BBHIIQQQ", 5, 2, 0, 1, 1, 0, 4096, 4096)
+    with pytest.raises(MailboxError, match="2 ranges"):
+        messages.decode(raw)

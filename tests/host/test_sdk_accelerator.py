@@ -1,0 +1,216 @@
+"""What `Accelerator` sends, against dwords written from the accelerator command set."""
+
+import struct
+
+import pytest
+
+from csd_spec.descriptors import Accelerator as Description
+from csd_spec.descriptors import Capability
+from potash.sdk import Accelerator, Completion, Device, DeviceMisbehaved, JobFailed, JobTimeout
+from potash.sdk.transport import Request
+from support.sdk import RecordingTransport, data
+
+ADMIN, IO = True, False
+MDTS_8_KIB = data(bytes(77) + b"\x01" + bytes(4018))
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def accelerator(*answers: object, clock: Clock | None = None) -> tuple[Accelerator, list[Request]]:
+    """Accelerator 2 with buffers of 64 KiB, behind a device whose MDTS is 8 KiB."""
+    transport = RecordingTransport([MDTS_8_KIB, *answers])  # type: ignore[list-item]  # shorthand
+    device = Device(transport)
+    assert device.max_transfer == 8192
+    transport.requests.clear()
+    description = Description(2, (Capability(0), Capability(1, 65536), Capability(2, 65536)))
+    clock = clock or Clock()
+    made = Accelerator(device, description, clock=clock, sleep=clock.sleep)
+    return made, transport.requests
+
+
+def status(state: int, *descriptors: bytes) -> bytes:
+    body = b"".join(descriptors)
+    return struct.pack("<II24x", 32 + len(body), state) + body
+
+
+def states(*wanted: int) -> list[object]:
+    """Answers to as many polls: each asks for the length and then for the whole."""
+    return [data(status(state)) for state in wanted for _ in range(2)]
+
+
+def test_the_subsystem_is_enabled_and_disabled() -> None:
+    made, requests = accelerator()
+    made.enable()
+    made.disable()
+    assert requests == [
+        Request(ADMIN, 0xC0, 0, (0, 0, 0, 0, 0, 0)),
+        Request(ADMIN, 0xC0, 0, (0, 0, 1, 0, 0, 0)),
+    ]
+
+
+def test_input_goes_out_in_pieces_with_their_offset_in_dwords() -> None:
+    made, requests = accelerator()
+    content = bytes(range(256)) * 33
+    made.write_input(content[:-3])
+    assert requests == [
+        Request(IO, 0x81, 1, (2048, 0, 2, 0, 0, 0), content[:8192]),
+        Request(IO, 0x81, 1, (64, 0, 2, 0, 2048, 0), content[8192:-3] + b"\0\0\0"),
+    ]
+
+
+def test_input_may_start_anywhere_on_a_dword() -> None:
+    made, requests = accelerator()
+    made.write_input(b"abcd", offset=400)
+    assert requests == [Request(IO, 0x81, 1, (1, 0, 2, 0, 100, 0), b"abcd")]
+
+
+def test_input_that_does_not_fit_is_refused_before_it_is_sent() -> None:
+    made, requests = accelerator()
+    with pytest.raises(ValueError, match="do not fit"):
+        made.write_input(bytes(65537))
+    with pytest.raises(ValueError, match="do not fit"):
+        made.write_input(bytes(8), offset=65532)
+    with pytest.raises(ValueError, match="multiple of 4"):
+        made.write_input(b"abcd", offset=2)
+    assert requests == []
+
+
+def test_output_comes_in_pieces_and_ends_where_it_was_asked_to() -> None:
+    content = bytes(range(256)) * 33
+    made, requests = accelerator(data(content[:8192]), data(content[8192:]))
+    assert made.read_output(8195) == content[:8195]
+    assert requests == [
+        Request(IO, 0x82, 1, (2048, 0, 2, 0, 0, 0), None, 8192),
+        Request(IO, 0x82, 1, (1, 0, 2, 0, 2048, 0), None, 4),
+    ]
+
+
+def test_without_a_length_as_much_output_is_read_as_was_made() -> None:
+    produced = struct.pack("<I4xQ16x", 2, 6)
+    state = data(status(2, produced))
+    made, requests = accelerator(state, state, data(b"abcdefgh"))
+    assert made.read_output() == b"abcdef"
+    assert requests[-1] == Request(IO, 0x82, 1, (2, 0, 2, 0, 0, 0), None, 8)
+
+
+def test_firmware_is_sent_whole_and_read_back() -> None:
+    made, requests = accelerator(Completion(0), Completion(0), data(b"\x7fELF\0"))
+    program = b"\x7fELF" + bytes(8190)
+    made.send_firmware(program, firmware_id=7)
+    assert made.read_firmware(5, 7) == b"\x7fELF\0"
+    assert requests == [
+        Request(IO, 0x85, 1, (2048, 0, 2, 7, 0, 0), program[:8192]),
+        Request(IO, 0x85, 1, (1, 0, 2, 7, 2048, 0), b"\0\0\0\0"),
+        Request(IO, 0x86, 1, (2, 0, 2, 7, 0, 0), None, 8),
+    ]
+
+
+def test_local_storage_names_its_pages_and_its_namespace() -> None:
+    made, requests = accelerator()
+    made.use_local_input(0x1_0000_0002, 3)
+    made.use_local_output(5, 4096, nsid=6)
+    assert requests == [
+        Request(IO, 0x88, 1, (0, 0, 2, 1, 3, 2)),
+        Request(IO, 0x8C, 6, (0, 0, 5, 0, 4096, 2)),
+    ]
+
+
+def test_control_operations() -> None:
+    made, requests = accelerator()
+    made.select(7)
+    made.start()
+    made.start(7, [b"abcd", b"x"])
+    made.stop()
+    made.reset()
+    arguments = struct.pack("<I4sI1s3x", 8, b"abcd", 5, b"x")
+    assert requests == [
+        Request(IO, 0x91, 1, (0, 0, 2, 3, 7, 0)),
+        Request(IO, 0x91, 1, (0, 0, 2, 1, 0xFFFF_FFFF, 0)),
+        Request(IO, 0x91, 1, (4, 0, 2, 1, 7, 0), arguments),
+        Request(IO, 0x91, 1, (0, 0, 2, 2, 0, 0)),
+        Request(IO, 0x91, 1, (0, 0, 2, 0, 0, 0)),
+    ]
+
+
+def test_a_status_is_retained_measured_and_taken() -> None:
+    whole = status(2, struct.pack("<IIQ16x", 0, 7, (1 << 64) - 1))
+    made, requests = accelerator(data(whole), data(whole))
+    found = made.status()
+    assert (found.status, found.return_value) == (2, -1)
+    assert requests == [
+        Request(ADMIN, 0xC6, 0, (1, 0, 0x8000_0002, 0, 0, 0), None, 4),
+        Request(ADMIN, 0xC6, 0, (16, 0, 0x0000_0002, 0, 0, 0), None, 64),
+    ]
+
+
+def test_a_snapshot_that_another_host_took_is_asked_for_again() -> None:
+    longer = status(1, bytes(32))
+    made, requests = accelerator(data(status(1)), data(longer), *states(2))
+    assert made.status().status == 2
+    assert len(requests) == 4
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff\xff\xff\xff", struct.pack("<I28x", 31)])
+def test_a_status_that_makes_no_sense_is_the_devices_mistake(answer: bytes) -> None:
+    made, _ = accelerator(*[data(answer)] * 6)
+    with pytest.raises(DeviceMisbehaved, match="status of accelerator 2"):
+        made.status()
+
+
+def test_the_log_is_retained_measured_and_taken() -> None:
+    whole = struct.pack("<II8x", 34, 5) + struct.pack("<IQI", 18, 9, 0x100) + b"hi"
+    made, requests = accelerator(data(whole), data(whole))
+    log = made.log()
+    assert [tuple(entry) for entry in log.entries] == [(9, 0x100, "hi")]
+    assert log.lost == 5
+    assert requests == [
+        Request(ADMIN, 0x02, 0, (0x0000_80C0, 0x0002_0000, 0, 0, 0, 0), None, 4),
+        Request(ADMIN, 0x02, 0, (0x0008_00C0, 0x0002_0000, 0, 0, 0, 0), None, 36),
+    ]
+
+
+def test_waiting_polls_with_growing_pauses_until_the_job_is_done() -> None:
+    clock = Clock()
+    made, _ = accelerator(*states(1, 1, 1, 1, 2), clock=clock)
+    assert made.wait(timeout=10, poll=(0.002, 0.01)).status == 2
+    assert clock.pauses == [0.002, 0.004, 0.008, 0.01]
+
+
+def test_waiting_ends_with_its_timeout() -> None:
+    made, _ = accelerator(*states(*[1] * 50))
+    with pytest.raises(JobTimeout, match="still runs after 0.5 s"):
+        made.wait(timeout=0.5)
+
+
+LOG = struct.pack("<II8x", 37, 0) + struct.pack("<IQI", 21, 9, 0x103) + b"fault"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (3, "the job on accelerator 2 failed: fault"),
+        (4, "the job on accelerator 2 was stopped"),
+        (0, "accelerator 2 has no job; start one"),
+        (99, "the job on accelerator 2 failed: fault"),
+    ],
+)
+def test_a_job_that_did_not_finish_says_why(state: int, reason: str) -> None:
+    made, _ = accelerator(*states(1, state), data(LOG), data(LOG))
+    with pytest.raises(JobFailed) as caught:
+        made.wait()
+    assert str(caught.value) == reason
+    assert caught.value.status.status == state
+    assert caught.value.log.entries[0].type == 0x103

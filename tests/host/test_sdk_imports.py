@@ -1,0 +1,31 @@
+"""What runs in a guest stays light: importing the SDK brings in the standard library only."""
+
+import subprocess
+import sys
+
+import pytest
+
+OURS = {"potash", "nvme_spec", "csd_spec", "pyvfio_user"}
+TOO_HEAVY = {"asyncio", "ctypes", "email", "logging", "multiprocessing", "subprocess"}
+SCRIPT = "import sys; before = set(sys.modules); import {}; print(*set(sys.modules) - before)"
+
+
+def imported(module: str) -> set[str]:
+    """The modules that `import module` brings into a fresh process."""
+    command = [sys.executable, "-c", SCRIPT.format(module)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["potash.sdk", "potash.sdk.ioctl", "potash.sdk.vfio_user"])
+def test_the_sdk_imports_the_standard_library_and_the_specifications(module: str) -> None:
+    packages = {name.partition(".")[0] for name in imported(module)}
+    assert packages - OURS <= set(sys.stdlib_module_names)
+    assert not packages & TOO_HEAVY
+
+
+def test_the_sdk_brings_a_transport_in_only_when_it_is_used() -> None:
+    modules = imported("potash.sdk")
+    assert "potash.sdk.vfio_user" not in modules
+    assert "potash.sdk.ioctl" not in modules
+    assert not any(name.startswith("pyvfio_user") for name in modules)

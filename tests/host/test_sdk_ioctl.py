@@ -1,0 +1,167 @@
+"""The ioctl transport, against Linux's `nvme_ioctl.h`, with a kernel that is played."""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from potash.sdk import CommandFailed, CommandTimeout, DeviceGone, DeviceNotFound, PotashError
+from potash.sdk import open as open_device
+from potash.sdk.ioctl import IoctlTransport, open_ioctl
+from potash.sdk.transport import Request
+
+ADMIN_CMD, IO_CMD, RESET, ID = 0xC048_4E41, 0xC048_4E43, 0x4E44, 0x4E40
+COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
+CDWS = (10, 11, 12, 13, 14, 15)
+
+Kernel = Callable[[int, tuple[int, ...]], tuple[int, int]]
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    """A descriptor that a transport may close."""
+    opened = os.open("/dev/null", os.O_RDWR)
+    yield opened
+    try:
+        os.close(opened)
+    except OSError:
+        pass
+
+
+class PlayedKernel:
+    """Takes commands as the kernel does: reads or fills the memory at their address."""
+
+    def __init__(self, returned: int = 0, result: int = 0, fill: bytes = b"") -> None:
+        self.returned = returned
+        self.result = result
+        self.fill = fill
+        self.calls: list[tuple[int, tuple[int, ...]]] = []
+        self.sent: list[bytes] = []
+
+    def __call__(self, fd: int, request: int, argument: bytearray | int) -> int:
+        if isinstance(argument, int):
+            self.calls.append((request, (argument,)))
+            return self.returned
+        fields = COMMAND.unpack(argument)
+        self.calls.append((request, fields))
+        address, length = fields[7], fields[9]
+        if length:
+            self.sent.append(ctypes.string_at(address, length))
+            ctypes.memmove(address, self.fill, len(self.fill))
+        struct.pack_into("=I", argument, 68, self.result)
+        return self.returned
+
+
+def test_a_command_is_laid_out_as_the_kernel_wants_it(fd: int) -> None:
+    kernel = PlayedKernel(result=0x1234)
+    transport = IoctlTransport(fd, ioctl=kernel)
+    completion = transport.submit(Request(True, 0xC1, 3, CDWS, b"abcd"), 1.5)
+    ((number, fields),) = kernel.calls
+    assert number == ADMIN_CMD
+    assert fields[:7] == (0xC1, 0, 0, 3, 0, 0, 0)
+    assert fields[8:] == (0, 4, *CDWS, 1500, 0)
+    assert kernel.sent == [b"abcd"]
+    assert completion == (0x1234, b"")
+
+
+def test_data_comes_in_through_the_commands_address(fd: int) -> None:
+    transport = IoctlTransport(fd, ioctl=PlayedKernel(fill=b"answer!!"))
+    assert transport.submit(Request(True, 0x06, data_in_length=8), 1).data == b"answer!!"
+
+
+def test_io_commands_have_an_ioctl_of_their_own_and_may_have_no_data(fd: int) -> None:
+    kernel = PlayedKernel()
+    IoctlTransport(fd, ioctl=kernel).submit(Request(False, 0x00, 1), 30)
+    ((number, fields),) = kernel.calls
+    assert number == IO_CMD
+    assert (fields[7], fields[9]) == (0, 0)
+
+
+def test_reset_has_an_ioctl_of_its_own(fd: int) -> None:
+    kernel = PlayedKernel()
+    IoctlTransport(fd, ioctl=kernel).reset()
+    assert kernel.calls == [(RESET, (0,))]
+
+
+def test_what_the_kernel_returns_is_a_status(fd: int) -> None:
+    kernel = PlayedKernel(returned=0x4000 | 0x7C1)
+    with pytest.raises(CommandFailed) as caught:
+        IoctlTransport(fd, ioctl=kernel).submit(Request(False, 0x91, 1), 1)
+    assert (caught.value.status, caught.value.dnr) == (0x7C1, True)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENODEV, DeviceGone),
+        (errno.ETIMEDOUT, CommandTimeout),
+        (errno.EPERM, PotashError),
+        (errno.EINVAL, PotashError),
+    ],
+)
+def test_an_error_of_the_kernel_is_one_of_ours(
+    fd: int, number: int, kind: type[PotashError]
+) -> None:
+    def failing(fd: int, request: int, argument: bytearray | int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(PotashError) as caught:
+        IoctlTransport(fd, ioctl=failing).submit(Request(True, 0x06), 1)
+    assert type(caught.value) is kind
+
+
+def test_a_closed_transport_says_so_and_may_be_closed_again(fd: int) -> None:
+    transport = IoctlTransport(fd, ioctl=PlayedKernel())
+    transport.close()
+    transport.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    with pytest.raises(DeviceGone, match="closed"):
+        transport.reset()
+
+
+def test_a_character_device_is_a_controller() -> None:
+    transport = open_ioctl("/dev/null", ioctl=PlayedKernel(returned=5))
+    assert transport.nsid is None
+    transport.close()
+
+
+def test_a_path_that_is_no_device_is_refused(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    regular = tmp_path / "nvme0n1"
+    regular.write_bytes(b"")
+    with pytest.raises(DeviceNotFound, match="is not a device"):
+        open_device(str(regular))
+    with pytest.raises(DeviceNotFound, match="cannot open .*No such file"):
+        open_device(str(tmp_path / "nothing"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_block_device_is_asked_which_namespace_it_is(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potash.sdk.ioctl.os.open", lambda path, flags: fd)
+    monkeypatch.setattr("potash.sdk.ioctl.stat.S_ISCHR", lambda mode: False)
+    monkeypatch.setattr("potash.sdk.ioctl.stat.S_ISBLK", lambda mode: True)
+    kernel = PlayedKernel(returned=5)
+    assert open_ioctl("/dev/nvme0n5", ioctl=kernel).nsid == 5
+    assert kernel.calls == [(ID, (0,))]
+
+
+def test_a_block_device_that_is_not_nvme_is_refused_and_closed(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_nvme(fd: int, request: int, argument: bytearray | int) -> int:
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
+    monkeypatch.setattr("potash.sdk.ioctl.os.open", lambda path, flags: fd)
+    monkeypatch.setattr("potash.sdk.ioctl.stat.S_ISCHR", lambda mode: False)
+    monkeypatch.setattr("potash.sdk.ioctl.stat.S_ISBLK", lambda mode: True)
+    with pytest.raises(DeviceNotFound, match="/dev/sda is not an NVMe device"):
+        open_ioctl("/dev/sda", ioctl=not_nvme)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

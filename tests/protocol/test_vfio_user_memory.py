@@ -1,0 +1,393 @@
+"""The client's memory: what may be mapped, what may be seen, and when it goes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvfio_user.client import SealedMemory
+from pyvfio_user.memory import MAX_FILES, AccessFault, AddressSpace
+from support.vfio_user import open_descriptors
+
+PAGE = 4096
+
+
+@pytest.fixture
+def memory() -> Iterator[SealedMemory]:
+    with SealedMemory(16 * PAGE) as sealed:
+        for page in range(16):
+            sealed.view[page * PAGE : (page + 1) * PAGE] = bytes([page]) * PAGE
+        yield sealed
+
+
+@pytest.fixture
+def space() -> AddressSpace:
+    return AddressSpace()
+
+
+def _map(
+    space: AddressSpace,
+    address: int,
+    size: int,
+    fd: int | None,
+    offset: int = 0,
+    *,
+    readable: bool = True,
+    writable: bool = True,
+) -> None:
+    space.map(address, size, fd=fd, offset=offset, readable=readable, writable=writable)
+
+
+def _refused(space: AddressSpace, *args: int | None, number: int, **rights: bool) -> None:
+    """A map is refused with this errno and a reason, and has changed nothing."""
+    before = space.generation
+    with pytest.raises(OSError) as caught:
+        _map(space, *args, **rights)  # type: ignore[arg-type]  # bad arguments are the point
+    assert caught.value.errno == number
+    assert caught.value.strerror
+    assert space.generation == before
+
+
+def test_a_view_shows_the_client_s_bytes_both_ways(
+    space: AddressSpace, memory: SealedMemory
+) -> None:
+    _map(space, 0x10_0000, 4 * PAGE, memory.fd, 2 * PAGE)
+    assert bytes(space.view(0x10_0000, 2, write=False)) == b"\2\2"
+    assert bytes(space.view(0x10_0000 + PAGE - 1, 2, write=False)) == b"\2\3"
+    space.view(0x10_0000 + 10, 3, write=True)[:] = b"abc"
+    assert bytes(memory.view[2 * PAGE + 9 : 2 * PAGE + 14]) == b"\2abc\2"
+    memory.view[2 * PAGE] = 0xEE
+    assert space.view(0x10_0000, 1, write=False)[0] == 0xEE
+
+
+def test_a_view_for_reading_cannot_be_written(space: AddressSpace, memory: SealedMemory) -> None:
+    _map(space, 0, PAGE, memory.fd)
+    assert space.view(0, PAGE, write=False).readonly
+    assert not space.view(0, PAGE, write=True).readonly
+
+
+@pytest.mark.parametrize(
+    ("address", "size"),
+    [
+        (0xFFF, 1),
+        (0xFFF, 2),
+        (0x3000, 1),
+        (0x2FFF, 2),
+        (0x1000, 0x2001),
+        (0x1000, 0),
+        (0x1000, -1),
+        (-1, 1),
+        (1 << 64, 1),
+        ((1 << 64) - 1, 1),
+    ],
+)
+@pytest.mark.parametrize("write", [False, True])
+def test_a_view_outside_of_a_mapping_faults(
+    space: AddressSpace, memory: SealedMemory, address: int, size: int, write: bool
+) -> None:
+    _map(space, 0x1000, 0x2000, memory.fd)
+    space.view(0x1000, 1, write=write)
+    with pytest.raises(AccessFault) as caught:
+        space.view(address, size, write=write)
+    assert (caught.value.address, caught.value.size) == (address, size)
+    assert caught.value.errno == errno.EFAULT
+    assert caught.value.reason in str(caught.value)
+
+
+def test_a_view_never_straddles_mappings_and_views_do(
+    space: AddressSpace, memory: SealedMemory
+) -> None:
+    _map(space, 0x1000, PAGE, memory.fd, 5 * PAGE)
+    _map(space, 0x2000, PAGE, memory.fd, 1 * PAGE)
+    with pytest.raises(AccessFault):
+        space.view(0x1FFF, 2, write=False)
+    pieces = space.views(0x1FFE, 4, write=False)
+    assert [bytes(piece) for piece in pieces] == [b"\5\5", b"\1\1"]
+    assert [len(piece) for piece in space.views(0x1000, 0x2000, write=True)] == [PAGE, PAGE]
+    for address, size in [(0xFFF, 2), (0x2FFF, 2), (0x1000, 0)]:
+        with pytest.raises(AccessFault):
+            space.views(address, size, write=False)
+
+
+def test_rights_are_kept(space: AddressSpace, memory: SealedMemory) -> None:
+    _map(space, 0x1000, PAGE, memory.fd, writable=False)
+    _map(space, 0x2000, PAGE, memory.fd, readable=False)
+    assert space.view(0x1000, 1, write=False).readonly
+    assert not space.view(0x2000, 1, write=True).readonly
+    with pytest.raises(AccessFault, match="written"):
+        space.view(0x1000, 1, write=True)
+    with pytest.raises(AccessFault, match="read"):
+        space.view(0x2000, 1, write=False)
+
+
+def test_memory_without_a_file_is_known_and_refused(space: AddressSpace) -> None:
+    """Windows onto ROM come without a descriptor, and read-only."""
+    _map(space, 0xC0000, 0x20000, None, writable=False)
+    for write in (False, True):
+        with pytest.raises(AccessFault):
+            space.view(0xC0000, 4, write=write)
+    _refused(space, 0xC0000, 0x20000, None, number=errno.EEXIST)
+    space.unmap(0xC0000, 0x20000)
+
+
+@pytest.mark.parametrize(
+    ("address", "size"),
+    [(0x2000, 0x2000), (0x1000, 0x1001), (0x3FFF, 1), (0x3FFF, 0x1000), (0x1000, 0x8000)],
+)
+def test_an_overlapping_map_is_refused(
+    space: AddressSpace, memory: SealedMemory, address: int, size: int
+) -> None:
+    _map(space, 0x2000, 0x2000, memory.fd)
+    _refused(space, address, size, memory.fd, number=errno.EEXIST)
+    _refused(space, address, size, None, number=errno.EEXIST)
+
+
+def test_adjacent_maps_are_no_overlap(space: AddressSpace, memory: SealedMemory) -> None:
+    _map(space, 0x2000, 0x1000, memory.fd)
+    _map(space, 0x1000, 0x1000, memory.fd)
+    _map(space, 0x3000, 0x1000, memory.fd)
+
+
+def test_a_range_that_cannot_be_is_refused(space: AddressSpace, memory: SealedMemory) -> None:
+    for address, size, offset in [
+        (0, 0, 0),
+        (0, -1, 0),
+        (-PAGE, PAGE, 0),
+        ((1 << 64) - PAGE, PAGE + 1, 0),
+        (0, PAGE, -1),
+        (0, PAGE, 16 * PAGE),
+        (0, 2, 16 * PAGE - 1),
+        (0, PAGE, (1 << 64) - PAGE),
+    ]:
+        _refused(space, address, size, memory.fd, offset, number=errno.EINVAL)
+    _map(space, (1 << 64) - PAGE, PAGE, memory.fd)
+    assert len(space.view((1 << 64) - PAGE, PAGE, write=True)) == PAGE
+
+
+def test_memory_that_is_not_sealed_against_shrinking_is_refused(space: AddressSpace) -> None:
+    allowing = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    fixed = os.memfd_create("unsealable")
+    grow = os.memfd_create("grow", os.MFD_ALLOW_SEALING)
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile() as file:
+        for fd in (allowing, fixed, grow, file.fileno()):
+            os.ftruncate(fd, PAGE)
+        fcntl.fcntl(grow, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        for fd in (allowing, fixed, grow, file.fileno(), reader):
+            _refused(space, 0, PAGE, fd, number=errno.EINVAL)
+    fcntl.fcntl(allowing, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    _map(space, 0, PAGE, allowing)
+    for fd in (allowing, fixed, grow, reader, writer):
+        os.close(fd)
+
+
+def test_a_file_that_may_only_be_read_is_mapped_so(space: AddressSpace) -> None:
+    with SealedMemory(PAGE) as memory:
+        readonly = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
+        try:
+            _refused(space, 0, PAGE, readonly, number=errno.EACCES)
+            _map(space, 0, PAGE, readonly, writable=False)
+            memory.view[:2] = b"hi"
+            assert bytes(space.view(0, 2, write=False)) == b"hi"
+            with pytest.raises(AccessFault):
+                space.view(0, 1, write=True)
+        finally:
+            os.close(readonly)
+        _map(space, PAGE, PAGE, memory.fd)
+        space.view(PAGE, 2, write=True)[:] = b"HO"
+        assert bytes(memory.view[:2]) == b"HO"
+
+
+def test_a_file_that_has_grown_is_mapped_anew(space: AddressSpace) -> None:
+    fd = os.memfd_create("growing", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, PAGE)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    _map(space, 0, PAGE, fd)
+    os.ftruncate(fd, 2 * PAGE)
+    _map(space, PAGE, PAGE, fd, PAGE)
+    os.pwrite(fd, b"new", PAGE)
+    os.pwrite(fd, b"old", 0)
+    os.close(fd)
+    assert bytes(space.view(PAGE, 3, write=False)) == b"new"
+    assert bytes(space.view(0, 3, write=False)) == b"old"
+
+
+def test_only_the_very_range_that_was_mapped_is_unmapped(
+    space: AddressSpace, memory: SealedMemory
+) -> None:
+    _map(space, 0x1000, 0x2000, memory.fd)
+    for address, size in [(0x1000, 0x1000), (0x2000, 0x1000), (0, 0x1000), (0x1000, 0x3000)]:
+        with pytest.raises(OSError) as caught:
+            space.unmap(address, size)
+        assert caught.value.errno == errno.ENOENT
+    space.view(0x1000, 1, write=False)
+    space.unmap(0x1000, 0x2000)
+    with pytest.raises(AccessFault):
+        space.view(0x1000, 1, write=False)
+
+
+def test_unmap_all_closes_every_window(space: AddressSpace, memory: SealedMemory) -> None:
+    for page in range(4):
+        _map(space, page * PAGE, PAGE, memory.fd)
+    space.view(0, 1, write=False)
+    space.unmap_all()
+    for page in range(4):
+        with pytest.raises(AccessFault):
+            space.view(page * PAGE, 1, write=False)
+    _map(space, 0, 4 * PAGE, memory.fd)
+
+
+def test_each_change_has_a_generation_that_no_other_client_shares(
+    space: AddressSpace, memory: SealedMemory
+) -> None:
+    other = AddressSpace()
+    seen = [space.generation, other.generation]
+    _map(space, 0, PAGE, memory.fd)
+    seen.append(space.generation)
+    _map(other, 0, PAGE, memory.fd)
+    seen.append(other.generation)
+    space.unmap(0, PAGE)
+    seen.append(space.generation)
+    other.unmap_all()
+    seen.append(other.generation)
+    assert len(set(seen)) == len(seen)
+
+
+def _mappings_of(memory: SealedMemory) -> int:
+    """How often this process has a file mapped."""
+    inode = os.fstat(memory.fd).st_ino
+    with open("/proc/self/maps") as maps:
+        return sum(line.split()[4] == str(inode) and "memfd" in line for line in maps)
+
+
+def test_a_file_is_mapped_once_however_many_windows_it_has(
+    space: AddressSpace, memory: SealedMemory
+) -> None:
+    before = _mappings_of(memory)
+    for page in range(16):
+        _map(space, page * PAGE, PAGE, memory.fd, page * PAGE)
+        space.unmap(page * PAGE, PAGE)
+        _map(space, page * PAGE, PAGE, memory.fd, page * PAGE)
+    duplicate = os.dup(memory.fd)
+    _map(space, 16 * PAGE, PAGE, duplicate)
+    os.close(duplicate)
+    assert _mappings_of(memory) == before + 1
+    space.unmap_all()
+    gc.collect()
+    assert _mappings_of(memory) == before
+
+
+def test_a_view_outlives_its_mapping_and_then_gives_the_memory_back(
+    space: AddressSpace, memory: SealedMemory
+) -> None:
+    before = _mappings_of(memory)
+    _map(space, 0, PAGE, memory.fd)
+    view = space.view(0, PAGE, write=True)
+    space.unmap_all()
+    view[:3] = b"xyz"
+    assert bytes(memory.view[:3]) == b"xyz"
+    del view
+    gc.collect()
+    assert _mappings_of(memory) == before
+
+
+def test_the_number_of_files_is_bounded_and_the_unused_make_room(space: AddressSpace) -> None:
+    files = [SealedMemory(PAGE) for _ in range(MAX_FILES + 1)]
+    try:
+        for number, file in enumerate(files[:MAX_FILES]):
+            _map(space, number * PAGE, PAGE, file.fd)
+        held = len(open_descriptors())
+        _refused(space, 1 << 32, PAGE, files[-1].fd, number=errno.ENOSPC)
+        space.unmap(0, PAGE)
+        _map(space, 1 << 32, PAGE, files[-1].fd)
+        gc.collect()
+        assert len(open_descriptors()) == held
+    finally:
+        for file in files:
+            file.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 15), st.integers(1, 4)), max_size=40),
+    probes=st.lists(st.tuples(st.integers(0, 20 * PAGE), st.integers(1, 2 * PAGE)), max_size=10),
+)
+def test_the_table_behaves_as_a_map_of_pages(
+    steps: list[tuple[bool, int, int]], probes: list[tuple[int, int]]
+) -> None:
+    """Against the plainest model there is: a dictionary of pages."""
+    space, model = AddressSpace(), dict[int, tuple[int, int]]()
+    with SealedMemory(20 * PAGE) as memory:
+        for page in range(20):
+            memory.view[page * PAGE : (page + 1) * PAGE] = bytes([page]) * PAGE
+        for mapping, first, count in steps:
+            pages = range(first, first + count)
+            if mapping:
+                free = not any(page in model for page in pages)
+                try:
+                    _map(space, first * PAGE, count * PAGE, memory.fd, first * PAGE)
+                    assert free
+                    model |= {page: (first, count) for page in pages}
+                except FileExistsError:
+                    assert not free
+            else:
+                exists = model.get(first) == (first, count)
+                try:
+                    space.unmap(first * PAGE, count * PAGE)
+                    assert exists
+                    for page in pages:
+                        del model[page]
+                except FileNotFoundError:
+                    assert not exists
+        for address, size in probes:
+            owners = {model.get(at // PAGE) for at in (*range(address, address + size, PAGE),)}
+            owners.add(model.get((address + size - 1) // PAGE))
+            try:
+                assert bytes(space.view(address, size, write=False)) == bytes(
+                    memory.view[address : address + size]
+                )
+                assert len(owners) == 1 and None not in owners
+            except AccessFault:
+                assert len(owners) > 1 or None in owners
+
+
+def test_sealed_memory_cannot_change_its_size() -> None:
+    with SealedMemory(PAGE) as memory:
+        for size in (0, 2 * PAGE):
+            with pytest.raises(PermissionError):
+                os.ftruncate(memory.fd, size)
+        assert len(memory.view) == memory.size == PAGE
+
+
+def test_sealed_memory_leaves_nothing_open_even_under_a_view() -> None:
+    before = open_descriptors()
+    memory = SealedMemory(PAGE)
+    view = memory.view[10:20]
+    memory.close()
+    memory.close()
+    view[0] = 3
+    del view, memory
+    gc.collect()
+    assert open_descriptors() == before
+
+
+def test_a_mapping_that_is_too_large_for_the_process_is_refused(space: AddressSpace) -> None:
+    fd = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, 1 << 62)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        _refused(space, 0, 1 << 62, fd, number=errno.ENOMEM)
+    finally:
+        os.close(fd)
+
+
+assert mmap.PAGESIZE == PAGE

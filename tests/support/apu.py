@@ -1,0 +1,342 @@
+"""A real APU process, and the test in the RPU's place at the other end of its mailbox."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+from csd_spec import fields
+from csd_spec.descriptors import AcceleratorStatus, LogPage
+from csd_spec.opcodes import LOG_PAGE, AdminOpcode, GlobalOperation, IoOpcode, Operation
+from csd_spec.status import StatusId
+from nvme_spec import opcodes as nvme
+from nvme_spec.commands import GetLogPage
+from potash_firmware.apu.config import AcceleratorConfig, Config, Limits, NamespaceConfig
+from potash_firmware.mailbox import SharedBuffers, pair
+from potash_firmware.mailbox.messages import (
+    NO_SLOT,
+    JobEnded,
+    Reply,
+    Request,
+    Reset,
+    ResetDone,
+    ToRpu,
+    WriteBack,
+    WriteBackDone,
+)
+from potash_firmware.mailbox.shared import SharedMemory
+from support.bpf_elf import Name, Part, elf, text
+
+DEADLINE = 30.0
+"""Seconds after which something that should have happened is a failure."""
+
+BUFFER = 64 * 1024
+MEDIA = 64 * 4096
+"""Bytes of each buffer and of the namespace, unless a test says otherwise."""
+
+CONFIG = Config(
+    accelerators=(AcceleratorConfig(0, BUFFER, BUFFER), AcceleratorConfig(3, BUFFER, BUFFER)),
+    namespaces=(NamespaceConfig(1, MEDIA),),
+    limits=Limits(instructions=50_000_000, seconds=25.0, log_entries=32),
+)
+
+
+class Board:
+    """What outlives the APU, and the RPU's part of the conversation. A context manager."""
+
+    def __init__(self, config: Config = CONFIG) -> None:
+        self.config = config
+        self.buffers = SharedBuffers.create({item.id: item.plan for item in config.accelerators})
+        self.media = {
+            item.nsid: SharedMemory.create(f"media{item.nsid}", item.size)
+            for item in config.namespaces
+        }
+        self.write_backs: list[WriteBack] = []
+        self.ended: list[JobEnded] = []
+        self.write_error = 0
+        self.hold_write_backs = False
+        self._tags = count(1)
+        self._answers: dict[int, Reply | ResetDone] = {}
+        self._seen: set[int] = set()
+        self.boot()
+
+    def boot(self) -> None:
+        """Start an APU on what there is."""
+        self.port, other = pair()
+        descriptors = {"mailbox": other.fileno(), **self.buffers.descriptors()}
+        descriptors |= {f"media{nsid}": memory.fd for nsid, memory in self.media.items()}
+        names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
+        command = [sys.executable, "-m", "potash_firmware.apu", "--fds", names]
+        command += ["--config", self.config.to_json()]
+        self.process = subprocess.Popen(command, pass_fds=tuple(descriptors.values()))
+        other.close()
+
+    def kill(self) -> None:
+        """End the APU as a power failure would; its descendants must follow it."""
+        descendants = self.descendants()
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.port.close()
+        for pidfd in descendants:
+            await_end(pidfd)
+
+    def close(self) -> None:
+        """End the APU the orderly way, see that all its processes go, and release everything."""
+        descendants = self.descendants()
+        self.port.close()
+        try:
+            assert self.process.wait(DEADLINE) == 0
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.buffers.close()
+            for memory in self.media.values():
+                memory.close()
+            for pidfd in descendants:
+                await_end(pidfd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Processes
+
+    def descendants(self) -> list[int]:
+        """A pidfd for every process below the APU."""
+        return [os.pidfd_open(pid) for pid in _below(self.process.pid)]
+
+    def nursery(self) -> int:
+        """The process that makes workers."""
+        (pid,) = children(self.process.pid)
+        return pid
+
+    def workers(self) -> list[int]:
+        return children(self.nursery())
+
+    # Messages
+
+    def send(self, admin: bool, opcode: int, cdws: Sequence[int], **data: object) -> int:
+        """Send a request; returns its tag."""
+        tag = next(self._tags)
+        request = Request(tag, admin, opcode, 1, tuple(cdws))  # type: ignore[arg-type]  # six of them
+        self.port.send(replace(request, **data))  # type: ignore[arg-type]  # nsid, slot, length
+        return tag
+
+    def answer(self, tag: int) -> Reply | ResetDone:
+        """What was answered to a request."""
+        self.until(lambda: tag in self._answers)
+        return self._answers.pop(tag)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Take in messages until something is so."""
+        end = time.monotonic() + DEADLINE
+        while not done():
+            message = self.port.receive()
+            if message is not None:
+                self._take(message)
+                continue
+            assert not self.port.closed, "the APU is gone"
+            left = end - time.monotonic()
+            assert left > 0, "the APU does not answer"
+            select.select([self.port], [], [], left)
+
+    def complete(self, write_back: WriteBack, error: int = 0) -> None:
+        """Do what the RPU does with a write-back."""
+        arena = self.buffers.arena(write_back.accelerator)
+        source = write_back.source
+        for first, length in write_back.ranges:
+            if not error:
+                self.media[write_back.nsid].view[first : first + length] = arena[
+                    source : source + length
+                ]
+            source += length
+        self.port.send(WriteBackDone(write_back.tag, error))
+
+    def _take(self, message: ToRpu) -> None:
+        match message:
+            case Reply(tag=tag) | ResetDone(tag=tag):
+                assert tag not in self._seen, f"{tag} was answered twice"
+                self._seen.add(tag)
+                self._answers[tag] = message
+            case WriteBack():
+                self.write_backs.append(message)
+                if not self.hold_write_backs:
+                    self.complete(message, self.write_error)
+            case JobEnded():
+                self.ended.append(message)
+
+    # Commands
+
+    def command(
+        self,
+        admin: bool,
+        opcode: int,
+        cdws: Sequence[int],
+        *,
+        data: bytes | None = None,
+        length: int = 0,
+        nsid: int = 1,
+    ) -> tuple[int, bytes]:
+        """Status and returned bytes of a command that sends `data` or reads `length` bytes."""
+        slot = 5
+        if data:
+            self.buffers.slot(slot)[: len(data)] = data
+            length = len(data)
+        tag = self.send(
+            admin, opcode, cdws, nsid=nsid, slot=slot if length else NO_SLOT, length=length
+        )
+        reply = self.answer(tag)
+        assert isinstance(reply, Reply)
+        self.result = reply.result
+        if reply.length:
+            assert data is None and reply.length <= length
+        return reply.status, bytes(self.buffers.slot(slot)[: reply.length])
+
+    def enable(self) -> int:
+        cdws = fields.GlobalControl(GlobalOperation.ENABLE).encode()
+        return self.command(True, AdminOpcode.GLOBAL_CONTROL, cdws)[0]
+
+    def disable(self) -> int:
+        cdws = fields.GlobalControl(GlobalOperation.DISABLE).encode()
+        return self.command(True, AdminOpcode.GLOBAL_CONTROL, cdws)[0]
+
+    def send_data(self, data: bytes, accelerator: int = 0, offset: int = 0) -> int:
+        cdws = fields.DataTransfer(len(data) // 4, accelerator, offset // 4).encode()
+        return self.command(False, IoOpcode.SEND_DATA, cdws, data=data)[0]
+
+    def read_data(self, length: int, accelerator: int = 0, offset: int = 0) -> bytes:
+        cdws = fields.DataTransfer(length // 4, accelerator, offset // 4).encode()
+        status, data = self.command(False, IoOpcode.READ_DATA, cdws, length=length)
+        assert status == 0
+        return data
+
+    def send_firmware(
+        self, image: bytes, identifier: int = 0, accelerator: int = 0, offset: int = 0
+    ) -> int:
+        image += bytes(-len(image) % 4)
+        cdws = fields.FirmwareTransfer(
+            len(image) // 4, accelerator, identifier, offset // 4
+        ).encode()
+        return self.command(False, IoOpcode.SEND_FIRMWARE, cdws, data=image)[0]
+
+    def read_firmware(
+        self, length: int, identifier: int = 0, accelerator: int = 0, offset: int = 0
+    ) -> tuple[int, bytes]:
+        cdws = fields.FirmwareTransfer(length // 4, accelerator, identifier, offset // 4).encode()
+        return self.command(False, IoOpcode.READ_FIRMWARE, cdws, length=length)
+
+    def local(
+        self, opcode: IoOpcode, start: int, pages: int, accelerator: int = 0, nsid: int = 1
+    ) -> int:
+        cdws = fields.LocalStorage(start, pages, accelerator).encode()
+        return self.command(False, opcode, cdws, nsid=nsid)[0]
+
+    def control(
+        self,
+        operation: int,
+        accelerator: int = 0,
+        firmware: int = 0,
+        arguments: bytes = b"",
+    ) -> int:
+        cdws = fields.Control(operation, accelerator, firmware, len(arguments) // 4).encode()
+        return self.command(False, IoOpcode.CONTROL, cdws, data=arguments)[0]
+
+    def status(self, accelerator: int = 0, *, retain: bool = False) -> AcceleratorStatus:
+        cdws = fields.GetStatus(32, accelerator, retain).encode()
+        status, data = self.command(True, AdminOpcode.GET_STATUS, cdws, length=128)
+        assert status == 0
+        return AcceleratorStatus.decode(data)
+
+    def log(self, accelerator: int = 0, *, retain: bool = False) -> LogPage:
+        length = 64 * 1024
+        cdws = GetLogPage(LOG_PAGE, length // 4 - 1, rae=retain, lsi=accelerator).encode()
+        status, data = self.command(True, nvme.AdminOpcode.GET_LOG_PAGE, cdws, length=length)
+        assert status == 0
+        return LogPage.decode(data)
+
+    def log_types(self, accelerator: int = 0) -> list[int]:
+        return [entry.type for entry in self.log(accelerator).entries]
+
+    def log_texts(self, kind: int, accelerator: int = 0) -> list[str]:
+        return [item.text for item in self.log(accelerator).entries if item.type == kind]
+
+    def until_so(self, done: Callable[[], bool]) -> None:
+        """Ask until something is so."""
+        end = time.monotonic() + DEADLINE
+        while not done():
+            assert time.monotonic() < end, "it never becomes so"
+
+    def send_control(self, operation: int, accelerator: int = 0) -> int:
+        """Send an operation that may be answered late; returns its tag."""
+        cdws = fields.Control(operation, accelerator).encode()
+        return self.send(False, IoOpcode.CONTROL, cdws)
+
+    def is_answered(self, tag: int) -> bool:
+        """Whether an answer has been taken in."""
+        return tag in self._answers
+
+    def reset_controller(self) -> None:
+        tag = next(self._tags)
+        self.port.send(Reset(tag))
+        assert isinstance(self.answer(tag), ResetDone)
+
+    def run(self, image: bytes, data: bytes = b"", accelerator: int = 0) -> AcceleratorStatus:
+        """Enable, send the program and its input, start it, wait for its end."""
+        assert self.enable() == 0
+        assert self.send_firmware(image, accelerator=accelerator) == 0
+        assert self.send_data(data, accelerator) == 0
+        assert self.control(Operation.START, accelerator) == 0
+        return self.wait(accelerator)
+
+    def wait(self, accelerator: int = 0) -> AcceleratorStatus:
+        """The status after the job's end, which the APU announces."""
+        self.until(lambda: any(item.accelerator == accelerator for item in self.ended))
+        self.ended = [item for item in self.ended if item.accelerator != accelerator]
+        status = self.status(accelerator)
+        assert status.status != StatusId.RUNNING
+        return status
+
+
+@contextmanager
+def board(config: Config = CONFIG) -> Iterator[Board]:
+    with Board(config) as made:
+        yield made
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process (proc(5))."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(item) for item in text.split()]
+
+
+def _below(pid: int) -> Iterator[int]:
+    for child in children(pid):
+        yield child
+        yield from _below(child)
+
+
+def await_end(pidfd: int) -> None:
+    """Return when the process is gone."""
+    try:
+        readable, _, _ = select.select([pidfd], [], [], DEADLINE)
+        assert readable, "a process outlives the APU"
+    finally:
+        os.close(pidfd)
+
+
+def program(*code: bytes, padding: int = 0) -> bytes:
+    """An object file of these instructions, and of `padding` bytes that are not loaded."""
+    filler = [Part(".comment", bytes(padding), flags=0, alignment=1)] if padding else []
+    return elf([text(*code), *filler], [Name("prog")])

@@ -1,0 +1,54 @@
+"""A transport that records what the SDK asks of it and answers from a script."""
+
+from collections.abc import Callable, Iterable
+
+from potash.sdk.transport import Completion, Request
+
+Answer = Completion | Exception | Callable[[Request], Completion]
+
+
+class RecordingTransport:
+    """Answers each command with the next of `answers`; data that goes out is copied."""
+
+    def __init__(
+        self,
+        answers: Iterable[Answer] = (),
+        *,
+        nsid: int | None = 1,
+        max_transfer: int = 1 << 20,
+    ) -> None:
+        self.answers = list(answers)
+        self.requests: list[Request] = []
+        self.timeouts: list[float] = []
+        self.nsid = nsid
+        self.max_transfer = max_transfer
+        self.resets = 0
+        self.closed = False
+
+    def submit(self, request: Request, timeout: float) -> Completion:
+        if request.data_out is not None:
+            request = request._replace(data_out=bytes(request.data_out))
+        self.requests.append(request)
+        self.timeouts.append(timeout)
+        answer = self.answers.pop(0) if self.answers else Completion(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if callable(answer):
+            return answer(request)
+        return answer
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def data(content: bytes) -> Callable[[Request], Completion]:
+    """An answer that gives as much of `content` as is asked for, zeroes behind its end."""
+
+    def answer(request: Request) -> Completion:
+        length = request.data_in_length
+        return Completion(0, content[:length].ljust(length, b"\0"))
+
+    return answer
