@@ -67,8 +67,6 @@ GUEST = Closure(
         "nvme-cli",
         "fio",
         "python3.13",
-        "python3-click",
-        "python3-rich",
         "zstd",
     ),
     ("./usr/lib/modules", "./usr/share/doc", "./usr/share/man", "./usr/share/locale"),

@@ -26,17 +26,17 @@ PYTHON = "python3.13"
 STDLIB = f"usr/lib/{PYTHON}"
 DIST = "usr/lib/python3/dist-packages"
 PROGRAMS = ("usr/sbin/nvme", "usr/bin/fio", f"usr/bin/{PYTHON}")
-THIRD_PARTY = ("click", "rich")
 # What of the standard library no program on a drive's host needs: tests, tools, screens, and the
 # modules that would each bring libraries of megabytes.
 UNUSED = re.compile(
-    r"(.*/)?(__pycache__|test|idlelib|ensurepip|pydoc_data|turtledemo|tkinter|unittest|xmlrpc|venv"
+    r"(.+/)?(__pycache__|test|idlelib|ensurepip|pydoc_data|turtledemo|tkinter|unittest|xmlrpc|venv"
     r"|wsgiref|curses|dbm|sqlite3|lib2to3|_pyrepl|config-3[^/]*|turtle\.py|doctest\.py"
     r"|(_tkinter|_ssl|_hashlib|_curses|_curses_panel|_dbm|_gdbm|_sqlite3|_test\w+|_xx\w+"
     r"|_codecs_(cn|hk|jp|kr|tw|iso2022)|readline|nis)\.cpython[^/]*)"
 )
-# Ours: whole packages, and of `potash` what runs in a guest.
-LIGHT_PACKAGES = ("nvme_spec", "csd_spec", "pyvfio_user")
+# Whole packages: ours, and the two that ours import, in the versions that they are tested with.
+LIGHT_PACKAGES = ("nvme_spec", "csd_spec", "pyvfio_user", "click", "rich")
+# Of `potash`, what runs in a guest.
 LIGHT_PATTERNS = (
     "*.py",
     "sdk/**/*.py",
@@ -163,23 +163,20 @@ def _applets(archive: Archive, tree: Path) -> None:
 
 def _python(archive: Archive, tree: Path, scratch: Path) -> list[Path]:
     """Python's modules, compiled; returns the extension modules, whose libraries are wanted too."""
-    for top in (STDLIB, *(f"{DIST}/{name}" for name in THIRD_PARTY)):
-        for source in sorted((tree / top).rglob("*")):
-            name = source.relative_to(tree)
-            if UNUSED.fullmatch(str(name)) or any(
-                UNUSED.fullmatch(str(parent)) for parent in name.parents
-            ):
-                continue
-            if source.is_file():
-                (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, scratch / name)
+    for source in sorted((tree / STDLIB).rglob("*")):
+        name = source.relative_to(tree / STDLIB)
+        if any(UNUSED.fullmatch(str(part)) for part in (name, *name.parents)):
+            continue
+        if source.is_file():
+            (scratch / STDLIB / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, scratch / STDLIB / name)
     compile_tree(tree, scratch)
     _add_tree(archive, scratch)
     return [path for path in (tree / STDLIB / "lib-dynload").glob("*.so") if _kept(tree, path)]
 
 
 def _kept(tree: Path, path: Path) -> bool:
-    return UNUSED.fullmatch(str(path.relative_to(tree))) is None
+    return UNUSED.fullmatch(str(path.relative_to(tree / STDLIB))) is None
 
 
 def _add_tree(archive: Archive, root: Path) -> None:
