@@ -12,7 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.frames import (
@@ -268,13 +268,3 @@ class Channel:
         if now - max(self._heard, self._asked) > self._quiet / 2:
             self._asked = now
             self.send(Kind.PING, 0)
-
-
-def write_all(stream: BinaryIO) -> Sink:
-    """A sink that writes to a file and lets nothing linger in its buffer."""
-
-    def sink(data: bytes) -> None:
-        stream.write(data)
-        stream.flush()
-
-    return sink

@@ -250,12 +250,12 @@ class Guest:
         """A shell at this process's own terminal (or with its standard streams, if it has none)."""
         standard = sys.stdin
         if not (standard.isatty() and sys.stdout.isatty()):
-            return self.run(argv, standard, _descriptor_sink(1), _descriptor_sink(2))
+            return self.run(argv, standard, descriptor_sink(1), descriptor_sink(2))
         with self._console(), _raw(standard.fileno()):
             command = self.channel.start(
                 argv,
                 stdin=standard,
-                stdout=_descriptor_sink(1),
+                stdout=descriptor_sink(1),
                 env={"TERM": os.environ.get("TERM", "linux")},
                 terminal=_size(),
             )
@@ -326,7 +326,9 @@ def _last_line(said: bytes | bytearray) -> str:
     return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
 
 
-def _descriptor_sink(descriptor: int) -> Sink:
+def descriptor_sink(descriptor: int) -> Sink:
+    """A sink that writes all of it to a descriptor, at once."""
+
     def sink(data: bytes) -> None:
         left = memoryview(data)
         while left:

@@ -8,6 +8,7 @@ Python: finding and compiling sources is what an emulated processor is slowest a
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -53,6 +54,8 @@ from potash.cli.main import main
 
 sys.exit(main())
 """
+VERSION = importlib.metadata.version("potash")
+METADATA = f"Metadata-Version: 2.1\nName: potash\nVersion: {VERSION}\n"
 FOLDERS = ("dev", "proc", "sys", "tmp", "run", "root", "mnt", "share", "etc", "usr/local/bin")
 TEXTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
@@ -120,6 +123,7 @@ def overlay(tree: Path, scratch: Path) -> Archive:
     _add_tree(archive, scratch)
     archive.file("init", init_script(), 0o755)
     archive.file("usr/bin/potash", COMMAND.encode(), 0o755)
+    archive.file(f"{DIST}/potash-{VERSION}.dist-info/METADATA", METADATA.encode())
     return archive
 
 
