@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from potash.sdk.errors import PotashError
-from potash.vm import images, sources
+from potash.vm import images
 from potash.vm.channel import Channel
+from potash.vm.errors import PackagesUnavailable
 
 AGENT = """
 import sys
@@ -58,16 +58,8 @@ def guest_images() -> images.GuestImages | str:
     """The images, or the reason why there can be none here."""
     try:
         return images.prepare()
-    except PotashError as error:
+    except PackagesUnavailable as error:
         return str(error)
-
-
-def apt_is_configured() -> bool:
-    try:
-        sources.mirror()
-    except PotashError:
-        return False
-    return True
 
 
 def processes_with(word: str) -> list[int]:

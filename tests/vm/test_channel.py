@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import tempfile
@@ -91,12 +92,13 @@ def test_a_process_left_behind_does_not_hold_the_command_open(channel: Channel) 
 
 def test_a_signal_reaches_the_whole_process_group(channel: Channel) -> None:
     seen = bytearray()
-    command = channel.start(["sh", "-c", "echo up; sleep 60; echo no"], stdout=seen.extend)
-    while seen != b"up\n":
+    command = channel.start(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=seen.extend)
+    while not seen.endswith(b"\n"):
         channel.step(None)
-    command.signal(signal.SIGINT)
-    assert command.wait(LIMIT) in (-signal.SIGINT, 128 + signal.SIGINT)
-    assert seen == b"up\n"
+    with open(os.pidfd_open(int(seen))) as sleeper:
+        command.signal(signal.SIGTERM)
+        assert command.wait(LIMIT) == -signal.SIGTERM
+        assert select.select([sleeper], [], [], LIMIT)[0]
 
 
 def test_commands_run_side_by_side(channel: Channel) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 from potash.sdk.errors import PotashError
 from potash.vm import packages
 from potash.vm.cache import Cache, silent
-from potash.vm.packages import Closure, configuration, parse_dump, source_lines
+from potash.vm.errors import PackagesUnavailable
+from potash.vm.packages import Archive, Closure, configuration, parse_dump, source_lines
 
 DUMP = """APT "";
 APT::NeverAutoRemove:: "^firmware-linux.*";
@@ -55,6 +58,12 @@ def test_another_wish_is_another_tree() -> None:
     assert one.key not in {other.key for other in others}
 
 
+@contextlib.contextmanager
+def bringing(cache: Cache, address: str) -> Iterator[Archive]:
+    with cache.locked(), Archive(cache, address, silent) as archive:
+        yield archive
+
+
 @pytest.fixture
 def unsigned(tmp_path: Path) -> Path:
     """An archive with everything but a signature, as a file: address names it."""
@@ -75,23 +84,32 @@ def unsigned(tmp_path: Path) -> Path:
 
 def test_an_unsigned_archive_is_refused_and_leaves_nothing(tmp_path: Path, unsigned: Path) -> None:
     cache = Cache(tmp_path / "cache")
-    with cache.locked(), pytest.raises(PotashError, match="not signed"):
-        packages.tree(cache, packages.GUEST, f"file:{unsigned}", silent)
+    with (
+        bringing(cache, f"file:{unsigned}") as archive,
+        pytest.raises(PackagesUnavailable, match="not signed"),
+    ):
+        archive.tree(packages.GUEST)
     assert [path.name for path in cache.root.iterdir()] == ["lock"]
 
 
 def test_an_archive_that_is_not_there_is_one_sentence(tmp_path: Path, unsigned: Path) -> None:
     cache = Cache(tmp_path / "cache")
-    with cache.locked(), pytest.raises(PotashError, match="apt failed: ") as caught:
-        packages.tree(cache, packages.QEMU, f"file:{unsigned}/nowhere", silent)
+    with (
+        bringing(cache, f"file:{unsigned}/nowhere") as archive,
+        pytest.raises(PackagesUnavailable, match="apt failed: ") as caught,
+    ):
+        archive.tree(packages.QEMU)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     cache = Cache(tmp_path / "cache")
-    with cache.locked(), pytest.raises(PotashError, match="lacks apt-get, apt-config, dpkg-deb"):
-        packages.tree(cache, packages.QEMU, "file:/nowhere", silent)
+    with (
+        bringing(cache, "file:/nowhere") as archive,
+        pytest.raises(PackagesUnavailable, match="lacks apt-get, apt-config, dpkg-deb"),
+    ):
+        archive.tree(packages.QEMU)
 
 
 def test_unpacking_merges_usr_and_gives_nobody_rights(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from potash.sdk.errors import PotashError
 from potash.vm import sources
+from potash.vm.errors import PackagesUnavailable
 from potash.vm.sources import Source, debian_archive, parse_deb822, parse_list
 
 HOST = "http://archive.example/debian"
@@ -117,11 +117,11 @@ def test_no_archive_is_one_sentence_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(sources.ENVIRONMENT, raising=False)
-    with pytest.raises(PotashError, match="--debian-mirror or POTASH_DEBIAN_MIRROR"):
+    with pytest.raises(PackagesUnavailable, match="--debian-mirror or POTASH_DEBIAN_MIRROR"):
         sources.mirror(apt=tmp_path)
 
 
 @pytest.mark.parametrize("named", ["archive.example/debian", "http://a/debian trixie", "-o x"])
 def test_an_option_that_is_no_address_is_refused(named: str) -> None:
-    with pytest.raises(PotashError, match="not an address"):
+    with pytest.raises(PackagesUnavailable, match="not an address"):
         sources.mirror(named)

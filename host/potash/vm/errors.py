@@ -5,6 +5,10 @@ from __future__ import annotations
 from potash.sdk.errors import PotashError
 
 
+class PackagesUnavailable(PotashError):
+    """What the guest is made of cannot be brought to this machine, as it is or as its network is."""
+
+
 class GuestError(PotashError):
     """The guest, or the QEMU that it runs in, does not do what it should.
 

@@ -55,18 +55,17 @@ def prepare(
         refresh: bring the packages again, in the versions that the archive has now.
 
     Raises:
-        PotashError: this machine cannot run the guest, or something cannot be brought.
+        PackagesUnavailable: something cannot be brought.
+        PotashError: this machine cannot run the guest, or it cannot be built.
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise PotashError("a guest needs a Linux host with an x86-64 processor")
     cache = Cache(folder())
-    with cache.locked(progress):
+    with cache.locked(progress), packages.Archive(cache, mirror, progress) as archive:
         if refresh:
             cache.prune("trees", 0)
-        found = qemu.installed()
-        if found is None:
-            found = qemu.unpacked(packages.tree(cache, packages.QEMU, mirror, progress))
-        tree = packages.tree(cache, packages.GUEST, mirror, progress)
+        found = qemu.installed() or qemu.unpacked(archive.tree(packages.QEMU))
+        tree = archive.tree(packages.GUEST)
         images = GuestImages(found, _kernel(cache, tree), _initrd(cache, tree, progress), cache)
         for kind, keep in KEPT.items():
             cache.prune(kind, keep)

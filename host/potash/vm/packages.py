@@ -9,6 +9,7 @@ sources.list(5), apt-secure(8).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -17,9 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import TracebackType
+from typing import Self
 
 from potash.sdk.errors import PotashError
+from potash.vm import sources
 from potash.vm.cache import Cache, Progress, key
+from potash.vm.errors import PackagesUnavailable
 
 RELEASE = "trixie"
 BACKPORTS = "trixie-backports"
@@ -73,33 +78,66 @@ GUEST = Closure(
 )
 
 
-def tree(cache: Cache, closure: Closure, mirror: str | None, progress: Progress) -> Path:
-    """The folder that a closure is unpacked in; brought when it is not there.
+class Archive:
+    """The Debian archive as it is needed: its index is fetched when the first tree is missing.
+
+    A context manager; the cache's lock is held around it.
 
     Args:
+        cache: where the trees are.
         mirror: the archive's address, or None to read it from the machine's configuration.
-
-    Raises:
-        PotashError: a tool is missing, or the packages cannot be brought or verified.
+        progress: told what is being done.
     """
-    from potash.vm import sources
 
-    def build(place: Path) -> None:
-        missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-        if missing:
-            raise PotashError(
-                f"{closure.title} is brought with {', '.join(TOOLS)}, and this machine lacks "
-                f"{', '.join(missing)}"
-            )
-        address = sources.mirror(mirror)
-        with cache.scratch() as scratch:
-            keyring = find_keyring(scratch / "keyring", progress)
+    def __init__(self, cache: Cache, mirror: str | None, progress: Progress) -> None:
+        self._cache = cache
+        self._mirror = mirror
+        self._progress = progress
+        self._apt: Apt | None = None
+        self._owned = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._owned.close()
+
+    def tree(self, closure: Closure) -> Path:
+        """The folder that a closure is unpacked in; brought when it is not there.
+
+        Raises:
+            PackagesUnavailable: a tool is missing, or the packages cannot be brought or verified.
+            PotashError: they cannot be unpacked.
+        """
+
+        def build(place: Path) -> None:
+            archives = self._index(closure).download(closure, self._progress)
+            unpack(archives, place, closure, self._progress)
+            (place / "packages").write_text("".join(f"{path.name}\n" for path in archives))
+
+        return self._cache.entry("trees", closure.key, build)
+
+    def _index(self, closure: Closure) -> Apt:
+        if self._apt is None:
+            missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+            if missing:
+                raise PackagesUnavailable(
+                    f"{closure.title} is brought with {', '.join(TOOLS)}, and this machine lacks "
+                    f"{', '.join(missing)}"
+                )
+            address = sources.mirror(self._mirror)
+            scratch = self._owned.enter_context(self._cache.scratch())
+            keyring = find_keyring(scratch / "keyring", self._progress)
             apt = Apt(scratch / "apt", source_lines(address, keyring))
-            archives = apt.download(closure, progress)
-            unpack(archives, place, closure, progress)
-        (place / "packages").write_text("".join(f"{path.name}\n" for path in archives))
-
-    return cache.entry("trees", closure.key, build)
+            self._progress("reading the Debian archive's index", None)
+            apt.run("update", "-o", "APT::Update::Error-Mode=any")
+            self._apt = apt
+        return self._apt
 
 
 def versions(root: Path) -> list[str]:
@@ -185,23 +223,23 @@ class Apt:
 
     Args:
         folder: created here is all that apt writes.
-        sources: its sources.list, or None for the machine's own sources.
+        source_list: its sources.list, or None for the machine's own sources.
     """
 
-    def __init__(self, folder: Path, sources: str | None) -> None:
+    def __init__(self, folder: Path, source_list: str | None) -> None:
         self.folder = folder
-        self.sources = sources
+        self.source_list = source_list
 
     def prepare(self) -> None:
         """Write the configuration and the empty folders that apt wants."""
         for name in ("state", "lists/partial", "cache/archives/partial", "log"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
-        if self.sources is not None:
-            (self.folder / "sources.list").write_text(self.sources)
+        if self.source_list is not None:
+            (self.folder / "sources.list").write_text(self.source_list)
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False)
         text = configuration(
-            self.folder, parse_dump(dump.stdout), own_sources=self.sources is not None
+            self.folder, parse_dump(dump.stdout), own_sources=self.source_list is not None
         )
         (self.folder / "apt.conf").write_text(text)
 
@@ -209,7 +247,7 @@ class Apt:
         """Run apt-get; its progress, if somebody wants it, is read from its status descriptor.
 
         Raises:
-            PotashError: apt-get failed; its own last error is the reason.
+            PackagesUnavailable: apt-get failed; its own last error is the reason.
         """
         if not (self.folder / "apt.conf").exists():
             self.prepare()
@@ -236,12 +274,16 @@ class Apt:
                     process.wait()
             if code:
                 said.seek(0)
-                raise PotashError(f"apt failed: {_reason(said.read().decode(errors='replace'))}")
+                raise PackagesUnavailable(
+                    f"apt failed: {_reason(said.read().decode(errors='replace'))}"
+                )
 
     def download(self, closure: Closure, progress: Progress) -> list[Path]:
         """Fetch a closure's packages; their files, sorted by name."""
-        progress(f"reading the Debian archive's index for {closure.title}", None)
-        self.run("update", "-o", "APT::Update::Error-Mode=any")
+        # Two closures may differ in a package's version, and each wants its own alone.
+        archives = self.folder / "cache" / "archives"
+        for path in archives.glob("*.deb"):
+            path.unlink()
         self.run(
             "install",
             "--download-only",
@@ -250,7 +292,7 @@ class Apt:
             *closure.packages,
             progress=(progress, f"bringing {closure.title}"),
         )
-        return sorted((self.folder / "cache" / "archives").glob("*.deb"))
+        return sorted(archives.glob("*.deb"))
 
 
 def unpack(archives: Sequence[Path], root: Path, closure: Closure, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from potash.sdk.errors import PotashError
+from potash.vm.errors import PackagesUnavailable
 
 ENVIRONMENT = "POTASH_DEBIAN_MIRROR"
 APT = Path("/etc/apt")
@@ -116,16 +116,18 @@ def mirror(option: str | None = None, apt: Path = APT) -> str:
     """The Debian archive to use: the option, the environment, or what apt is configured with.
 
     Raises:
-        PotashError: there is none, or it is no address.
+        PackagesUnavailable: there is none, or it is no address.
     """
     named = option or os.environ.get(ENVIRONMENT)
     if named:
         if urlsplit(named).scheme not in SCHEMES or any(c.isspace() for c in named):
-            raise PotashError(f"the Debian mirror {named!r} is not an address that apt understands")
+            raise PackagesUnavailable(
+                f"the Debian mirror {named!r} is not an address that apt understands"
+            )
         return named.rstrip("/")
     archive = debian_archive(read(apt))
     if archive is None:
-        raise PotashError(
+        raise PackagesUnavailable(
             "this machine's apt configuration names no Debian archive: give one with "
             f"--debian-mirror or {ENVIRONMENT}"
         )
