@@ -268,7 +268,8 @@ class Guest:
             state = snapshot.frozen(self.images, self.shape, self._progress)
             with contextlib.ExitStack() as trial:
                 try:
-                    machine = trial.enter_context(Machine(self.images.qemu, state.resume()))
+                    machine = trial.enter_context(state.machine(self.images.qemu))
+                    state.resume(machine)
                     self.channel = Channel(machine.control, self._life_limit)
                     self.channel.greet(RESUME_LIMIT)
                 except GuestError:

@@ -1,8 +1,9 @@
 """A booted machine, frozen without its drive, so that later starts need not boot it again.
 
 The state is QEMU's migration stream in a file (docs/devel/migration): a machine of the same QEMU
-with the same options goes on from it in half a second, and the drive is plugged in then. The first
-boot also settles what executes the guest: KVM only when a guest shows life under it within a short
+with the same options goes on from it in half a second, and the drive is plugged in then. Pages of
+memory have fixed places in the file (the "mapped-ram" capability), so that untouched ones are
+neither written nor read, however much memory there is. The first boot also settles what executes the guest: KVM only when a guest shows life under it within a short
 limit, because a `/dev/kvm` may open and still be useless (nested in software); the verdict is kept.
 """
 
@@ -20,7 +21,7 @@ from potash.vm.channel import Channel
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import Accelerator, machine_arguments
+from potash.vm.qemu import Accelerator, Qemu, machine_arguments
 
 KVM = Path("/dev/kvm")
 KVM_LIMIT = 6.0
@@ -28,6 +29,7 @@ KVM_LIMIT = 6.0
 BOOT_LIMIT = 180.0
 """Seconds in which a guest must be up at all."""
 MIGRATION_LIMIT = 120.0
+MAPPED = {"capabilities": [{"capability": "mapped-ram", "state": True}]}
 UNLIMITED = 1 << 40
 
 
@@ -46,9 +48,14 @@ class Frozen:
     arguments: tuple[str, ...]
     state: Path
 
-    def resume(self) -> tuple[str, ...]:
-        """The options that make QEMU go on from the state."""
-        return (*self.arguments, "-incoming", f"file:{self.state}")
+    def machine(self, qemu: Qemu) -> Machine:
+        """A machine that waits for the state; `resume` gives it."""
+        return Machine(qemu, [*self.arguments, "-incoming", "defer"])
+
+    def resume(self, machine: Machine) -> None:
+        """Let a started machine go on from the state."""
+        machine.qmp.execute("migrate-set-capabilities", MAPPED)
+        machine.qmp.execute("migrate-incoming", {"uri": f"file:{self.state}"})
 
 
 def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
@@ -144,6 +151,7 @@ def _freeze(
 
 def _migrate(machine: Machine, place: Path) -> None:
     qmp = machine.qmp
+    qmp.execute("migrate-set-capabilities", MAPPED)
     qmp.execute("migrate-set-parameters", {"max-bandwidth": UNLIMITED})
     qmp.execute("migrate", {"uri": f"file:{place}"})
     deadline = time.monotonic() + MIGRATION_LIMIT
