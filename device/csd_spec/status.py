@@ -2,7 +2,7 @@
 
 Alkali CSD platform documentation, section 4.3.1 (Get Accelerator Status). The documentation leaves
 the vendor specific completion status codes open; those here are extensions, in the range that the
-NVM Express Base Specification 2.0 (figure 94) gives to vendors.
+NVM Express Base Specification 2.0 (section 3.3.3.2.1) gives to vendors.
 """
 
 from enum import IntEnum

@@ -15,7 +15,7 @@ from nvme_spec.words import Word, field
 
 
 class LogPage(IntEnum):
-    """Log page identifiers (section 5.16.1, figure 202)."""
+    """Log page identifiers (section 5.16.1)."""
 
     SUPPORTED_LOG_PAGES = 0x00
     ERROR_INFORMATION = 0x01
@@ -215,7 +215,7 @@ class SanitizeStatusLog(Structure):
 
 
 class AsyncEventType(IntEnum):
-    """Bits 2:0 of dword 0 (figure 146)."""
+    """Bits 2:0 of dword 0."""
 
     ERROR = 0
     SMART = 1
@@ -225,7 +225,7 @@ class AsyncEventType(IntEnum):
 
 
 class ErrorEvent(IntEnum):
-    """Information of an error event (figure 147)."""
+    """Information of an error event."""
 
     INVALID_DOORBELL_REGISTER = 0x00
     INVALID_DOORBELL_VALUE = 0x01
@@ -236,7 +236,7 @@ class ErrorEvent(IntEnum):
 
 
 class SmartEvent(IntEnum):
-    """Information of a health status event (figure 148)."""
+    """Information of a health status event."""
 
     RELIABILITY = 0x00
     TEMPERATURE_THRESHOLD = 0x01
@@ -244,7 +244,7 @@ class SmartEvent(IntEnum):
 
 
 class NoticeEvent(IntEnum):
-    """Information of a notice (figure 149)."""
+    """Information of a notice."""
 
     NAMESPACE_ATTRIBUTE_CHANGED = 0x00
     FIRMWARE_ACTIVATION_STARTING = 0x01
@@ -256,7 +256,7 @@ class NoticeEvent(IntEnum):
 
 
 class AsyncEvent(Word):
-    """Dword 0 of an Asynchronous Event Request's completion (figure 146)."""
+    """Dword 0 of an Asynchronous Event Request's completion."""
 
     type = field(0, 2)
     info = field(8, 15)

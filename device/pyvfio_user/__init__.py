@@ -42,9 +42,9 @@ the client writes the text's address and length to the device, which interrupts 
                 select.select([server], [server] if server.wants_write() else [], [])
                 while server.step(): ...
 
-`protocol` is the protocol as data, without sockets; `connection`, `session` and `server` serve it;
-`memory` and `irqs` are what a device gets of its client; `client` is the other side. Only the
-standard library is used, and Linux.
+`protocol` and `payloads` are the protocol as data, without sockets; `connection`, `session` and
+`server` serve it; `memory` and `irqs` are what a device gets of its client; `client` is the other
+side. Only the standard library is used, and Linux.
 
 Source: `docs/interop/vfio-user.rst` in QEMU's sources.
 """

@@ -20,22 +20,12 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from pyvfio_user.protocol import (
-    DEFAULT_MAX_MSG_FDS,
-    DEFAULT_MAX_TRANSFER,
-    HEADER,
-    MAJOR_VERSION,
-    MINOR_VERSION,
-    Command,
+from pyvfio_user.payloads import (
+    REGION_ACCESS,
     DeviceInfo,
-    DmaFlags,
     DmaMap,
     DmaUnmap,
-    DmaUnmapFlags,
-    Header,
     IrqInfo,
-    IrqSetFlags,
-    ProtocolError,
     RegionAccess,
     RegionData,
     RegionInfo,
@@ -43,6 +33,19 @@ from pyvfio_user.protocol import (
     RegionWriteMultiReply,
     SetIrqs,
     Version,
+)
+from pyvfio_user.protocol import (
+    DEFAULT_MAX_MSG_FDS,
+    DEFAULT_MAX_TRANSFER,
+    HEADER,
+    MAJOR_VERSION,
+    MINOR_VERSION,
+    Command,
+    DmaFlags,
+    DmaUnmapFlags,
+    Header,
+    IrqSetFlags,
+    ProtocolError,
     encode_command,
 )
 
@@ -241,13 +244,13 @@ class Client:
         """Send a command and return the payload of its reply."""
         message_id = self._send(command, payload, fds)
         deadline = time.monotonic() + self._timeout
-        try:
-            header = Header.decode(self._receive(HEADER.size, deadline))
-            reply = self._receive(header.size - HEADER.size, deadline)
-        except ProtocolError as error:
-            raise self._broken(errno.EPROTO, str(error)) from None
+        header = self._decode(Header, self._receive(HEADER.size, deadline))
         if not header.is_reply or (header.message_id, header.command) != (message_id, command):
             raise self._broken(errno.EPROTO, f"what came is no reply to {command.name}")
+        size = header.size - HEADER.size
+        if size > REGION_ACCESS.size + max(self._max_transfer, DEFAULT_MAX_TRANSFER):
+            raise self._broken(errno.EPROTO, f"a reply to {command.name} cannot have {size} bytes")
+        reply = self._receive(size, deadline)
         if header.is_error:
             number = header.error or errno.EIO
             raise VfioUserError(number, f"{command.name} failed: {os.strerror(number)}")

@@ -85,29 +85,24 @@ class Connection:
         return size is not None and self._end - self._start >= size
 
     def receive(self) -> Message | None:
-        """The next command, or None while there is no whole one.
+        """The next command, or None when the socket has no whole one.
 
-        Reads from the socket at most once. Raises ProtocolError for what cannot be the beginning of
-        a message, after which the stream has no meaning any more, and Disconnected.
+        Raises ProtocolError for what cannot be the beginning of a message, after which the stream
+        has no meaning any more, and Disconnected.
         """
         # Every register access passes here: the header is taken apart in place, not as a Header.
-        start = self._start
-        if self._end - start < HEADER.size and not self._fill():
-            return None
-        start = self._start
-        if self._end - start < HEADER.size:
-            return None
-        message_id, command, size, flags, _ = HEADER.unpack_from(self._buffer, start)
-        if not HEADER.size <= size <= self._max_message or flags & TYPE_MASK:
-            self._refuse(start)
-        end = start + size
-        if end > self._end:
+        while True:
+            start = self._start
+            available = self._end - start
+            if available >= HEADER.size:
+                message_id, command, size, flags, _ = HEADER.unpack_from(self._buffer, start)
+                if not HEADER.size <= size <= self._max_message or flags & TYPE_MASK:
+                    self._refuse(start)
+                if available >= size:
+                    break
             if not self._fill():
                 return None
-            start = self._start
-            end = start + size
-            if end > self._end:
-                return None
+        end = start + size
         self._start = end
         fds = _NO_FDS
         if self._fds and end >= self._fds_end:

@@ -66,7 +66,8 @@ class Device(Protocol):
         """The client has mapped or unmapped memory and waits for the reply.
 
         Drop the views of what is no longer mapped before returning: the client may give that
-        memory to something else once it has the reply.
+        memory to something else once it has the reply. The change has happened; an OSError from
+        here tells the client so and undoes nothing.
         """
 
     def irqs_changed(self, index: int) -> None:

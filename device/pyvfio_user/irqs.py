@@ -15,7 +15,8 @@ import select
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyvfio_user.protocol import IrqFlags, IrqSetFlags, SetIrqs
+from pyvfio_user.payloads import SetIrqs
+from pyvfio_user.protocol import IrqFlags, IrqSetFlags
 
 _EVENTFD_LINK = "anon_inode:[eventfd]"
 """What /proc calls an eventfd."""

@@ -1,8 +1,8 @@
-"""The vfio-user protocol as data: commands, flags, and one tuple for each payload.
+"""The vfio-user protocol's names and frames: commands, flags, indexes, and the header.
 
-Bytes in, tuples out, and back; sockets, file descriptors and devices are somebody else's file.
-Whatever does not have the form that the specification gives it raises `ProtocolError`, before
-anybody has acted on it.
+What follows a header is in `payloads`. Bytes in, values out, and back; sockets, file descriptors
+and devices are somebody else's file. Whatever does not have the form that the specification gives
+it raises `ProtocolError`, before anybody has acted on it.
 
 Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification"; flags of
 regions and interrupts are those of the `VFIO_` structures that it refers to. Everything is in the
@@ -11,11 +11,10 @@ byte order of the host, which here is little endian.
 
 from __future__ import annotations
 
-import json
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,13 +26,6 @@ DEFAULT_MAX_MSG_FDS = 1
 DEFAULT_MAX_TRANSFER = 1 << 20
 """What a peer that does not name `max_msg_fds` and `max_data_xfer_size` accepts (section
 "VFIO_USER_VERSION")."""
-
-MAX_VERSION_DATA = 4096
-"""Bytes of JSON that a peer may propose; the specification sets no limit."""
-MAX_MULTI_WRITES = 200
-"""Writes in one REGION_WRITE_MULTI; QEMU coalesces no more than these."""
-MULTI_WRITE_DATA = 8
-"""Bytes of data in each write of a REGION_WRITE_MULTI; shorter writes leave the rest unused."""
 
 
 class ProtocolError(Exception):
@@ -161,7 +153,7 @@ class PciIrq(IntEnum):
     REQ = 4
 
 
-class _Payload:
+class Structure:
     """A structure of one size, given by `FORM`; its fields are the dataclass's, in order."""
 
     FORM: ClassVar[struct.Struct]
@@ -183,10 +175,10 @@ class _Payload:
 
     def encode(self) -> bytes:
         """Raises ProtocolError for a field that is out of its range."""
-        return _packed(self.FORM, tuple(vars(self).values()), self.NAME)
+        return packed(self.FORM, tuple(vars(self).values()), self.NAME)
 
 
-def _head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
+def head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
     """The fields that a payload of variable size begins with."""
     if len(payload) < form.size:
         raise ProtocolError(
@@ -195,7 +187,7 @@ def _head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
     return form.unpack_from(payload)
 
 
-def _packed(form: struct.Struct, values: tuple[Any, ...], name: str) -> bytes:
+def packed(form: struct.Struct, values: tuple[Any, ...], name: str) -> bytes:
     try:
         return form.pack(*values)
     except struct.error as error:
@@ -207,7 +199,7 @@ HEADER = struct.Struct("<HHIII")
 
 
 @dataclass(frozen=True)
-class Header(_Payload):
+class Header(Structure):
     """What every message begins with (section "Header"); `size` counts the header too."""
 
     FORM = HEADER
@@ -258,255 +250,3 @@ def encode_reply(message_id: int, command: int, payload: Buffer = b"") -> bytes:
 def encode_error(message_id: int, command: int, error: int) -> bytes:
     """A whole reply to a command that failed with `error`, an errno: the header alone."""
     return HEADER.pack(message_id, command, HEADER.size, _ERROR, error)
-
-
-_VERSION = struct.Struct("<HH")
-
-
-class Version(NamedTuple):
-    """VERSION, request and reply: a version, and capabilities as JSON with a NUL at its end.
-
-    `capabilities` is what stands under that name, and empty where nothing does.
-    """
-
-    major: int
-    minor: int
-    capabilities: dict[str, Any]
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        major, minor = _head(_VERSION, payload, "VERSION")
-        data = bytes(payload[_VERSION.size :])
-        return cls(major, minor, _capabilities(data) if data else {})
-
-    def encode(self) -> bytes:
-        head = _packed(_VERSION, (self.major, self.minor), "VERSION")
-        if not self.capabilities:
-            return head
-        data = json.dumps({"capabilities": self.capabilities}, separators=(",", ":"))
-        return head + data.encode() + b"\0"
-
-    def limit(self, name: str, default: int) -> int:
-        """The number under `name`, or what the specification has where it is not named."""
-        value = self.capabilities.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ProtocolError(f"the capability {name} must be a number and not {value!r:.40}")
-        return value
-
-
-def _capabilities(data: bytes) -> dict[str, Any]:
-    if len(data) > MAX_VERSION_DATA:
-        raise ProtocolError(f"{len(data)} bytes of version data are more than {MAX_VERSION_DATA}")
-    if data[-1:] != b"\0":
-        raise ProtocolError("the version data does not end with a NUL")
-    try:
-        document = json.loads(data[:-1])
-    except (ValueError, RecursionError):
-        raise ProtocolError("the version data is not JSON") from None
-    capabilities = document.get("capabilities", {}) if isinstance(document, dict) else None
-    if not isinstance(capabilities, dict):
-        raise ProtocolError("the version data must be an object with an object of capabilities")
-    return capabilities
-
-
-@dataclass(frozen=True)
-class DmaMap(_Payload):
-    """DMA_MAP: `size` bytes at DMA address `address` are the file's bytes at `offset`."""
-
-    FORM = struct.Struct("<IIQQQ")
-    NAME = "DMA_MAP"
-
-    argsz: int
-    flags: int
-    offset: int
-    address: int
-    size: int
-
-
-@dataclass(frozen=True)
-class DmaUnmap(_Payload):
-    """DMA_UNMAP, request and reply."""
-
-    FORM = struct.Struct("<IIQQ")
-    NAME = "DMA_UNMAP"
-
-    argsz: int
-    flags: int
-    address: int
-    size: int
-
-
-@dataclass(frozen=True)
-class DeviceInfo(_Payload):
-    """DEVICE_GET_INFO, request and reply: how many regions and kinds of interrupt there are."""
-
-    FORM = struct.Struct("<IIII")
-    NAME = "DEVICE_GET_INFO"
-
-    argsz: int
-    flags: int = 0
-    num_regions: int = 0
-    num_irqs: int = 0
-
-
-@dataclass(frozen=True)
-class RegionInfo(_Payload):
-    """DEVICE_GET_REGION_INFO, request and reply: `size` is the region's, in bytes.
-
-    Capabilities may follow it in a reply to a request whose `argsz` has room for them.
-    """
-
-    FORM = struct.Struct("<IIIIQQ")
-    NAME = "DEVICE_GET_REGION_INFO"
-
-    argsz: int
-    flags: int = 0
-    index: int = 0
-    cap_offset: int = 0
-    size: int = 0
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class IrqInfo(_Payload):
-    """DEVICE_GET_IRQ_INFO, request and reply: `count` interrupts of the kind `index`."""
-
-    FORM = struct.Struct("<IIII")
-    NAME = "DEVICE_GET_IRQ_INFO"
-
-    argsz: int
-    flags: int = 0
-    index: int = 0
-    count: int = 0
-
-
-_SET_IRQS = struct.Struct("<IIIII")
-
-
-@dataclass(frozen=True)
-class SetIrqs:
-    """DEVICE_SET_IRQS: an action on the interrupts `start` to `start + count` of kind `index`.
-
-    `data` has one byte for each of them with DATA_BOOL, and is empty otherwise: eventfds travel
-    beside the message. `argsz` may count them too and is not compared with anything.
-    """
-
-    SIZE: ClassVar[int] = _SET_IRQS.size
-    """Bytes of the request without `data`."""
-
-    argsz: int
-    flags: int
-    index: int
-    start: int
-    count: int
-    data: bytes = b""
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        argsz, flags, index, start, count = _head(_SET_IRQS, payload, "DEVICE_SET_IRQS")
-        request = cls(argsz, flags, index, start, count, bytes(payload[_SET_IRQS.size :]))
-        if request.flags & ~(IRQ_SET_DATA | IRQ_SET_ACTION):
-            raise ProtocolError(f"DEVICE_SET_IRQS has unknown flags: {request.flags:#x}")
-        if (request.flags & IRQ_SET_DATA).bit_count() != 1:
-            raise ProtocolError("DEVICE_SET_IRQS must have exactly one kind of data")
-        if (request.flags & IRQ_SET_ACTION).bit_count() != 1:
-            raise ProtocolError("DEVICE_SET_IRQS must have exactly one action")
-        expected = request.count if request.flags & IrqSetFlags.DATA_BOOL else 0
-        if len(request.data) != expected:
-            raise ProtocolError(
-                f"DEVICE_SET_IRQS has {len(request.data)} bytes of data and must have {expected}"
-            )
-        return request
-
-    def encode(self) -> bytes:
-        fields = (self.argsz, self.flags, self.index, self.start, self.count)
-        return _packed(_SET_IRQS, fields, "DEVICE_SET_IRQS") + self.data
-
-    @property
-    def end(self) -> int:
-        """One past the last interrupt."""
-        return self.start + self.count
-
-
-REGION_ACCESS = struct.Struct("<QII")
-"""Offset, region, count: REGION_READ, and what comes before the data of a REGION_WRITE."""
-
-
-@dataclass(frozen=True)
-class RegionAccess(_Payload):
-    """REGION_READ's request and REGION_WRITE's reply: `count` bytes at `offset` of a region."""
-
-    FORM = REGION_ACCESS
-    NAME = "a region access"
-
-    offset: int
-    region: int
-    count: int
-
-
-class RegionData(NamedTuple):
-    """REGION_WRITE's request and REGION_READ's reply: an access and its data."""
-
-    offset: int
-    region: int
-    data: bytes
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        offset, region, count = _head(REGION_ACCESS, payload, "a region access")
-        data = bytes(payload[REGION_ACCESS.size :])
-        if len(data) != count:
-            raise ProtocolError(
-                f"a region access of {count} bytes comes with {len(data)} bytes of data"
-            )
-        return cls(offset, region, data)
-
-    def encode(self) -> bytes:
-        fields = (self.offset, self.region, len(self.data))
-        return _packed(REGION_ACCESS, fields, "a region access") + self.data
-
-
-_MULTI_COUNT = struct.Struct("<Q")
-_MULTI_WRITE = struct.Struct(f"<QII{MULTI_WRITE_DATA}s")
-
-
-class RegionWriteMulti(NamedTuple):
-    """REGION_WRITE_MULTI's request: several writes of at most 8 bytes, in order."""
-
-    writes: tuple[RegionData, ...]
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        (count,) = _head(_MULTI_COUNT, payload, "REGION_WRITE_MULTI")
-        if count > MAX_MULTI_WRITES:
-            raise ProtocolError(f"{count} writes in one message are more than {MAX_MULTI_WRITES}")
-        if len(payload) != _MULTI_COUNT.size + count * _MULTI_WRITE.size:
-            raise ProtocolError(
-                f"the payload of {count} coalesced writes cannot be {len(payload)} bytes long"
-            )
-        writes = []
-        for offset, region, size, data in _MULTI_WRITE.iter_unpack(payload[_MULTI_COUNT.size :]):
-            if size > MULTI_WRITE_DATA:
-                raise ProtocolError(f"a coalesced write cannot have {size} bytes")
-            writes.append(RegionData(offset, region, data[:size]))
-        return cls(tuple(writes))
-
-    def encode(self) -> bytes:
-        return _packed(_MULTI_COUNT, (len(self.writes),), "REGION_WRITE_MULTI") + b"".join(
-            _packed(
-                _MULTI_WRITE,
-                (write.offset, write.region, len(write.data), write.data),
-                "REGION_WRITE_MULTI",
-            )
-            for write in self.writes
-        )
-
-
-@dataclass(frozen=True)
-class RegionWriteMultiReply(_Payload):
-    """REGION_WRITE_MULTI's reply: how many writes were done."""
-
-    FORM = _MULTI_COUNT
-    NAME = "a reply to REGION_WRITE_MULTI"
-
-    count: int

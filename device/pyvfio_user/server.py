@@ -19,7 +19,8 @@ from typing import Self
 from pyvfio_user.connection import Connection, Disconnected, close_all
 from pyvfio_user.device import Device, InterruptLines, Irq, Region
 from pyvfio_user.memory import AddressSpace
-from pyvfio_user.protocol import HEADER, REGION_ACCESS, ProtocolError
+from pyvfio_user.payloads import REGION_ACCESS
+from pyvfio_user.protocol import HEADER, ProtocolError
 from pyvfio_user.session import MAX_TRANSFER, Session
 
 __all__ = ["AddressSpace", "Device", "InterruptLines", "Irq", "Region", "Server"]
@@ -71,6 +72,7 @@ class Server:
             listener.listen(BACKLOG)
         except BaseException:
             listener.close()
+            _unlink_if(self.path, self._identity)
             raise
         self._listener = listener
         return self

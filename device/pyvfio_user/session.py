@@ -15,32 +15,34 @@ from pyvfio_user.connection import MAX_MSG_FDS, Message
 from pyvfio_user.device import Device, Region
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import MAX_MAPPINGS, AddressSpace
-from pyvfio_user.protocol import (
-    DEFAULT_MAX_TRANSFER,
-    DMA_FLAGS,
-    MAJOR_VERSION,
-    MINOR_VERSION,
+from pyvfio_user.payloads import (
     REGION_ACCESS,
-    Command,
-    DeviceFlags,
     DeviceInfo,
-    DmaFlags,
     DmaMap,
     DmaUnmap,
-    DmaUnmapFlags,
-    IrqFlags,
     IrqInfo,
-    MessageFlags,
-    PciIrq,
-    PciRegion,
-    ProtocolError,
     RegionAccess,
-    RegionFlags,
     RegionInfo,
     RegionWriteMulti,
     RegionWriteMultiReply,
     SetIrqs,
     Version,
+)
+from pyvfio_user.protocol import (
+    DEFAULT_MAX_TRANSFER,
+    DMA_FLAGS,
+    MAJOR_VERSION,
+    MINOR_VERSION,
+    Command,
+    DeviceFlags,
+    DmaFlags,
+    DmaUnmapFlags,
+    IrqFlags,
+    MessageFlags,
+    PciIrq,
+    PciRegion,
+    ProtocolError,
+    RegionFlags,
     encode_error,
     encode_reply,
 )
@@ -60,8 +62,6 @@ _NO_REPLY = int(MessageFlags.NO_REPLY)
 _NO_REGION = Region(0, readable=False, writable=False)
 _NO_IRQ = Irq(0, IrqFlags(0))
 
-_Handler = Callable[[Message], bytes]
-
 
 class Session:
     """One client of `device`, from its first message to `close`."""
@@ -72,20 +72,7 @@ class Session:
         self._memory = AddressSpace()
         self._lines = InterruptLines(device.irqs)
         self._attached = False
-        self._commands: Mapping[int, _Handler] = {Command.VERSION: self._version}
-        self._negotiated: Mapping[int, _Handler] = {
-            Command.DMA_MAP: self._dma_map,
-            Command.DMA_UNMAP: self._dma_unmap,
-            Command.DEVICE_GET_INFO: self._device_info,
-            Command.DEVICE_GET_REGION_INFO: self._region_info,
-            Command.DEVICE_GET_IRQ_INFO: self._irq_info,
-            Command.DEVICE_SET_IRQS: self._set_irqs,
-            Command.REGION_READ: self._region_read,
-            Command.REGION_WRITE: self._region_write,
-            Command.DEVICE_RESET: self._reset,
-            Command.REGION_WRITE_MULTI: self._region_write_multi,
-            Command.DEVICE_FEATURE: self._feature,
-        }
+        self._commands = _OPENING
 
     def handle(self, message: Message) -> bytes | None:
         """Do what a message asks, and return the reply to send, if it wants one.
@@ -98,7 +85,7 @@ class Session:
         try:
             if handler is None:
                 raise OSError(errno.ENOTSUP, f"command {message.command} is not supported")
-            payload = handler(message)
+            payload = handler(self, message)
         except ProtocolError:
             if not self._attached:
                 raise
@@ -115,7 +102,6 @@ class Session:
 
     def close(self) -> None:
         """Take the client's memory and eventfds away, then tell the device that it is gone."""
-        self._commands = {}
         self._memory.unmap_all()
         self._lines.close()
         if self._attached:
@@ -138,7 +124,7 @@ class Session:
             reply = version._replace(capabilities={}).encode()
         self._device.attached(self._memory, self._lines)
         self._attached = True
-        self._commands = self._negotiated
+        self._commands = _NEGOTIATED
         return reply
 
     def _dma_map(self, message: Message) -> bytes:
@@ -259,6 +245,25 @@ class Session:
 
     def _feature(self, message: Message) -> bytes:
         raise ProtocolError("the device has no feature that DEVICE_FEATURE could name")
+
+
+_Handler = Callable[[Session, Message], bytes]
+
+_OPENING: Mapping[int, _Handler] = {Command.VERSION: Session._version}
+
+_NEGOTIATED: Mapping[int, _Handler] = {
+    Command.DMA_MAP: Session._dma_map,
+    Command.DMA_UNMAP: Session._dma_unmap,
+    Command.DEVICE_GET_INFO: Session._device_info,
+    Command.DEVICE_GET_REGION_INFO: Session._region_info,
+    Command.DEVICE_GET_IRQ_INFO: Session._irq_info,
+    Command.DEVICE_SET_IRQS: Session._set_irqs,
+    Command.REGION_READ: Session._region_read,
+    Command.REGION_WRITE: Session._region_write,
+    Command.DEVICE_RESET: Session._reset,
+    Command.REGION_WRITE_MULTI: Session._region_write_multi,
+    Command.DEVICE_FEATURE: Session._feature,
+}
 
 
 def _fitting(reply: bytes, argsz: int) -> bytes:

@@ -32,6 +32,7 @@ from support.bpf_elf import (
     R_ABS32,
     R_ABS64,
     R_NODYLD32,
+    REL,
     RELA,
     SECTION,
     STRTAB,
@@ -221,7 +222,9 @@ def test_callx_as_older_compilers_write_it() -> None:
 
 def test_sections_about_the_program_do_not_matter() -> None:
     debug = Part(".debug", b"\xff" * 9, flags=0, relocations=[(0, R_NODYLD32, "prog")])
-    assert execute(elf([debug, prog(mov(0, 4), exit_)], [Name("prog")])) == 4
+    for kind in (REL, RELA):
+        data = elf([debug, prog(mov(0, 4), exit_)], [Name("prog")], relocation_type=kind)
+        assert execute(data) == 4
 
 
 def test_padding_behind_an_object_does_not_matter() -> None:
@@ -259,7 +262,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "odd section headers": (lambda: elf([CODE], NAMES, extra={"shentsize": 40}), "64 bytes"),
     "headers outside": (lambda: elf([CODE], NAMES, extra={"shoff": 2**63}), "past the end"),
     "too many headers": (lambda: elf([CODE], NAMES, extra={"shnum": 500}), "past the end"),
-    "no names": (lambda: elf([CODE], NAMES, extra={"shstrndx": 99}), "should hold names"),
+    "no names": (lambda: elf([CODE], NAMES, extra={"shstrndx": 4}), "should hold names"),
     "names in code": (lambda: elf([CODE], NAMES, extra={"shstrndx": 1}), "should hold names"),
     "no sections": (lambda: elf([CODE], NAMES, extra={"shnum": 0}), "should hold names"),
     "no function": (lambda: elf([CODE], []), "no global function"),
@@ -330,6 +333,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: with_relocation(0, R_64_32, call_local(-1), exit_, value=4),
         "not at an instruction",
     ),
+    "a call before the code": (
+        lambda: with_relocation(0, R_64_32, call_local(-3), exit_),
+        "not at an instruction",
+    ),
     "a call that is none": (
         lambda: with_relocation(0, R_64_32, mov(0, 0), exit_),
         "not at a call",
@@ -365,6 +372,18 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
             relocation_type=RELA,
         ),
         "addends",
+    ),
+    "relocations of no section": (
+        lambda: elf([CODE, Part("r", bytes(16), 0, REL, info=5)], NAMES),
+        "a section that does not exist",
+    ),
+    "a relocation for no symbol": (
+        lambda: elf([CODE, Part("r", struct.pack("<QQ", 0, 2 << 32), 0, REL, info=1)], NAMES),
+        "names symbol 2",
+    ),
+    "half a relocation": (
+        lambda: elf([CODE, Part("r", bytes(15), 0, REL, info=1)], NAMES),
+        "not made of entries",
     ),
     "two symbol tables": (
         lambda: elf([CODE, Part("more", bytes(24), 0, SYMTAB)], NAMES),

@@ -144,6 +144,23 @@ def test_a_program_cannot_be_entered_between_instructions(entry: int) -> None:
         verify(lddw(0, 1) + mov(0, 0) + exit_, entry, HELPERS)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        insn(0x05, offset=-1),  # a loop without end has a last instruction
+        insn(0x06, imm=-1),
+        insn(0xDB, 1, 10, imm=0) + exit_,  # the frame pointer is added, but not fetched into
+        insn(0xDB, 1, 10, imm=0xF1) + exit_,  # compare and exchange fetches into r0
+        insn(0x7B, 10, 10, -8) + exit_,
+        lddw(1, 1, src=4) + exit_,
+        insn(0x85, src=1, imm=-1) + exit_,
+        insn(0x8D, 10) + exit_,
+    ],
+)
+def test_what_only_looks_wrong_is_accepted(code: bytes) -> None:
+    verify(code, 0, HELPERS)
+
+
 def test_the_verifier_also_reads_what_is_never_reached() -> None:
     with pytest.raises(VerificationError, match="opcode 0xff"):
         verify(exit_ + insn(0xFF) + exit_, 0, HELPERS)

@@ -33,7 +33,7 @@ LAYOUT = buffer_layout(INPUT_SIZE, OUTPUT_SIZE)
 
 
 def unexpected(*arguments: object) -> int:
-    raise AssertionError("this helper was not to be called")
+    pytest.fail("this helper was not to be called")
 
 
 SILENT = Services(lambda text: None, unexpected, unexpected)
@@ -142,7 +142,8 @@ def test_a_malformed_argument_list_is_refused_before_anything_changes() -> None:
 
 
 def test_an_argument_list_too_long_is_refused() -> None:
-    sent = struct.pack("<I", 1 << 20) + bytes((1 << 20) - 4)
+    sent = struct.pack("<I", (1 << 20) - 12) + bytes((1 << 20) - 16)
+    assert len(sent) + 16 == (1 << 20) + 4
     with pytest.raises(ProgramError, match="context of"):
         execute(mov(0, 0), exit_, arguments=sent)
 
@@ -314,11 +315,11 @@ def test_lengths_beyond_the_buffers_are_refused(input_length: int, output_length
 
 
 def test_any_program_fits_in_the_memory_that_the_layout_names() -> None:
-    """The most data, the most constants and the longest context, all at once."""
+    """Nearly the most data, the most constants and the longest context, all at once."""
     mebibyte = 1 << 20
     parts = [
         text(load(0, 5), exit_),
-        Part("d", b"", ALLOC | WRITE, type=8, size=mebibyte),
+        Part("d", b"", ALLOC | WRITE, type=8, size=mebibyte - 1),
         Part("r", bytes(mebibyte)),
     ]
     program = load_program(elf(parts, [Name("prog")]))

@@ -16,6 +16,7 @@ from support.bpf import (
     DW,
     LAYOUT,
     LDX,
+    MEM,
     MEMSX,
     OR,
     ST,
@@ -97,11 +98,13 @@ def test_a_negative_offset_reaches_below_its_base() -> None:
     assert execute(*code, memory=b"\x5a").value == 0x5A
 
 
-def test_addresses_wrap_at_64_bits() -> None:
-    code = [lddw(1, INPUT - (1 << 15) & U64), insn(0x07, 1, imm=1), load(0, 1, 0x7FFF, B), exit_]
-    assert execute(*code, memory=b"\x5a").value == 0x5A
+@pytest.mark.parametrize("opcode", [LDX | MEM | B, ST | MEM | B, STX | MEM | B, STX | ATOMIC | W])
+def test_addresses_wrap_at_64_bits(opcode: int) -> None:
+    """Register 1 and offset add up to 2**64, which is address 0."""
+    src = 1 if opcode & 7 == LDX else 0
+    dst = 0 if opcode & 7 == LDX else 1
     with pytest.raises(Fault) as caught:
-        execute(lddw(1, U64), load(0, 1, 1, B), exit_)
+        execute(mov(0, 0), mov(1, -4), insn(opcode, dst, src, 4), exit_)
     assert caught.value.address == 0
 
 
@@ -157,12 +160,12 @@ def test_compare_and_exchange(size: int, old: int, src: int, other: int, same: b
     assert atomic(size, 0xF1, old, src, r0) == (old & mask, src, stored)
 
 
-@pytest.mark.parametrize("size", [W, DW], ids=["w", "dw"])
-def test_an_unaligned_atomic_operation_faults(size: int) -> None:
+@pytest.mark.parametrize(("size", "offset"), [(W, 1), (W, 2), (DW, 2), (DW, 4)])
+def test_an_unaligned_atomic_operation_faults(size: int, offset: int) -> None:
     with pytest.raises(Fault) as caught:
-        execute(lddw(1, INPUT), insn(STX | ATOMIC | size, 1, 2, 2), exit_)
+        execute(lddw(1, INPUT), insn(STX | ATOMIC | size, 1, 2, offset), exit_)
     assert caught.value.kind is FaultKind.UNALIGNED
-    assert caught.value.address == INPUT + 2
+    assert caught.value.address == INPUT + offset
 
 
 def test_a_compare_and_exchange_that_fails_still_needs_writable_memory() -> None:
@@ -287,6 +290,12 @@ def test_a_string_may_end_with_the_arena_but_not_leave_it() -> None:
         space.string_at(END - 3, 4)
     with pytest.raises(Fault):
         space.string_at(END, 4)
+
+
+def test_a_string_does_not_go_on_behind_the_arena() -> None:
+    memory = memoryview(bytearray(b"x" * LAYOUT.size + b"y\0"))
+    with pytest.raises(Fault, match="no end"):
+        Arena(memory, LAYOUT).string_at(END - 3, 100)
 
 
 def test_an_arena_needs_enough_memory() -> None:

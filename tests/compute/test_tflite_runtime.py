@@ -162,6 +162,31 @@ def test_a_graph_that_contradicts_itself_is_refused(model: bytes, message: str) 
     assert refused(model) == message
 
 
+def constant_model(inputs: tuple[int, ...], outputs: tuple[int, ...]) -> bytes:
+    builder = ModelBuilder()
+    builder.tensor("a", (4,), scale=0.1)
+    builder.tensor("constant", (4,), scale=0.1, data=[1, 2, 3, 4])
+    builder.operator(schema.BuiltinOperator.RELU, inputs, outputs)
+    return builder.build(inputs, outputs)
+
+
+@pytest.mark.parametrize("model", [constant_model((0,), (1,)), constant_model((1,), (0,))])
+def test_a_model_that_writes_to_a_constant_is_refused(model: bytes) -> None:
+    before = bytearray(model)
+    assert refused(model) == "the model writes to tensor 'constant', a constant"
+    assert model == before
+
+
+def test_additions_that_wait_for_each_other_are_refused() -> None:
+    builder = ModelBuilder()
+    x, a, b = (builder.tensor(name, (4,), scale=0.1) for name in "xab")
+    builder.add(x, b, a)
+    builder.add(x, a, b)
+    model = builder.build((x,), (b,))
+    with bench() as vta, pytest.raises(ModelError, match="TensorFlow Lite refuses the model"):
+        vta.infer(model, (np.zeros(4, np.int8),), 4)
+
+
 def test_text_is_refused() -> None:
     builder = ModelBuilder()
     tensor = builder.tensor("words", (4,))
@@ -210,28 +235,43 @@ def test_damaged_models_are_refused_and_end_no_process() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_a_small_model_that_names_one_table_a_million_times_is_refused() -> None:
+def repeating_model(name: str, tensor_count: int, graph_count: int) -> bytes:
+    """A model that names one tensor, and one graph with all of them, many times over."""
     builder = flatbuffers.Builder(1024)
 
-    def repeated(start: Callable[[flatbuffers.Builder, int], int], table: int) -> int:
-        start(builder, 1000)
-        for _ in range(1000):
+    def repeated(start: Callable[[flatbuffers.Builder, int], int], table: int, count: int) -> int:
+        start(builder, count)
+        for _ in range(count):
             builder.PrependUOffsetTRelative(table)
         return int(builder.EndVector())
 
-    tensors = repeated(schema.SubGraphStartTensorsVector, schema.TensorT().Pack(builder))
+    tensor = schema.TensorT()
+    tensor.name = name
+    tensors = repeated(schema.SubGraphStartTensorsVector, tensor.Pack(builder), tensor_count)
     schema.SubGraphStart(builder)
     schema.SubGraphAddTensors(builder, tensors)
-    graphs = repeated(schema.ModelStartSubgraphsVector, schema.SubGraphEnd(builder))
-    buffers = repeated(schema.ModelStartBuffersVector, schema.BufferT().Pack(builder))
+    graph = schema.SubGraphEnd(builder)
+    graphs = repeated(schema.ModelStartSubgraphsVector, graph, graph_count)
+    buffers = repeated(schema.ModelStartBuffersVector, schema.BufferT().Pack(builder), 1)
     schema.ModelStart(builder)
     schema.ModelAddVersion(builder, 3)
     schema.ModelAddSubgraphs(builder, graphs)
     schema.ModelAddBuffers(builder, buffers)
     builder.Finish(schema.ModelEnd(builder), b"TFL3")
-    model = bytes(builder.Output())
-    assert len(model) < 20_000
-    assert refused(model) == "the model has too many tensors"
+    return bytes(builder.Output())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (repeating_model("x", 1000, 1000), "the model has too many tensors"),
+        (repeating_model("x" * (1 << 16), 2000, 1), "the model has too long names"),
+    ],
+    ids=["tables", "names"],
+)
+def test_a_small_model_that_is_long_to_read_is_refused(model: bytes, message: str) -> None:
+    assert len(model) < 100_000
+    assert refused(model) == message
 
 
 def test_the_committed_example_is_what_its_script_makes() -> None:

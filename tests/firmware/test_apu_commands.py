@@ -161,6 +161,7 @@ def test_firmware_is_read_back_with_zeroes_behind_it(apu: Board) -> None:
     assert (status, data) == (0, RETURN_0 + bytes(64))
     assert apu.result == size
     assert apu.read_firmware(8, 5, offset=size - 4)[1] == RETURN_0[-4:] + bytes(4)
+    assert apu.read_firmware(8, 5, offset=1 << 20) == (0, bytes(8))
 
 
 def test_firmware_ids_that_do_not_exist(apu: Board) -> None:

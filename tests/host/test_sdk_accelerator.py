@@ -6,7 +6,16 @@ import pytest
 
 from csd_spec.descriptors import Accelerator as Description
 from csd_spec.descriptors import Capability
-from potash.sdk import Accelerator, Completion, Device, DeviceMisbehaved, JobFailed, JobTimeout
+from potash.sdk import (
+    Accelerator,
+    CommandFailed,
+    Completion,
+    Device,
+    DeviceMisbehaved,
+    InvalidRequest,
+    JobFailed,
+    JobTimeout,
+)
 from potash.sdk.transport import Request
 from support.sdk import RecordingTransport, data
 
@@ -85,6 +94,17 @@ def test_input_that_does_not_fit_is_refused_before_it_is_sent() -> None:
         made.write_input(bytes(8), offset=65532)
     with pytest.raises(ValueError, match="multiple of 4"):
         made.write_input(b"abcd", offset=2)
+    assert requests == []
+
+
+def test_what_no_command_can_carry_is_refused_before_it_is_sent() -> None:
+    made, requests = accelerator()
+    with pytest.raises(InvalidRequest, match="firmware ID -1 does not fit"):
+        made.send_firmware(b"abcd", -1)
+    with pytest.raises(InvalidRequest, match="number of pages 65536 does not fit"):
+        made.use_local_input(0, 65536)
+    with pytest.raises(InvalidRequest, match="no data"):
+        made.write_input(b"")
     assert requests == []
 
 
@@ -193,6 +213,24 @@ def test_waiting_ends_with_its_timeout() -> None:
     made, _ = accelerator(*states(*[1] * 50))
     with pytest.raises(JobTimeout, match="still runs after 0.5 s"):
         made.wait(timeout=0.5)
+
+
+def test_waiting_goes_on_after_polls_that_may_be_retried() -> None:
+    lost = CommandFailed(ADMIN, 0xC6, 0x006, dnr=False)
+    made, _ = accelerator(*states(1), lost, data(status(1)), lost, *states(2))
+    assert made.wait(timeout=10).status == 2
+
+
+def test_waiting_ends_when_polls_fail_for_good() -> None:
+    lost = CommandFailed(ADMIN, 0xC6, 0x006, dnr=False)
+    made, requests = accelerator(*[lost] * 200)
+    with pytest.raises(CommandFailed):
+        made.wait()
+    assert len(requests) == 101
+    refused, requests = accelerator(CommandFailed(ADMIN, 0xC6, 0x7C1, dnr=True))
+    with pytest.raises(CommandFailed):
+        refused.wait()
+    assert len(requests) == 1
 
 
 LOG = struct.pack("<II8x", 37, 0) + struct.pack("<IQI", 21, 9, 0x103) + b"fault"

@@ -47,6 +47,14 @@ def test_the_namespace_list_is_read_on_where_it_was_full() -> None:
     assert [(item.nsid, item.cdws[0]) for item in transport.requests] == [(0, 2), (1024, 2)]
 
 
+def test_a_namespace_list_that_goes_round_in_circles_is_the_devices_mistake() -> None:
+    endless = struct.pack("<1024I", *range(1, 1025))
+    opened, transport = device(*[data(endless)] * 5)
+    with pytest.raises(DeviceMisbehaved, match="out of order"):
+        opened.namespaces()
+    assert len(transport.requests) == 2
+
+
 def test_a_controller_without_a_namespace_of_its_own_uses_its_first() -> None:
     opened, _ = device(data(struct.pack("<II", 4, 7)), nsid=None)
     assert opened.nsid == 4
@@ -55,10 +63,12 @@ def test_a_controller_without_a_namespace_of_its_own_uses_its_first() -> None:
         _ = empty.nsid
 
 
-def test_size_and_block_size_come_from_the_namespace_once() -> None:
-    opened, transport = device(*identified(lbads=9))
-    assert (opened.block_size, opened.capacity) == (512, 51200)
+def test_the_block_size_is_asked_for_once_and_the_capacity_each_time() -> None:
+    opened, transport = device(*identified(lbads=9), data(namespace(100, 9)))
+    assert (opened.block_size, opened.block_size) == (512, 512)
     assert len(transport.requests) == 2
+    assert opened.capacity == 51200
+    assert len(transport.requests) == 3
 
 
 @pytest.mark.parametrize("lbads", [0, 8, 40])

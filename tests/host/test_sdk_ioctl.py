@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from potash.sdk import CommandFailed, CommandTimeout, DeviceGone, DeviceNotFound, PotashError
+from potash.sdk import (
+    CommandFailed,
+    CommandTimeout,
+    Device,
+    DeviceGone,
+    DeviceNotFound,
+    InvalidRequest,
+    PotashError,
+)
 from potash.sdk import open as open_device
 from potash.sdk.ioctl import IoctlTransport, open_ioctl
 from potash.sdk.transport import Request
@@ -79,6 +87,15 @@ def test_io_commands_have_an_ioctl_of_their_own_and_may_have_no_data(fd: int) ->
     ((number, fields),) = kernel.calls
     assert number == IO_CMD
     assert (fields[7], fields[9]) == (0, 0)
+
+
+def test_a_number_that_no_field_holds_is_refused(fd: int) -> None:
+    kernel = PlayedKernel()
+    device = Device(IoctlTransport(fd, nsid=1, ioctl=kernel))
+    for nsid, cdws in ((1 << 32, CDWS), (1, (-1, 0, 0, 0, 0, 0)), (1, (1 << 32, 0, 0, 0, 0, 0))):
+        with pytest.raises(InvalidRequest, match="out of its range"):
+            device.io(0x00, nsid=nsid, cdws=cdws)
+    assert kernel.calls == []
 
 
 def test_reset_has_an_ioctl_of_its_own(fd: int) -> None:

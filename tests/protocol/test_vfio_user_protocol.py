@@ -11,15 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvfio_user import protocol
-from pyvfio_user.protocol import (
-    Command,
+from pyvfio_user.payloads import (
     DeviceInfo,
     DmaMap,
     DmaUnmap,
-    Header,
     IrqInfo,
-    IrqSetFlags,
-    ProtocolError,
     RegionAccess,
     RegionData,
     RegionInfo,
@@ -28,6 +24,7 @@ from pyvfio_user.protocol import (
     SetIrqs,
     Version,
 )
+from pyvfio_user.protocol import Command, Header, IrqSetFlags, ProtocolError
 
 # Each payload beside the bytes that the tables of vfio-user.rst make of it.
 PAYLOADS: list[tuple[Any, str]] = [

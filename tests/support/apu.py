@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from csd_spec import fields
-from csd_spec.descriptors import AcceleratorStatus, LogPage
+from csd_spec.descriptors import AcceleratorStatus, LogEntry, LogPage
 from csd_spec.opcodes import LOG_PAGE, AdminOpcode, GlobalOperation, IoOpcode, Operation
 from csd_spec.status import StatusId
 from nvme_spec import opcodes as nvme
@@ -68,11 +68,13 @@ class Board:
         self._tags = count(1)
         self._answers: dict[int, Reply | ResetDone] = {}
         self._seen: set[int] = set()
+        self._forgotten: dict[int, int] = {}
         self.boot()
 
     def boot(self) -> None:
         """Start an APU on what there is."""
         self.port, other = pair()
+        self._forgotten.clear()
         descriptors = {"mailbox": other.fileno(), **self.buffers.descriptors()}
         descriptors |= {f"media{nsid}": memory.fd for nsid, memory in self.media.items()}
         names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
@@ -122,8 +124,17 @@ class Board:
         (pid,) = children(self.process.pid)
         return pid
 
-    def workers(self) -> list[int]:
-        return children(self.nursery())
+    def has_worker(self, accelerator: int) -> bool:
+        return any(self._has_mapped(pid, accelerator) for pid in children(self.nursery()))
+
+    def worker(self, accelerator: int) -> int:
+        """The worker of an accelerator: the one that has mapped its arena."""
+        (pid,) = (p for p in children(self.nursery()) if self._has_mapped(p, accelerator))
+        return pid
+
+    @staticmethod
+    def _has_mapped(pid: int, accelerator: int) -> bool:
+        return f"memfd:potash-arena{accelerator} " in Path(f"/proc/{pid}/maps").read_text()
 
     # Messages
 
@@ -266,11 +277,20 @@ class Board:
         assert status == 0
         return LogPage.decode(data)
 
+    def forget_log(self, accelerator: int = 0) -> None:
+        """Let `log_types` and `log_texts` begin behind what has been logged until now."""
+        page = self.log(accelerator)
+        self._forgotten[accelerator] = page.lost + len(page.entries)
+
+    def _new_entries(self, accelerator: int) -> tuple[LogEntry, ...]:
+        page = self.log(accelerator)
+        return page.entries[max(0, self._forgotten.get(accelerator, 0) - page.lost) :]
+
     def log_types(self, accelerator: int = 0) -> list[int]:
-        return [entry.type for entry in self.log(accelerator).entries]
+        return [entry.type for entry in self._new_entries(accelerator)]
 
     def log_texts(self, kind: int, accelerator: int = 0) -> list[str]:
-        return [item.text for item in self.log(accelerator).entries if item.type == kind]
+        return [item.text for item in self._new_entries(accelerator) if item.type == kind]
 
     def until_so(self, done: Callable[[], bool]) -> None:
         """Ask until something is so."""

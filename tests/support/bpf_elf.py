@@ -24,6 +24,7 @@ class Part:
     type: int = PROGBITS
     alignment: int = 8
     size: int | None = None
+    info: int = 0
     relocations: Sequence[tuple[int, int, str]] = ()
 
 
@@ -86,7 +87,7 @@ def elf(
     relocated = [part for part in parts if part.relocations]
     names_at, symbols_at = 1 + len(parts), 2 + len(parts)
     rows: list[tuple[str, int, int, bytes, int | None, int, int, int]] = [
-        (part.name, part.type, part.flags, part.data, part.size, 0, 0, part.alignment)
+        (part.name, part.type, part.flags, part.data, part.size, 0, part.info, part.alignment)
         for part in parts
     ]
     rows.append((".strtab", STRTAB, 0, b"", None, 0, 0, 1))

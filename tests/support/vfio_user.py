@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import gc
 import os
 import select
 import socket
@@ -243,6 +244,14 @@ def open_descriptors() -> dict[int, str]:
         except FileNotFoundError:
             pass
     return found
+
+
+def leaked(before: Mapping[int, str]) -> dict[int, str]:
+    """The file descriptors that were not open before and are no garbage."""
+    if open_descriptors().items() <= before.items():
+        return {}
+    gc.collect()
+    return dict(open_descriptors().items() - before.items())
 
 
 def eventfd_value(fd: int) -> int:

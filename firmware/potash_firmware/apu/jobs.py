@@ -142,8 +142,7 @@ class Jobs:
         except ChannelError as error:
             log.warning("%s", error)
             self._pool.kill(worker)
-        if worker.silent and not self._pool.running:
-            self._buried(worker, "the process that workers are made by is gone")
+        self._bury_orphan(worker)
 
     def reap(self) -> None:
         """Take in which workers are gone."""
@@ -156,8 +155,8 @@ class Jobs:
         except NurseryLost:
             log.warning("the nursery is gone")
             for worker in list(self._workers.values()):
-                if worker.silent:
-                    self._buried(worker, "the process that workers are made by is gone")
+                worker.orphaned = True
+                self._bury_orphan(worker)
 
     def written(self, done: WriteBackDone) -> None:
         """The RPU has written (or not) what a job produced."""
@@ -275,6 +274,11 @@ class Jobs:
         while not worker.silent:
             self.listen(worker)
 
+    def _bury_orphan(self, worker: Worker) -> None:
+        """Without its nursery, the end of its channel is what tells of a worker's death."""
+        if worker.orphaned and worker.silent:
+            self._buried(worker, "the process that workers are made by is gone")
+
     def _buried(self, worker: Worker, why: str) -> None:
         """A worker is gone for certain."""
         worker.close()
@@ -286,7 +290,7 @@ class Jobs:
         job = self._jobs.get(key)
         if accelerator.state is not State.RUNNING or (job is not None and job.handed_over):
             self._lost(accelerator, why)
-        if worker.ready and self._pool.running:
+        if worker.ready:
             self._workers[key] = self._pool.spawn(key)
         self._hand_over(accelerator)
 

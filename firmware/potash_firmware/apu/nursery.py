@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from potash_firmware.apu.config import Config, parse_descriptors
@@ -69,7 +70,13 @@ class Nursery:
 
     def _spawn(self, serial: int, accelerator: int, fd: int) -> None:
         nursery = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no more processes: this one's loss must not be the others'
+            log.error("a worker cannot be made: %s", error.strerror)
+            os.close(fd)
+            self._control.send(encode(Exited(serial, os.EX_OSERR)))
+            return
         if pid == 0:
             self._become_worker(nursery, accelerator, fd)
         os.close(fd)
@@ -114,7 +121,11 @@ def main() -> None:
     config = Config.from_json(arguments.config)
     descriptors = parse_descriptors(arguments.fds)
     serve = _loaded(config, descriptors)
-    with socket.socket(fileno=arguments.control) as control:
+    # A service that goes while there is something to say to it has gone nevertheless.
+    with (
+        suppress(BrokenPipeError, ConnectionResetError),
+        socket.socket(fileno=arguments.control) as control,
+    ):
         Nursery(control, serve).run()
 
 

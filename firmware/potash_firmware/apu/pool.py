@@ -40,6 +40,8 @@ class Worker:
         """It has been killed, and what it still says counts for nothing."""
         self.silent = False
         """Its end of the channel is closed."""
+        self.orphaned = False
+        """Its nursery is gone: nobody will tell of its death."""
         self._socket = end
         self._socket.setblocking(False)
 
@@ -101,7 +103,7 @@ class Pool:
             command += ["--fds", format_descriptors(self._descriptors)]
             command += ["--config", self._config.to_json()]
             passed = (its.fileno(), *self._descriptors.values())
-            self._process = subprocess.Popen(command, pass_fds=passed)
+            self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
         mine.setblocking(False)
         self._control = mine
 

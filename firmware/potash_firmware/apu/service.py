@@ -13,16 +13,17 @@ import logging
 import selectors
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from csd_spec.opcodes import LOG_PAGE
+from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.command import Answer, Context
 from potash_firmware.apu.commands import dispatch
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, Subsystem
-from potash_firmware.apu.pool import Pool
+from potash_firmware.apu.pool import Pool, Worker
 from potash_firmware.apu.state import StateArea
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 from potash_firmware.mailbox.messages import (
@@ -41,10 +42,8 @@ REQUESTS_AT_ONCE = 64
 """Messages taken in one pass."""
 
 
-class Source(Protocol):
-    """Something that can be waited for."""
-
-    def fileno(self) -> int: ...
+Source = ApuPort | Pool | Worker
+"""What the loop waits for."""
 
 
 class Waiting(NamedTuple):
@@ -81,12 +80,13 @@ class Service:
     def step(self) -> None:
         """Wait for something to happen, and do what follows from it."""
         for source in self._wait():
-            if source is self._port:
-                self._serve_port()
-            elif source is self._pool:
-                self._jobs.reap()
-        for worker in self._jobs.workers:
-            self._jobs.listen(worker)
+            match source:
+                case ApuPort():
+                    self._serve_port()
+                case Worker():
+                    self._jobs.listen(source)
+                case Pool():
+                    self._jobs.reap()
         self._jobs.expire()
         self._answer_waiting()
         # A job that has ended must not run again when this process is restarted.
@@ -150,12 +150,12 @@ class Service:
 
     def _answer(self, request: Request, answer: Answer) -> None:
         """Succeed: the host gets all the bytes that it asked for, zeroes behind what there is."""
-        length = min(len(answer.data), request.length)
-        if length:
+        length = 0
+        if data_direction(request.opcode) is DataDirection.CONTROLLER_TO_HOST and request.length:
+            given, length = min(len(answer.data), request.length), request.length
             slot = self._buffers.slot(request.slot)
-            slot[:length] = answer.data[:length]
-            slot[length : request.length] = bytes(request.length - length)
-            length = request.length
+            slot[:given] = answer.data[:given]
+            slot[given:length] = bytes(length - given)
         self._port.send(Reply(request.tag, Status.SUCCESS, result=answer.result, length=length))
 
     def _reset(self, tag: int) -> None:

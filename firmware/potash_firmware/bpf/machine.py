@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from csd_spec.program import Context
 from potash_firmware.bpf import elf
-from potash_firmware.bpf.arena import PAGE, Arena, Layout
+from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.errors import ProgramError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
@@ -46,9 +46,7 @@ def load_program(data: bytes) -> Program:
 
 def buffer_layout(input_size: int, output_size: int) -> Layout:
     """Where in an accelerator's memory its buffers lie, and how much memory any program needs."""
-    return Layout(
-        input_size, output_size, data_size=MAX_DATA + MAX_CONTEXT + PAGE, rodata_size=MAX_DATA
-    )
+    return Layout(input_size, output_size, data_size=MAX_DATA + MAX_CONTEXT, rodata_size=MAX_DATA)
 
 
 def run_program(

@@ -25,6 +25,7 @@ SMALLEST_MODEL = 8
 
 RANK_LIMIT = 32
 TABLE_LIMIT = 1 << 17
+BYTE_LIMIT = 1 << 26
 MEMORY_LIMIT = 1 << 30
 
 OPTIONAL = -1
@@ -69,16 +70,24 @@ _ADDITION_LEFT_SHIFT: Mapping[int, int] = {
 
 
 class _Budget:
-    """Counts tables: an offset may lead many times to one table, so the size bounds nothing."""
+    """Counts what is looked at: many offsets may lead to one place, so the size bounds nothing."""
 
     def __init__(self) -> None:
-        self.left = TABLE_LIMIT
+        self.tables = TABLE_LIMIT
+        self.bytes = BYTE_LIMIT
 
     def take(self, count: int, what: str) -> range:
-        self.left -= count
-        if count < 0 or self.left < 0:
+        """The indices of `count` tables or numbers."""
+        self.tables -= count
+        if count < 0 or self.tables < 0:
             raise ModelError(f"the model has too many {what}")
         return range(count)
+
+    def read(self, count: int, what: str) -> None:
+        """Look at `count` bytes at once."""
+        self.bytes -= count
+        if self.bytes < 0:
+            raise ModelError(f"the model has too long {what}")
 
 
 def validate(model: bytes) -> None:
@@ -127,7 +136,13 @@ def _validate_graph(
                 raise ModelError(f"the model names tensor {index} of {len(tensors)}")
         return named
 
-    check(budget.take(graph.InputsLength(), "inputs"), graph.Inputs)
+    def check_writable(indices: list[int]) -> None:
+        for index in indices:
+            # Its memory is the model's own, which whoever gave the model may share.
+            if index != OPTIONAL and buffers[tensors[index].Buffer()]:
+                raise ModelError(f"the model writes to tensor {_name(tensors[index])}, a constant")
+
+    check_writable(check(budget.take(graph.InputsLength(), "inputs"), graph.Inputs))
     check(budget.take(graph.OutputsLength(), "outputs"), graph.Outputs)
     for at in budget.take(graph.OperatorsLength(), "operators"):
         operator = graph.Operators(at)
@@ -139,6 +154,7 @@ def _validate_graph(
         outputs = check(
             budget.take(operator.OutputsLength(), "outputs"), operator.Outputs, OPTIONAL
         )
+        check_writable(outputs)
         check_operator = _OPERATORS.get(operators[operator.OpcodeIndex()])
         if check_operator is not None:
             check_operator(
@@ -151,6 +167,7 @@ def _validate_graph(
 def _validate_tensor(tensor: Table, buffers: list[int], budget: _Budget) -> int:
     """The bytes that the tensor takes beside the model; 0 for a constant, which is in it."""
     name = _name(tensor)
+    budget.read(len(name), "names")
     if tensor.Buffer() >= len(buffers):
         raise ModelError(
             f"tensor {name} has its data in buffer {tensor.Buffer()} of {len(buffers)}"
@@ -160,17 +177,18 @@ def _validate_tensor(tensor: Table, buffers: list[int], budget: _Budget) -> int:
     shape: list[int] = [tensor.Shape(at) for at in budget.take(tensor.ShapeLength(), "dimensions")]
     if any(extent < 0 for extent in shape):
         raise ModelError(f"tensor {name} has the shape {shape}")
-    _validate_quantization(tensor, name)
+    _validate_quantization(tensor, name, budget)
     if buffers[tensor.Buffer()] or tensor.Type() not in _TYPES:
         return 0
     return math.prod(shape) * _TYPES[tensor.Type()].bits // 8
 
 
-def _validate_quantization(tensor: Table, name: str) -> None:
+def _validate_quantization(tensor: Table, name: str, budget: _Budget) -> None:
     quantization = tensor.Quantization()
     info = _TYPES.get(tensor.Type())
     if quantization is None or info is None or info.zero_points is None:
         return
+    budget.read(4 * quantization.ScaleLength() + 8 * quantization.ZeroPointLength(), "scales")
     scales = quantization.ScaleAsNumpy() if quantization.ScaleLength() else np.zeros(0)
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
         raise ModelError(f"tensor {name} has a scale that is not a positive number")

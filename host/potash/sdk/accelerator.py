@@ -31,18 +31,21 @@ from csd_spec.opcodes import (
     Operation,
 )
 from csd_spec.status import StatusId
-from potash.sdk.errors import DeviceMisbehaved, JobFailed, JobTimeout
-from potash.sdk.transport import Buffer
+from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, JobFailed, JobTimeout
+from potash.sdk.transport import Buffer, Layout, encoded
 
 if TYPE_CHECKING:
     from potash.sdk.device import Device
 
 MAX_LOG_SIZE = 1 << 24
 """Bytes of a log that are believed."""
+MAX_FAILED_POLLS = 100
+"""Polls in a row that may fail before `wait` gives up: ten seconds of the longest pause."""
 SNAPSHOT_TRIES = 3
 """Another host may take the snapshot between its length and its content; then ask again."""
 
 T = TypeVar("T")
+MakeLayout = Callable[[int, int], Layout]
 
 
 class Accelerator:
@@ -90,18 +93,18 @@ class Accelerator:
     def write_input(self, data: Buffer, *, offset: int = 0) -> None:
         """Fill the input buffer from byte `offset`, a multiple of 4.
 
-        The device moves dwords, so zeroes follow data of another length. ValueError when it is
+        The device moves dwords, so zeroes follow data of another length. InvalidRequest when it is
         larger than the buffer.
         """
         if offset + len(data) > self.input_size:
-            raise ValueError(
+            raise InvalidRequest(
                 f"{offset + len(data)} bytes do not fit in the input buffer of {self.input_size}"
             )
         self._send(
             IoOpcode.SEND_DATA,
             data,
             offset,
-            lambda count, at: fields.DataTransfer(count, self.id, at).encode(),
+            lambda count, at: fields.DataTransfer(count, self.id, at),
         )
 
     def read_output(self, length: int | None = None, *, offset: int = 0) -> bytes:
@@ -112,12 +115,12 @@ class Accelerator:
         if length is None:
             length = max(0, self.status().produced - offset)
         if offset + length > self.output_size:
-            raise ValueError(f"the output buffer has only {self.output_size} bytes")
+            raise InvalidRequest(f"the output buffer has only {self.output_size} bytes")
         return self._receive(
             IoOpcode.READ_DATA,
             length,
             offset,
-            lambda count, at: fields.DataTransfer(count, self.id, at).encode(),
+            lambda count, at: fields.DataTransfer(count, self.id, at),
         )
 
     def send_firmware(self, program: Buffer, firmware_id: int = 0) -> None:
@@ -126,7 +129,7 @@ class Accelerator:
             IoOpcode.SEND_FIRMWARE,
             program,
             0,
-            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at).encode(),
+            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at),
         )
 
     def read_firmware(self, length: int, firmware_id: int = 0) -> bytes:
@@ -135,15 +138,21 @@ class Accelerator:
             IoOpcode.READ_FIRMWARE,
             length,
             0,
-            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at).encode(),
+            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at),
         )
 
-    def use_local_input(self, page: int, pages: int, nsid: int = 1) -> None:
-        """Let the next job read `pages` pages of 4096 bytes of a namespace, from `page`."""
+    def use_local_input(self, page: int, pages: int, nsid: int | None = None) -> None:
+        """Let the next job read `pages` pages of 4096 bytes of a namespace, from `page`.
+
+        The namespace is the device's, unless another one is named.
+        """
         self._local_storage(IoOpcode.LOCAL_INPUT, page, pages, nsid)
 
-    def use_local_output(self, page: int, pages: int, nsid: int = 1) -> None:
-        """Let the next job write `pages` pages of 4096 bytes of a namespace, from `page`."""
+    def use_local_output(self, page: int, pages: int, nsid: int | None = None) -> None:
+        """Let the next job write `pages` pages of 4096 bytes of a namespace, from `page`.
+
+        The namespace is the device's, unless another one is named.
+        """
         self._local_storage(IoOpcode.LOCAL_OUTPUT, page, pages, nsid)
 
     def select(self, firmware_id: int) -> None:
@@ -171,7 +180,7 @@ class Accelerator:
             count = dwords(size)
             completion = self.device.admin(
                 AdminOpcode.GET_STATUS,
-                cdws=fields.GetStatus(count, self.id, retain).encode(),
+                cdws=encoded(fields.GetStatus(count, self.id, retain)),
                 data_in_length=count * DWORD_SIZE,
             )
             return completion.data
@@ -193,62 +202,68 @@ class Accelerator:
 
         The pause between two polls doubles from the first of `poll` to the second, in seconds.
         Raises JobFailed, with what the log says, when the job failed or was stopped or when there
-        is none, and JobTimeout when it still runs.
+        is none, and JobTimeout when it still runs. A poll that the device fails without Do Not
+        Retry, as it does while its application processor starts again, is repeated.
         """
         deadline = None if timeout is None else self._clock() + timeout
         pause, longest = poll
+        failures = 0
         while True:
-            status = self.status()
-            if status.status == StatusId.DONE:
-                return status
-            if status.status != StatusId.RUNNING:
-                raise self._job_failed(status)
+            try:
+                status = self.status()
+                if status.status == StatusId.DONE:
+                    return status
+                if status.status != StatusId.RUNNING:
+                    raise self._job_failed(status)
+                failures = 0
+            except CommandFailed as error:
+                failures += 1
+                if error.dnr or failures > MAX_FAILED_POLLS:
+                    raise
             if deadline is not None and self._clock() >= deadline:
                 raise JobTimeout(f"accelerator {self.id} still runs after {timeout:g} s; stop it")
             self._sleep(pause)
             pause = min(2 * pause, longest)
 
     def _job_failed(self, status: AcceleratorStatus) -> JobFailed:
+        """What to raise for a job that is neither running nor done."""
         log = self.log()
-        reasons = {
-            StatusId.IDLE: f"accelerator {self.id} has no job; start one",
-            StatusId.STOPPED: f"the job on accelerator {self.id} was stopped",
-        }
-        texts = [entry.text for entry in log.entries if entry.text]
-        failed = f"the job on accelerator {self.id} failed"
-        reason = reasons.get(StatusId(status.status)) if status.status in _STATES else None
-        if reason is None:
-            reason = f"{failed}: {texts[-1].strip()}" if texts else failed
+        if status.status == StatusId.IDLE:
+            reason = f"accelerator {self.id} has no job; start one"
+        elif status.status == StatusId.STOPPED:
+            reason = f"the job on accelerator {self.id} was stopped"
+        else:
+            texts = [entry.text.strip() for entry in log.entries if entry.text]
+            because = f": {texts[-1]}" if texts else ""
+            reason = f"the job on accelerator {self.id} failed{because}"
         return JobFailed(reason, status, log)
 
     def _global_control(self, operation: GlobalOperation) -> None:
-        cdws = fields.GlobalControl(operation).encode()
+        cdws = encoded(fields.GlobalControl(operation))
         self.device.admin(AdminOpcode.GLOBAL_CONTROL, cdws=cdws)
 
     def _control(self, operation: Operation, firmware: int = 0, arguments: bytes = b"") -> None:
         command = fields.Control(operation, self.id, firmware, dwords(len(arguments)))
-        self.device.io(IoOpcode.CONTROL, cdws=command.encode(), data_out=arguments or None)
+        self.device.io(IoOpcode.CONTROL, cdws=encoded(command), data_out=arguments or None)
 
-    def _local_storage(self, opcode: IoOpcode, page: int, pages: int, nsid: int) -> None:
-        cdws = fields.LocalStorage(page, pages, self.id).encode()
+    def _local_storage(self, opcode: IoOpcode, page: int, pages: int, nsid: int | None) -> None:
+        cdws = encoded(fields.LocalStorage(page, pages, self.id))
         self.device.io(opcode, nsid=nsid, cdws=cdws)
 
-    def _send(
-        self, opcode: IoOpcode, data: Buffer, offset: int, cdws: Callable[[int, int], fields.Cdws]
-    ) -> None:
-        """Send `data` in pieces; `cdws` makes a piece's dwords of its count and offset in dwords."""
+    def _send(self, opcode: IoOpcode, data: Buffer, offset: int, layout: MakeLayout) -> None:
+        """Send `data` in pieces; `layout` takes a piece's size and offset in dwords."""
         at = _dword_offset(offset)
-        view, limit = memoryview(data), self.device.max_transfer
+        view, limit = memoryview(data).cast("B"), self.device.max_transfer
+        if not view:
+            raise InvalidRequest("there is no data to send")
         for start in range(0, len(view), limit):
             piece: Buffer = view[start : start + limit]
             if len(piece) % DWORD_SIZE:
                 piece = pad_to_dword(piece)
             here = at + start // DWORD_SIZE
-            self.device.io(opcode, cdws=cdws(dwords(len(piece)), here), data_out=piece)
+            self.device.io(opcode, cdws=encoded(layout(dwords(len(piece)), here)), data_out=piece)
 
-    def _receive(
-        self, opcode: IoOpcode, length: int, offset: int, cdws: Callable[[int, int], fields.Cdws]
-    ) -> bytes:
+    def _receive(self, opcode: IoOpcode, length: int, offset: int, layout: MakeLayout) -> bytes:
         at = _dword_offset(offset)
         limit = self.device.max_transfer
         pieces: list[bytes] = []
@@ -256,7 +271,7 @@ class Accelerator:
             count = dwords(min(limit, length - start))
             here = at + start // DWORD_SIZE
             completion = self.device.io(
-                opcode, cdws=cdws(count, here), data_in_length=count * DWORD_SIZE
+                opcode, cdws=encoded(layout(count, here)), data_in_length=count * DWORD_SIZE
             )
             pieces.append(completion.data)
         return b"".join(pieces)[:length]
@@ -269,24 +284,19 @@ class Accelerator:
         decode: Callable[[bytes], T],
     ) -> T:
         """Read a structure that first tells its length: retain it, measure it, take it."""
-        for attempt in range(1, SNAPSHOT_TRIES + 1):
+        mistake: DescriptorError
+        for _ in range(SNAPSHOT_TRIES):
             try:
                 length = leading_length(read(DWORD_SIZE, True))
                 if not DWORD_SIZE <= length <= limit:
                     raise DescriptorError(f"it states a length of {length} bytes")
                 return decode(read(length, False))
             except DescriptorError as error:
-                if attempt == SNAPSHOT_TRIES:
-                    raise DeviceMisbehaved(
-                        f"the {what} of accelerator {self.id} is unreadable: {error}"
-                    ) from error
-        raise AssertionError("unreachable")
-
-
-_STATES = frozenset(StatusId)
+                mistake = error
+        raise DeviceMisbehaved(f"the {what} of accelerator {self.id} is unreadable: {mistake}")
 
 
 def _dword_offset(offset: int) -> int:
     if offset % DWORD_SIZE:
-        raise ValueError(f"the offset {offset} is not a multiple of {DWORD_SIZE} bytes")
+        raise InvalidRequest(f"the offset {offset} is not a multiple of {DWORD_SIZE} bytes")
     return offset // DWORD_SIZE

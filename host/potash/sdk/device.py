@@ -5,7 +5,9 @@ NVM Express Base Specification 2.0, section 5; NVM Command Set Specification 1.0
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +18,7 @@ from csd_spec.opcodes import AdminOpcode as CsdAdminOpcode
 from nvme_spec import commands
 from nvme_spec.identify import (
     IDENTIFY_SIZE,
+    NAMESPACE_LIST_ENTRIES,
     Cns,
     IdentifyController,
     IdentifyNamespace,
@@ -24,8 +27,8 @@ from nvme_spec.identify import (
 from nvme_spec.opcodes import AdminOpcode, DataDirection, IoOpcode, data_direction
 from nvme_spec.registers import MINIMUM_PAGE_SHIFT
 from potash.sdk.accelerator import Accelerator
-from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound
-from potash.sdk.transport import NO_CDWS, Buffer, Cdws, Completion, Request, Transport
+from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest
+from potash.sdk.transport import NO_CDWS, Buffer, Cdws, Completion, Request, Transport, encoded
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds for one command, as Linux gives an I/O command."""
@@ -38,7 +41,8 @@ MAX_BLOCKS = 1 << 16
 class Device:
     """One controller; closes its transport when a `with` block ends.
 
-    Every method that sends a command raises CommandFailed, CommandTimeout or DeviceGone.
+    Every method that sends a command raises CommandFailed, CommandTimeout or DeviceGone, and
+    InvalidRequest for what cannot be sent.
     """
 
     def __init__(self, transport: Transport, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -46,7 +50,7 @@ class Device:
         self.timeout = timeout
         self._max_transfer: int | None = None
         self._nsid = transport.nsid
-        self._namespace: IdentifyNamespace | None = None
+        self._block_size: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +68,7 @@ class Device:
 
     def reset(self) -> None:
         """Reset the controller; what was learnt from it is asked again."""
-        self._max_transfer = self._namespace = None
+        self._max_transfer = self._block_size = None
         self.transport.reset()
 
     def admin(
@@ -77,7 +81,7 @@ class Device:
         data_in_length: int = 0,
         timeout: float | None = None,
     ) -> Completion:
-        """Send an Admin command; ValueError when the data's direction is not the opcode's."""
+        """Send an Admin command; InvalidRequest when the data's direction is not the opcode's."""
         request = Request(True, opcode, nsid, cdws, data_out, data_in_length)
         return self._submit(request, timeout)
 
@@ -99,16 +103,19 @@ class Device:
     def _submit(self, request: Request, timeout: float | None) -> Completion:
         direction = data_direction(request.opcode)
         if request.data_out and not direction & DataDirection.HOST_TO_CONTROLLER:
-            raise ValueError(f"opcode {request.opcode:02X}h does not send data")
+            raise InvalidRequest(f"opcode {request.opcode:02X}h does not send data")
         if request.data_in_length and not direction & DataDirection.CONTROLLER_TO_HOST:
-            raise ValueError(f"opcode {request.opcode:02X}h does not receive data")
+            raise InvalidRequest(f"opcode {request.opcode:02X}h does not receive data")
         size = len(request.data_out or b"") + request.data_in_length
         if size > self.transport.max_transfer:
-            raise ValueError(
+            raise InvalidRequest(
                 f"{size} bytes are too many for one command; the most is "
                 f"{self.transport.max_transfer}"
             )
-        return self.transport.submit(request, self.timeout if timeout is None else timeout)
+        try:
+            return self.transport.submit(request, self.timeout if timeout is None else timeout)
+        except struct.error as error:
+            raise InvalidRequest(f"a field of the command is out of its range: {error}") from None
 
     def identify_controller(self) -> IdentifyController:
         return IdentifyController(self._identify(Cns.CONTROLLER))
@@ -120,18 +127,19 @@ class Device:
         """Identifiers of the active namespaces, ascending."""
         found: list[int] = []
         while True:
-            more = decode_namespace_list(
-                self._identify(Cns.ACTIVE_NAMESPACE_LIST, found[-1] if found else 0)
-            )
+            last = found[-1] if found else 0
+            more = decode_namespace_list(self._identify(Cns.ACTIVE_NAMESPACE_LIST, last))
+            if any(one >= two for one, two in pairwise([last, *more])):
+                raise DeviceMisbehaved("the device's list of namespaces is out of order")
             found += more
-            if len(more) < IDENTIFY_SIZE // DWORD_SIZE:
+            if len(more) < NAMESPACE_LIST_ENTRIES:
                 return found
 
     def _identify(self, cns: Cns, nsid: int = 0) -> bytes:
         completion = self.admin(
             AdminOpcode.IDENTIFY,
             nsid=nsid,
-            cdws=commands.Identify(cns).encode(),
+            cdws=encoded(commands.Identify(cns)),
             data_in_length=IDENTIFY_SIZE,
         )
         return completion.data
@@ -152,7 +160,7 @@ class Device:
             completion = self.admin(
                 AdminOpcode.GET_LOG_PAGE,
                 nsid=nsid,
-                cdws=command.encode(),
+                cdws=encoded(command),
                 data_in_length=command.length,
             )
             pieces.append(completion.data[:size])
@@ -169,24 +177,19 @@ class Device:
         return self._nsid
 
     @property
-    def namespace(self) -> IdentifyNamespace:
-        """What the namespace says of itself; asked for once."""
-        if self._namespace is None:
-            found = self.identify_namespace(self.nsid)
-            if not MIN_BLOCK_SIZE <= found.block_size <= self.max_transfer:
-                raise DeviceMisbehaved(f"the device has blocks of {found.block_size} bytes")
-            self._namespace = found
-        return self._namespace
-
-    @property
     def block_size(self) -> int:
-        """Bytes of a logical block."""
-        return self.namespace.block_size
+        """Bytes of a logical block; asked for once, as every transfer counts with it."""
+        if self._block_size is None:
+            found = self.identify_namespace(self.nsid).block_size
+            if not MIN_BLOCK_SIZE <= found <= self.max_transfer:
+                raise DeviceMisbehaved(f"the device has blocks of {found} bytes")
+            self._block_size = found
+        return self._block_size
 
     @property
     def capacity(self) -> int:
         """Bytes of the namespace."""
-        return self.namespace.nsze * self.block_size
+        return self.identify_namespace(self.nsid).nsze * self.block_size
 
     @property
     def max_transfer(self) -> int:
@@ -203,22 +206,22 @@ class Device:
         return b"".join(
             self.io(
                 IoOpcode.READ,
-                cdws=commands.ReadWrite(lba + start, blocks - 1).encode(),
+                cdws=encoded(commands.ReadWrite(lba + start, blocks - 1)),
                 data_in_length=blocks * size,
             ).data
             for start, blocks in pieces_of(count, self._blocks_per_command)
         )
 
     def write(self, lba: int, data: Buffer) -> None:
-        """Write whole blocks from block `lba`; ValueError when `data` ends inside one."""
+        """Write whole blocks from block `lba`; InvalidRequest when `data` ends inside one."""
         size = self.block_size
-        if len(data) % size:
-            raise ValueError(f"{len(data)} bytes are not a whole number of {size}-byte blocks")
-        view = memoryview(data)
-        for start, blocks in pieces_of(len(data) // size, self._blocks_per_command):
+        view = memoryview(data).cast("B")
+        if len(view) % size:
+            raise InvalidRequest(f"{len(view)} bytes are not a whole number of {size}-byte blocks")
+        for start, blocks in pieces_of(len(view) // size, self._blocks_per_command):
             self.io(
                 IoOpcode.WRITE,
-                cdws=commands.ReadWrite(lba + start, blocks - 1).encode(),
+                cdws=encoded(commands.ReadWrite(lba + start, blocks - 1)),
                 data_out=view[start * size : (start + blocks) * size],
             )
 
@@ -247,7 +250,7 @@ class Device:
     def _identify_accelerators(self, count: int) -> bytes:
         completion = self.admin(
             CsdAdminOpcode.IDENTIFY,
-            cdws=csd_fields.Identify(count).encode(),
+            cdws=encoded(csd_fields.Identify(count)),
             data_in_length=count * DWORD_SIZE,
         )
         return completion.data

@@ -17,6 +17,10 @@ class PotashError(Exception):
     """Any failure of a device, its transport or a job."""
 
 
+class InvalidRequest(PotashError, ValueError):
+    """What was asked for cannot be sent: a number, a length or a direction that no command has."""
+
+
 class DeviceNotFound(PotashError):
     """There is no such device, or it may not be opened."""
 

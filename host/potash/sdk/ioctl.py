@@ -70,7 +70,8 @@ class IoctlTransport:
 
     def submit(self, request: Request, timeout: float) -> Completion:
         """As `Transport.submit`; raises PotashError too when the kernel refuses the command."""
-        data = array.array("B", request.data_out or bytes(request.data_in_length))
+        data = array.array("B")
+        data.frombytes(request.data_out or bytes(request.data_in_length))
         address, length = data.buffer_info()
         command = bytearray(
             PASSTHRU_COMMAND.pack(

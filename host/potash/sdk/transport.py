@@ -8,11 +8,27 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from potash.sdk.errors import InvalidRequest
+
 Buffer = bytes | bytearray | memoryview
 Cdws = tuple[int, int, int, int, int, int]
 """Command dwords 10 to 15."""
 
 NO_CDWS: Cdws = (0, 0, 0, 0, 0, 0)
+
+
+class Layout(Protocol):
+    """What a command carries in its dwords, as `nvme_spec.commands` and `csd_spec.fields` have it."""
+
+    def encode(self) -> Cdws: ...
+
+
+def encoded(layout: Layout) -> Cdws:
+    """A layout's dwords. Raises InvalidRequest for a value that does not fit."""
+    try:
+        return layout.encode()
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
 
 
 class Request(NamedTuple):

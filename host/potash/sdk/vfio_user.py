@@ -164,4 +164,6 @@ def _translated(error: VfioUserError) -> PotashError:
         return DeviceGone(f"the device is gone: {error.strerror}")
     if error.errno == errno.ETIMEDOUT:
         return DeviceGone(f"the device does not answer any more: {error.strerror}")
+    if error.errno == errno.EPROTO:
+        return DeviceMisbehaved(f"what listens there does not speak vfio-user: {error.strerror}")
     return DeviceMisbehaved(f"the device refused an access: {error.strerror}")

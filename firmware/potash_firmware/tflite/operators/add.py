@@ -85,7 +85,9 @@ def supports(node: Node, config: Config) -> str | None:
         assert tensor is not None
         if tensor.type != TensorType.INT8:
             return f"tensor {tensor.name!r} is not int8"
-        if tensor.variable or tensor.allocation == Allocation.DYNAMIC:
+        if tensor.variable:
+            return f"tensor {tensor.name!r} is a variable"
+        if tensor.allocation == Allocation.DYNAMIC:
             return f"the shape of tensor {tensor.name!r} is not known before it runs"
         if tensor.scale == 0:
             return f"tensor {tensor.name!r} has no scale for the whole of it"
@@ -258,10 +260,8 @@ class AddPlan:
 
 
 def _flat(array: Array) -> Array:
-    # The runtime's arrays are contiguous, so this is a view; for any other it would lose writes.
-    flat = array.view()
-    flat.shape = (array.size,)
-    return flat
+    # A view, because the arrays of tensors are contiguous.
+    return array.reshape(-1)
 
 
 def _as(buffer: Buffer, dtype: type[np.generic]) -> Array:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import select
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 import potash.sdk
 from potash.cli.device.example import Example
-from potash.sdk.errors import PotashError
+from potash.cli.device.process import device_process
 from potash.sdk.job import LocalStorage, run_job
 
-START_TIMEOUT = 20.0
-STOP_TIMEOUT = 5.0
 JOB_TIMEOUT = 60.0
-DRIVE_SIZE = "64M"
 SHOWN = 12
 """Elements of a vector that are printed."""
 
@@ -41,16 +33,18 @@ def demo(embedded: bool, as_json: bool) -> None:
         raise click.UsageError("there is no guest to run it in yet; use: potash demo --embedded")
     example = Example.load("add")
     started = time.monotonic()
-    with device_process() as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
-        result = run_job(
-            device,
-            example.program,
-            example.input,
-            arguments=example.argument_values,
-            local=LocalStorage(example.lba),
-            timeout=JOB_TIMEOUT,
-            report=lambda step: None if as_json else click.echo(f"  {step}"),
-        )
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+        socket = Path(folder) / "device.sock"
+        with device_process(socket), potash.sdk.open(f"vfio-user:{socket}") as device:
+            result = run_job(
+                device,
+                example.program,
+                example.input,
+                arguments=example.argument_values,
+                local=LocalStorage(example.lba),
+                timeout=JOB_TIMEOUT,
+                report=lambda step: None if as_json else click.echo(f"  {step}"),
+            )
     equal = result.output == example.expected
     elements = len(example.expected)
     first, second = example.input[-2 * elements : -elements], example.input[-elements:]
@@ -64,34 +58,6 @@ def demo(embedded: bool, as_json: bool) -> None:
         click.echo("equal" if equal else "NOT equal")
     if not equal:
         raise SystemExit(1)
-
-
-@contextmanager
-def device_process() -> Iterator[Path]:
-    """A device in a process of its own with a drive in memory; gives its socket."""
-    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
-        socket = Path(folder) / "device.sock"
-        command = [sys.executable, "-m", "potash.cli.main", "serve"]
-        command += ["--socket", str(socket), "--size", DRIVE_SIZE, "--json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            try:
-                _wait_until_listening(process)
-                yield socket
-            finally:
-                process.terminate()
-                try:
-                    process.wait(STOP_TIMEOUT)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-
-
-def _wait_until_listening(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], (), (), START_TIMEOUT)
-    if not readable:
-        raise PotashError(f"the device did not start within {START_TIMEOUT:g} s")
-    if not process.stdout.readline():
-        raise PotashError("the device ended before it could be used; what it says stands above")
 
 
 def _int8(data: bytes) -> list[int]:

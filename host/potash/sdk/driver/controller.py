@@ -89,7 +89,8 @@ class Controller:
         entry = queue.take()
         if entry is None:
             entry = self._wait(queue, timeout)
-        self._ring(queue.qid, True, queue.head)
+        if queue.head_is_due:
+            self._ring(queue.qid, True, queue.head)
         if entry.cid != cid:
             raise DeviceMisbehaved(f"command {cid} was answered as command {entry.cid}")
         if entry.status:

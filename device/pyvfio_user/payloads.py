@@ -1,0 +1,283 @@
+"""The payloads of vfio-user's messages, one type for each, with the form the specification gives it.
+
+`decode` takes the bytes behind a header apart and raises `ProtocolError` where they cannot be what
+the command wants; `encode` puts them together. Each is a request, a reply, or both.
+
+Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification".
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+from pyvfio_user.protocol import (
+    IRQ_SET_ACTION,
+    IRQ_SET_DATA,
+    Buffer,
+    IrqSetFlags,
+    ProtocolError,
+    Structure,
+    head,
+    packed,
+)
+
+MAX_VERSION_DATA = 4096
+"""Bytes of JSON that a peer may propose; the specification sets no limit."""
+MAX_MULTI_WRITES = 200
+"""Writes in one REGION_WRITE_MULTI; QEMU coalesces no more than these."""
+MULTI_WRITE_DATA = 8
+"""Bytes of data in each write of a REGION_WRITE_MULTI; shorter writes leave the rest unused."""
+
+_VERSION = struct.Struct("<HH")
+
+
+class Version(NamedTuple):
+    """VERSION, request and reply: a version, and capabilities as JSON with a NUL at its end.
+
+    `capabilities` is what stands under that name, and empty where nothing does.
+    """
+
+    major: int
+    minor: int
+    capabilities: dict[str, Any]
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> Self:
+        major, minor = head(_VERSION, payload, "VERSION")
+        data = bytes(payload[_VERSION.size :])
+        return cls(major, minor, _capabilities(data) if data else {})
+
+    def encode(self) -> bytes:
+        head = packed(_VERSION, (self.major, self.minor), "VERSION")
+        if not self.capabilities:
+            return head
+        data = json.dumps({"capabilities": self.capabilities}, separators=(",", ":"))
+        return head + data.encode() + b"\0"
+
+    def limit(self, name: str, default: int) -> int:
+        """The number under `name`, or what the specification has where it is not named."""
+        value = self.capabilities.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ProtocolError(f"the capability {name} must be a number and not {value!r:.40}")
+        return value
+
+
+def _capabilities(data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_VERSION_DATA:
+        raise ProtocolError(f"{len(data)} bytes of version data are more than {MAX_VERSION_DATA}")
+    if data[-1:] != b"\0":
+        raise ProtocolError("the version data does not end with a NUL")
+    try:
+        document = json.loads(data[:-1])
+    except (ValueError, RecursionError):
+        raise ProtocolError("the version data is not JSON") from None
+    capabilities = document.get("capabilities", {}) if isinstance(document, dict) else None
+    if not isinstance(capabilities, dict):
+        raise ProtocolError("the version data must be an object with an object of capabilities")
+    return capabilities
+
+
+@dataclass(frozen=True)
+class DmaMap(Structure):
+    """DMA_MAP: `size` bytes at DMA address `address` are the file's bytes at `offset`."""
+
+    FORM = struct.Struct("<IIQQQ")
+    NAME = "DMA_MAP"
+
+    argsz: int
+    flags: int
+    offset: int
+    address: int
+    size: int
+
+
+@dataclass(frozen=True)
+class DmaUnmap(Structure):
+    """DMA_UNMAP, request and reply."""
+
+    FORM = struct.Struct("<IIQQ")
+    NAME = "DMA_UNMAP"
+
+    argsz: int
+    flags: int
+    address: int
+    size: int
+
+
+@dataclass(frozen=True)
+class DeviceInfo(Structure):
+    """DEVICE_GET_INFO, request and reply: how many regions and kinds of interrupt there are."""
+
+    FORM = struct.Struct("<IIII")
+    NAME = "DEVICE_GET_INFO"
+
+    argsz: int
+    flags: int = 0
+    num_regions: int = 0
+    num_irqs: int = 0
+
+
+@dataclass(frozen=True)
+class RegionInfo(Structure):
+    """DEVICE_GET_REGION_INFO, request and reply: `size` is the region's, in bytes.
+
+    Capabilities may follow it in a reply to a request whose `argsz` has room for them.
+    """
+
+    FORM = struct.Struct("<IIIIQQ")
+    NAME = "DEVICE_GET_REGION_INFO"
+
+    argsz: int
+    flags: int = 0
+    index: int = 0
+    cap_offset: int = 0
+    size: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class IrqInfo(Structure):
+    """DEVICE_GET_IRQ_INFO, request and reply: `count` interrupts of the kind `index`."""
+
+    FORM = struct.Struct("<IIII")
+    NAME = "DEVICE_GET_IRQ_INFO"
+
+    argsz: int
+    flags: int = 0
+    index: int = 0
+    count: int = 0
+
+
+_SET_IRQS = struct.Struct("<IIIII")
+
+
+@dataclass(frozen=True)
+class SetIrqs:
+    """DEVICE_SET_IRQS: an action on the interrupts `start` to `start + count` of kind `index`.
+
+    `data` has one byte for each of them with DATA_BOOL, and is empty otherwise: eventfds travel
+    beside the message. `argsz` may count them too and is not compared with anything.
+    """
+
+    SIZE: ClassVar[int] = _SET_IRQS.size
+    """Bytes of the request without `data`."""
+
+    argsz: int
+    flags: int
+    index: int
+    start: int
+    count: int
+    data: bytes = b""
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> Self:
+        argsz, flags, index, start, count = head(_SET_IRQS, payload, "DEVICE_SET_IRQS")
+        request = cls(argsz, flags, index, start, count, bytes(payload[_SET_IRQS.size :]))
+        if request.flags & ~(IRQ_SET_DATA | IRQ_SET_ACTION):
+            raise ProtocolError(f"DEVICE_SET_IRQS has unknown flags: {request.flags:#x}")
+        if (request.flags & IRQ_SET_DATA).bit_count() != 1:
+            raise ProtocolError("DEVICE_SET_IRQS must have exactly one kind of data")
+        if (request.flags & IRQ_SET_ACTION).bit_count() != 1:
+            raise ProtocolError("DEVICE_SET_IRQS must have exactly one action")
+        expected = request.count if request.flags & IrqSetFlags.DATA_BOOL else 0
+        if len(request.data) != expected:
+            raise ProtocolError(
+                f"DEVICE_SET_IRQS has {len(request.data)} bytes of data and must have {expected}"
+            )
+        return request
+
+    def encode(self) -> bytes:
+        fields = (self.argsz, self.flags, self.index, self.start, self.count)
+        return packed(_SET_IRQS, fields, "DEVICE_SET_IRQS") + self.data
+
+    @property
+    def end(self) -> int:
+        """One past the last interrupt."""
+        return self.start + self.count
+
+
+REGION_ACCESS = struct.Struct("<QII")
+"""Offset, region, count: REGION_READ, and what comes before the data of a REGION_WRITE."""
+
+
+@dataclass(frozen=True)
+class RegionAccess(Structure):
+    """REGION_READ's request and REGION_WRITE's reply: `count` bytes at `offset` of a region."""
+
+    FORM = REGION_ACCESS
+    NAME = "a region access"
+
+    offset: int
+    region: int
+    count: int
+
+
+class RegionData(NamedTuple):
+    """REGION_WRITE's request and REGION_READ's reply: an access and its data."""
+
+    offset: int
+    region: int
+    data: bytes
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> Self:
+        offset, region, count = head(REGION_ACCESS, payload, "a region access")
+        data = bytes(payload[REGION_ACCESS.size :])
+        if len(data) != count:
+            raise ProtocolError(
+                f"a region access of {count} bytes comes with {len(data)} bytes of data"
+            )
+        return cls(offset, region, data)
+
+    def encode(self) -> bytes:
+        fields = (self.offset, self.region, len(self.data))
+        return packed(REGION_ACCESS, fields, "a region access") + self.data
+
+
+_MULTI_COUNT = struct.Struct("<Q")
+_MULTI_WRITE = struct.Struct(f"<QII{MULTI_WRITE_DATA}s")
+
+
+class RegionWriteMulti(NamedTuple):
+    """REGION_WRITE_MULTI's request: several writes of at most 8 bytes, in order."""
+
+    writes: tuple[RegionData, ...]
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> Self:
+        (count,) = head(_MULTI_COUNT, payload, "REGION_WRITE_MULTI")
+        if count > MAX_MULTI_WRITES:
+            raise ProtocolError(f"{count} writes in one message are more than {MAX_MULTI_WRITES}")
+        if len(payload) != _MULTI_COUNT.size + count * _MULTI_WRITE.size:
+            raise ProtocolError(
+                f"the payload of {count} coalesced writes cannot be {len(payload)} bytes long"
+            )
+        writes = []
+        for offset, region, size, data in _MULTI_WRITE.iter_unpack(payload[_MULTI_COUNT.size :]):
+            if size > MULTI_WRITE_DATA:
+                raise ProtocolError(f"a coalesced write cannot have {size} bytes")
+            writes.append(RegionData(offset, region, data[:size]))
+        return cls(tuple(writes))
+
+    def encode(self) -> bytes:
+        return packed(_MULTI_COUNT, (len(self.writes),), "REGION_WRITE_MULTI") + b"".join(
+            packed(
+                _MULTI_WRITE,
+                (write.offset, write.region, len(write.data), write.data),
+                "REGION_WRITE_MULTI",
+            )
+            for write in self.writes
+        )
+
+
+@dataclass(frozen=True)
+class RegionWriteMultiReply(Structure):
+    """REGION_WRITE_MULTI's reply: how many writes were done."""
+
+    FORM = _MULTI_COUNT
+    NAME = "a reply to REGION_WRITE_MULTI"
+
+    count: int

@@ -1,0 +1,84 @@
+"""The NVMe register module: what the host stores, and what the firmware is told of it."""
+
+from nvme_spec.registers import Capabilities, Register
+from potash_device.controller.interrupts import InterruptLines
+from potash_device.controller.registers import RegisterFile
+
+FIVE_PAIRS = 5
+"""The platform's own number of queue pairs, which puts its registers at 1028h, 102Ch and 1030h."""
+
+
+def make(vectors: int = 40) -> tuple[RegisterFile, list[int]]:
+    fired: list[int] = []
+    lines = InterruptLines(vectors)
+
+    def signal(vector: int) -> bool:
+        fired.append(vector)
+        return True
+
+    lines.connect(signal)
+    return RegisterFile(Capabilities(mqes_z=0xFFF), FIVE_PAIRS, lines), fired
+
+
+def test_each_host_write_is_in_the_fifo_in_order_and_none_is_lost() -> None:
+    registers, _ = make()
+    assert registers.firmware_read(0x1028) == 0
+    registers.host_write(0x14, (0x460001).to_bytes(4, "little"))
+    registers.host_write(0x28, (0x1_2345_6000).to_bytes(8, "little"))
+    for tail in range(1000):
+        registers.host_write(0x1000, tail.to_bytes(4, "little"))
+    assert registers.firmware_read(0x1028) == 1
+    offsets = []
+    while registers.firmware_read(0x1028):
+        offsets.append(registers.firmware_read(0x102C))
+    assert offsets == [0x14, 0x28, 0x2C] + [0x1000] * 1000
+    assert registers.firmware_read(0x102C) == 0
+    assert registers.read(Register.ASQ) == 0x1_2345_6000
+
+
+def test_the_host_interrupt_register_raises_its_vectors() -> None:
+    registers, fired = make(vectors=40)
+    registers.firmware_write(0x1030, 1 << 31 | 1 << 2)
+    registers.firmware_write(0x1034, 0xFF | 1 << 8)
+    assert fired == [2, 31, *range(32, 40)]
+
+
+def test_the_firmwares_registers_are_not_the_hosts() -> None:
+    registers, fired = make()
+    registers.host_write(0x1030, b"\xff\xff\xff\xff")
+    registers.host_write(0x102C, b"\xff\xff\xff\xff")
+    assert fired == []
+    assert registers.firmware_read(0x1028) == 0
+    assert registers.host_read(0x1028, 4) == bytes(4)
+
+
+def test_read_only_bits_stay_and_status_bits_clear_by_one() -> None:
+    registers, _ = make()
+    registers.host_write(0x00, b"\xff" * 8)
+    registers.host_write(0x24, b"\xff" * 4)
+    assert registers.host_read(0x00, 8) == (0xFFF).to_bytes(8, "little")
+    assert registers.host_read(0x24, 4) == (0x0FFF_0FFF).to_bytes(4, "little")
+    registers.write(Register.CSTS, 0x11)
+    registers.host_write(0x1C, (0x11).to_bytes(4, "little"))
+    assert registers.read(Register.CSTS) == 0x01
+
+
+def test_accesses_that_are_not_whole_dwords_have_no_effect() -> None:
+    registers, _ = make()
+    for offset, data in (
+        (0x15, b"\x01\0\0\0"),
+        (0x14, b"\x01"),
+        (0x14, b"\x01\0"),
+        (0x16, b"\1\0"),
+    ):
+        registers.host_write(offset, data)
+    assert registers.read(Register.CC) == 0
+    assert not registers.host_writes
+
+
+def test_a_reset_forgets_what_was_written_and_not_yet_seen() -> None:
+    registers, _ = make()
+    registers.host_write(0x14, (1).to_bytes(4, "little"))
+    registers.reset()
+    assert registers.read(Register.CC) == 0
+    assert registers.firmware_read(0x1028) == 0

@@ -1,0 +1,249 @@
+"""Processes of the APU die in every way; jobs fail, are told, and the next ones run.
+
+Each test's board ends its APU and sees that nothing below it is left.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from csd_spec.descriptors import LogEntryType
+from csd_spec.opcodes import IoOpcode, Operation
+from csd_spec.status import StatusId
+from potash_firmware.apu.config import Limits
+from support.apu import CONFIG, DEADLINE, Board, await_end, board, program
+from support.bpf import call, exit_, insn, load, mov, store
+
+PRINT = 1
+
+COPY_8 = program(load(6, 1), store(2, 6), mov(0, 7), exit_)
+FOREVER = program(call(PRINT), insn(0x05, offset=-1), exit_)
+CHATTER = program(call(PRINT), insn(0x05, offset=-2), exit_)
+
+
+@pytest.fixture(scope="module")
+def booted() -> Iterator[Board]:
+    with board() as made:
+        yield made
+
+
+@pytest.fixture
+def apu(booted: Board) -> Board:
+    """As after power-on and enabled, with nothing in the logs that a test looks for."""
+    booted.reset_controller()
+    booted.ended.clear()
+    booted.enable()
+    for accelerator in (0, 3):
+        booted.forget_log(accelerator)
+    return booted
+
+
+def loop(apu: Board, accelerator: int = 0, image: bytes = FOREVER) -> int:
+    """Start a program that never ends, wait for its first line, and give its worker's pid."""
+    apu.send_firmware(image, accelerator=accelerator)
+    apu.send_data(b"looping\0", accelerator)
+    assert apu.control(Operation.START, accelerator) == 0
+    apu.until_so(lambda: LogEntryType.PROGRAM_OUTPUT in apu.log_types(accelerator))
+    return apu.worker(accelerator)
+
+
+def end(pid: int, number: signal.Signals) -> None:
+    """End a process, which a test knows by its identifier, and wait until it is gone."""
+    pidfd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(pidfd, number)
+    await_end(pidfd)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_worker_that_dies_fails_its_job_and_the_next_one_runs(
+    apu: Board, number: signal.Signals
+) -> None:
+    end(loop(apu), number)
+    assert apu.wait().status == StatusId.FAILED
+    (text,) = apu.log_texts(LogEntryType.PROCESS_LOST)
+    assert number.name in text
+    assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
+
+
+def test_a_workers_death_touches_no_other_accelerator(apu: Board) -> None:
+    victim = loop(apu)
+    loop(apu, 3)
+    end(victim, signal.SIGKILL)
+    assert apu.wait().status == StatusId.FAILED
+    assert apu.status(3).status == StatusId.RUNNING
+    assert apu.control(Operation.STOP, 3) == 0
+
+
+def test_an_idle_worker_that_dies_fails_no_job(apu: Board) -> None:
+    assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
+    before = apu.worker(0)
+    end(before, signal.SIGKILL)
+    apu.until_so(lambda: apu.has_worker(0) and apu.worker(0) != before)
+    assert apu.status().status == StatusId.DONE
+    assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
+    assert LogEntryType.PROCESS_LOST not in apu.log_types()
+
+
+def test_a_nursery_that_dies_takes_its_workers_along_and_is_replaced(apu: Board) -> None:
+    worker = os.pidfd_open(loop(apu))
+    end(apu.nursery(), signal.SIGKILL)
+    await_end(worker)
+    assert apu.wait().status == StatusId.FAILED
+    assert LogEntryType.PROCESS_LOST in apu.log_types()
+    assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
+
+
+def test_a_stop_while_workers_are_still_being_prepared_is_answered() -> None:
+    with board() as apu:  # nothing has waited for a worker yet
+        apu.enable()
+        apu.send_firmware(FOREVER)
+        apu.send_data(b"looping\0")
+        assert apu.control(Operation.START) == 0
+        assert apu.control(Operation.STOP) == 0
+        assert apu.status().status == StatusId.STOPPED
+        assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
+
+
+# Limits
+
+
+def test_a_program_may_execute_so_many_instructions() -> None:
+    with board(replace(CONFIG, limits=Limits(instructions=1000))) as apu:
+        assert apu.run(FOREVER, b"looping\0").status == StatusId.FAILED
+        assert apu.log_types()[-1] == LogEntryType.LIMIT_EXCEEDED
+        assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
+
+
+def test_a_job_may_take_so_long() -> None:
+    with board(replace(CONFIG, limits=Limits(seconds=0.2))) as apu:
+        # The first worker takes longer than this to be there, so what is measured is the limit.
+        assert apu.run(FOREVER, b"looping\0").status == StatusId.FAILED
+        assert LogEntryType.LIMIT_EXCEEDED in apu.log_types()
+        assert LogEntryType.PROCESS_LOST not in apu.log_types()
+        assert apu.run(FOREVER, b"looping\0").status == StatusId.FAILED
+
+
+def test_a_program_that_prints_without_end_holds_up_nobody(apu: Board) -> None:
+    loop(apu, image=CHATTER)
+    assert apu.run(COPY_8, b"ABCDEFGH", accelerator=3).status == StatusId.DONE
+    assert apu.control(Operation.STOP) == 0
+    page = apu.log()
+    assert len(page.entries) == apu.config.limits.log_entries and page.lost
+    assert apu.status().status == StatusId.STOPPED
+
+
+# The APU itself
+
+
+def test_what_a_host_configured_survives_the_apu(apu: Board) -> None:
+    apu.media[1].view[4096:4104] = b"on media"
+    assert apu.send_firmware(COPY_8, 4) == 0
+    assert apu.control(Operation.SELECT_FIRMWARE, firmware=4) == 0
+    assert apu.local(IoOpcode.LOCAL_INPUT, 1, 1) == 0
+    assert apu.local(IoOpcode.LOCAL_OUTPUT, 2, 1) == 0
+    assert apu.send_data(b"in buffer 3 ", 3) == 0
+    assert apu.send_firmware(COPY_8, accelerator=3) == 0
+    apu.kill()
+    apu.boot()
+    assert apu.control(Operation.START, firmware=0xFFFF_FFFF) == 0
+    assert apu.wait().produced == 4096
+    assert bytes(apu.media[1].view[8192:8200]) == b"on media"
+    assert apu.control(Operation.START, 3) == 0
+    assert apu.wait(3).consumed == 12
+    assert apu.read_data(8, 3) == b"in buffe"
+
+
+def test_a_finished_job_stays_finished_over_a_restart(apu: Board) -> None:
+    before = apu.run(COPY_8, b"ABCDEFGH")
+    apu.kill()
+    apu.boot()
+    assert apu.status() == before
+    assert apu.read_data(8) == b"ABCDEFGH"
+    assert not apu.ended
+
+
+def test_a_job_that_the_apu_dies_under_has_failed(apu: Board) -> None:
+    loop(apu)
+    apu.kill()
+    apu.boot()
+    apu.until(lambda: bool(apu.ended))
+    assert apu.status().status == StatusId.FAILED
+    assert apu.log_types() == [LogEntryType.PROCESS_LOST]
+    apu.ended.clear()
+    assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
+
+
+def test_a_controller_reset_is_remembered_over_a_restart(apu: Board) -> None:
+    apu.send_firmware(COPY_8)
+    apu.reset_controller()
+    apu.kill()
+    apu.boot()
+    assert apu.control(Operation.SELECT_FIRMWARE) == 0x7C0
+    apu.enable()
+    assert apu.control(Operation.SELECT_FIRMWARE) == 0x7C2
+
+
+def test_jobs_and_deaths_leave_no_descriptor_behind(apu: Board) -> None:
+    def descriptors() -> list[int]:
+        apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (apu.process.pid, apu.nursery())]
+
+    apu.run(COPY_8, b"ABCDEFGH")
+    before = descriptors()
+    for _ in range(3):
+        assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
+        end(loop(apu), signal.SIGKILL)
+        apu.wait()
+        apu.reset_controller()
+        apu.enable()
+        apu.forget_log()
+    assert descriptors() == before
+
+
+def test_malformed_messages_are_dropped(apu: Board) -> None:
+    whole = b"\x01\x00\x91" + bytes(45)
+    for junk in (b"\xff", b"\x01", bytes(48), whole[:-1], whole[:-8] + b"\xff" * 8, bytes(4000)):
+        os.write(apu.port.fileno(), junk)
+    assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
+
+
+def test_an_answer_to_a_write_back_that_nobody_asked_for_is_dropped(apu: Board) -> None:
+    os.write(apu.port.fileno(), b"\x03\0\0\0" + b"\x63\0\0\0" + bytes(4))
+    assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
+
+
+def test_the_apu_ends_with_the_rpu_even_while_programs_run(apu: Board) -> None:
+    loop(apu)
+    # The board's close, behind this, ends the mailbox and waits for every process.
+
+
+@pytest.mark.parametrize(
+    ("fds", "config", "said"),
+    [
+        ("mailbox=0", CONFIG.to_json(), "no descriptor was given for state, transfer, media1"),
+        ("mailbox", CONFIG.to_json(), "'mailbox' does not give a name"),
+        ("", "{}", "the configuration cannot be read"),
+        (
+            "mailbox=0,state=0,transfer=0,media1=0,arena0=0,arena3=0",
+            CONFIG.to_json(),
+            "descriptor 0 is no mailbox",
+        ),
+    ],
+)
+def test_an_apu_that_cannot_start_says_why_in_a_sentence(fds: str, config: str, said: str) -> None:
+    command = [sys.executable, "-m", "potash_firmware.apu", "--fds", fds, "--config", config]
+    done = subprocess.run(
+        command,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 1
+    assert said in done.stderr and done.stderr.count("\n") == 1

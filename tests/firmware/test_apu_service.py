@@ -1,0 +1,93 @@
+"""The service step by step, in this process: what is kept before a host is told of it."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from csd_spec import fields
+from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode
+from potash_firmware.apu.model import Subsystem
+from potash_firmware.apu.pool import Pool
+from potash_firmware.apu.service import Service
+from potash_firmware.apu.state import StateArea
+from potash_firmware.mailbox import ApuPort, RpuPort, SharedBuffers, pair
+from potash_firmware.mailbox.messages import Reply, Request, Reset, ResetDone, ToRpu
+from support.apu import CONFIG
+
+
+class WatchedPort(ApuPort):
+    """Notes what a restarted APU would find, at the moment when something is sent."""
+
+    buffers: SharedBuffers
+    found: list[Subsystem]
+
+    def send(self, message: ToRpu) -> None:
+        subsystem = Subsystem.create(CONFIG, time.time)
+        data = StateArea(self.buffers.state.view).load()
+        if data is not None:
+            subsystem.restore(data)
+        self.found.append(subsystem)
+        super().send(message)
+
+
+class Bench:
+    """A service between two ports; it has no nursery, and no test here starts a job."""
+
+    def __init__(self, rpu: RpuPort, port: WatchedPort, buffers: SharedBuffers) -> None:
+        self.rpu = rpu
+        self.port = port
+        self.buffers = buffers
+        self.service = Service(CONFIG, port, buffers, Pool(CONFIG, {}))
+
+    def ask(self, message: Request | Reset) -> Subsystem:
+        """What a restart would have found when the answer was sent."""
+        self.rpu.send(message)
+        self.service.step()
+        answer = self.rpu.receive()
+        assert isinstance(answer, (Reply, ResetDone)) and answer.tag == message.tag
+        assert not isinstance(answer, Reply) or answer.status == 0
+        return self.port.found[-1]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with ExitStack() as stack:
+        plans = {item.id: item.plan for item in CONFIG.accelerators}
+        buffers = stack.enter_context(SharedBuffers.create(plans))
+        rpu, apu = pair()
+        stack.enter_context(rpu)
+        with apu:
+            port = stack.enter_context(WatchedPort.adopt(os.dup(apu.fileno())))
+        port.buffers, port.found = buffers, []
+        yield Bench(rpu, port, buffers)
+
+
+ENABLE = Request(
+    1, True, AdminOpcode.GLOBAL_CONTROL, 0, fields.GlobalControl(GlobalOperation.ENABLE).encode()
+)
+
+
+def test_enabling_is_kept_before_it_is_answered(bench: Bench) -> None:
+    assert bench.ask(ENABLE).enabled
+
+
+def test_ranges_are_kept_before_they_are_answered(bench: Bench) -> None:
+    bench.ask(ENABLE)
+    cdws = fields.LocalStorage(2, 3, 3).encode()
+    found = bench.ask(Request(2, False, IoOpcode.LOCAL_INPUT, 1, cdws))
+    assert found.accelerators[3].buffers.input_ranges == ((1, 2 * 4096, 3 * 4096),)
+
+
+def test_a_reset_is_kept_before_it_is_answered(bench: Bench) -> None:
+    bench.ask(ENABLE)
+    assert not bench.ask(Reset(2)).enabled
+
+
+def test_a_host_that_hangs_up_ends_the_service_and_nothing_else(bench: Bench) -> None:
+    bench.ask(ENABLE)
+    bench.rpu.close()
+    bench.service.step()
+    assert bench.port.closed

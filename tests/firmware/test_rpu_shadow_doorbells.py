@@ -1,0 +1,124 @@
+"""Doorbells in memory: the host rings only when it passes what the device left it."""
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from support.nvme_host import Host, Queue
+
+SHADOW, EVENTS = 0x30_0000, 0x30_1000
+IDLE = 1.0
+"""Seconds: longer than the device looks at the page without finding work."""
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host() as host:
+        host.enable()
+        queue = host.create_io_queue()
+        host.command(queue, 0x02, nsid=1)
+        config = host.command(host.admin, 0x7C, prp1=SHADOW, prp2=EVENTS)
+        assert config.status == 0
+        yield host
+
+
+def word(host: Host, page: int, index: int) -> int:
+    return int(struct.unpack_from("<I", host.memory.view, page + 4 * index)[0])
+
+
+def leave_tail(host: Host, queue: Queue) -> None:
+    """Store the tail in the page; nothing rings."""
+    struct.pack_into("<I", host.memory.view, SHADOW + 8 * queue.qid, queue.tail)
+
+
+def test_queues_that_exist_are_taken_over_with_their_tails(host: Host) -> None:
+    assert word(host, SHADOW, 2) == host.io[1].tail == 1
+    assert word(host, EVENTS, 2) == 1
+
+
+def test_while_busy_the_device_looks_by_itself_and_is_not_rung(host: Host) -> None:
+    queue = host.io[1]
+    host.place(queue, 0x02, 5, nsid=1)
+    leave_tail(host, queue)
+    host.ring(queue)
+    host.service()
+    assert [one.cid for one in host.reap(queue, ring=False)] == [5]
+    assert host.rpu.timeout is not None
+    armed_at = word(host, EVENTS, 2)
+    host.place(queue, 0x02, 6, nsid=1)
+    leave_tail(host, queue)
+    host.service()
+    assert [one.cid for one in host.reap(queue, ring=False)] == [6]
+    assert word(host, EVENTS, 2) == armed_at != queue.tail
+
+
+def test_an_idle_device_asks_to_be_rung_and_sleeps(host: Host) -> None:
+    queue = host.io[1]
+    host.place(queue, 0x02, 5, nsid=1)
+    leave_tail(host, queue)
+    host.ring(queue)
+    host.service()
+    host.now += IDLE
+    host.service()
+    assert word(host, EVENTS, 2) == queue.tail
+    assert host.rpu.timeout is None
+
+
+def test_a_tail_left_while_arming_is_seen(host: Host) -> None:
+    """The host stores its tail after the last look and before the event index is there."""
+    queue = host.io[1]
+    host.place(queue, 0x02, 5, nsid=1)
+    leave_tail(host, queue)
+    host.ring(queue)
+    host.service()
+    host.now += IDLE
+    queues = host.board.queues
+    assert list(queues.look()) == []
+    host.place(queue, 0x02, 6, nsid=1)
+    leave_tail(host, queue)
+    assert queues.arm()
+    host.service()
+    assert [one.cid for one in host.reap(queue, ring=False)] == [5, 6]
+
+
+def test_a_full_completion_queue_gets_room_through_the_page(host: Host) -> None:
+    queue = host.create_io_queue(2, size=4)
+    for cid in range(3):
+        host.place(queue, 0x02, cid, nsid=1)
+    leave_tail(host, queue)
+    host.ring(queue)
+    host.service()
+    assert len(host.reap(queue, ring=False)) == 3
+    for cid in range(3, 6):
+        host.place(queue, 0x02, cid, nsid=1)
+    leave_tail(host, queue)
+    host.service()
+    assert host.reap(queue, ring=False) == []
+    struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
+    host.service()
+    host.service()
+    assert [one.cid for one in host.reap(queue, ring=False)] == [3, 4, 5]
+
+
+def test_nonsense_in_the_page_is_an_event_and_nothing_else(host: Host) -> None:
+    host.place(host.admin, 0x0C, 9)
+    host.ring(host.admin)
+    queue = host.io[1]
+    struct.pack_into("<I", host.memory.view, SHADOW + 8 * queue.qid, 0xFFFF_FFFF)
+    host.service()
+    assert [(one.cid, one.dw0) for one in host.reap(host.admin)] == [(9, 1 << 16 | 1 << 8)]
+    host.place(queue, 0x02, 5, nsid=1)
+    leave_tail(host, queue)
+    host.ring(queue)
+    host.service()
+    assert [one.cid for one in host.reap(queue)] == [5]
+
+
+def test_a_reset_ends_the_use_of_the_pages(host: Host) -> None:
+    host.disable()
+    struct.pack_into("<I", host.memory.view, SHADOW + 8, 7)
+    host.enable()
+    queue = host.create_io_queue()
+    assert host.command(queue, 0x02, nsid=1).status == 0
+    assert host.rpu.timeout is None

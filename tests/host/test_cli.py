@@ -1,0 +1,277 @@
+"""The command line as a user meets it: real processes, files and exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from csd_spec.descriptors import AcceleratorStatus
+from csd_spec.status import StatusId
+from nvme_spec.opcodes import AdminOpcode
+from potash.cli.device.process import device_process
+from potash.sdk import CommandFailed, DeviceGone, JobFailed
+from support.apu import await_end, program
+from support.bpf import exit_, insn, mov
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
+ARGUMENTS = ["--arg", "520", "--arg", "1024"]
+"""Length of the example's model and of its output."""
+
+LIMIT = 60
+"""Seconds that a command may take at most."""
+
+SPIN = program(insn(0x05, offset=-1), exit_)
+"""A program that never ends."""
+
+RETURN_7 = program(mov(0, 7), exit_)
+
+BLOCK = 4096
+
+
+def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "potash.cli.main", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Path:
+    return tmp_path / "device.sock"
+
+
+@pytest.fixture
+def device(socket: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with device_process(socket) as process:
+        yield process
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`, the nearest first (proc(5))."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def test_the_demo_adds_two_vectors_and_says_so() -> None:
+    done = potash_command("demo", "--embedded", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    expected = list(memoryview((EXAMPLE / "expected.bin").read_bytes()).cast("b"))
+    assert report["output"] == report["expected"] == expected
+    assert report["equal"] is True
+
+
+def test_the_demo_prints_its_steps_and_its_vectors() -> None:
+    done = potash_command("demo", "--embedded")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for step in (
+        "write",
+        "identify",
+        "enable",
+        "send",
+        "local storage as input",
+        "select",
+        "start",
+    ):
+        assert any(line.strip().startswith(step) for line in lines), step
+    assert lines[-1] == "equal"
+
+
+@pytest.mark.parametrize("lba", [None, "0", "8:100"])
+@pytest.mark.usefixtures("device")
+def test_run_writes_exactly_what_was_produced(
+    socket: Path, tmp_path: Path, lba: str | None
+) -> None:
+    output = tmp_path / "output"
+    where = [] if lba is None else ["--lba", lba]
+    done = potash_command(
+        "run", f"vfio-user:{socket}", EXAMPLE / "program.o", EXAMPLE / "input.bin", output,
+        *ARGUMENTS, *where,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert output.read_bytes() == (EXAMPLE / "expected.bin").read_bytes()
+    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+        blocks = opened.read(0, 128)
+    if lba is None:
+        assert blocks == bytes(128 * BLOCK), "no block is touched"
+    else:
+        first, _, second = lba.partition(":")
+        data = (EXAMPLE / "input.bin").read_bytes()
+        start = int(first) * BLOCK
+        assert blocks[start : start + len(data)] == data
+        at = (int(second) if second else int(first) + 1) * BLOCK
+        assert blocks[at : at + 1024] == (EXAMPLE / "expected.bin").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        (b"\x7fELF, but nothing more", [], "firmware"),
+        (None, ["--arg", "999999", "--arg", "1024"], ""),
+        (None, ["--arg", "521", "--arg", "1024"], ""),
+        (None, ["--lba", "1000000"], "lower block"),
+    ],
+)
+@pytest.mark.usefixtures("device")
+def test_what_cannot_run_is_one_sentence_and_the_next_one_runs(
+    socket: Path, tmp_path: Path, content: bytes | None, arguments: list[str], said: str
+) -> None:
+    object_file = tmp_path / "program.o"
+    object_file.write_bytes(content or (EXAMPLE / "program.o").read_bytes())
+    output = tmp_path / "output"
+    target = f"vfio-user:{socket}"
+    done = potash_command("run", target, object_file, EXAMPLE / "input.bin", output, *arguments)
+    if "999999" in arguments:
+        # The example's program itself refuses lengths that cannot be, and returns that it did.
+        assert done.returncode == 0
+    else:
+        assert done.returncode == 1
+        assert not output.exists()
+        assert done.stderr.startswith("potash: ") and said in done.stderr
+        assert done.stderr.count("\n") == 1
+    again = potash_command(
+        "run", target, EXAMPLE / "program.o", EXAMPLE / "input.bin", output, *ARGUMENTS
+    )
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_client_that_is_killed_leaves_a_device_for_the_next_one(
+    device: subprocess.Popen[bytes], socket: Path
+) -> None:
+    content = os.urandom(BLOCK)
+    script = (
+        "import sys, time, potash.sdk\n"
+        f"device = potash.sdk.open('vfio-user:{socket}')\n"
+        f"device.write(3, bytes.fromhex('{content.hex()}'))\n"
+        "device.accelerators()[0].enable()\n"
+        "print('written', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"written\n"
+        client.kill()
+    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+        assert opened.read(3, 1) == content
+    assert device.poll() is None
+
+
+def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(
+    socket: Path, tmp_path: Path
+) -> None:
+    media, content = tmp_path / "media", os.urandom(2 * BLOCK)
+    with device_process(socket, media=media, size="16M"):
+        with potash.sdk.open(f"vfio-user:{socket}") as opened:
+            opened.write(1, content)
+            opened.flush()
+        second = potash_command("serve", "--socket", tmp_path / "other", "--media", media)
+        assert second.returncode == 1
+        assert "another device has it open" in second.stderr
+        taken = potash_command("serve", "--socket", socket)
+        assert taken.returncode == 1
+        assert taken.stderr.count("\n") == 1
+    assert media.read_bytes()[BLOCK : 3 * BLOCK] == content
+    with device_process(socket, media=media), potash.sdk.open(f"vfio-user:{socket}") as opened:
+        assert opened.read(1, 2) == content
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_socket_and_no_process(
+    device: subprocess.Popen[bytes], socket: Path, number: signal.Signals
+) -> None:
+    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+        opened.accelerators()[0].enable()
+    below = [os.pidfd_open(pid) for pid in descendants(device.pid)]
+    assert below
+    device.send_signal(number)
+    assert device.wait(LIMIT) == 0
+    assert not socket.exists()
+    for pidfd in below:
+        await_end(pidfd)
+
+
+def test_a_killed_device_leaves_no_process_and_its_client_is_told(
+    device: subprocess.Popen[bytes], socket: Path
+) -> None:
+    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+        opened.accelerators()[0].enable()
+        below = [os.pidfd_open(pid) for pid in descendants(device.pid)]
+        device.kill()
+        with pytest.raises(DeviceGone):
+            opened.read(0, 1)
+    for pidfd in below:
+        await_end(pidfd)
+
+
+def test_registers_and_blocks_answer_while_a_job_computes(
+    device: subprocess.Popen[bytes], socket: Path
+) -> None:
+    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+        accelerator = opened.accelerators()[0]
+        accelerator.enable()
+        accelerator.write_input(b"data")
+        accelerator.send_firmware(SPIN)
+        accelerator.start(firmware_id=0)
+        for lba in range(50):
+            opened.write(lba, bytes([lba]) * BLOCK)
+            assert opened.read(lba, 1) == bytes([lba]) * BLOCK
+        opened.admin(AdminOpcode.GET_FEATURES, cdws=(7, 0, 0, 0, 0, 0))
+        accelerator.stop()
+        accelerator.send_firmware(RETURN_7)
+        accelerator.start(firmware_id=0)
+        assert accelerator.wait(LIMIT).return_value == 7
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["APU", "nursery", "worker"])
+def test_a_killed_process_fails_its_job_alone_and_the_next_job_runs(
+    device: subprocess.Popen[bytes], socket: Path, depth: int
+) -> None:
+    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+        accelerator = opened.accelerators()[0]
+        accelerator.enable()
+        accelerator.write_input(b"data")
+        accelerator.send_firmware(SPIN)
+        accelerator.start(firmware_id=0)
+        deadline = time.monotonic() + LIMIT
+        while len(descendants(device.pid)) <= depth and time.monotonic() < deadline:
+            assert accelerator.status().status == StatusId.RUNNING
+        os.kill(descendants(device.pid)[depth], signal.SIGKILL)
+        opened.write(9, b"x" * BLOCK)
+        assert opened.read(9, 1) == b"x" * BLOCK
+        with pytest.raises(JobFailed) as failed:
+            _retrying(lambda: accelerator.wait(LIMIT))
+        assert failed.value.status.status == StatusId.FAILED
+        lost = [entry for entry in failed.value.log.entries if entry.type == 0x105]
+        assert lost, "the log does not say that a process was lost"
+        # Firmware and the enable state have survived, whatever was killed.
+        assert accelerator.read_firmware(len(SPIN)) == SPIN
+        accelerator.send_firmware(RETURN_7)
+        accelerator.start(firmware_id=0)
+        assert _retrying(lambda: accelerator.wait(LIMIT)).return_value == 7
+
+
+def _retrying(ask: Callable[[], AcceleratorStatus]) -> AcceleratorStatus:
+    """Ask again while the device says that it may be asked again."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        try:
+            return ask()
+        except CommandFailed as error:
+            if error.dnr or time.monotonic() > deadline:
+                raise

@@ -1,0 +1,309 @@
+"""The client: against the server on a thread, and against servers that misbehave."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pyvfio_user.client import Client, SealedMemory, VfioUserError
+from pyvfio_user.payloads import DeviceInfo, IrqInfo, RegionInfo, Version
+from pyvfio_user.server import Server
+from support.vfio_user import (
+    NO_REPLY,
+    Recorder,
+    eventfd_value,
+    leaked,
+    open_descriptors,
+    serving,
+    socket_path,
+)
+
+PAGE = 4096
+
+
+@pytest.fixture
+def device() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def client(tmp_path: Path, device: Recorder) -> Iterator[Client]:
+    with (
+        Server(socket_path(tmp_path), device) as server,
+        serving(server),
+        Client(server.path) as client,
+    ):
+        client.negotiate()
+        yield client
+
+
+def test_a_device_is_found_out_about(tmp_path: Path, device: Recorder) -> None:
+    with (
+        Server(socket_path(tmp_path), device) as server,
+        serving(server),
+        Client(server.path) as client,
+    ):
+        capabilities = {
+            "max_msg_fds": 8,
+            "max_data_xfer_size": 1 << 20,
+            "max_dma_maps": 65535,
+            "write_multiple": True,
+        }
+        assert client.negotiate() == Version(0, 1, capabilities)
+        assert client.max_transfer == 1 << 20
+        assert client.device_info() == DeviceInfo(16, 3, 9, 5)
+        assert client.region_info(2) == RegionInfo(32, 1, 2, 0, 0x1000, 0)
+        assert client.irq_info(2) == IrqInfo(16, 9, 2, 16)
+
+
+def test_regions_are_written_and_read(client: Client, device: Recorder) -> None:
+    client.region_write(0, 0x10, b"waited")
+    client.region_write(0, 0x20, b"posted", posted=True)
+    client.region_write_multi([(0, 0x30, b"a"), (7, 0x40, b"bcdefghi")])
+    client.region_write_multi([(0, 0x31, b"j")], posted=True)
+    assert client.region_read(0, 0x10, 6) == b"waited"
+    assert client.region_read(0, 0x20, 6) == b"posted"
+    assert client.region_read(0, 0x30, 2) == b"aj"
+    assert client.region_read(7, 0x40, 8) == b"bcdefghi"
+    client.device_reset()
+    assert device.calls[-1] == ("reset",)
+
+
+def test_a_large_access_passes_whole(client: Client, device: Recorder) -> None:
+    data = bytes(range(256)) * 64
+    client.region_write(0, 0, data)
+    assert client.region_read(0, 0, 0x4000) == data
+
+
+def test_memory_is_shared_and_taken_back(client: Client, device: Recorder) -> None:
+    with SealedMemory(4 * PAGE) as memory:
+        memory.view[PAGE : PAGE + 5] = b"guest"
+        client.dma_map(0x10_0000, 2 * PAGE, memory.fd, PAGE)
+        client.dma_map(0x20_0000, PAGE, None, writable=False)
+        assert device.memory is not None
+        view = device.memory.view(0x10_0000, 6, write=True)
+        assert bytes(view[:5]) == b"guest"
+        view[:6] = b"device"
+        assert bytes(memory.view[PAGE : PAGE + 6]) == b"device"
+        with pytest.raises(VfioUserError) as caught:
+            client.dma_map(0x10_1000, PAGE, memory.fd)
+        assert caught.value.errno == errno.EEXIST
+        assert "DMA_MAP" in str(caught.value)
+        client.dma_unmap(0x10_0000, 2 * PAGE)
+        with pytest.raises(VfioUserError) as caught:
+            client.dma_unmap(0x10_0000, 2 * PAGE)
+        assert caught.value.errno == errno.ENOENT
+        client.dma_unmap_all()
+        client.dma_map(0x20_0000, PAGE, memory.fd)
+
+
+def test_more_eventfds_than_fit_a_message_go_out_in_chunks_that_never_mix(
+    client: Client, device: Recorder
+) -> None:
+    fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(16)]
+    wanted = [None if vector in (3, 4, 11) else fd for vector, fd in enumerate(fds)]
+    client.set_irqs(2, 0, wanted)
+    # 3 with, 2 without, 6 with, 1 without, 4 with.
+    assert device.calls.count(("irqs_changed", 2)) == 5
+    assert device.lines is not None
+    heard = [device.lines.trigger(2, vector) for vector in range(16)]
+    assert heard == [fd is not None for fd in wanted]
+    assert [eventfd_value(fd) for fd in fds] == [int(fd is not None) for fd in wanted]
+    client.set_irqs(2, 0, fds)
+    assert device.calls.count(("irqs_changed", 2)) == 7  # 8 and 8
+    assert all(device.lines.trigger(2, vector) for vector in range(16))
+    client.disable_irqs(2)
+    assert not device.lines.enabled(2, 0)
+    for fd in fds:
+        os.close(fd)
+
+
+def test_an_error_leaves_the_connection_in_use(client: Client, device: Recorder) -> None:
+    for failing in (
+        lambda: client.region_read(0, 0x4000, 1),
+        lambda: client.region_write(2, 0, b"read-only"),
+        lambda: client.region_info(9),
+        lambda: client.set_irqs(1, 0, [None]),
+    ):
+        with pytest.raises(VfioUserError) as caught:
+            failing()
+        assert caught.value.errno == errno.EINVAL
+    assert client.device_info().num_regions == 9
+
+
+def test_nothing_is_left_open_at_either_side(tmp_path: Path, device: Recorder) -> None:
+    before = open_descriptors()
+    eventfd = os.eventfd(0, os.EFD_CLOEXEC)
+    with Server(socket_path(tmp_path), device) as server, serving(server):
+        for _ in range(3):
+            with Client(server.path) as client, SealedMemory(PAGE) as memory:
+                client.negotiate()
+                client.dma_map(0, PAGE, memory.fd)
+                client.set_irqs(2, 0, [eventfd])
+    os.close(eventfd)
+    device.memory = device.lines = None
+    assert not leaked(before)
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    before = open_descriptors()
+    client = Client(socket_path(tmp_path))
+    with pytest.raises(VfioUserError) as caught:
+        client.device_info()
+    assert caught.value.errno == errno.ENOTCONN
+    with pytest.raises(FileNotFoundError):
+        client.__enter__()
+    assert not leaked(before)
+
+
+@contextmanager
+def _fake(tmp_path: Path, behave: Callable[[socket.socket], None]) -> Iterator[Path]:
+    """A server that does what `behave` does with its one client's socket, and then closes it."""
+    path = socket_path(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                behave(client)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield path
+        finally:
+            thread.join()
+
+
+def _reply(message_id: int, command: int, payload: bytes, flags: int = 1) -> bytes:
+    return struct.pack("<HHIII", message_id, command, 16 + len(payload), flags, 0) + payload
+
+
+INFO = struct.pack("<IIII", 16, 3, 9, 5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        (b"", errno.ECONNRESET),
+        (_reply(0, 4, INFO)[:20], errno.ECONNRESET),
+        (_reply(1, 4, INFO), errno.EPROTO),  # another message's
+        (_reply(0, 5, INFO), errno.EPROTO),  # another command's
+        (_reply(0, 4, INFO, flags=0), errno.EPROTO),  # no reply
+        (_reply(0, 4, INFO[:-1]), errno.EPROTO),
+        (_reply(0, 4, INFO + b"\0"), errno.EPROTO),
+        (struct.pack("<HHIII", 0, 4, 3, 1, 0), errno.EPROTO),
+        (struct.pack("<HHIII", 0, 4, 0xFFFF_FFFF, 1, 0), errno.EPROTO),
+    ],
+)
+def test_what_is_no_reply_ends_the_connection(tmp_path: Path, answer: bytes, number: int) -> None:
+    def behave(peer: socket.socket) -> None:
+        assert len(peer.recv(1000)) == 32
+        peer.sendall(answer)
+
+    with _fake(tmp_path, behave) as path, Client(path) as client:
+        with pytest.raises(VfioUserError) as caught:
+            client.device_info()
+        assert caught.value.errno == number
+        with pytest.raises(VfioUserError) as caught:
+            client.device_info()
+        assert caught.value.errno == errno.ENOTCONN
+
+
+def test_an_error_without_a_number_is_an_error(tmp_path: Path) -> None:
+    """Section "Header": the errno may be zero even if the error bit is set."""
+
+    def behave(peer: socket.socket) -> None:
+        peer.recv(1000)
+        peer.sendall(_reply(0, 13, b"", flags=0x21))
+
+    with _fake(tmp_path, behave) as path, Client(path) as client:
+        with pytest.raises(VfioUserError) as caught:
+            client.device_reset()
+        assert caught.value.errno == errno.EIO
+
+
+def test_a_reply_in_pieces_is_whole(tmp_path: Path) -> None:
+    def behave(peer: socket.socket) -> None:
+        peer.recv(1000)
+        for byte in _reply(0, 4, INFO):
+            peer.sendall(bytes([byte]))
+
+    with _fake(tmp_path, behave) as path, Client(path) as client:
+        assert client.device_info() == DeviceInfo(16, 3, 9, 5)
+
+
+def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    gone = threading.Event()
+
+    def behave(peer: socket.socket) -> None:
+        peer.recv(1000)
+        peer.sendall(_reply(0, 4, INFO)[:10])
+        gone.wait(10)
+
+    with _fake(tmp_path, behave) as path, Client(path, timeout=0.05) as client:
+        with pytest.raises(VfioUserError) as caught:
+            client.device_info()
+        assert caught.value.errno == errno.ETIMEDOUT
+        gone.set()
+
+
+def test_a_server_that_does_not_read_is_given_up(tmp_path: Path) -> None:
+    gone = threading.Event()
+
+    def behave(peer: socket.socket) -> None:
+        gone.wait(10)
+
+    with _fake(tmp_path, behave) as path, Client(path, timeout=0.05) as client:
+        with pytest.raises(VfioUserError) as caught:
+            for _ in range(100_000):
+                client.region_write(0, 0, bytes(4096), posted=True)
+        assert caught.value.errno == errno.ETIMEDOUT
+        gone.set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        struct.pack("<HH", 1, 0),
+        struct.pack("<HH", 0, 2),
+        struct.pack("<HH", 0, 1) + b"nonsense\0",
+        struct.pack("<HH", 0, 1) + b'{"capabilities":{"max_msg_fds":"8"}}\0',
+    ],
+)
+def test_a_server_of_another_version_is_refused(tmp_path: Path, answer: bytes) -> None:
+    def behave(peer: socket.socket) -> None:
+        peer.recv(1000)
+        peer.sendall(_reply(0, 1, answer))
+
+    with _fake(tmp_path, behave) as path, Client(path) as client:
+        with pytest.raises(VfioUserError) as caught:
+            client.negotiate()
+        assert caught.value.errno == errno.EPROTO
+
+
+def test_posted_writes_say_that_they_want_no_reply(tmp_path: Path) -> None:
+    seen = bytearray()
+
+    def behave(peer: socket.socket) -> None:
+        while piece := peer.recv(1000):
+            seen.extend(piece)
+
+    with _fake(tmp_path, behave) as path, Client(path) as client:
+        client.region_write(0, 0x1000, b"\1\0\0\0", posted=True)
+        client.close()
+    assert bytes(seen) == (
+        struct.pack("<HHIII", 0, 10, 36, NO_REPLY, 0)
+        + struct.pack("<QII", 0x1000, 0, 4)
+        + b"\1\0\0\0"
+    )

@@ -1,0 +1,231 @@
+"""Interrupt lines: what DEVICE_SET_IRQS may ask, and who hears a trigger."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from pyvfio_user.irqs import InterruptLines, Irq
+from pyvfio_user.payloads import SetIrqs
+from pyvfio_user.protocol import IrqFlags
+from support.vfio_user import eventfd_value, leaked, open_descriptors
+
+# Flags of vfio-user.rst, section "VFIO_USER_DEVICE_SET_IRQS".
+NONE, BOOL, EVENTFD, MASK, UNMASK, TRIGGER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+
+INTX, MSIX, SILENT = 0, 2, 3
+IRQS = {
+    INTX: Irq(1, IrqFlags.EVENTFD | IrqFlags.MASKABLE | IrqFlags.AUTOMASKED),
+    MSIX: Irq(8, IrqFlags.EVENTFD | IrqFlags.NORESIZE),
+    SILENT: Irq(1, IrqFlags(0)),
+}
+
+
+@pytest.fixture
+def lines() -> Iterator[InterruptLines]:
+    lines = InterruptLines(IRQS)
+    yield lines
+    lines.close()
+
+
+@pytest.fixture
+def eventfds() -> Iterator[list[int]]:
+    fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(8)]
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
+def _set(
+    lines: InterruptLines,
+    flags: int,
+    index: int,
+    start: int,
+    count: int,
+    eventfds: Sequence[int] = (),
+    data: bytes = b"",
+) -> None:
+    lines.set(SetIrqs(20, flags, index, start, count, data), eventfds)
+
+
+def test_a_trigger_reaches_the_eventfd_of_its_vector(
+    lines: InterruptLines, eventfds: list[int]
+) -> None:
+    _set(lines, EVENTFD | TRIGGER, MSIX, 2, 3, eventfds[:3])
+    assert lines.trigger(MSIX, 3)
+    assert lines.trigger(MSIX, 3)
+    assert lines.trigger(MSIX, 4)
+    assert [eventfd_value(fd) for fd in eventfds[:3]] == [0, 2, 1]
+    assert not lines.trigger(MSIX, 1)
+    assert not lines.trigger(MSIX, 5)
+    assert not lines.trigger(MSIX, 100)
+
+
+def test_an_interrupt_enabled_without_an_eventfd_is_enabled_and_not_heard(
+    lines: InterruptLines, eventfds: list[int]
+) -> None:
+    """QEMU enables a vector so first, and brings the eventfd later."""
+    assert not lines.enabled(MSIX, 0)
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 1)
+    assert lines.enabled(MSIX, 0)
+    assert not lines.enabled(MSIX, 1)
+    assert not lines.trigger(MSIX, 0)
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 1, eventfds[:1])
+    assert lines.trigger(MSIX, 0)
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 1)
+    assert not lines.trigger(MSIX, 0)
+    assert eventfd_value(eventfds[0]) == 1
+
+
+def test_larger_sets_arrive_in_chunks(lines: InterruptLines, eventfds: list[int]) -> None:
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 3, eventfds[:3])
+    _set(lines, EVENTFD | TRIGGER, MSIX, 3, 2)
+    _set(lines, EVENTFD | TRIGGER, MSIX, 5, 3, eventfds[5:8])
+    heard = [lines.trigger(MSIX, vector) for vector in range(8)]
+    assert heard == [True, True, True, False, False, True, True, True]
+    assert [eventfd_value(fd) for fd in eventfds] == [1, 1, 1, 0, 0, 1, 1, 1]
+
+
+def test_no_data_and_no_interrupts_disable_them_all(
+    lines: InterruptLines, eventfds: list[int]
+) -> None:
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 8, eventfds)
+    _set(lines, EVENTFD | TRIGGER, INTX, 0, 1, eventfds[:1])
+    _set(lines, NONE | TRIGGER, MSIX, 0, 0)
+    assert not any(lines.enabled(MSIX, vector) for vector in range(8))
+    assert not any(lines.trigger(MSIX, vector) for vector in range(8))
+    assert lines.trigger(INTX, 0)
+
+
+def test_a_client_may_trigger_interrupts_itself(lines: InterruptLines, eventfds: list[int]) -> None:
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 8, eventfds)
+    _set(lines, NONE | TRIGGER, MSIX, 1, 2)
+    assert [eventfd_value(fd) for fd in eventfds] == [0, 1, 1, 0, 0, 0, 0, 0]
+    _set(lines, BOOL | TRIGGER, MSIX, 2, 3, data=b"\1\0\1")
+    assert [eventfd_value(fd) for fd in eventfds] == [0, 0, 1, 0, 1, 0, 0, 0]
+
+
+def test_a_masked_interrupt_waits_and_an_automasked_one_masks_itself(
+    lines: InterruptLines, eventfds: list[int]
+) -> None:
+    _set(lines, EVENTFD | TRIGGER, INTX, 0, 1, eventfds[:1])
+    assert lines.trigger(INTX, 0)
+    assert lines.masked(INTX, 0)
+    assert not lines.trigger(INTX, 0)
+    _set(lines, NONE | UNMASK, INTX, 0, 1)
+    assert lines.trigger(INTX, 0)
+    _set(lines, BOOL | UNMASK, INTX, 0, 1, data=b"\0")
+    assert lines.masked(INTX, 0)
+    _set(lines, BOOL | UNMASK, INTX, 0, 1, data=b"\1")
+    _set(lines, NONE | MASK, INTX, 0, 1)
+    assert not lines.trigger(INTX, 0)
+    assert eventfd_value(eventfds[0]) == 2
+
+
+def test_disabling_unmasks(lines: InterruptLines, eventfds: list[int]) -> None:
+    _set(lines, EVENTFD | TRIGGER, INTX, 0, 1, eventfds[:1])
+    assert lines.trigger(INTX, 0)
+    _set(lines, NONE | TRIGGER, INTX, 0, 0)
+    _set(lines, EVENTFD | TRIGGER, INTX, 0, 1, eventfds[:1])
+    assert lines.trigger(INTX, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "index", "start", "count", "given"),
+    [
+        (EVENTFD | TRIGGER, 1, 0, 1, 1),  # a kind that the device does not have
+        (EVENTFD | TRIGGER, MSIX, 8, 1, 1),
+        (EVENTFD | TRIGGER, MSIX, 7, 2, 2),
+        (EVENTFD | TRIGGER, MSIX, 0xFFFF_FFFF, 1, 1),
+        (EVENTFD | TRIGGER, MSIX, 0, 0xFFFF_FFFF, 0),
+        (EVENTFD | TRIGGER, MSIX, 0, 0, 0),
+        (EVENTFD | TRIGGER, MSIX, 0, 2, 1),  # neither none nor one for each
+        (EVENTFD | TRIGGER, MSIX, 0, 1, 2),
+        (EVENTFD | TRIGGER, SILENT, 0, 1, 1),
+        (EVENTFD | MASK, INTX, 0, 1, 1),
+        (EVENTFD | UNMASK, INTX, 0, 1, 1),
+        (NONE | TRIGGER, MSIX, 0, 1, 1),  # eventfds that nobody asked for
+        (NONE | TRIGGER, MSIX, 3, 0, 0),
+        (NONE | TRIGGER, MSIX, 0, 9, 0),
+        (BOOL | TRIGGER, MSIX, 0, 0, 0),
+        (NONE | MASK, MSIX, 0, 1, 0),  # not maskable
+        (NONE | UNMASK, MSIX, 0, 1, 0),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_changes_nothing(
+    lines: InterruptLines,
+    eventfds: list[int],
+    flags: int,
+    index: int,
+    start: int,
+    count: int,
+    given: int,
+) -> None:
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 1, eventfds[:1])
+    held = open_descriptors()
+    with pytest.raises(OSError) as caught:
+        _set(lines, flags, index, start, count, eventfds[1 : 1 + given])
+    assert caught.value.errno == errno.EINVAL
+    assert caught.value.strerror
+    assert not leaked(held)
+    assert lines.trigger(MSIX, 0)
+    assert [eventfd_value(fd) for fd in eventfds] == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert not any(lines.enabled(MSIX, vector) for vector in range(1, 8))
+
+
+def test_a_descriptor_that_is_no_eventfd_is_refused(
+    lines: InterruptLines, eventfds: list[int]
+) -> None:
+    reader, writer = os.pipe()
+    try:
+        for fds in ([writer], [eventfds[0], writer]):
+            with pytest.raises(OSError) as caught:
+                _set(lines, EVENTFD | TRIGGER, MSIX, 0, len(fds), fds)
+            assert caught.value.errno == errno.EINVAL
+            assert not lines.enabled(MSIX, 0)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_full_eventfd_that_would_block_does_not_stop_the_device(lines: InterruptLines) -> None:
+    blocking = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        os.eventfd_write(blocking, 0xFFFF_FFFF_FFFF_FFFE)
+        _set(lines, EVENTFD | TRIGGER, MSIX, 0, 1, [blocking])
+        assert lines.trigger(MSIX, 0)
+        assert os.eventfd_read(blocking) == 0xFFFF_FFFF_FFFF_FFFE
+        assert lines.trigger(MSIX, 0)
+        assert os.eventfd_read(blocking) == 1
+    finally:
+        os.close(blocking)
+
+
+def test_the_caller_s_descriptors_stay_the_caller_s_and_replaced_ones_are_closed(
+    lines: InterruptLines,
+) -> None:
+    before = open_descriptors()
+    for _ in range(3):
+        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        _set(lines, EVENTFD | TRIGGER, MSIX, 0, 2, [fd, fd])
+        assert lines.trigger(MSIX, 1)
+        assert eventfd_value(fd) == 1
+        os.close(fd)
+    assert lines.trigger(MSIX, 0)
+    assert len(leaked(before)) == 2
+    lines.close()
+    assert not leaked(before)
+    assert not lines.trigger(MSIX, 0)
+
+
+def test_descriptors_that_are_kept_are_not_inherited(
+    lines: InterruptLines, eventfds: list[int]
+) -> None:
+    before = open_descriptors()
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 2, eventfds[:2])
+    kept = leaked(before)
+    assert len(kept) == 2
+    assert not any(os.get_inheritable(fd) for fd in kept)

@@ -1,0 +1,291 @@
+"""A host for tests: memory, queues and doorbells, with nothing in between but the board.
+
+Everything happens when the test says so: the firmware runs in `service`, the media executor does a
+piece of work in `executor.run_next`, and the APU is whatever the test puts at the mailbox's end.
+Entries are written and read with `struct` and literal offsets, apart from the code under test.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Self, cast
+
+from potash_device.board import Board, BoardSettings
+from potash_device.media import Media, MediaExecutor, MemoryMedia
+from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
+from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
+from pyvfio_user.client import SealedMemory
+from pyvfio_user.irqs import InterruptLines
+from pyvfio_user.memory import AddressSpace
+
+BAR0 = 0
+CONFIG = 7
+MSIX = 2
+
+CC = 0x14
+CSTS = 0x1C
+NSSR = 0x20
+AQA = 0x24
+ASQ = 0x28
+ACQ = 0x30
+DOORBELLS = 0x1000
+
+MEMORY = 4 << 20
+PAGE = 4096
+
+ADMIN_SQ = 0x10_0000
+ADMIN_CQ = 0x10_4000
+IO_QUEUES = 0x12_0000
+DATA = 0x20_0000
+
+
+class Cqe(NamedTuple):
+    """A completion as it lies in memory."""
+
+    dw0: int
+    sqhd: int
+    sqid: int
+    cid: int
+    status: int
+    dnr: bool
+
+
+class SteppedExecutor:
+    """A media executor whose work is done when the test says so, in the order it chooses."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._finished: deque[Future[Any]] = deque()
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, call))
+        return future
+
+    def run_next(self, index: int = 0) -> None:
+        """Do one piece of work."""
+        future, call = self.waiting[index]
+        del self.waiting[index]
+        try:
+            future.set_result(call())
+        except OSError as error:
+            future.set_exception(error)
+        self._finished.append(future)
+
+    def run_all(self) -> None:
+        while self.waiting:
+            self.run_next()
+
+    def finished(self) -> Iterator[Future[Any]]:
+        while self._finished:
+            yield self._finished.popleft()
+
+
+class Lines:
+    """Interrupt lines that remember what they were told; deaf until `listening`."""
+
+    def __init__(self) -> None:
+        self.listening = True
+        self.fired: list[int] = []
+
+    def trigger(self, index: int, vector: int) -> bool:
+        assert index == MSIX
+        if self.listening:
+            self.fired.append(vector)
+        return self.listening
+
+
+class Queue:
+    """One queue pair as a host keeps it."""
+
+    def __init__(self, qid: int, sq: int, cq: int, size: int) -> None:
+        self.qid = qid
+        self.sq = sq
+        self.cq = cq
+        self.size = size
+        self.tail = 0
+        self.head = 0
+        self.phase = 1
+
+
+class Host:
+    """A board with firmware, and this end's memory and queues. A context manager."""
+
+    def __init__(
+        self,
+        media: Mapping[int, Media] | None = None,
+        settings: RpuSettings | None = None,
+        queue_pairs: int = 4,
+        executor: Any = None,
+    ) -> None:
+        self.memory = SealedMemory(MEMORY)
+        self.space = AddressSpace()
+        self.space.map(0, MEMORY, fd=self.memory.fd, offset=0, readable=True, writable=True)
+        self.lines = Lines()
+        self.executor = SteppedExecutor() if executor is None else executor
+        self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}
+        self.buffers = SharedBuffers.create({0: ArenaPlan(1 << 20, 1 << 20, 4096, 4096)})
+        self.now = 0.0
+        self.link = ApuLink(self.buffers)
+        self.apu: ApuPort | None = None
+        self.board = Board(
+            BoardSettings(queue_pairs=queue_pairs), self.media, cast(MediaExecutor, self.executor)
+        )
+        self.rpu = Rpu(
+            self.board,
+            RpuSettings() if settings is None else settings,
+            self.link,
+            clock=lambda: self.now,
+        )
+        self.board.attached(self.space, cast(InterruptLines, self.lines))
+        self.admin = Queue(0, ADMIN_SQ, ADMIN_CQ, 16)
+        self.io: dict[int, Queue] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.board.detached()
+        if self.apu is not None:
+            self.apu.close()
+        self.link.disconnect()
+        self.buffers.close()
+        for media in self.media.values():
+            media.close()
+        self.space.unmap_all()
+        self.memory.close()
+
+    def connect_apu(self) -> ApuPort:
+        """Put the test at the APU's end of a mailbox."""
+        rpu_end, apu_end = pair()
+        self.rpu.apu_started(rpu_end)
+        self.apu = apu_end
+        return apu_end
+
+    # Registers.
+
+    def write32(self, offset: int, value: int) -> None:
+        self.board.region_write(BAR0, offset, struct.pack("<I", value))
+
+    def write64(self, offset: int, value: int) -> None:
+        self.board.region_write(BAR0, offset, struct.pack("<Q", value))
+
+    def read32(self, offset: int) -> int:
+        return int(struct.unpack("<I", self.board.region_read(BAR0, offset, 4))[0])
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.read32(CSTS) & 1)
+
+    @property
+    def fatal(self) -> bool:
+        return bool(self.read32(CSTS) & 2)
+
+    def service(self) -> None:
+        """Run the firmware until it has nothing more to do by itself."""
+        for _ in range(1000):
+            if not self.rpu.service():
+                return
+        raise AssertionError("the firmware never comes to rest")
+
+    # The controller's life.
+
+    def begin_enable(self) -> None:
+        """Set the admin queues up and CC.EN; RDY follows with the firmware."""
+        self.admin = Queue(0, ADMIN_SQ, ADMIN_CQ, 16)
+        self.io.clear()
+        self.clear(ADMIN_CQ, 16 * 16)
+        self.write32(AQA, 15 << 16 | 15)
+        self.write64(ASQ, ADMIN_SQ)
+        self.write64(ACQ, ADMIN_CQ)
+        self.write32(CC, 4 << 20 | 6 << 16 | 1)
+
+    def enable(self) -> None:
+        self.begin_enable()
+        self.service()
+        assert self.ready
+
+    def disable(self) -> None:
+        self.write32(CC, 4 << 20 | 6 << 16)
+        self.service()
+
+    def clear(self, address: int, size: int) -> None:
+        self.memory.view[address : address + size] = bytes(size)
+
+    # Commands.
+
+    def place(
+        self,
+        queue: Queue,
+        opcode: int,
+        cid: int,
+        *,
+        nsid: int = 0,
+        prp1: int = DATA,
+        prp2: int = 0,
+        cdws: tuple[int, ...] = (),
+        flags: int = 0,
+    ) -> None:
+        """Write an entry at the tail; `ring` tells the controller."""
+        dwords = (*cdws, *(0,) * (6 - len(cdws)))
+        entry = struct.pack("<BBHI16xQQ6I", opcode, flags, cid, nsid, prp1, prp2, *dwords)
+        at = queue.sq + queue.tail * 64
+        self.memory.view[at : at + 64] = entry
+        queue.tail = (queue.tail + 1) % queue.size
+
+    def ring(self, queue: Queue) -> None:
+        self.write32(DOORBELLS + 8 * queue.qid, queue.tail)
+
+    def reap(self, queue: Queue, *, ring: bool = True) -> list[Cqe]:
+        """Take every completion that is there."""
+        found: list[Cqe] = []
+        while True:
+            at = queue.cq + queue.head * 16
+            dw0, _, sqhd, sqid, cid, word = struct.unpack_from("<IIHHHH", self.memory.view, at)
+            if word & 1 != queue.phase:
+                break
+            found.append(Cqe(dw0, sqhd, sqid, cid, word >> 1 & 0x7FF, bool(word >> 15)))
+            queue.head += 1
+            if queue.head == queue.size:
+                queue.head = 0
+                queue.phase ^= 1
+        if found and ring:
+            self.write32(DOORBELLS + 8 * queue.qid + 4, queue.head)
+        return found
+
+    def command(self, queue: Queue, opcode: int, cid: int = 1, **fields: Any) -> Cqe:
+        """One command from entry to completion; the media does all that it is asked."""
+        self.place(queue, opcode, cid, **fields)
+        self.ring(queue)
+        self.service()
+        if isinstance(self.executor, SteppedExecutor):
+            self.executor.run_all()
+        self.service()
+        (completion,) = self.reap(queue)
+        assert completion.cid == cid
+        return completion
+
+    def create_io_queue(self, qid: int = 1, size: int = 16, vector: int | None = None) -> Queue:
+        """Make a completion and a submission queue of the same identifier."""
+        base = IO_QUEUES + (qid - 1) * 0x2_0000
+        queue = Queue(qid, base, base + 0x1_0000, size)
+        self.clear(queue.cq, size * 16)
+        iv = qid if vector is None else vector
+        size_z = (size - 1) << 16
+        created = self.command(
+            self.admin, 0x05, 0x501, prp1=queue.cq, cdws=(size_z | qid, iv << 16 | 3)
+        )
+        assert created.status == 0, hex(created.status)
+        created = self.command(
+            self.admin, 0x01, 0x101, prp1=queue.sq, cdws=(size_z | qid, qid << 16 | 1)
+        )
+        assert created.status == 0, hex(created.status)
+        self.io[qid] = queue
+        return queue
+
+    def data(self, size: int, address: int = DATA) -> bytes:
+        return bytes(self.memory.view[address : address + size])
+
+    def put(self, content: bytes, address: int = DATA) -> None:
+        self.memory.view[address : address + len(content)] = content
