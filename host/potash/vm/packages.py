@@ -25,6 +25,7 @@ from potash.sdk.errors import PotashError
 from potash.vm import sources
 from potash.vm.cache import Cache, Progress, key
 from potash.vm.errors import PackagesUnavailable
+from potash.vm.tether import tethered
 
 RELEASE = "trixie"
 BACKPORTS = "trixie-backports"
@@ -255,13 +256,15 @@ class Apt:
         reader, writer = os.pipe()
         with TemporaryFile() as said, open(reader, encoding="utf-8", errors="replace") as status:
             process = subprocess.Popen(
-                ["apt-get", "-y", "-q", "-o", f"APT::Status-Fd={writer}", *arguments],
+                tethered(["apt-get", "-y", "-q", "-o", f"APT::Status-Fd={writer}", *arguments]),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
                 env=environment,
                 pass_fds=(writer,),
                 cwd=self.folder,
+                # Ctrl-C at the terminal is this process's business.
+                start_new_session=True,
             )
             try:
                 os.close(writer)
