@@ -35,6 +35,7 @@ from pyvfio_user.payloads import (
     Version,
 )
 from pyvfio_user.protocol import (
+    DEFAULT_MAX_DMA_MAPS,
     DEFAULT_MAX_MSG_FDS,
     DEFAULT_MAX_TRANSFER,
     HEADER,
@@ -56,7 +57,7 @@ _MESSAGE_IDS = 1 << 16
 _CAPABILITIES = {
     "max_msg_fds": DEFAULT_MAX_MSG_FDS,
     "max_data_xfer_size": DEFAULT_MAX_TRANSFER,
-    "max_dma_maps": 65535,
+    "max_dma_maps": DEFAULT_MAX_DMA_MAPS,
     "write_multiple": True,
 }
 

@@ -24,9 +24,11 @@ from bisect import bisect_right, insort
 from operator import attrgetter
 from typing import NamedTuple
 
+from pyvfio_user.protocol import DEFAULT_MAX_DMA_MAPS
+
 ADDRESS_LIMIT = 1 << 64
-MAX_MAPPINGS = 65535
-"""Windows at a time: the specification's default for `max_dma_maps`."""
+MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
+"""Windows at a time."""
 MAX_FILES = 64
 """Files at a time; each takes a descriptor of this process for as long as it is mapped."""
 

@@ -51,11 +51,11 @@ class Version(NamedTuple):
         return cls(major, minor, _capabilities(data) if data else {})
 
     def encode(self) -> bytes:
-        head = packed(_VERSION, (self.major, self.minor), "VERSION")
+        version = packed(_VERSION, (self.major, self.minor), "VERSION")
         if not self.capabilities:
-            return head
+            return version
         data = json.dumps({"capabilities": self.capabilities}, separators=(",", ":"))
-        return head + data.encode() + b"\0"
+        return version + data.encode() + b"\0"
 
     def limit(self, name: str, default: int) -> int:
         """The number under `name`, or what the specification has where it is not named."""

@@ -24,8 +24,9 @@ MINOR_VERSION = 1
 
 DEFAULT_MAX_MSG_FDS = 1
 DEFAULT_MAX_TRANSFER = 1 << 20
-"""What a peer that does not name `max_msg_fds` and `max_data_xfer_size` accepts (section
-"VFIO_USER_VERSION")."""
+DEFAULT_MAX_DMA_MAPS = 65535
+"""What a peer accepts that does not name `max_msg_fds`, `max_data_xfer_size` and `max_dma_maps`
+(section "VFIO_USER_VERSION")."""
 
 
 class ProtocolError(Exception):
@@ -188,6 +189,7 @@ def head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
 
 
 def packed(form: struct.Struct, values: tuple[Any, ...], name: str) -> bytes:
+    """The bytes of `values`; ProtocolError for one that its field cannot hold."""
     try:
         return form.pack(*values)
     except struct.error as error:

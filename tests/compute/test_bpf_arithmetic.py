@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.bpf import (
@@ -84,7 +84,6 @@ PLAIN: dict[str, tuple[int, Callable[[int, int, int], int]]] = {
 
 @CLASSES
 @pytest.mark.parametrize("name", PLAIN)
-@settings(deadline=None)
 @given(dst=words, src=words, imm=immediates)
 def test_unsigned_operations_wrap_at_their_width(
     kind: int, name: str, dst: int, src: int, imm: int
@@ -100,7 +99,6 @@ def test_unsigned_operations_wrap_at_their_width(
 
 
 @CLASSES
-@settings(deadline=None)
 @given(dst=words, src=words, imm=immediates)
 def test_arithmetic_shift_keeps_the_sign(kind: int, dst: int, src: int, imm: int) -> None:
     def expected(operand: int) -> int:
@@ -112,7 +110,6 @@ def test_arithmetic_shift_keeps_the_sign(kind: int, dst: int, src: int, imm: int
 
 
 @CLASSES
-@settings(deadline=None)
 @given(dst=words, src=words)
 def test_signed_division_and_modulo_truncate(kind: int, dst: int, src: int) -> None:
     a, b = SIGNED[kind](dst).value, SIGNED[kind](src).value
@@ -161,7 +158,6 @@ def test_a_wide_unsigned_division_sign_extends_its_immediate() -> None:
 
 
 @CLASSES
-@settings(deadline=None)
 @given(dst=words)
 def test_negation_wraps(kind: int, dst: int) -> None:
     assert immediate(kind, NEG, dst, 0) == UNSIGNED[kind](-dst).value
@@ -170,7 +166,6 @@ def test_negation_wraps(kind: int, dst: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "bits"), [(ALU, 8), (ALU, 16), (ALU64, 8), (ALU64, 16), (ALU64, 32)]
 )
-@settings(deadline=None)
 @given(src=words)
 def test_movsx_extends_the_sign(kind: int, bits: int, src: int) -> None:
     narrow = {8: ctypes.c_int8, 16: ctypes.c_int16, 32: ctypes.c_int32}[bits](src).value
@@ -178,7 +173,6 @@ def test_movsx_extends_the_sign(kind: int, bits: int, src: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "form"), [(16, "H"), (32, "I"), (64, "Q")])
-@settings(deadline=None)
 @given(value=words)
 def test_byte_swaps_cut_to_their_width_and_turn(bits: int, form: str, value: int) -> None:
     low = value & (1 << bits) - 1

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_firmware.bpf.arena import CODE_BASE
@@ -87,7 +87,6 @@ def taken(jump: bytes, dst: int, src: int) -> bool:
 
 @CLASSES
 @pytest.mark.parametrize("name", UNSIGNED | SIGNED)
-@settings(deadline=None)
 @given(dst=words, src=words, imm=immediates)
 def test_conditions(kind: int, name: str, dst: int, src: int, imm: int) -> None:
     code, compare = (UNSIGNED | SIGNED)[name]

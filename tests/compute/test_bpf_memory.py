@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_firmware.bpf.arena import Arena, Layout
@@ -59,7 +59,6 @@ def at_input(result: Result, size: int = 8, offset: int = 0) -> bytes:
 
 
 @SIZES
-@settings(deadline=None)
 @given(memory=st.binary(min_size=16, max_size=16), offset=st.integers(0, 8))
 def test_loads_are_little_endian_and_zero_extend(size: int, memory: bytes, offset: int) -> None:
     result = execute(lddw(1, INPUT), load(0, 1, offset, size), exit_, memory=memory)
@@ -67,7 +66,6 @@ def test_loads_are_little_endian_and_zero_extend(size: int, memory: bytes, offse
 
 
 @pytest.mark.parametrize("size", SIGNED_FORMS, ids=["b", "h", "w"])
-@settings(deadline=None)
 @given(memory=st.binary(min_size=8, max_size=8))
 def test_sign_extending_loads(size: int, memory: bytes) -> None:
     result = execute(lddw(1, INPUT), insn(LDX | MEMSX | size, 0, 1), exit_, memory=memory)
@@ -75,7 +73,6 @@ def test_sign_extending_loads(size: int, memory: bytes) -> None:
 
 
 @SIZES
-@settings(deadline=None)
 @given(value=words, offset=st.integers(0, 8))
 def test_stores_write_their_width_and_nothing_else(size: int, value: int, offset: int) -> None:
     width = WIDTHS[size]
@@ -86,7 +83,6 @@ def test_stores_write_their_width_and_nothing_else(size: int, value: int, offset
 
 
 @SIZES
-@settings(deadline=None)
 @given(imm=st.integers(-(1 << 31), (1 << 31) - 1))
 def test_an_immediate_is_sign_extended_before_it_is_stored(size: int, imm: int) -> None:
     code = [lddw(1, INPUT), insn(ST | 0x60 | size, 1, imm=imm), mov(0, 0), exit_]
@@ -137,7 +133,6 @@ def atomic(size: int, imm: int, old: int, src: int, r0: int = 0) -> tuple[int, i
 
 @pytest.mark.parametrize("size", [W, DW], ids=["w", "dw"])
 @pytest.mark.parametrize("name", SIMPLE)
-@settings(deadline=None)
 @given(old=words, src=words)
 def test_atomic_operations(name: str, size: int, old: int, src: int) -> None:
     code, operation = SIMPLE[name]
@@ -149,7 +144,6 @@ def test_atomic_operations(name: str, size: int, old: int, src: int) -> None:
 
 
 @pytest.mark.parametrize("size", [W, DW], ids=["w", "dw"])
-@settings(deadline=None)
 @given(old=words, src=words, other=words, same=st.booleans())
 def test_compare_and_exchange(size: int, old: int, src: int, other: int, same: bool) -> None:
     """r0 is compared at the width of the operation and gets the old value, zero extended."""

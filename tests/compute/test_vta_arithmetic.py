@@ -107,7 +107,7 @@ class TestGemm:
         bench.run(gemm)
         assert (bench.simulator.acc == 9).all()
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(
         micro_op_lists,
         st.tuples(*[st.integers(0, 3)] * 2),
@@ -247,7 +247,7 @@ class TestAlu:
         )
         assert bench.simulator.acc[:3, 0, 0].tolist() == [4, 4, 0]
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(
         st.sampled_from(AluOpcode),
         st.none() | st.integers(-32768, 32767),

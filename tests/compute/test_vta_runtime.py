@@ -306,7 +306,7 @@ class TestDependences:
         assert runtime.instructions == ()
         runtime.synchronize()
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         st.lists(
             st.tuples(

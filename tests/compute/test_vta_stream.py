@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.config import MemoryId
@@ -113,7 +113,6 @@ def most_that_can_run(stream: list[Instruction]) -> set[int]:
             return ran
 
 
-@settings(deadline=None)
 @given(st.lists(no_operations, max_size=12))
 def test_a_stream_deadlocks_only_where_every_order_does(head: list[Instruction]) -> None:
     stream = [*head, Finish()]

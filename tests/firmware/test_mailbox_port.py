@@ -85,6 +85,24 @@ def test_the_end_of_the_peer_is_seen_after_its_last_message(
     assert not rpu.wants_write()
 
 
+@pytest.mark.parametrize("then_send", [False, True])
+def test_what_a_peer_answered_arrives_even_when_it_left_requests_unread(
+    ends: tuple[RpuPort, ApuPort], then_send: bool
+) -> None:
+    rpu, apu = ends
+    for tag in (1, 2):
+        rpu.send(Reset(tag))
+    assert apu.receive() == Reset(1)
+    apu.send(Reply(1, 0))
+    apu.close()
+    if then_send:
+        rpu.send(Reset(3))
+        rpu.send(Reset(4))
+    assert rpu.receive() == Reply(1, 0)
+    assert rpu.receive() is None
+    assert rpu.closed and not rpu.wants_write()
+
+
 def test_a_malformed_datagram_is_dropped_and_the_next_one_read(
     raw: tuple[socket.socket, ApuPort], ends: tuple[RpuPort, ApuPort]
 ) -> None:

@@ -1,15 +1,26 @@
 """The controller's life: enable, fail, shut down, and what memory does meanwhile."""
 
+import errno
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from potash_firmware.mailbox.messages import (
+    Reply,
+    Request,
+    Reset,
+    ResetDone,
+    WriteBack,
+    WriteBackDone,
+)
 from support.nvme_host import (
     ACQ,
     AQA,
     ASQ,
     CC,
     CSTS,
+    DATA,
     MEMORY,
     MSIX,
     NSSR,
@@ -157,3 +168,148 @@ def test_a_host_that_leaves_takes_its_session_with_it(host: Host) -> None:
     host.board.attached(host.space, host.lines)  # type: ignore[arg-type]  # records the signals
     host.enable()
     assert host.command(host.admin, 6, 1, cdws=(1,)).status == 0
+
+
+def test_what_a_job_of_the_time_before_wants_written_is_refused(host: Host) -> None:
+    """Between a reset and the APU's word that its jobs are gone, no block changes."""
+    apu = host.connect_apu()
+    host.enable()
+    host.buffers.arena(0)[:4096] = b"\xee" * 4096
+    host.disable()
+    reset = apu.receive()
+    assert isinstance(reset, Reset)
+    host.enable()
+    apu.send(WriteBack(5, 0, 1, 0, ((0, 4096),)))
+    host.service()
+    assert not host.executor.waiting
+    assert apu.receive() == WriteBackDone(5, errno.ECANCELED)
+    apu.send(ResetDone(reset.tag))
+    apu.send(WriteBack(6, 0, 1, 0, ((0, 4096),)))
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert apu.receive() == WriteBackDone(6, 0)
+    assert os.pread(host.media[1].fd, 4096, 0) == b"\xee" * 4096
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        WriteBack(1, 0, 9, 0, ((0, 512),)),
+        WriteBack(1, 7, 1, 0, ((0, 512),)),
+        WriteBack(1, 0, 1, 1 << 30, ((0, 512),)),
+        WriteBack(1, 0, 1, 0, ((1 << 20, 1),)),
+        WriteBack(1, 0, 1, 0, ((0, 512), ((1 << 64) - 512, 512))),
+    ],
+)
+def test_a_write_back_that_cannot_be_is_refused(host: Host, message: WriteBack) -> None:
+    apu = host.connect_apu()
+    apu.send(message)
+    host.service()
+    assert not host.executor.waiting
+    assert apu.receive() == WriteBackDone(1, errno.EINVAL)
+
+
+def test_commands_of_an_apu_that_died_fail_and_may_be_repeated(host: Host) -> None:
+    apu = host.connect_apu()
+    host.enable()
+    for cid in range(1, 15):
+        host.place(host.admin, 0xC6, cid, cdws=(8,))
+    host.ring(host.admin)
+    host.service()
+    assert host.reap(host.admin) == []
+    apu.close()
+    host.link.disconnect()
+    host.service()
+    answers = host.reap(host.admin)
+    assert [(one.cid, one.status, one.dnr) for one in answers] == [
+        (cid, 0x006, False) for cid in range(1, 15)
+    ]
+    again = host.connect_apu()
+    host.place(host.admin, 0xC6, 1, cdws=(8,))
+    host.ring(host.admin)
+    host.service()
+    request = again.receive()
+    assert isinstance(request, Request) and request.length == 32
+
+
+def test_more_commands_than_transfer_slots_take_turns(host: Host) -> None:
+    apu = host.connect_apu()
+    host.enable()
+    queue = host.create_io_queue(1, size=32)
+    for cid in range(20):
+        host.place(queue, 0x81, cid, prp1=DATA + cid * 4096, cdws=(1,))
+        host.put(bytes([cid]) * 4, DATA + cid * 4096)
+    host.ring(queue)
+    host.service()
+    seen: list[int] = []
+    for _ in range(20):
+        message = apu.receive()
+        assert isinstance(message, Request)
+        seen.append(host.buffers.slot(message.slot)[0])
+        apu.send(Reply(message.tag, 0))
+        host.service()
+    assert seen == list(range(20))
+    assert sorted(one.cid for one in host.reap(queue)) == list(range(20))
+
+
+def test_a_reset_while_the_apu_is_away_reaches_the_next_one(host: Host) -> None:
+    """The next APU finds what the last one had configured, which the reset has made void."""
+    first = host.connect_apu()
+    host.enable()
+    first.close()
+    host.link.disconnect()
+    host.disable()
+    second = host.connect_apu()
+    assert isinstance(second.receive(), Reset)
+    host.enable()
+    host.disable()
+    unanswered = second.receive()
+    assert isinstance(unanswered, Reset)
+    second.close()
+    host.link.disconnect()
+    third = host.connect_apu()
+    repeated = third.receive()
+    assert isinstance(repeated, Reset)
+    third.send(ResetDone(repeated.tag))
+    host.service()
+    assert host.link.resetting is None
+    third.close()
+    host.link.disconnect()
+    assert host.connect_apu().receive() is None
+
+
+def test_queues_do_not_outlive_their_session(host: Host) -> None:
+    host.enable()
+    host.create_io_queue(1)
+    host.disable()
+    host.enable()
+    host.write32(0x1008, 1)
+    host.service()
+    assert not host.fatal
+    host.create_io_queue(1)
+
+
+def test_a_transfer_slot_that_nobody_wants_any_more_is_free_again(host: Host) -> None:
+    """Commands wait for a slot when a reset forgets them."""
+    apu = host.connect_apu()
+    host.enable()
+    queue = host.create_io_queue(1, size=32)
+    for cid in range(20):
+        host.place(queue, 0x81, cid, prp1=DATA + cid * 4096, cdws=(1,))
+    host.ring(queue)
+    host.service()
+    host.disable()
+    while (message := apu.receive()) is not None:
+        apu.send(ResetDone(message.tag) if isinstance(message, Reset) else Reply(message.tag, 0))
+    host.enable()
+    queue = host.create_io_queue(1, size=32)
+    for cid in range(16):
+        host.place(queue, 0x81, cid, prp1=DATA + cid * 4096, cdws=(1,))
+    host.ring(queue)
+    host.service()
+    slots = set()
+    while (message := apu.receive()) is not None:
+        assert isinstance(message, Request)
+        slots.add(message.slot)
+    assert slots == set(range(16))

@@ -315,7 +315,7 @@ def test_the_number_of_files_is_bounded_and_the_unused_make_room(space: AddressS
             file.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(st.tuples(st.booleans(), st.integers(0, 15), st.integers(1, 4)), max_size=40),
     probes=st.lists(st.tuples(st.integers(0, 20 * PAGE), st.integers(1, 2 * PAGE)), max_size=10),

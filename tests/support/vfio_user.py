@@ -27,9 +27,11 @@ NO_REPLY = 0x10
 
 QEMU_VERSION = (
     struct.pack("<HH", 0, 0)
-    + b'{"capabilities": {"max_msg_fds": 8, "max_data_xfer_size": 1048576, "pgsizes": 4096,'
-    b' "max_dma_maps": 65535, "write_multiple": true}}\0'
+    + b'{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535,'
+    b' "max_data_xfer_size": 1048576, "migration": {"max_bitmap_size": 268435456,'
+    b' "pgsize": 4096}, "write_multiple": true}}\0'
 )
+"""What QEMU 11.1 proposes."""
 
 
 def header(message_id: int, command: int, payload: int, flags: int = 0, error: int = 0) -> bytes:

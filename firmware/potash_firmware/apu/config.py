@@ -50,7 +50,7 @@ class NamespaceConfig:
 class Limits:
     """What one program, one accelerator's firmware and one log may take at most."""
 
-    instructions: int = 1_000_000_000
+    instructions: int = 100_000_000
     seconds: float = 3600.0
     firmware_slots: int = 16
     firmware_size: int = 1024 * 1024

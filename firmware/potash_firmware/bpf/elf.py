@@ -125,8 +125,7 @@ def link(program: Program, layout: Layout) -> Image:
     return Image(code, data, rodata)
 
 
-# How each type of relocation lies in the place that it relocates: a format for each part of the
-# value, low part first, and where that part is.
+# Where in the relocated place the value's 32-bit words are, the low word first.
 _WORD = struct.Struct("<I")
 _PLACES: Mapping[int, tuple[int, ...]] = {
     RelocationType.R_BPF_64_64: (4, 12),  # the two imm fields of an LDDW
@@ -144,6 +143,11 @@ def _get(piece: bytearray, offset: int, kind: int) -> int:
 def _put(piece: bytearray, offset: int, kind: int, value: int) -> None:
     for index, place in enumerate(_PLACES[kind]):
         _WORD.pack_into(piece, offset + place, value >> 32 * index & _MASK32)
+
+
+def _set_immediate_kind(code: bytearray, offset: int, kind: isa.ImmediateKind) -> None:
+    opcode, registers, field, imm = isa.INSTRUCTION.unpack_from(code, offset)
+    isa.INSTRUCTION.pack_into(code, offset, opcode, registers & 0xF | kind << 4, field, imm)
 
 
 def _extent(kind: int) -> int:
@@ -240,6 +244,8 @@ class _Linker:
         if segment is Segment.CODE and piece[offset] != isa.LDDW:
             raise ElfError(f"the address of {symbol.name!r} is not at an LDDW instruction")
         addend = _get(piece, offset, kind)
+        if segment is Segment.CODE:
+            _set_immediate_kind(piece, offset, isa.ImmediateKind.INTEGER)
         if symbol.section == SectionIndex.UNDEF:
             _put(piece, offset, kind, self._helper(symbol))
             return
@@ -254,7 +260,7 @@ class _Linker:
         index = self._function(symbol, address)
         if segment is Segment.CODE:
             distance = index - offset // isa.INSTRUCTION_SIZE - 1
-            piece[offset + 1] = piece[offset + 1] & 0xF | isa.ImmediateKind.CODE_ADDRESS << 4
+            _set_immediate_kind(piece, offset, isa.ImmediateKind.CODE_ADDRESS)
             _put(piece, offset, kind, distance & _MASK32)
         elif kind == RelocationType.R_BPF_64_ABS64:
             self._fixups.append(Fixup(segment, offset, kind, target, address))

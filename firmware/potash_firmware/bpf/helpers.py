@@ -6,8 +6,7 @@ pointer is checked before anything is done, and whatever goes wrong behind a hel
 program with a fault instead of unwinding through it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from csd_spec.program import Helper as HelperNumber
@@ -54,8 +53,10 @@ class Helpers:
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:
         """`print(const char *text)`: one line for the accelerator's log."""
         line = self._arena.string_at(text, MAX_PRINT).decode(errors="replace")
-        with _guarded(HelperNumber.PRINT):
+        try:
             self._services.print(line)
+        except Exception as error:
+            raise _failed(HelperNumber.PRINT, _text(error)) from error
         return 0
 
     def tflite_apu(
@@ -107,19 +108,14 @@ class Helpers:
         whole = self._arena.bytes_at(source, input_length)
         output = self._arena.bytes_at(target, output_length, write=True)
         model, inputs = whole[:model_length], whole[model_length:]
-        with _guarded(number):
+        try:
             return int(infer(model, inputs, output))
-        raise AssertionError("an exception leaves the block above as a fault")
+        except Exception as error:
+            raise _failed(number, _text(error)) from error
 
 
-@contextmanager
-def _guarded(number: HelperNumber) -> Iterator[None]:
-    """An exception in here becomes a fault of the program."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise _failed(number, reason) from error
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _failed(number: HelperNumber, reason: str) -> Fault:

@@ -216,16 +216,11 @@ def wide_immediate(first: Instruction, second: Instruction) -> int:
 def target(index: int, instruction: Instruction) -> int | None:
     """Where the instruction at `index` can go to, or whose address it takes; None for others."""
     opcode, _, src, offset, imm = instruction
-    match opcode:
-        case _ if opcode == CALL:
-            return index + 1 + imm if src == CallKind.LOCAL else None
-        case _ if opcode == LDDW:
-            return index + 1 + imm if src == ImmediateKind.CODE_ADDRESS else None
-        case _ if opcode == JA32:
-            return index + 1 + imm
-        case _ if opcode in (CALLX, EXIT):
-            return None
-    return index + 1 + offset if opcode & 7 in (Class.JMP, Class.JMP32) else None
+    if (opcode, src) in ((CALL, CallKind.LOCAL), (LDDW, ImmediateKind.CODE_ADDRESS), (JA32, 0)):
+        return index + 1 + imm
+    if opcode & 7 in (Class.JMP, Class.JMP32) and opcode not in (CALL, CALLX, EXIT):
+        return index + 1 + offset
+    return None
 
 
 # Which values the fields of an instruction may have: unused ones are zero (section 3.1).

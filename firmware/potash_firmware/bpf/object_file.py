@@ -111,12 +111,7 @@ class ObjectFile:
             raise ElfError(f"a section header has {_SECTION.size} bytes, not {entry_size}")
         rows = self._table(_SECTION, table, count * _SECTION.size, "the section headers")
         # The names are found through the table, so the sections first come without them.
-        unnamed = [
-            Section(index, "", kind, flags, offset, size, link, info, max(alignment, 1))
-            for index, (_, kind, flags, _, offset, size, link, info, alignment, _) in enumerate(
-                rows
-            )
-        ]
+        unnamed = [_section(number, row) for number, row in enumerate(rows)]
         strings = self._strings(unnamed, names)
         self.sections = [
             section._replace(name=_string(strings, row[0]))
@@ -184,6 +179,11 @@ class ObjectFile:
         if offset + size > len(self._data):
             raise ElfError(f"{what} reaches past the end of the file")
         return self._data[offset : offset + size]
+
+
+def _section(number: int, row: tuple[int, ...]) -> Section:
+    _, kind, flags, _, offset, size, link, info, alignment, _ = row
+    return Section(number, "", kind, flags, offset, size, link, info, max(alignment, 1))
 
 
 def _string(strings: bytes, offset: int) -> str:

@@ -29,6 +29,8 @@ class _Port(Generic[Sent, Received]):
         self._socket = end
         self._socket.setblocking(False)
         self._unsent: deque[bytes] = deque()
+        self._deaf = False
+        """The other end takes nothing any more; what it said before may still be here."""
         self.closed = False
         """True once the other end is gone: nothing more will come, and nothing sent arrives."""
 
@@ -68,10 +70,10 @@ class _Port(Generic[Sent, Received]):
         """Send now or as soon as the socket takes it, in order.
 
         Raises MailboxError for a message with a field out of range, and when the peer has left too
-        many unread. To a closed port nothing is sent.
+        many unread. What the other end will never take is dropped.
         """
         data = messages.encode(message)
-        if self.closed:
+        if self.closed or self._deaf:
             return
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
@@ -86,7 +88,8 @@ class _Port(Generic[Sent, Received]):
             except BlockingIOError:
                 return
             except OSError:
-                self._lost()
+                self._deaf = True
+                self._unsent.clear()
                 return
             self._unsent.popleft()
 
@@ -99,24 +102,26 @@ class _Port(Generic[Sent, Received]):
         if self.closed:
             return None
         try:
-            data = self._socket.recv(messages.MAX_DATAGRAM + 1)
+            data = self._receive()
         except BlockingIOError:
-            return None
-        except OSError:
-            self._lost()
             return None
         if not data:
             # An empty datagram looks like the end of the connection, and nobody sends one.
-            self._lost()
+            self.closed = True
+            self._unsent.clear()
             return None
         message = messages.decode(data)
         if not isinstance(message, self.ACCEPTS):
             raise MailboxError(f"a {type(message).__name__} message came to the wrong processor")
         return cast(Received, message)
 
-    def _lost(self) -> None:
-        self.closed = True
-        self._unsent.clear()
+    def _receive(self) -> bytes:
+        try:
+            return self._socket.recv(messages.MAX_DATAGRAM + 1)
+        except ConnectionResetError:
+            # The peer went without reading all that was sent to it. The system says so once,
+            # before it gives what the peer had sent until then.
+            return self._socket.recv(messages.MAX_DATAGRAM + 1)
 
 
 class RpuPort(_Port[messages.ToApu, messages.ToRpu]):

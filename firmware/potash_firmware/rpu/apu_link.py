@@ -50,6 +50,7 @@ class ApuLink:
         self.port: RpuPort | None = None
         self.resetting: int | None = None
         """Tag of the reset that the APU has not answered yet: what it asks for is of before."""
+        self._reset_is_due = False
         self._tags = count()
         self._free = list(range(SLOTS))
         self._slot_waiters: deque[object] = deque()
@@ -59,9 +60,13 @@ class ApuLink:
     # The APU comes and goes.
 
     def connect(self, port: RpuPort) -> None:
-        """An APU has started. It has no job, and so nothing to reset."""
+        """An APU has started, with the configuration that the last one had.
+
+        A reset that the last one did not hear, or did not finish, is the first thing it is told.
+        """
         self.port = port
-        self.resetting = None
+        if self._reset_is_due:
+            self.reset()
 
     def disconnect(self) -> None:
         """The APU is gone: every request that it had fails."""
@@ -121,9 +126,16 @@ class ApuLink:
 
     def reset(self) -> None:
         """The controller was reset: have every job stopped and forgotten."""
+        self._reset_is_due = True
         if self.port is not None:
             self.resetting = next(self._tags) % TAG_LIMIT
             self.send(Reset(self.resetting))
+
+    def reset_done(self, tag: int) -> None:
+        """The APU has answered a reset; only the newest counts."""
+        if tag == self.resetting:
+            self.resetting = None
+            self._reset_is_due = False
 
     def send(self, message: ToApu) -> None:
         """Send a message. An APU that has stopped reading is treated as gone."""

@@ -160,8 +160,8 @@ class Rpu:
                         log_page=message.log_page,
                     )
                 )
-            elif isinstance(message, ResetDone) and message.tag == self._apu.resetting:
-                self._apu.resetting = None
+            elif isinstance(message, ResetDone):
+                self._apu.reset_done(message.tag)
         for token, slot in self._apu.grants():
             if not self._resume(token, slot):
                 self._apu.free_slot(slot)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from csd_spec import fields
 from csd_spec.descriptors import Accelerator as Description
@@ -32,10 +32,7 @@ from csd_spec.opcodes import (
 )
 from csd_spec.status import StatusId
 from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, JobFailed, JobTimeout
-from potash.sdk.transport import Buffer, Layout, encoded
-
-if TYPE_CHECKING:
-    from potash.sdk.device import Device
+from potash.sdk.transport import NO_CDWS, Buffer, Cdws, Completion, Layout, encoded
 
 MAX_LOG_SIZE = 1 << 24
 """Bytes of a log that are believed."""
@@ -48,12 +45,35 @@ T = TypeVar("T")
 MakeLayout = Callable[[int, int], Layout]
 
 
+class Commands(Protocol):
+    """What an accelerator needs of its device; `potash.sdk.Device` says what each does."""
+
+    @property
+    def max_transfer(self) -> int: ...
+
+    def admin(
+        self, opcode: int, *, cdws: Cdws = NO_CDWS, data_in_length: int = 0
+    ) -> Completion: ...
+
+    def io(
+        self,
+        opcode: int,
+        *,
+        nsid: int | None = None,
+        cdws: Cdws = NO_CDWS,
+        data_out: Buffer | None = None,
+        data_in_length: int = 0,
+    ) -> Completion: ...
+
+    def log_page(self, lid: int, length: int, *, lsi: int = 0, rae: bool = False) -> bytes: ...
+
+
 class Accelerator:
     """One accelerator of a device. Its commands raise what `Device`'s do."""
 
     def __init__(
         self,
-        device: Device,
+        device: Commands,
         description: Description,
         *,
         clock: Callable[[], float] = time.monotonic,

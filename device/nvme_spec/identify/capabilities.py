@@ -1,0 +1,174 @@
+"""The bits with which a controller and a namespace say what they can do.
+
+NVM Express Base Specification 2.0, section 5.17.2 (Identify Controller data structure); NVM Command
+Set Specification 1.0, section 4.1.5 (Identify Namespace data structure).
+"""
+
+from enum import IntEnum, IntFlag
+
+
+class CommandSet(IntEnum):
+    """Command set identifiers (section 3.1.3, CSI)."""
+
+    NVM = 0x00
+    KEY_VALUE = 0x01
+    ZONED = 0x02
+
+
+class ControllerType(IntEnum):
+    """CNTRLTYPE."""
+
+    NOT_REPORTED = 0
+    IO = 1
+    DISCOVERY = 2
+    ADMINISTRATIVE = 3
+
+
+class Oaes(IntFlag):
+    """Optional Asynchronous Events Supported, byte 92."""
+
+    NAMESPACE_ATTRIBUTES = 1 << 8
+    FIRMWARE_ACTIVATION = 1 << 9
+    ASYMMETRIC_ACCESS = 1 << 11
+    PREDICTABLE_LATENCY = 1 << 12
+    LBA_STATUS = 1 << 13
+    ENDURANCE_GROUP = 1 << 14
+    SUBSYSTEM_SHUTDOWN = 1 << 15
+    ZONE_DESCRIPTOR = 1 << 27
+    DISCOVERY_LOG = 1 << 31
+
+
+class Ctratt(IntFlag):
+    """Controller Attributes, byte 96."""
+
+    HOST_IDENTIFIER_128 = 1 << 0
+    NON_OPERATIONAL_POWER_STATE = 1 << 1
+    NVM_SETS = 1 << 2
+    READ_RECOVERY_LEVELS = 1 << 3
+    ENDURANCE_GROUPS = 1 << 4
+    PREDICTABLE_LATENCY = 1 << 5
+    TRAFFIC_BASED_KEEP_ALIVE = 1 << 6
+    NAMESPACE_GRANULARITY = 1 << 7
+    SQ_ASSOCIATIONS = 1 << 8
+    UUID_LIST = 1 << 9
+    EXTENDED_LBA_FORMATS = 1 << 15
+
+
+class Oacs(IntFlag):
+    """Optional Admin Command Support, byte 256."""
+
+    SECURITY = 1 << 0
+    FORMAT_NVM = 1 << 1
+    FIRMWARE = 1 << 2
+    NAMESPACE_MANAGEMENT = 1 << 3
+    DEVICE_SELF_TEST = 1 << 4
+    DIRECTIVES = 1 << 5
+    NVME_MI = 1 << 6
+    VIRTUALIZATION_MANAGEMENT = 1 << 7
+    DOORBELL_BUFFER_CONFIG = 1 << 8
+    GET_LBA_STATUS = 1 << 9
+    COMMAND_AND_FEATURE_LOCKDOWN = 1 << 10
+
+
+class Frmw(IntFlag):
+    """Firmware Updates, byte 260; bits 3:1 count the slots (`FRMW_SLOTS_SHIFT`)."""
+
+    FIRST_SLOT_READ_ONLY = 1 << 0
+    ACTIVATION_WITHOUT_RESET = 1 << 4
+    OVERLAP_DETECTION = 1 << 5
+
+
+FRMW_SLOTS_SHIFT = 1
+FWUG_NO_RESTRICTION = 0xFF
+"""Firmware Update Granularity: a download may have any alignment and size."""
+
+
+class Lpa(IntFlag):
+    """Log Page Attributes, byte 261."""
+
+    SMART_PER_NAMESPACE = 1 << 0
+    COMMANDS_SUPPORTED_AND_EFFECTS = 1 << 1
+    EXTENDED_DATA = 1 << 2
+    TELEMETRY = 1 << 3
+    PERSISTENT_EVENT = 1 << 4
+    SUPPORTED_LOG_PAGES = 1 << 5
+    TELEMETRY_DATA_AREA_4 = 1 << 6
+
+
+class Oncs(IntFlag):
+    """Optional NVM Command Support, byte 520."""
+
+    COMPARE = 1 << 0
+    WRITE_UNCORRECTABLE = 1 << 1
+    DATASET_MANAGEMENT = 1 << 2
+    WRITE_ZEROES = 1 << 3
+    SAVE_AND_SELECT = 1 << 4
+    RESERVATIONS = 1 << 5
+    TIMESTAMP = 1 << 6
+    VERIFY = 1 << 7
+    COPY = 1 << 8
+
+
+class Fuses(IntFlag):
+    """Fused Operation Support, byte 522."""
+
+    COMPARE_AND_WRITE = 1 << 0
+
+
+class Fna(IntFlag):
+    """Format NVM Attributes, byte 524."""
+
+    FORMAT_ALL_NAMESPACES = 1 << 0
+    ERASE_ALL_NAMESPACES = 1 << 1
+    CRYPTOGRAPHIC_ERASE = 1 << 2
+    BROADCAST_NOT_SUPPORTED = 1 << 3
+
+
+class Vwc(IntFlag):
+    """Volatile Write Cache, byte 525; bits 2:1 say what Flush does with the broadcast NSID."""
+
+    PRESENT = 1 << 0
+    FLUSH_BROADCAST_NOT_SUPPORTED = 2 << 1
+    FLUSH_BROADCAST_SUPPORTED = 3 << 1
+
+
+class Sgls(IntFlag):
+    """SGL Support, byte 536; bits 1:0 are one of the first two."""
+
+    SUPPORTED = 1 << 0
+    SUPPORTED_DWORD_ALIGNED = 2 << 0
+    KEYED = 1 << 2
+    BIT_BUCKET = 1 << 16
+    BYTE_ALIGNED_METADATA = 1 << 17
+    LARGER_THAN_DATA = 1 << 18
+    METADATA_SEGMENT = 1 << 19
+    OFFSET = 1 << 20
+    TRANSPORT = 1 << 21
+
+
+def entry_sizes(required: int, maximum: int) -> int:
+    """SQES or CQES: required size in bits 3:0, maximum in 7:4, both powers of two."""
+    return maximum << 4 | required
+
+
+class Nsfeat(IntFlag):
+    """Namespace Features, byte 24."""
+
+    THIN_PROVISIONING = 1 << 0
+    ATOMICITY = 1 << 1
+    DEALLOCATED_BLOCK_ERROR = 1 << 2
+    IDENTIFIERS_NOT_REUSED = 1 << 3
+    OPTIMAL_PERFORMANCE = 1 << 4
+
+
+class Dlfeat(IntFlag):
+    """Deallocate Logical Block Features, byte 33; bits 2:0 say what a deallocated block reads."""
+
+    READS_ZEROES = 1 << 0
+    READS_ONES = 2 << 0
+    WRITE_ZEROES_DEALLOCATES = 1 << 3
+    GUARD_IS_CRC = 1 << 4
+
+
+NSTAT_READY = 1 << 0
+"""Bit of NSTAT: the namespace is ready."""

@@ -1,0 +1,87 @@
+"""The lists that Identify returns: namespaces, controllers, a namespace's identifiers.
+
+NVM Express Base Specification 2.0, section 4.5 (lists) and figure 277 (Namespace Identification
+Descriptor).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from nvme_spec.layout import Buffer
+
+IDENTIFY_SIZE = 4096
+"""Bytes of every structure that Identify returns."""
+NAMESPACE_LIST_ENTRIES = IDENTIFY_SIZE // 4
+CONTROLLER_LIST_ENTRIES = IDENTIFY_SIZE // 2 - 1
+
+
+class NamespaceIdType(IntEnum):
+    """NIDT of a namespace identification descriptor (figure 277)."""
+
+    EUI64 = 1
+    NGUID = 2
+    UUID = 3
+    CSI = 4
+
+
+NAMESPACE_ID_LENGTHS = {
+    NamespaceIdType.EUI64: 8,
+    NamespaceIdType.NGUID: 16,
+    NamespaceIdType.UUID: 16,
+    NamespaceIdType.CSI: 1,
+}
+
+_NID_HEADER = struct.Struct("<BBxx")
+
+
+class NamespaceIdentificationDescriptor(NamedTuple):
+    """One entry of CNS 03h (figure 277): type, length of the identifier, the identifier."""
+
+    type: int
+    identifier: bytes
+
+    def encode(self) -> bytes:
+        return _NID_HEADER.pack(self.type, len(self.identifier)) + self.identifier
+
+    @classmethod
+    def decode_list(cls, buffer: Buffer) -> Iterator[NamespaceIdentificationDescriptor]:
+        """The descriptors up to the first of length 0; ValueError when one is cut off."""
+        at = 0
+        while at + _NID_HEADER.size <= len(buffer):
+            kind, length = _NID_HEADER.unpack_from(buffer, at)
+            at += _NID_HEADER.size
+            if length == 0:
+                return
+            if at + length > len(buffer):
+                raise ValueError("a namespace identification descriptor leaves its list")
+            yield cls(kind, bytes(buffer[at : at + length]))
+            at += length
+
+
+def encode_namespace_list(nsids: Iterable[int]) -> bytes:
+    """CNS 02h and others: ascending identifiers, the rest zero (section 4.5.2).
+
+    Identifiers past the list's 1024 entries are left out, as a host asks again from the last one.
+    """
+    listed = sorted(nsids)[:NAMESPACE_LIST_ENTRIES]
+    return struct.pack(f"<{len(listed)}I", *listed).ljust(IDENTIFY_SIZE, b"\0")
+
+
+def decode_namespace_list(buffer: Buffer) -> list[int]:
+    """The identifiers before the first zero."""
+    nsids: list[int] = []
+    for (nsid,) in struct.iter_unpack("<I", buffer):
+        if nsid == 0:
+            break
+        nsids.append(nsid)
+    return nsids
+
+
+def encode_controller_list(identifiers: Iterable[int]) -> bytes:
+    """CNS 12h and 13h: a count, then ascending controller identifiers (section 4.5.1)."""
+    listed = sorted(identifiers)[:CONTROLLER_LIST_ENTRIES]
+    return struct.pack(f"<{len(listed) + 1}H", len(listed), *listed).ljust(IDENTIFY_SIZE, b"\0")
