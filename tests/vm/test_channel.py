@@ -194,9 +194,30 @@ def test_an_old_greeting_s_answer_is_not_taken_for_a_new_one_s() -> None:
             Channel(ours).greet(0.1)
 
 
-def test_bytes_that_are_no_frames_are_reported() -> None:
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"\xff" * 64,
+        encode(Kind.EXIT, 1, b"x"),
+        encode(Kind.TAKEN, 1),
+        encode(Kind.EXIT, 1, b"12345"),
+    ],
+)
+def test_bytes_that_are_no_frames_of_ours_are_reported(hostile: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(b"\xff" * 64)
+        theirs.sendall(hostile)
         with pytest.raises(GuestError, match="makes no sense"):
-            Channel(ours).greet(LIMIT)
+            Channel(ours).start(["true"]).wait(LIMIT)
+
+
+@pytest.mark.parametrize("argv", [[], ["echo", "a\0b"]])
+def test_a_command_that_cannot_be_said_is_refused_here(channel: Channel, argv: list[str]) -> None:
+    with pytest.raises(ValueError, match="one word or more"):
+        channel.start(argv)
+
+
+def test_a_folder_that_does_not_exist_is_what_is_named(channel: Channel) -> None:
+    said = bytearray()
+    channel.start(["true"], cwd="/nowhere", stderr=said.extend).wait(LIMIT)
+    assert said == b"/nowhere: No such file or directory\n"

@@ -222,7 +222,7 @@ class Agent:
         try:
             command = Command(channel, wanted)
         except OSError as error:
-            text = f"{wanted['argv'][0]}: {error.strerror}\n"
+            text = f"{error.filename or wanted['argv'][0]}: {error.strerror}\n"
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             self.port.send(Kind.ERRORS, channel, text.encode())
             self.port.send(Kind.EXIT, channel, I32.pack(code))

@@ -24,6 +24,7 @@ from potash.vm.frames import (
     Frame,
     FrameError,
     Kind,
+    carried_number,
     encode,
 )
 
@@ -128,7 +129,7 @@ class Channel:
         }
         self.send(Kind.HELLO, 0, json.dumps(greeting).encode())
         deadline = time.monotonic() + limit
-        while self._answered != self._nonce:
+        while self._nonce not in self._answered:
             if time.monotonic() >= deadline:
                 raise GuestTimeout(f"the guest showed no life within {limit:g} seconds")
             self._heard = time.monotonic()
@@ -149,12 +150,18 @@ class Channel:
 
         Args:
             terminal: rows and columns, to run it on a pseudo-terminal (whose output is `stdout`).
+
+        Raises:
+            ValueError: `argv` is empty, or a word has a zero byte in it.
+            GuestError: the guest has ended.
         """
-        number = self._number()
-        command = Command(self, number, stdin, stdout, stderr)
+        if not argv or any("\0" in word for word in argv):
+            raise ValueError("a command is one word or more, none with a zero byte")
+        channel = self._free_channel()
+        command = Command(self, channel, stdin, stdout, stderr)
         wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "terminal": terminal}
-        self._commands[number] = command
-        self.send(Kind.RUN, number, json.dumps(wanted).encode())
+        self._commands[channel] = command
+        self.send(Kind.RUN, channel, json.dumps(wanted).encode())
         self._heard = time.monotonic()
         self._feed(command)
         return command
@@ -198,12 +205,12 @@ class Channel:
                 self._flush()
         self._ask_for_life()
 
-    def _number(self) -> int:
+    def _free_channel(self) -> int:
         while self._next in self._commands or not self._next:
             self._next = (self._next + 1) & 0xFFFF
-        number = self._next
-        self._next = (number + 1) & 0xFFFF
-        return number
+        channel = self._next
+        self._next = (channel + 1) & 0xFFFF
+        return channel
 
     def _receive(self) -> None:
         try:
@@ -223,7 +230,7 @@ class Channel:
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind == Kind.HELLO:
-            self._answered = str(json.loads(frame.data).get("nonce"))
+            self._answered = frame.data.decode(errors="replace")
             return
         command = self._commands.get(frame.channel)
         if command is None:
@@ -231,10 +238,10 @@ class Channel:
         if frame.kind in command.sinks:
             command.sinks[frame.kind](frame.data)
         elif frame.kind == Kind.TAKEN:
-            command.in_flight -= U32.unpack(frame.data)[0]
+            command.in_flight -= carried_number(U32, frame)
             self._feed(command)
         elif frame.kind == Kind.EXIT:
-            command.code = I32.unpack(frame.data)[0]
+            command.code = carried_number(I32, frame)
             del self._commands[frame.channel]
 
     def _feed(self, command: Command) -> None:

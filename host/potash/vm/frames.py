@@ -58,6 +58,17 @@ def encode(kind: int, channel: int, data: bytes = b"") -> bytes:
     return HEADER.pack(kind, channel, len(data)) + data
 
 
+def carried_number(layout: struct.Struct, frame: Frame) -> int:
+    """The one number that a frame carries.
+
+    Raises:
+        FrameError: it carries something else.
+    """
+    if len(frame.data) != layout.size:
+        raise FrameError(f"a frame of kind {frame.kind} has {len(frame.data)} bytes")
+    return int(layout.unpack(frame.data)[0])
+
+
 class Decoder:
     """Cuts a byte stream, which arrives in pieces of any size, into frames."""
 

@@ -104,9 +104,7 @@ class Guest:
     ) -> None:
         with self._owned:
             if kind is None:
-                # What the guest still holds in memory for its drives belongs on them.
-                with contextlib.suppress(GuestError):
-                    self.channel.start(["sync"]).wait(FAREWELL_LIMIT)
+                self._write_back()
 
     def plug(
         self, driver: str, properties: Mapping[str, Any], *, name: str, bus: str = "rp0"
@@ -280,6 +278,14 @@ class Guest:
                 stack.push(trial.pop_all())
                 return machine
         raise AssertionError("both attempts have ended")
+
+    def _write_back(self) -> None:
+        """Let the guest write what it still holds in memory for its drives."""
+        try:
+            self.channel.start(["sync"]).wait(FAREWELL_LIMIT)
+        except GuestError as error:
+            reason = f"what the guest had not yet written is lost: {error.reason}"
+            raise type(error)(reason, self.machine.console()) from error
 
     def _finish(self, command: Command, timeout: float | None) -> int:
         try:

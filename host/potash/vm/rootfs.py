@@ -54,8 +54,6 @@ from potash.cli.main import main
 
 sys.exit(main())
 """
-VERSION = importlib.metadata.version("potash")
-METADATA = f"Metadata-Version: 2.1\nName: potash\nVersion: {VERSION}\n"
 FOLDERS = ("dev", "proc", "sys", "tmp", "run", "root", "mnt", "share", "etc", "usr/local/bin")
 TEXTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
@@ -123,8 +121,18 @@ def overlay(tree: Path, scratch: Path) -> Archive:
     _add_tree(archive, scratch)
     archive.file("init", init_script(), 0o755)
     archive.file("usr/bin/potash", COMMAND.encode(), 0o755)
-    archive.file(f"{DIST}/potash-{VERSION}.dist-info/METADATA", METADATA.encode())
+    version = own_version()
+    metadata = f"Metadata-Version: 2.1\nName: potash\nVersion: {version}\n"
+    archive.file(f"{DIST}/potash-{version}.dist-info/METADATA", metadata.encode())
     return archive
+
+
+def own_version() -> str:
+    """What `potash --version` says in the guest."""
+    try:
+        return importlib.metadata.version("potash")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
 
 
 def own_sources() -> Iterator[tuple[Path, str]]:
