@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.vm import processes_with
 
 SIZE = 64 << 20
 BLOCK = 4096
@@ -171,6 +173,40 @@ def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
     for where in ("", " --lba 0", " --lba 16:64"):
         sh(linux, f"rm -f /tmp/sum; cd /share/add && {run}{where}")
         assert linux.capture(["cat", "/tmp/sum"]).stdout == (ADD / "expected.bin").read_bytes()
+
+
+def test_each_processor_has_a_queue_of_its_own(images: GuestImages) -> None:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket, 640, 2) as guest:
+        assert sh(guest, "ls -d /sys/block/nvme0n1/mq/*").split() == [
+            "/sys/block/nvme0n1/mq/0",
+            "/sys/block/nvme0n1/mq/1",
+        ]
+        options = ["--rw=randrw", "--ioengine=io_uring", "--iodepth=8", "--cpus_allowed=0,1"]
+        options += ["--cpus_allowed_policy=split", "--numjobs=2", "--size=2M", "--group_reporting"]
+        assert fio(guest, *options)["error"] == 0
+        interrupts = sh(guest, "grep 'nvme0q[12]' /proc/interrupts | awk '{print $2 + $3}'")
+        assert len(interrupts.split()) == 2 and all(int(n) > 0 for n in interrupts.split())
+
+
+def test_a_drive_of_qemu_s_own_works_beside_ours(images: GuestImages, blocks: Path) -> None:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
+        guest.plug_file(blocks, name="other")
+        guest.await_drive("/dev/nvme1n1")
+        assert {device["SectorSize"] for device in nvme(guest, "list")["Devices"]} == {BLOCK}
+        sh(guest, "dd if=/dev/urandom of=/tmp/some bs=4096 count=64 2>/dev/null")
+        for drive in ("/dev/nvme0n1", "/dev/nvme1n1"):
+            sh(guest, f"dd if=/tmp/some of={drive} bs=4096 oflag=direct 2>/dev/null")
+        sh(guest, "cmp -n 262144 /dev/nvme0n1 /dev/nvme1n1")
+
+
+def test_a_device_that_dies_leaves_a_guest_that_lives(images: GuestImages) -> None:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
+        (pid,) = (int(pid) for pid in processes_with(str(socket)))
+        os.kill(pid, signal.SIGKILL)
+        # The kernel gives a command a minute before it gives up; nobody else waits for it.
+        asking = guest.start(["nvme", "id-ctrl", "/dev/nvme0"])
+        assert guest.capture(["echo", "on"]).stdout == b"on\n"
+        assert asking.code is None
 
 
 def test_the_kernel_found_nothing_to_complain_about(linux: Guest) -> None:

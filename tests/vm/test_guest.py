@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -18,19 +19,11 @@ from potash.vm import snapshot
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
+from potash.vm.machine import Machine
 from potash.vm.snapshot import Shape
 from support.vm import processes_with
 
 LIMIT = 60.0
-
-
-def plug_blocks(guest: Guest, blocks: Path) -> None:
-    """Plug in QEMU's own NVMe drive over a file, with blocks of 4 KiB."""
-    node = {"node-name": "blocks", "driver": "file", "filename": str(blocks)}
-    guest.machine.qmp.execute("blockdev-add", node)
-    sizes = {"logical_block_size": 4096, "physical_block_size": 4096}
-    guest.plug("nvme", {"serial": "S123", "drive": "blocks", **sizes}, name="nvme0")
-    guest.await_drive()
 
 
 def gone(pid: int) -> bool:
@@ -40,8 +33,6 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     with open(descriptor) as process:
-        import select
-
         return bool(select.select([process], [], [], LIMIT)[0])
 
 
@@ -124,18 +115,32 @@ def test_a_copy_that_cannot_be_made_is_one_sentence(guest: Guest, tmp_path: Path
 
 def test_a_drive_plugged_into_a_resumed_guest_is_found(images: GuestImages, blocks: Path) -> None:
     with Guest(images) as guest:
-        plug_blocks(guest, blocks)
+        guest.plug_file(blocks, name="S123", bus="rp0")
+        guest.await_drive()
         assert b"S123" in guest.capture(["nvme", "id-ctrl", "/dev/nvme0"]).stdout
         script = f"printf potash | dd of={DRIVE} bs=4096 seek=3 conv=sync 2>&1"
         assert guest.capture(["sh", "-c", script]).code == 0
     assert blocks.read_bytes()[3 * 4096 :][:6] == b"potash"
 
 
-def test_what_a_file_system_holds_back_reaches_the_drive_at_the_end(
+def test_a_drive_can_be_unplugged_and_plugged_in_again(images: GuestImages, blocks: Path) -> None:
+    with Guest(images) as guest:
+        guest.plug_file(blocks, name="first")
+        guest.await_drive()
+        guest.unplug("first")
+        gone_too = "while [ -e /dev/nvme0n1 ]; do usleep 10000; done"
+        assert guest.run(["sh", "-c", gone_too], timeout=LIMIT) == 0
+        guest.plug_file(blocks, name="second", bus="rp2")
+        guest.await_drive()
+        assert b"second" in guest.capture(["nvme", "list"]).stdout
+
+
+def test_what_the_guest_holds_back_reaches_the_drive_at_the_end(
     images: GuestImages, blocks: Path
 ) -> None:
     with Guest(images) as guest:
-        plug_blocks(guest, blocks)
+        guest.plug_file(blocks, name="S123")
+        guest.await_drive()
         # A descriptor that stays open keeps the kernel from writing on close.
         script = f"import os, time; f = os.open('{DRIVE}', os.O_RDWR); os.write(f, b'held back')\n"
         script += "print('written', flush=True); time.sleep(60)"
@@ -176,8 +181,6 @@ def test_a_guest_that_hangs_is_ended_and_shows_its_console(images: GuestImages) 
 
 
 def test_a_machine_that_cannot_start_says_why(images: GuestImages) -> None:
-    from potash.vm.machine import Machine
-
     with (
         pytest.raises(GuestError, match="QEMU has ended") as caught,
         Machine(images.qemu, ["-M", "x"]),
@@ -229,6 +232,10 @@ def test_nothing_outlives_the_process_that_owns_the_guest(
 
 def test_two_processors_and_more_memory(images: GuestImages) -> None:
     with Guest(images, memory=640, cpus=2) as guest:
+        threads = guest.processor_threads()
+        assert len(set(threads)) == 2
+        for thread in threads:
+            assert Path(f"/proc/{guest.machine.pid}/task/{thread}").exists()
         assert guest.capture(["nproc"]).stdout == b"2\n"
         total = guest.capture(["sh", "-c", "grep MemTotal /proc/meminfo"]).stdout.split()[1]
         assert 512 << 10 < int(total) < 640 << 10

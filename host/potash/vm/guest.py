@@ -125,9 +125,40 @@ class Guest:
         address = {"type": "unix", "path": str(socket.absolute())}
         self.plug(CLIENT, {"socket": address}, name=name, bus=bus)
 
+    def plug_file(
+        self, blocks: Path, *, name: str, bus: str = "rp1", block_size: int = 4096
+    ) -> None:
+        """Plug in QEMU's own NVMe drive over a file, for a comparison in the same guest.
+
+        Args:
+            blocks: the file with its blocks.
+            name: its identifier, and its serial number.
+            block_size: of its logical blocks, in bytes.
+        """
+        node = {"node-name": f"{name}-blocks", "driver": "file", "filename": str(blocks.absolute())}
+        with self._console():
+            self.machine.qmp.execute("blockdev-add", node)
+        sizes = {"logical_block_size": block_size, "physical_block_size": block_size}
+        self.plug("nvme", {"serial": name, "drive": node["node-name"], **sizes}, name=name, bus=bus)
+
+    def processor_threads(self) -> list[int]:
+        """QEMU's threads that execute the guest, for who wants to know their processor time."""
+        with self._console():
+            answer = self.machine.qmp.execute("query-cpus-fast")
+        return [int(processor["thread-id"]) for processor in answer]
+
     def unplug(self, name: str) -> None:
-        """Ask the guest to let go of a device; it is gone some time later."""
-        self.machine.qmp.execute("device_del", {"id": name})
+        """Take one of QEMU's own devices out; it is gone afterwards.
+
+        QEMU 11.1 itself fails an assertion when a vfio-user device is taken out: the guest can let
+        go of one (`remove` in sysfs), the slot cannot.
+
+        Raises:
+            GuestTimeout: the guest does not let go of it.
+        """
+        with self._console():
+            self.machine.qmp.execute("device_del", {"id": name})
+            self.machine.qmp.await_event("DEVICE_DELETED", {"device": name})
 
     def await_drive(self, path: str = DRIVE, limit: float = DRIVE_LIMIT) -> None:
         """Wait until the guest has a block device.

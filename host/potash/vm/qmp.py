@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ from potash.vm.errors import GuestError, GuestTimeout
 LIMIT = 30.0
 """Seconds that a command may take; QEMU's main loop answers at once unless something is wrong."""
 
+EVENTS = 256
+"""How many events are kept for somebody who asks later."""
+
 
 class Qmp:
     """A client on a connected socket, which it does not own."""
@@ -24,6 +28,7 @@ class Qmp:
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
         self._buffer = bytearray()
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
 
     def negotiate(self) -> None:
         """Leave the negotiation mode that every connection starts in."""
@@ -56,6 +61,26 @@ class Qmp:
                 return answer["return"]
             if "error" in answer:
                 raise GuestError(f"QEMU refuses {command}: {answer['error'].get('desc')}")
+            self._events.append(answer)
+
+    def await_event(self, name: str, data: Mapping[str, Any], limit: float = LIMIT) -> None:
+        """Wait for an event, or find that it has come since this was last asked.
+
+        Args:
+            name: the event's.
+            data: members of its data that it must have.
+
+        Raises:
+            GuestTimeout: it does not come within `limit` seconds.
+        """
+        deadline = time.monotonic() + limit
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                known = event.get("data", {})
+                if event.get("event") == name and data.items() <= known.items():
+                    return
+            self._events.append(self._receive(deadline))
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         while b"\n" not in self._buffer:

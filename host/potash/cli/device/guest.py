@@ -21,6 +21,8 @@ from potash.vm.sources import ENVIRONMENT
 SHARE = "/share"
 MEBIBYTE = 1 << 20
 DRIVE_SIZE = "1G"
+LEAST_MEMORY = 320
+"""MiB; the guest's file system is in its memory, and lies there twice while it is unpacked."""
 
 
 class Collected(click.ParamType[tuple[str, Path]]):
@@ -145,8 +147,8 @@ def guest(
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
-    if memory % MEBIBYTE or memory < 256 * MEBIBYTE:
-        raise click.UsageError("the guest's memory is a number of MiB, and at least 256M")
+    if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
+        raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
     drive_options = ["--size", str(size)] + (["--media", str(media)] if media else [])
     with running_guest(
         *drive_options,
