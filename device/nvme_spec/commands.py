@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 from nvme_spec.layout import Buffer
@@ -232,6 +233,17 @@ class FirmwareImageDownload(NamedTuple):
     @classmethod
     def decode(cls, cdws: Sequence[int]) -> FirmwareImageDownload:
         return cls(cdws[0], cdws[1])
+
+
+class CommitAction(IntEnum):
+    """CA of Firmware Commit: what happens to the image, and when the slot becomes active."""
+
+    REPLACE = 0
+    REPLACE_AND_ACTIVATE_AT_RESET = 1
+    ACTIVATE_AT_RESET = 2
+    REPLACE_AND_ACTIVATE_NOW = 3
+    REPLACE_BOOT_PARTITION = 6
+    ACTIVATE_BOOT_PARTITION = 7
 
 
 class FirmwareCommit(NamedTuple):

@@ -16,7 +16,7 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.registers import RegisterFile
-from potash_device.media import Media, MediaExecutor
+from potash_device.media import Flash, Media, MediaExecutor
 from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
 from potash_device.pcie.config_space import BarLayout
 from potash_device.pcie.layout import MSIX_TABLE_ENTRY_SIZE
@@ -53,14 +53,18 @@ class BoardSettings:
 class Board:
     """The hardware of one device; a `pyvfio_user` device towards the host.
 
-    `media` are the namespaces' blocks by namespace identifier. They and `executor` stay the
-    caller's to close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
+    `media` are the namespaces' blocks by namespace identifier. They, `flash` and `executor` stay
+    the caller's to close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
     """
 
     pci = True
 
     def __init__(
-        self, settings: BoardSettings, media: Mapping[int, Media], executor: MediaExecutor
+        self,
+        settings: BoardSettings,
+        media: Mapping[int, Media],
+        flash: Flash,
+        executor: MediaExecutor,
     ) -> None:
         if not 1 <= settings.queue_pairs <= MAX_QUEUE_PAIRS:
             raise ValueError(
@@ -68,6 +72,7 @@ class Board:
             )
         self.settings = settings
         self.media = dict(media)
+        self.flash = flash
         self.executor = executor
         self.trace = Trace()
         vectors = settings.queue_pairs + 1
@@ -85,9 +90,11 @@ class Board:
             PciRegion.BAR0: Region(BAR.size),
             PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
         }
-        self.irqs: Mapping[int, Irq] = {
-            PciIrq.MSIX: Irq(vectors, IrqFlags.EVENTFD | IrqFlags.NORESIZE),
-        }
+        eventfd = IrqFlags.EVENTFD | IrqFlags.NORESIZE
+        irqs: dict[int, Irq] = {PciIrq.MSIX: Irq(vectors, eventfd)}
+        if settings.identity.msi_vectors:
+            irqs[PciIrq.MSI] = Irq(settings.identity.msi_vectors, eventfd)
+        self.irqs: Mapping[int, Irq] = irqs
 
     def function_reset(self) -> None:
         """Registers and queues as after power-on; no transfer and no interrupt is left behind."""
@@ -102,7 +109,10 @@ class Board:
     def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
         """A host has plugged the device in."""
         self.dma.connect(memory)
-        self.interrupts.connect(lambda vector: lines.trigger(PciIrq.MSIX, vector))
+        # A host enables MSI-X or MSI, not both; the other kind has no eventfd and hears nothing.
+        self.interrupts.connect(
+            lambda vector: any(lines.trigger(kind, vector) for kind in self.irqs)
+        )
         log.info("a host has attached")
 
     def detached(self) -> None:
@@ -124,7 +134,7 @@ class Board:
 
     def irqs_changed(self, index: int) -> None:
         """The host has set up vectors."""
-        if index == PciIrq.MSIX:
+        if index in self.irqs:
             self.interrupts.deliver_pending()
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:

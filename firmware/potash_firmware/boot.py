@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Self
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import Media, MediaExecutor
+from potash_device.media import Flash, Media, MediaExecutor
+from potash_device.pcie import PciIdentity
 from potash_firmware.apu.config import (
     AcceleratorConfig,
     Config,
@@ -27,7 +28,7 @@ from potash_firmware.apu.config import (
     format_descriptors,
 )
 from potash_firmware.mailbox import SharedBuffers, pair
-from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
+from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings
 from pyvfio_user.server import Server
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,23 @@ class DeviceSettings:
     board: BoardSettings = field(default_factory=BoardSettings)
     rpu: RpuSettings = field(default_factory=RpuSettings)
     accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
+
+
+ALKALI = DeviceSettings(
+    board=BoardSettings(identity=PciIdentity(device_id=0x0001, msi_vectors=32)),
+    rpu=RpuSettings(
+        identity=Identity(
+            serial="0123456789",
+            model="DEADBEEF",
+            firmware_revision="12.34",
+            qualified_name="NVMe Open Source Controller",
+        )
+    ),
+)
+"""What the scripts and programs that were published for the original platform look for."""
+
+PROFILES = {"potash": DeviceSettings(), "alkali": ALKALI}
+"""Whole devices by name."""
 
 
 class ApuProcess:
@@ -107,15 +125,20 @@ class ApuProcess:
 class Device:
     """A running device at a socket; a context manager, stepped with `run_once`.
 
-    `media` are the namespaces' blocks by identifier, which stay the caller's. Entering raises
-    OSError where the socket cannot be made.
+    `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images; they
+    stay the caller's. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
-        self, socket: Path, media: Mapping[int, Media], settings: DeviceSettings | None = None
+        self,
+        socket: Path,
+        media: Mapping[int, Media],
+        flash: Media,
+        settings: DeviceSettings | None = None,
     ) -> None:
         self._socket = socket
         self._media = media
+        self._flash = flash
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
         self._busy = True
@@ -127,7 +150,9 @@ class Device:
             buffers = stack.enter_context(
                 SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
             )
-            self.board = Board(settings.board, self._media, executor)
+            flash = Flash(self._flash)
+            flash.load()
+            self.board = Board(settings.board, self._media, flash, executor)
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
             descriptors = buffers.descriptors()

@@ -94,3 +94,17 @@ def test_a_function_level_reset_is_reported_and_forgets_what_was_written(
 def test_what_cannot_be_is_refused(size: int, vectors: int) -> None:
     with pytest.raises(ValueError):
         ConfigSpace(PciIdentity(), BarLayout(size, 0, 0), vectors)
+
+
+def test_msi_stands_beside_msix_where_the_identity_asks_for_it() -> None:
+    space = ConfigSpace(PciIdentity(device_id=1, msi_vectors=32), BAR, vectors=65)
+    found = capabilities(space)
+    assert set(found) == {0x01, 0x05, 0x10, 0x11}
+    at = found[0x05]
+    assert u16(space, at + 2) == 1 << 7 | 5 << 1, "64-bit addresses, 32 messages"
+    space.write(at + 2, b"\xff\xff")
+    assert u16(space, at + 2) == 1 << 7 | 7 << 4 | 5 << 1 | 1
+    space.write(at + 4, b"\xff" * 10)
+    assert space.read(at + 4, 10) == b"\xfc" + b"\xff" * 9
+    with pytest.raises(ValueError):
+        ConfigSpace(PciIdentity(msi_vectors=3), BAR, vectors=1)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, cast
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import Media, MediaExecutor, MemoryMedia
+from potash_device.media import FLASH_SIZE, Flash, Media, MediaExecutor, MemoryMedia
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
 from pyvfio_user.client import SealedMemory
@@ -125,12 +125,16 @@ class Host:
         self.lines = Lines()
         self.executor = SteppedExecutor() if executor is None else executor
         self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}
+        self.flash = Flash(MemoryMedia.create(FLASH_SIZE))
         self.buffers = SharedBuffers.create({0: ArenaPlan(1 << 20, 1 << 20, 4096, 4096)})
         self.now = 0.0
         self.link = ApuLink(self.buffers)
         self.apu: ApuPort | None = None
         self.board = Board(
-            BoardSettings(queue_pairs=queue_pairs), self.media, cast(MediaExecutor, self.executor)
+            BoardSettings(queue_pairs=queue_pairs),
+            self.media,
+            self.flash,
+            cast(MediaExecutor, self.executor),
         )
         self.rpu = Rpu(
             self.board,
@@ -151,7 +155,7 @@ class Host:
             self.apu.close()
         self.link.disconnect()
         self.buffers.close()
-        for media in self.media.values():
+        for media in (*self.media.values(), self.flash.media):
             media.close()
         self.space.unmap_all()
         self.memory.close()

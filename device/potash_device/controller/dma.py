@@ -40,11 +40,6 @@ class DmaEngine:
         """Refuse transfers from now on."""
         self._running = False
 
-    @property
-    def map_generation(self) -> int:
-        """A number that changes whenever the host maps or unmaps memory."""
-        return self._memory.generation if self._memory is not None else -1
-
     def view(self, address: int, size: int, *, write: bool) -> memoryview:
         """`size` contiguous bytes of guest memory at `address`.
 

@@ -70,11 +70,6 @@ class RegisterFile:
         self._firmware_base = doorbell_offset(queue_pairs, completion=False)
         self.reset()
 
-    @property
-    def firmware_base(self) -> int:
-        """Byte offset of the first register that is the firmware's."""
-        return self._firmware_base
-
     def reset(self) -> None:
         """Power-on values everywhere, and nothing written."""
         self.host_writes.clear()

@@ -1,7 +1,7 @@
 """The function's 4096-byte configuration space.
 
 A type 0 header with one 64-bit memory BAR and three capabilities: power management, PCI Express
-(with function level reset) and MSI-X. What a host may write is said where each register is defined;
+(with function level reset) and MSI-X; a fourth, MSI, where the identity asks for it. What a host may write is said where each register is defined;
 a write is nothing but its combination with those masks.
 
 Source: PCI Local Bus Specification 3.0, section 6.1 and 6.8.2; PCI Express Base Specification,
@@ -12,10 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from potash_device.pcie import layout
-from potash_device.pcie.layout import CapabilityId, Header, MsiX, PciExpress, PowerManagement
+from potash_device.pcie.layout import (
+    CapabilityId,
+    Header,
+    Msi,
+    MsiX,
+    PciExpress,
+    PowerManagement,
+)
 from potash_device.register_bytes import RegisterBytes
 
 POWER_MANAGEMENT_AT = 0x40
+MSI_AT = 0x50
 PCI_EXPRESS_AT = 0x80
 MSIX_AT = 0xC0
 
@@ -30,6 +38,8 @@ class PciIdentity:
     subsystem_id: int = 0x0010
     revision_id: int = 0
     class_code: int = 0x010802  # mass storage, non-volatile memory, NVM Express I/O controller
+    msi_vectors: int = 0
+    """MSI beside MSI-X: a power of two up to 32, or 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ class ConfigSpace:
     ) -> None:
         if bar.size < 16 or bar.size & (bar.size - 1):
             raise ValueError(f"BAR 0 must be a power of two of at least 16 bytes, not {bar.size}")
+        if identity.msi_vectors not in (0, 1, 2, 4, 8, 16, layout.MSI_MAX_VECTORS):
+            raise ValueError(f"MSI has a power of two of vectors, not {identity.msi_vectors}")
         if not 1 <= vectors <= layout.MSIX_MAX_VECTORS:
             raise ValueError(f"MSI-X has 1 to {layout.MSIX_MAX_VECTORS} vectors, not {vectors}")
         self._identity = identity
@@ -68,7 +80,10 @@ class ConfigSpace:
         """Everything back to its power-on value, as a function level reset demands."""
         self._registers = RegisterBytes(layout.CONFIG_SPACE_SIZE)
         self._fill_header()
-        self._fill_power_management(POWER_MANAGEMENT_AT, following=PCI_EXPRESS_AT)
+        after = MSI_AT if self._identity.msi_vectors else PCI_EXPRESS_AT
+        self._fill_power_management(POWER_MANAGEMENT_AT, following=after)
+        if self._identity.msi_vectors:
+            self._fill_msi(MSI_AT, following=PCI_EXPRESS_AT)
         self._fill_pci_express(PCI_EXPRESS_AT, following=MSIX_AT)
         self._fill_msix(MSIX_AT, following=0)
 
@@ -85,12 +100,6 @@ class ConfigSpace:
             if written & layout.DEVICE_CONTROL_INITIATE_FLR:
                 self.reset()
                 self.on_reset()
-
-    @property
-    def msix_enabled(self) -> bool:
-        """MSI-X Enable is set and Function Mask is clear."""
-        control = self._registers.get(MSIX_AT + MsiX.MESSAGE_CONTROL, 2)
-        return bool(control & layout.MSIX_ENABLE) and not control & layout.MSIX_FUNCTION_MASK
 
     def _fill_header(self) -> None:
         identity, command = self._identity, layout.Command
@@ -160,6 +169,18 @@ class ConfigSpace:
             at + PciExpress.DEVICE_CONTROL_2, 2, 0, writable=layout.DEVICE_CONTROL_2_WRITABLE
         )
         self._registers.define(at + PciExpress.LINK_CONTROL_2, 2, 3, writable=0x000F)
+
+    def _fill_msi(self, at: int, following: int) -> None:
+        capable = (self._identity.msi_vectors - 1).bit_length()
+        self._registers.define(at, 2, CapabilityId.MSI | following << 8)
+        self._registers.define(
+            at + Msi.MESSAGE_CONTROL,
+            2,
+            layout.MSI_64_BIT | capable << layout.MSI_MULTIPLE_CAPABLE_SHIFT,
+            writable=layout.MSI_WRITABLE,
+        )
+        self._registers.define(at + Msi.ADDRESS, 8, 0, writable=layout.MSI_ADDRESS_WRITABLE)
+        self._registers.define(at + Msi.DATA, 2, 0, writable=0xFFFF)
 
     def _fill_msix(self, at: int, following: int) -> None:
         bar_index = 0

@@ -47,6 +47,7 @@ class CapabilityId(IntEnum):
     """PCI capability identifiers."""
 
     POWER_MANAGEMENT = 0x01
+    MSI = 0x05
     PCI_EXPRESS = 0x10
     MSI_X = 0x11
 
@@ -93,6 +94,23 @@ LINK_8_GT_X4 = 3 | 4 << 4
 """Speed (8 GT/s) and width (x4), the layout of both Link Capabilities and Link Status."""
 DEVICE_CAPABILITIES_2_TIMEOUT_DISABLE = 1 << 4
 DEVICE_CONTROL_2_WRITABLE = 0x001F
+
+
+class Msi(IntEnum):
+    """Offsets in the MSI capability with 64-bit addresses."""
+
+    MESSAGE_CONTROL = 2
+    ADDRESS = 4
+    DATA = 12
+    SIZE = 14
+
+
+MSI_64_BIT = 1 << 7
+MSI_MULTIPLE_CAPABLE_SHIFT = 1
+MSI_WRITABLE = 0x0071
+"""Enable, and Multiple Message Enable."""
+MSI_ADDRESS_WRITABLE = 0xFFFF_FFFF_FFFF_FFFC
+MSI_MAX_VECTORS = 32
 
 
 class MsiX(IntEnum):

@@ -20,6 +20,7 @@ from potash_firmware.rpu.apu_link import ApuLink
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.events import AsyncEvents
 from potash_firmware.rpu.features import Features, Limits
+from potash_firmware.rpu.firmware import FirmwareSlots
 from potash_firmware.rpu.logs import ErrorLog, Health
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
@@ -95,6 +96,7 @@ class Controller:
         self.events = AsyncEvents()
         self.errors = ErrorLog()
         self.health = Health()
+        self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.features = Features(
             Limits(
                 io_queue_pairs=board.settings.queue_pairs,
@@ -112,6 +114,7 @@ class Controller:
         self.outstanding.clear()
         self.events.clear()
         self.features.reset()
+        self.firmware.reset()
         self.apu.reset()
 
     def namespace(self, command: Command) -> Namespace:

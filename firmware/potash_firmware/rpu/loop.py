@@ -244,7 +244,7 @@ class Rpu:
             self._refuse(*self.controller.aborted.pop(0))
 
     def _refuse(self, command: Command, error: NvmeError) -> None:
-        log.info("opcode %#04x: %s", command.entry.opcode, error)
+        log.debug("opcode %#04x: %s", command.entry.opcode, error)
         # A driver finds out what there is by asking: a question that is refused is no error.
         question = (
             command.queue.qid == 0

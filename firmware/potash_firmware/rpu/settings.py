@@ -11,11 +11,13 @@ class Identity:
     serial: str = "POTASH0001"
     model: str = "Potash computational storage"
     firmware_revision: str = "0.1.0"
+    qualified_name: str = ""
+    """The NVM subsystem's NQN; one that is unique to the serial number when empty."""
 
     @property
     def nqn(self) -> str:
-        """The NVM subsystem's qualified name (Base 2.0, section 4.5), unique to the serial number."""
-        return f"nqn.2014-08.org.nvmexpress:uuid:{self.uuid('subsystem')}"
+        """The NVM subsystem's NVMe Qualified Name (Base 2.0, section 4.5)."""
+        return self.qualified_name or f"nqn.2014-08.org.nvmexpress:uuid:{self.uuid('subsystem')}"
 
     def uuid(self, what: str) -> uuid.UUID:
         """A UUID for a part of this device, the same at every start."""

@@ -5,7 +5,7 @@ from nvme_spec.identify import Oacs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.accelerator import accelerator_command
-from potash_firmware.rpu.admin import events, features, identify, log_pages, queues
+from potash_firmware.rpu.admin import events, features, firmware, identify, log_pages, queues
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
 
 ADMIN_COMMANDS = table(
@@ -24,6 +24,8 @@ ADMIN_COMMANDS = table(
         queues.doorbell_buffer_config,
         capability=Oacs.DOORBELL_BUFFER_CONFIG,
     ),
+    Row(AdminOpcode.FIRMWARE_COMMIT, firmware.commit, capability=Oacs.FIRMWARE),
+    Row(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, firmware.download, capability=Oacs.FIRMWARE),
     Row(AcceleratorOpcode.GLOBAL_CONTROL, accelerator_command, effects=CommandEffects.CCC),
     Row(AcceleratorOpcode.IDENTIFY, accelerator_command),
     Row(AcceleratorOpcode.GET_STATUS, accelerator_command),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from nvme_spec.commands import Identify
 from nvme_spec.identify import (
     FRMW_SLOTS_SHIFT,
+    FWUG_NO_RESTRICTION,
     IDENTIFY_SIZE,
     Cns,
     CommandSet,
@@ -31,6 +32,7 @@ from nvme_spec.identify import (
 from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
+from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import MAX_TRANSFER_SHIFT, Controller, Namespace
 from potash_firmware.rpu.events import REQUEST_LIMIT
@@ -62,7 +64,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             ssvid=pci.subsystem_vendor_id,
             sn=identity.serial,
             mn=identity.model,
-            fr=identity.firmware_revision,
+            fr=controller.firmware.revision,
             mdts=MAX_TRANSFER_SHIFT,
             ver=VERSION_2_0,
             rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
@@ -71,7 +73,9 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             oacs=controller.support.oacs,
             acl_z=ABORT_LIMIT - 1,
             aerl_z=REQUEST_LIMIT - 1,
-            frmw=Frmw.FIRST_SLOT_READ_ONLY | 1 << FRMW_SLOTS_SHIFT,
+            frmw=Frmw.FIRST_SLOT_READ_ONLY
+            | LAST_SLOT << FRMW_SLOTS_SHIFT
+            | Frmw.ACTIVATION_WITHOUT_RESET,
             lpa=Lpa.COMMANDS_SUPPORTED_AND_EFFECTS | Lpa.EXTENDED_DATA,
             elpe_z=ERROR_LOG_ENTRIES - 1,
             avscc=1,
@@ -83,6 +87,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             nn=max(controller.namespaces),
             oncs=controller.support.oncs,
             vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
+            fwug=FWUG_NO_RESTRICTION,
             icsvscc=1,
             subnqn=identity.nqn,
             psd=(PowerStateDescriptor(mp=2500),),

@@ -65,8 +65,9 @@ def _smart(controller: Controller, command: Command) -> bytes:
 
 
 def _firmware_slots(controller: Controller, command: Command) -> bytes:
-    revision = controller.settings.identity.firmware_revision
-    return bytes(FirmwareSlotLog(active_slot=1, frs1=revision))
+    slots = controller.firmware
+    revisions = {f"frs{slot}": revision for slot, revision in slots.revisions.items()}
+    return bytes(FirmwareSlotLog(active_slot=slots.active, next_slot=slots.next or 0, **revisions))
 
 
 def _effects(controller: Controller, command: Command) -> bytes:

@@ -25,6 +25,7 @@ def device_process(
     Without `media` the drive is in memory; `size` is that of a new one.
     """
     command = [sys.executable, "-m", "potash.cli.main", "serve", "--json"]
+    command += ["--log-level", "warning"]
     command += ["--socket", str(socket), "--size", str(size)]
     command += ["--media", str(media)] if media is not None else []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:

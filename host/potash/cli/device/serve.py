@@ -7,16 +7,16 @@ import logging
 import shlex
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TextIO
 
 import click
 
 from potash.cli.units import Size, human
-from potash_device.media import FileMedia, Media, MemoryMedia
+from potash_device.media import FLASH_SIZE, FileMedia, Media, MemoryMedia
 from potash_device.trace import Sink
-from potash_firmware.boot import Device, run_until_signal
+from potash_firmware.boot import PROFILES, Device, run_until_signal
 
 NSID = 1
 
@@ -43,30 +43,56 @@ def qemu_device(socket: Path) -> str:
 )
 @click.option("--size", type=Size(), default="1G", show_default=True, help="Size of a new drive.")
 @click.option(
+    "--profile",
+    type=click.Choice(sorted(PROFILES)),
+    default="potash",
+    show_default=True,
+    help="What the device says that it is: itself, or the platform that it follows.",
+)
+@click.option(
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write what commands pass on their way to this file, a line of JSON each.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
-@click.option("-v", "--verbose", is_flag=True, help="Log what happens.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="How much to say on standard error of what happens.",
+)
 def serve(
-    socket: Path, media: Path | None, size: int, trace: Path | None, as_json: bool, verbose: bool
+    socket: Path,
+    media: Path | None,
+    size: int,
+    profile: str,
+    trace: Path | None,
+    as_json: bool,
+    log_level: str,
 ) -> None:
     """Run a device until it is interrupted; one client at a time may use it."""
-    logging.basicConfig(
-        format="potash: %(message)s", level=logging.INFO if verbose else logging.WARNING
-    )
+    logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
     path = socket.absolute()
     with ExitStack() as stack:
-        blocks: Media = FileMedia.open(media, size) if media else MemoryMedia.create(size)
-        stack.callback(blocks.close)
-        device = stack.enter_context(Device(path, {NSID: blocks}))
+        blocks = stack.enter_context(closing(_open(media, size)))
+        flash = stack.enter_context(closing(_open(_flash_path(media), FLASH_SIZE)))
+        device = stack.enter_context(Device(path, {NSID: blocks}, flash, PROFILES[profile]))
         if trace is not None:
             lines = stack.enter_context(trace.open("w", buffering=1))
             device.board.trace.sink = _json_lines(lines)
         _announce(path, media, blocks.size, as_json=as_json)
         run_until_signal(device)
+
+
+def _flash_path(media: Path | None) -> Path | None:
+    """The flash of a drive that is kept in a file lies beside it."""
+    return media.with_name(media.name + ".flash") if media is not None else None
+
+
+def _open(path: Path | None, size: int) -> Media:
+    return FileMedia.open(path, size) if path is not None else MemoryMedia.create(size)
 
 
 def _announce(socket: Path, media: Path | None, size: int, *, as_json: bool) -> None:
