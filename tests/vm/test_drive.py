@@ -175,6 +175,39 @@ def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
         assert linux.capture(["cat", "/tmp/sum"]).stdout == (ADD / "expected.bin").read_bytes()
 
 
+def test_a_firmware_image_lands_in_the_flash_beside_the_media(
+    images: GuestImages, tmp_path: Path
+) -> None:
+    media = tmp_path / "blocks"
+    flash = tmp_path / "blocks.flash"
+    with (
+        serving("--media", str(media), "--size", str(SIZE)) as socket,
+        Guest(images, socket) as guest,
+    ):
+        for size, options in ((1 << 20, ["--xfer=131072"]), (300 * 4096, []), (10000, [])):
+            image = os.urandom(size)
+            (tmp_path / "image").write_bytes(image)
+            guest.copy_in(tmp_path / "image", "/tmp/image")
+            said(guest, "nvme", "fw-download", "/dev/nvme0", "--fw=/tmp/image", *options)
+            said(guest, "nvme", "fw-commit", "/dev/nvme0")
+            assert image in flash.read_bytes()
+        assert nvme(guest, "fw-log", "/dev/nvme0")
+
+
+def test_a_drive_may_say_that_it_is_the_platform_s(images: GuestImages) -> None:
+    with serving("--size", str(SIZE), "--profile", "alkali") as socket, Guest(images, socket) as g:
+        (device,) = nvme(g, "list")["Devices"]
+        assert (device["SerialNumber"], device["ModelNumber"]) == ("0123456789", "DEADBEEF")
+        # Capability 05h of the configuration space is MSI; vendor 1b96h, device 0001h.
+        config = g.capture(["cat", f"{PCI}/config"]).stdout
+        assert config[:4] == bytes.fromhex("961b0100")
+        found, at = [], config[0x34]
+        while at:
+            found.append(config[at])
+            at = config[at + 1]
+        assert 0x05 in found and 0x11 in found
+
+
 def test_each_processor_has_a_queue_of_its_own(images: GuestImages) -> None:
     with serving("--size", str(SIZE)) as socket, Guest(images, socket, 640, 2) as guest:
         assert sh(guest, "ls -d /sys/block/nvme0n1/mq/*").split() == [

@@ -38,7 +38,7 @@ def test_the_published_host_s_ioctls_give_the_right_output(
     assert len(program) % 4 == 0  # it counts in dwords
     (tmp_path / "program.o").write_bytes(program)
     # Smaller than what the host asks for, so the device clamps the range to the drive's end.
-    with serving("--size", "8M") as socket, Guest(images, socket) as guest:
+    with serving("--size", "8M", "--profile", "alkali") as socket, Guest(images, socket) as guest:
         guest.copy_in(STRANGER, "/share/stranger.py")
         guest.copy_in(tmp_path / "program.o", "/share/program.o")
         guest.copy_in(ADD / "input.bin", "/share/input.bin")

@@ -19,11 +19,12 @@ STOP_LIMIT = 20.0
 
 
 @contextlib.contextmanager
-def serving(*options: str) -> Iterator[Path]:
+def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
     """Run a device while the block lasts; gives its socket.
 
     Args:
         options: further options of `potash serve`.
+        verbose: let what the device logs through to standard error.
 
     Raises:
         PotashError: it does not start; what it said is the reason.
@@ -37,7 +38,7 @@ def serving(*options: str) -> Iterator[Path]:
             tethered(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=None if verbose else said,
             # Ctrl-C at the terminal is this process's business: the guest goes first.
             start_new_session=True,
         )
@@ -45,7 +46,8 @@ def serving(*options: str) -> Iterator[Path]:
             if not _listens(process):
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()
-                reason = lines[-1].removeprefix("potash: ") if lines else "it said nothing"
+                silent = "what it says stands above" if verbose else "it said nothing"
+                reason = lines[-1].removeprefix("potash: ") if lines else silent
                 raise PotashError(f"the drive does not start: {reason}")
             yield socket
         finally:

@@ -17,6 +17,7 @@ from potash.vm.drive import serving
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest, descriptor_sink
 from potash.vm.progress import reporting
 from potash.vm.sources import ENVIRONMENT
+from potash_firmware.boot import PROFILES
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20
@@ -52,6 +53,7 @@ def running_guest(
     mirror: str | None = None,
     refresh: bool = False,
     quiet: bool = False,
+    verbose: bool = False,
 ) -> Iterator[Guest]:
     """A guest with a drive of its own, from nothing to its end.
 
@@ -61,12 +63,13 @@ def running_guest(
         mirror: the Debian archive's address (default: the one that apt is configured with).
         refresh: bring the packages again.
         quiet: show no progress.
+        verbose: show what the device logs.
     """
     with ExitStack() as stack:
         stack.enter_context(ending_on_signals())
         with reporting(quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
-            socket = stack.enter_context(serving(*drive_options))
+            socket = stack.enter_context(serving(*drive_options, verbose=verbose))
             guest = stack.enter_context(Guest(found, socket, memory, cpus, progress=progress))
         yield guest
 
@@ -127,7 +130,15 @@ def ending_on_signals() -> Iterator[None]:
     show_envvar=True,
     help="Debian archive to bring the guest from (default: the one that apt is configured with).",
 )
+@click.option(
+    "--profile",
+    type=click.Choice(sorted(PROFILES)),
+    default="potash",
+    show_default=True,
+    help="What the drive says that it is.",
+)
 @click.option("--refresh", is_flag=True, help="Bring the guest's packages again, as they are now.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
     media: Path | None,
@@ -137,7 +148,9 @@ def guest(
     memory: int,
     cpus: int,
     debian_mirror: str | None,
+    profile: str,
     refresh: bool,
+    verbose: bool,
 ) -> None:
     """Start Linux with our drive as /dev/nvme0n1: a shell in it, or one command.
 
@@ -149,13 +162,15 @@ def guest(
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
     if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
         raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
-    drive_options = ["--size", str(size)] + (["--media", str(media)] if media else [])
+    drive_options = ["--size", str(size), "--profile", profile]
+    drive_options += ["--media", str(media)] if media else []
     with running_guest(
         *drive_options,
         memory=memory // MEBIBYTE,
         cpus=cpus,
         mirror=debian_mirror,
         refresh=refresh,
+        verbose=verbose,
     ) as running:
         for share, name in zip(shares, names, strict=True):
             running.copy_in(share, f"{SHARE}/{name}")
