@@ -168,7 +168,9 @@ def test_a_terminal_gets_a_shell_with_a_terminal(environment: dict[str, str]) ->
         until(b"# ")
         os.write(terminal, b"echo $((6*7)) $(tty)\r")
         until(b"42 /dev/pts/0")
-        os.write(terminal, b"sleep 600\r\x03")
+        os.write(terminal, b"echo now; sleep 600\r")
+        until(b"now\r\n")  # from the shell, which by now has left line editing
+        os.write(terminal, b"\x03")
         until(b"^C")
         os.write(terminal, b"exit 7\r")
         until(b"exit 7")
