@@ -4,8 +4,9 @@
 the guest's file system; `guest.Guest` runs it and runs commands in it. The rooms:
 
 - `cache`: one folder of the user's, filled atomically, keyed by content;
-- `sources`, `packages`: which archive, which packages, checked by apt and unpacked beside the system;
+- `sources`, `packages`: which archive, which packages; checked by apt, unpacked beside the system;
 - `cpio`, `kernel`, `rootfs`, `images`: from unpacked packages to what QEMU boots;
-- `qemu`, `qmp`, `machine`, `accel`, `snapshot`: the virtual machine's process;
-- `frames`, `agent`, `guest`: the channel into the guest, its two ends.
+- `qemu`, `qmp`, `machine`, `tether`, `snapshot`: the virtual machine and its process;
+- `frames`, `agent`, `channel`: the stream between host and guest, and its two ends;
+- `guest`, `terminal`, `drive`, `progress`: what a user holds.
 """

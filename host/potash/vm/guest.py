@@ -15,12 +15,10 @@ import signal
 import sys
 import tarfile
 import tempfile
-import termios
-import tty
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from potash.sdk.errors import PotashError
@@ -32,6 +30,7 @@ from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
 from potash.vm.qemu import CLIENT
 from potash.vm.snapshot import Shape
+from potash.vm.terminal import descriptor_sink, following_size, raw, size
 
 MEMORY = 512
 CPUS = 1
@@ -280,15 +279,15 @@ class Guest:
         standard = sys.stdin
         if not (standard.isatty() and sys.stdout.isatty()):
             return self.run(argv, standard, descriptor_sink(1), descriptor_sink(2))
-        with self._console(), _raw(standard.fileno()):
+        with self._console(), raw(standard.fileno()):
             command = self.channel.start(
                 argv,
                 stdin=standard,
                 stdout=descriptor_sink(1),
                 env={"TERM": os.environ.get("TERM", "linux")},
-                terminal=_size(),
+                terminal=size(),
             )
-            with _following_size(command):
+            with following_size(command):
                 return _exit_code(command.wait())
 
     def _resume(self, stack: contextlib.ExitStack) -> Machine:
@@ -362,42 +361,3 @@ def _replace(source: Path, target: Path) -> None:
 
 def _last_line(said: bytes | bytearray) -> str:
     return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-
-
-def descriptor_sink(descriptor: int) -> Sink:
-    """A sink that writes all of it to a descriptor, at once."""
-
-    def sink(data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(descriptor, left) :]
-
-    return sink
-
-
-def _size() -> tuple[int, int]:
-    columns, rows = shutil.get_terminal_size()
-    return rows, columns
-
-
-@contextlib.contextmanager
-def _raw(descriptor: int) -> Iterator[None]:
-    """The terminal passes every key on, Ctrl-C too, until the block ends."""
-    before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
-
-
-@contextlib.contextmanager
-def _following_size(command: Command) -> Iterator[None]:
-    def changed(_number: int, _frame: FrameType | None) -> None:
-        command.resize(*_size())
-
-    before = signal.signal(signal.SIGWINCH, changed)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)

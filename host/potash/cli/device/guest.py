@@ -14,9 +14,10 @@ import click
 from potash.cli.units import Size
 from potash.vm import images
 from potash.vm.drive import serving
-from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest, descriptor_sink
+from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.progress import reporting
 from potash.vm.sources import ENVIRONMENT
+from potash.vm.terminal import descriptor_sink
 from potash_firmware.boot import PROFILES
 
 SHARE = "/share"
