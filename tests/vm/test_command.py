@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +175,9 @@ def test_a_terminal_gets_a_shell_with_a_terminal(environment: dict[str, str]) ->
         until(b"now\r\n")  # from the shell, which by now has left line editing
         os.write(terminal, b"\x03")
         until(b"^C")
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("<HHHH", 50, 132, 0, 0))
+        os.write(terminal, b"until [ \"$(stty size)\" = '50 132' ]; do :; done; echo $((6*8))\r")
+        until(b"48\r\n")
         os.write(terminal, b"exit 7\r")
         until(b"exit 7")
         _, status = os.waitpid(pid, 0)

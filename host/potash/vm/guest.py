@@ -30,7 +30,7 @@ from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
 from potash.vm.qemu import CLIENT
 from potash.vm.snapshot import Shape
-from potash.vm.terminal import descriptor_sink, following_size, raw, size
+from potash.vm.terminal import descriptor_sink, follow, raw, size
 
 MEMORY = 512
 CPUS = 1
@@ -287,8 +287,7 @@ class Guest:
                 env={"TERM": os.environ.get("TERM", "linux")},
                 terminal=size(),
             )
-            with following_size(command):
-                return _exit_code(command.wait())
+            return _exit_code(follow(self.channel, command))
 
     def _resume(self, stack: contextlib.ExitStack) -> Machine:
         """Bring the frozen guest back; when it does not come back, boot a new one, once."""

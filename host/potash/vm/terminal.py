@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import termios
+import time
 import tty
 from collections.abc import Iterator
-from types import FrameType
 
-from potash.vm.channel import Command, Sink
+from potash.vm.channel import Channel, Command, Sink
+
+LOOK = 0.25
+"""Seconds between two looks at the terminal's size."""
 
 
 def descriptor_sink(descriptor: int) -> Sink:
@@ -27,7 +29,7 @@ def descriptor_sink(descriptor: int) -> Sink:
 
 def size() -> tuple[int, int]:
     """The terminal's rows and columns."""
-    columns, rows = shutil.get_terminalsize()
+    columns, rows = shutil.get_terminal_size()
     return rows, columns
 
 
@@ -42,15 +44,15 @@ def raw(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
 
 
-@contextlib.contextmanager
-def following_size(command: Command) -> Iterator[None]:
-    """Tell a command's terminal whenever this one changes its size."""
+def follow(channel: Channel, command: Command) -> int:
+    """Follow a command on a terminal to its end, telling it of every change of this one's size.
 
-    def changed(_number: int, _frame: FrameType | None) -> None:
-        command.resize(*size())
-
-    before = signal.signal(signal.SIGWINCH, changed)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)
+    The size is looked at now and then: a signal handler could come in the middle of a frame.
+    """
+    known = size()
+    while command.code is None:
+        channel.step(time.monotonic() + LOOK)
+        if command.code is None and size() != known:
+            known = size()
+            command.resize(*known)
+    return command.code
