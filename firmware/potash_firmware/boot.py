@@ -36,9 +36,15 @@ log = logging.getLogger(__name__)
 MESSAGES_PER_PASS = 64
 """Messages of the host that are handled before the RPU has its turn."""
 
+HOST_WRITES_WAITING = 1024
+"""Host writes that wait for the RPU before the host's further messages wait in their socket."""
+
 RESTART_DELAY = 0.05
 LONGEST_RESTART_DELAY = 5.0
 """Seconds before an APU that died is started again; doubled while it dies at once."""
+
+REAP_INTERVAL = 0.01
+"""Seconds between two looks at a process that was killed and is not gone yet."""
 
 STEADY_AFTER = 10.0
 """Seconds after which an APU counts as started for good."""
@@ -95,26 +101,38 @@ class ApuProcess:
         return self._process.pid if self._process is not None else None
 
     def wait_before_start(self) -> float:
-        """Seconds until the next start is allowed."""
+        """Seconds until the next start is allowed, or until it is worth asking again."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                return REAP_INTERVAL
+            self._process = None
         return max(0.0, self._may_start_at - time.monotonic())
 
     def start(self, mailbox: int) -> None:
         """Run the APU with the descriptor `mailbox` as its end. Raises OSError."""
+        self._started_at = time.monotonic()
         named = {"mailbox": mailbox, **self._descriptors}
         command = [sys.executable, "-m", "potash_firmware.apu"]
         command += ["--fds", format_descriptors(named), "--config", self._config.to_json()]
         self._process = subprocess.Popen(
             command, pass_fds=tuple(named.values()), stdin=subprocess.DEVNULL
         )
-        self._started_at = time.monotonic()
 
     def stop(self) -> None:
-        """End the process, and allow the next one only after a while if it was short-lived."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        self._process = None
+        """End the process and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def give_up(self) -> None:
+        """End the process without waiting, and allow the next one only when it is gone.
+
+        A process that is waiting for a disk ends when the disk answers, for which the device's loop
+        must not wait. If it was short-lived, or never came to life, the next one comes later.
+        """
+        if self._process is not None:
+            self._process.kill()
         now = time.monotonic()
         if now - self._started_at > STEADY_AFTER:
             self._delay = RESTART_DELAY
@@ -166,8 +184,8 @@ class Device:
                 )
             )
             stack.callback(self.link.disconnect)
+            self._start_apu()
             self._stack = stack.pop_all()
-        self._start_apu()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -179,7 +197,8 @@ class Device:
         Also returns when the descriptor `wake` becomes readable, which is left to the caller.
         """
         self._wait(timeout, wake)
-        self.server.drain(MESSAGES_PER_PASS)
+        if len(self.board.registers.host_writes) < HOST_WRITES_WAITING:
+            self.server.drain(MESSAGES_PER_PASS)
         if self.link.port is not None and self.link.port.wants_write():
             self.link.port.flush()
         self._busy = self.rpu.service()
@@ -196,7 +215,7 @@ class Device:
         if wake is not None:
             readable.append(wake)
         limits = [timeout, self.rpu.timeout]
-        if port is None:
+        if port is None and self.rpu.apu_may_start:
             limits.append(self.apu.wait_before_start())
         if self._busy or server.has_message:
             limits.append(0.0)
@@ -208,16 +227,23 @@ class Device:
         """Take leave of an APU that is gone, and start another one when it is time."""
         if self.link.lost:
             log.error("the APU is gone; its jobs have failed, and it is started again")
-            self.apu.stop()
+            self.apu.give_up()
             self.link.disconnect()
             self._busy = True
         if self.link.port is None and self.rpu.apu_may_start and not self.apu.wait_before_start():
-            self._start_apu()
+            try:
+                self._start_apu()
+            except OSError as error:  # no more processes, descriptors, memory: of now, perhaps
+                log.error("the APU cannot be started, which is tried again: %s", error)
+                self.apu.give_up()
 
     def _start_apu(self) -> None:
-        rpu_end, apu_end = pair()
-        with apu_end:
-            self.apu.start(apu_end.fileno())
+        with ExitStack() as undo:
+            rpu_end, apu_end = pair()
+            undo.callback(rpu_end.close)
+            with apu_end:
+                self.apu.start(apu_end.fileno())
+            undo.pop_all()
         self.rpu.apu_started(rpu_end)
 
     def _apu_config(self) -> Config:

@@ -1,11 +1,12 @@
 """Doorbells in memory: the host rings only when it passes what the device left it."""
 
+import logging
 import struct
 from collections.abc import Iterator
 
 import pytest
 
-from support.nvme_host import Host, Queue
+from support.nvme_host import CC, CSTS, Host, Queue
 
 SHADOW, EVENTS = 0x30_0000, 0x30_1000
 IDLE = 1.0
@@ -74,7 +75,7 @@ def test_a_tail_left_while_arming_is_seen(host: Host) -> None:
     host.service()
     host.now += IDLE
     queues = host.board.queues
-    assert list(queues.look()) == []
+    assert queues.look() == ([], [])
     host.place(queue, 0x02, 6, nsid=1)
     leave_tail(host, queue)
     assert queues.arm()
@@ -121,4 +122,42 @@ def test_a_reset_ends_the_use_of_the_pages(host: Host) -> None:
     host.enable()
     queue = host.create_io_queue()
     assert host.command(queue, 0x02, nsid=1).status == 0
+    assert host.rpu.timeout is None
+
+
+def test_a_tail_that_cannot_be_is_told_once_and_stops_no_other_queue(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = host.io[1], host.create_io_queue(2)
+    struct.pack_into("<I", host.memory.view, SHADOW + 8 * bad.qid, 9999)
+    host.place(good, 0x02, 5, nsid=1)
+    leave_tail(host, good)
+    host.ring(good)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            host.now += IDLE
+            host.service()
+    assert [one.cid for one in host.reap(good, ring=False)] == [5]
+    assert len(caplog.records) == 1
+    assert host.rpu.timeout is None
+    host.place(bad, 0x02, 6, nsid=1)
+    leave_tail(host, bad)
+    host.ring(bad)
+    host.service()
+    assert [one.cid for one in host.reap(bad, ring=False)] == [6]
+
+
+def test_a_controller_that_was_shut_down_looks_for_nothing(host: Host) -> None:
+    """Linux leaves it so when its driver is unbound, and the machine may run for long."""
+    queue = host.io[1]
+    host.place(queue, 0x02, 5, nsid=1)
+    leave_tail(host, queue)
+    host.ring(queue)
+    host.service()
+    assert host.rpu.timeout is not None
+    host.write32(CC, 4 << 20 | 6 << 16 | 1 << 14 | 1)
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert host.read32(CSTS) == 2 << 2 | 1
     assert host.rpu.timeout is None

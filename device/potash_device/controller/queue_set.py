@@ -103,18 +103,36 @@ class QueueSet:
         queue.move_tail(value)
         return None
 
-    def look(self) -> Iterator[CompletionQueue]:
+    def look(self) -> tuple[list[CompletionQueue], list[InvalidDoorbell]]:
         """Read the shadow page; give the completion queues that could store what had waited.
 
-        Raises InvalidDoorbell and AccessFault.
+        What a queue cannot have is given once as an error, and keeps no other queue from its own.
+        Raises AccessFault.
         """
+        freed: list[CompletionQueue] = []
+        errors: list[InvalidDoorbell] = []
         if self.shadow is None:
-            return
+            return freed, errors
         for submission in self._io(self.submissions):
-            submission.move_tail(self.shadow.tail(submission))
+            tail = self.shadow.tail(submission)
+            if tail in (submission.tail, submission.refused):
+                continue
+            try:
+                submission.move_tail(tail)
+            except InvalidDoorbell as error:
+                submission.refused = tail
+                errors.append(error)
         for completion in self._io(self.completions):
-            if completion.blocked and completion.move_head(self.shadow.head(completion)):
-                yield completion
+            head = self.shadow.head(completion) if completion.blocked else completion.head
+            if head in (completion.head, completion.refused):
+                continue
+            try:
+                if completion.move_head(head):
+                    freed.append(completion)
+            except InvalidDoorbell as error:
+                completion.refused = head
+                errors.append(error)
+        return freed, errors
 
     def arm(self) -> bool:
         """Ask to be rung for every I/O queue; True when there is work or room already."""
@@ -138,9 +156,14 @@ class QueueSet:
                 pass  # found again, and reported, by the next look at the page
         return queue.post(source, posting)
 
+    @property
     def ready(self) -> list[SubmissionQueue]:
+        """The queues with something to fetch."""
+        return [queue for queue in self.submissions.values() if queue.ready]
+
+    def in_turn(self) -> list[SubmissionQueue]:
         """The queues with something to fetch, each time starting behind another one."""
-        ready = [queue for queue in self.submissions.values() if queue.ready]
+        ready = self.ready
         if len(ready) > 1:
             self._turn = (self._turn + 1) % len(ready)
             ready = ready[self._turn :] + ready[: self._turn]

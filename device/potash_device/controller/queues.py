@@ -60,6 +60,8 @@ class CompletionQueue:
         self.head = 0
         self.tail = 0
         self.phase = 1
+        self.refused: int | None = None
+        """A head of the shadow page that the queue cannot have, and that was reported."""
         self.submission_queues = 0
         self._dma = dma
         self._backlog: deque[tuple[SubmissionQueue, Posting]] = deque()
@@ -103,6 +105,7 @@ class CompletionQueue:
         if head >= self.size or (head - self.head) % self.size > self.occupied:
             raise InvalidDoorbell(f"completion queue {self.qid} cannot have head {head}")
         self.head = head
+        self.refused = None
         stored = 0
         while self._backlog and not self.full:
             self._store(*self._backlog[0])
@@ -155,6 +158,10 @@ class SubmissionQueue:
         self.completions = completions
         self.head = 0
         self.tail = 0
+        self.refused: int | None = None
+        """A tail of the shadow page that the queue cannot have, and that was reported."""
+        self.closed = False
+        """Nothing more is fetched: the queue is being deleted."""
         self._dma = dma
         self._bytes: memoryview | None = None
 
@@ -171,11 +178,12 @@ class SubmissionQueue:
         if tail >= self.size:
             raise InvalidDoorbell(f"submission queue {self.qid} cannot have tail {tail}")
         self.tail = tail
+        self.refused = None
 
     @property
     def ready(self) -> bool:
         """There is something to fetch, and room to answer it."""
-        return self.head != self.tail and not self.completions.blocked
+        return self.head != self.tail and not self.closed and not self.completions.blocked
 
     def fetch(self) -> SubmissionEntry:
         """Take the oldest entry, of which there must be one. Raises AccessFault as `bind`."""

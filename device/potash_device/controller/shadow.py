@@ -64,7 +64,7 @@ class ShadowDoorbells:
         events[2 * queue.qid] = queue.tail
         with _fence:
             pass
-        return bool(values[2 * queue.qid] != queue.tail)
+        return values[2 * queue.qid] not in (queue.tail, queue.refused)
 
     def arm_head(self, queue: CompletionQueue) -> bool:
         """Ask to be rung when a full queue gets room; True when it has some already."""
@@ -72,7 +72,7 @@ class ShadowDoorbells:
         events[2 * queue.qid + 1] = queue.head
         with _fence:
             pass
-        return bool(values[2 * queue.qid + 1] != queue.head)
+        return values[2 * queue.qid + 1] not in (queue.head, queue.refused)
 
     def _pages(self) -> tuple[memoryview, memoryview]:
         if self._values is None or self._events is None:

@@ -10,7 +10,6 @@ from csd_spec.opcodes import DWORD_SIZE
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into, scatter
-from potash_firmware.mailbox.messages import NO_SLOT
 from potash_firmware.rpu.apu_link import Answer
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
@@ -33,9 +32,8 @@ def forward(controller: Controller, command: Command, length: int) -> Result:
         raise NvmeError(
             Status.INVALID_FIELD, detail=f"{length} bytes are more than one command may move"
         )
-    if length == 0:
-        return _send(controller, command, direction, NO_SLOT, 0)
     _views(controller, command, direction, length)
+    # Also without data: the slots are what keeps the mailbox from overflowing.
     slot = controller.apu.take_slot()
     if slot is None:
         return Pending(
@@ -50,7 +48,7 @@ def _send(
 ) -> Pending:
     """Fill the slot where data goes to the APU, and pass the command on."""
     apu = controller.apu
-    if length and direction is DataDirection.HOST_TO_CONTROLLER:
+    if direction is DataDirection.HOST_TO_CONTROLLER:
         try:
             views = _views(controller, command, direction, length)
         except NvmeError:
@@ -65,15 +63,19 @@ def _send(
         slot=slot,
         length=length,
     )
-    return Pending(tag, lambda answer: _finish(controller, command, answer))
+    return Pending(tag, lambda answer: _finish(controller, command, answer, length))
 
 
-def _finish(controller: Controller, command: Command, answer: Answer) -> int:
-    """The APU has answered: give the host its data and dword 0."""
+def _finish(controller: Controller, command: Command, answer: Answer, length: int) -> int:
+    """The APU has answered: give the host its data, `length` bytes at most, and dword 0."""
     reply = answer.reply
     if reply.status != Status.SUCCESS:
         raise NvmeError(reply.status, dnr=reply.dnr, detail="the APU says so")
-    if reply.length and answer.slot != NO_SLOT:
+    if reply.length > length:
+        raise NvmeError(
+            Status.INTERNAL_ERROR, dnr=False, detail="the APU gives more than was asked"
+        )
+    if reply.length:
         views = _views(controller, command, DataDirection.CONTROLLER_TO_HOST, reply.length)
         scatter(views, controller.apu.buffers.slot(answer.slot)[: reply.length])
     return reply.result

@@ -1,8 +1,8 @@
 """The RPU's end of the mailbox: host commands on their way to the APU and back.
 
-A command that moves data holds a transfer slot from its request to its reply, whatever happens to
-the command meanwhile: the APU may still be writing to the slot of a command that a reset has long
-forgotten.
+A command holds a transfer slot from its request to its reply, whatever happens to the command
+meanwhile: the APU may still be writing to the slot of a command that a reset has long forgotten. A
+command that moves no data holds one too, so that no host can fill the mailbox.
 """
 
 import logging
@@ -29,7 +29,7 @@ TAG_LIMIT = 1 << 32
 
 
 class Answer(NamedTuple):
-    """A reply and the slot that its request held, if it held one."""
+    """A reply and the slot that its request held."""
 
     reply: Reply
     slot: int
@@ -51,6 +51,7 @@ class ApuLink:
         self.resetting: int | None = None
         """Tag of the reset that the APU has not answered yet: what it asks for is of before."""
         self._reset_is_due = False
+        self._asked_since_reset = False
         self._tags = count()
         self._free = list(range(SLOTS))
         self._slot_waiters: deque[object] = deque()
@@ -95,8 +96,7 @@ class ApuLink:
 
     def free_slot(self, slot: int) -> None:
         """The slot may be used again."""
-        if slot != NO_SLOT:
-            self._free.append(slot)
+        self._free.append(slot)
 
     def grants(self) -> Iterator[Grant]:
         """Slots for those that wait, in their order."""
@@ -112,24 +112,32 @@ class ApuLink:
         opcode: int,
         nsid: int,
         cdws: tuple[int, int, int, int, int, int],
-        slot: int = NO_SLOT,
-        length: int = 0,
+        slot: int,
+        length: int,
     ) -> int:
-        """Send a command; its tag comes back in exactly one `Answer`."""
+        """Send a command that holds `slot`; its tag comes back in exactly one `Answer`."""
         tag = next(self._tags) % TAG_LIMIT
         self._in_flight[tag] = slot
         if self.port is None:
             self._failures.append(_failure(tag))
         else:
-            self.send(Request(tag, admin, opcode, nsid, cdws, slot, length))
+            self._asked_since_reset = True
+            self.send(Request(tag, admin, opcode, nsid, cdws, slot if length else NO_SLOT, length))
         return tag
 
     def reset(self) -> None:
-        """The controller was reset: have every job stopped and forgotten."""
+        """The controller was reset: have every job stopped and forgotten.
+
+        A host may reset as often as it likes. One that the APU has yet to answer serves for the
+        next as well, if nothing was asked in between.
+        """
         self._reset_is_due = True
-        if self.port is not None:
-            self.resetting = next(self._tags) % TAG_LIMIT
-            self.send(Reset(self.resetting))
+        self._slot_waiters.clear()
+        if self.port is None or (self.resetting is not None and not self._asked_since_reset):
+            return
+        self.resetting = next(self._tags) % TAG_LIMIT
+        self._asked_since_reset = False
+        self.send(Reset(self.resetting))
 
     def reset_done(self, tag: int) -> None:
         """The APU has answered a reset; only the newest counts."""

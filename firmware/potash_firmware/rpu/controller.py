@@ -108,10 +108,12 @@ class Controller:
         """Commands that another command has ended; the loop answers them before that one."""
         self.unfinished: set[Future[Any]] = set()
         """Media work in flight, of whatever time: no reset recalls it."""
+        self._awaited: dict[object, set[Future[Any]]] = {}
 
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
         self.outstanding.clear()
+        self._awaited.clear()
         self.events.clear()
         self.features.reset()
         self.firmware.reset()
@@ -136,6 +138,23 @@ class Controller:
         self.unfinished.add(future)
         return future
 
+    def end_of(self, work: "set[Future[Any]]") -> object:
+        """A token that comes when all of `work`, of which there is some, has ended."""
+        token = object()
+        self._awaited[token] = work
+        return token
+
+    def media_finished(self, future: "Future[Any]") -> list[object]:
+        """Media work has ended; the tokens that come with it."""
+        self.unfinished.discard(future)
+        come = []
+        for token, work in list(self._awaited.items()):
+            work.discard(future)
+            if not work:
+                del self._awaited[token]
+                come.append(token)
+        return come
+
     def abort_event_request(self, key: tuple[int, int]) -> bool:
         """End an event request that waits; False when no such one does."""
         waiting = self.outstanding.find(key)
@@ -145,8 +164,18 @@ class Controller:
         self.aborted.append((waiting.command, NvmeError(Status.ABORT_REQUESTED, dnr=False)))
         return True
 
-    def abort_queue(self, qid: int) -> None:
-        """End every command of a submission queue that is being deleted."""
+    def abort_queue(self, qid: int) -> "set[Future[Any]]":
+        """End the commands of a submission queue that is being deleted.
+
+        Those that the media work on cannot be recalled: their futures are given. A write that was
+        called ended would undo what the host writes to the same blocks after it.
+        """
+        begun: set[Future[Any]] = set()
         for waiting in self.outstanding.of_queue(qid):
-            self.outstanding.take(waiting.pending.token)
+            token = waiting.pending.token
+            if isinstance(token, Future):
+                begun.add(token)
+                continue
+            self.outstanding.take(token)
             self.aborted.append((waiting.command, NvmeError(Status.SQ_DELETION_ABORTED, dnr=False)))
+        return begun

@@ -48,10 +48,12 @@ class AsyncEvents:
         self._requests.remove(token)
         return True
 
-    def add(self, event: AsyncEvent) -> None:
-        """Something happened. The same event twice before it is told counts once."""
-        if event not in self._events and len(self._events) < QUEUE_LIMIT:
-            self._events.append(event)
+    def add(self, event: AsyncEvent) -> bool:
+        """Something happened. False where it does not count: the same waits to be told already."""
+        if event in self._events or len(self._events) >= QUEUE_LIMIT:
+            return False
+        self._events.append(event)
+        return True
 
     def log_was_read(self, log_page: int) -> None:
         """The host has read a log page without asking to retain its event."""

@@ -74,6 +74,9 @@ class Lifecycle:
         self._board = controller.board
         self._on_reset = on_reset
         self._flush: Future[None] | None = None
+        """The flush that a shutdown has begun, be it one of a session that is over."""
+        self._flush_again = False
+        """A further shutdown waits for a flush of its own."""
 
     @property
     def serving(self) -> bool:
@@ -122,7 +125,11 @@ class Lifecycle:
         error = future.exception()
         if error is not None:
             log.error("the shutdown's flush failed: %s", error)
-        self._update_status(shst=ShutdownStatus.COMPLETE)
+        if self._status().shst == ShutdownStatus.OCCURRING:
+            if self._flush_again:
+                self._begin_flush()
+            else:
+                self._update_status(shst=ShutdownStatus.COMPLETE)
         return True
 
     def _enter(self, event: Event) -> None:
@@ -141,7 +148,6 @@ class Lifecycle:
     def _end_session(self) -> None:
         """After this no data moves, no command is answered and no interrupt waits."""
         self.generation += 1
-        self._flush = None
         self._board.dma.stop()
         self._board.queues.clear()
         self._board.interrupts.clear()
@@ -180,6 +186,14 @@ class Lifecycle:
         if self._status().shst != ShutdownStatus.NORMAL_OPERATION:
             return
         self._update_status(shst=ShutdownStatus.OCCURRING)
+        # A host may reset and shut down as often as it likes: no more than one flush waits.
+        if self._flush is None:
+            self._begin_flush()
+        else:
+            self._flush_again = True
+
+    def _begin_flush(self) -> None:
+        self._flush_again = False
         media = list(self._board.media.values())
 
         def flush() -> None:

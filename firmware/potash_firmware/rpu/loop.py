@@ -52,6 +52,12 @@ BURST = 16
 
 HOST_WRITES_PER_PASS = 1024
 
+MEDIA_WORK_LIMIT = 64
+"""Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""
+
+OUTSTANDING_LIMIT = 4096
+"""Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
+
 
 class Rpu:
     """The firmware of one controller; `service` is to be called whenever something happened."""
@@ -71,7 +77,8 @@ class Rpu:
     @property
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due."""
-        return self._notify.timeout if self._board.queues.shadow is not None else None
+        looking = self.lifecycle.serving and self._board.queues.shadow is not None
+        return self._notify.timeout if looking else None
 
     @property
     def apu_may_start(self) -> bool:
@@ -95,7 +102,7 @@ class Rpu:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
         self._interrupt()
         return bool(self._board.registers.host_writes) or (
-            self.lifecycle.serving and bool(self._board.queues.ready())
+            self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready))
         )
 
     # What came in.
@@ -129,21 +136,22 @@ class Rpu:
                 self._announce(queue)
 
     def _error_event(self, information: ErrorEvent, error: Exception) -> None:
-        log.warning("%s", error)
-        self.controller.events.add(
-            AsyncEvent(
-                type=AsyncEventType.ERROR,
-                info=information,
-                log_page=LogPage.ERROR_INFORMATION,
-            )
+        event = AsyncEvent(
+            type=AsyncEventType.ERROR,
+            info=information,
+            log_page=LogPage.ERROR_INFORMATION,
         )
+        if self.controller.events.add(event):  # no line for each ring: whoever reads may be slow
+            log.warning("%s", error)
 
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
-            self.controller.unfinished.discard(future)
+            come = self.controller.media_finished(future)
             if self.lifecycle.media_finished(future) or self._write_backs.media_finished(future):
                 continue
             self._resume(future, future)
+            for token in come:
+                self._resume(token, None)
 
     def _take_apu(self) -> None:
         for message in self._apu.messages():
@@ -171,12 +179,12 @@ class Rpu:
     def _look_and_execute(self) -> None:
         if not self.lifecycle.serving:
             return
-        try:
-            for completions in self._board.queues.look():
-                self._announce(completions)
-        except InvalidDoorbell as error:
+        freed, errors = self._board.queues.look()
+        for completions in freed:
+            self._announce(completions)
+        for error in errors:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
-        ready = self._board.queues.ready()
+        ready = [queue for queue in self._board.queues.in_turn() if self._may_fetch(queue)]
         for queue in ready:
             self._execute_burst(queue)
         if ready:
@@ -184,9 +192,19 @@ class Rpu:
         elif self._notify.may_arm and not self._board.queues.arm():
             self._notify.armed()
 
+    def _may_fetch(self, queue: SubmissionQueue) -> bool:
+        """There is something in the queue, and room for what comes of it."""
+        return queue.ready and (
+            queue.qid == 0
+            or (
+                len(self.controller.unfinished) < MEDIA_WORK_LIMIT
+                and len(self.controller.outstanding) < OUTSTANDING_LIMIT
+            )
+        )
+
     def _execute_burst(self, queue: SubmissionQueue) -> None:
         for _ in range(BURST):
-            if not queue.ready or not self.lifecycle.serving:
+            if not self._may_fetch(queue) or not self.lifecycle.serving:
                 return
             command = Command(queue.fetch(), queue)
             if self._board.trace.sink is not None:

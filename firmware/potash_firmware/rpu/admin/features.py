@@ -18,7 +18,17 @@ def set_features(controller: Controller, command: Command) -> Result:
     capabilities = features.capabilities(fields.fid)
     if fields.save:
         raise NvmeError(Status.FEATURE_NOT_SAVEABLE, detail="no feature outlives a power cycle")
-    nsids = _namespaces(controller, capabilities, command.entry.nsid, all_allowed=True)
+    nsid = command.entry.nsid
+    if FeatureCapabilities.NAMESPACE_SPECIFIC not in capabilities and nsid not in (
+        0,
+        BROADCAST_NSID,
+    ):
+        if nsid not in controller.namespaces:
+            raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+        raise NvmeError(
+            Status.FEATURE_NOT_NAMESPACE_SPECIFIC, detail="the feature is the whole controller's"
+        )
+    nsids = _namespaces(controller, capabilities, nsid, all_allowed=True)
     results = [features.set(fields.fid, fields.value, nsid) for nsid in nsids]
     return results[0]
 

@@ -1,0 +1,167 @@
+"""The device's process: what it waits for, and what becomes of it when the APU does not start."""
+
+import errno
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potash_device.media import MemoryMedia
+from potash_firmware import boot
+from potash_firmware.mailbox.messages import WriteBack
+from support.nvme_host import CC
+from support.vfio_user import open_descriptors
+
+
+class NoProcess:
+    """Stands for an APU's process that lives until the test says otherwise."""
+
+    pid = 1
+
+    def __init__(self, *_: Any, pass_fds: tuple[int, ...], **__: Any) -> None:
+        self.mailbox = os.dup(pass_fds[0])
+        self.killed = self.gone = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def poll(self) -> int | None:
+        return -9 if self.gone else None
+
+    def wait(self) -> int:
+        assert self.gone, "the device's loop waits for a process that does not end"
+        return -9
+
+    def die(self) -> None:
+        os.close(self.mailbox)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[NoProcess]:
+    started: list[NoProcess] = []
+
+    def popen(*arguments: Any, **options: Any) -> NoProcess:
+        started.append(NoProcess(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    return started
+
+
+@pytest.fixture
+def device(tmp_path: Path, processes: list[NoProcess]) -> Iterator[boot.Device]:
+    media = MemoryMedia.create(1 << 20)
+    with boot.Device(tmp_path / "s", {1: media}, media) as device:
+        yield device
+        for process in processes:
+            process.gone = True
+    media.close()
+
+
+def run(device: boot.Device, seconds: float) -> int:
+    """Step the device for a while; how many steps it took."""
+    end, steps = time.monotonic() + seconds, 0
+    while (left := end - time.monotonic()) > 0:
+        device.run_once(timeout=left)
+        steps += 1
+    return steps
+
+
+def test_an_apu_that_is_slow_to_die_stops_nothing(
+    device: boot.Device, processes: list[NoProcess]
+) -> None:
+    """One that waits for a disk is killed at once, and gone when the disk answers."""
+    processes[0].die()
+    run(device, 0.2)
+    assert processes[0].killed
+    assert len(processes) == 1
+    processes[0].gone = True
+    run(device, 0.2)
+    assert len(processes) == 2
+    assert device.link.port is not None
+
+
+def test_an_apu_that_cannot_be_started_is_tried_again(
+    device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoProcess:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    processes[0].die()
+    processes[0].gone = True
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refuse)
+        run(device, 0.1)
+        before = open_descriptors()
+        run(device, 0.3)
+        assert open_descriptors() == before
+    run(device, 1.0)
+    assert len(processes) == 2
+
+
+def test_a_device_whose_first_apu_does_not_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoProcess:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    media = MemoryMedia.create(1 << 20)
+    before = open_descriptors()
+    with pytest.raises(OSError), boot.Device(tmp_path / "s", {1: media}, media):
+        pass
+    assert open_descriptors() == before
+    assert not (tmp_path / "s").exists()
+    media.close()
+
+
+def test_a_device_that_waits_for_a_write_back_sleeps(
+    device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    monkeypatch.setattr(
+        device.board.media[1], "write_from", lambda *_: select.select([read], (), ())
+    )
+    device.rpu._write_backs.start(WriteBack(1, 0, 1, 0, ((0, 4096),)))
+    processes[0].die()
+    processes[0].gone = True
+    run(device, 0.1)
+    assert run(device, 0.3) < 10
+    os.write(write, b"x")
+    run(device, 0.5)
+    assert len(processes) == 2
+    os.close(read)
+    os.close(write)
+
+
+def test_host_writes_wait_in_the_socket_when_there_are_too_many(device: boot.Device) -> None:
+    class Flood:
+        """A client that has always one more message, each as long as the register space."""
+
+        def __init__(self) -> None:
+            self.messages = 0
+
+        def drain(self, limit: int) -> int:
+            for _ in range(limit):
+                device.board.region_write(0, 0, bytes(0x1000))
+                device.board.region_write(0, CC, bytes(4))
+                self.messages += 1
+            return limit
+
+    flood = Flood()
+    server = device.server
+    device.server.drain = flood.drain  # type: ignore[method-assign]  # a client at full speed
+    try:
+        most = 0
+        for _ in range(300):
+            device.run_once(timeout=0.0)
+            most = max(most, len(device.board.registers.host_writes))
+    finally:
+        del server.drain
+    assert flood.messages > boot.MESSAGES_PER_PASS
+    assert most < 2 * boot.MESSAGES_PER_PASS * 1025

@@ -1,0 +1,131 @@
+"""A host that sends more than is sensible: what it costs stays bounded, and nobody else pays."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from potash_firmware.mailbox.messages import Reply, Request, Reset
+from support.nvme_host import CC, CSTS, DOORBELLS, Host
+
+SHUTDOWN = 1 << 14
+ENABLE = 4 << 20 | 6 << 16 | 1
+
+FUA = 1 << 30
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host() as host:
+        host.enable()
+        yield host
+
+
+def test_writes_that_the_media_cannot_keep_up_with_wait_in_their_queues(host: Host) -> None:
+    """Each holds a buffer: 65536 identifiers in 64 queues would be more than any machine has."""
+    queues = [host.create_io_queue(qid, size=256) for qid in (1, 2)]
+    for queue in queues:
+        for cid in range(250):
+            host.place(queue, 0x01, cid, nsid=1, cdws=(0, 0, FUA))
+        host.ring(queue)
+    host.service()
+    assert len(host.executor.waiting) <= 64
+    assert host.command(host.admin, 0x06, cdws=(1,)).status == 0
+    answered: dict[int, set[int]] = {1: set(), 2: set()}
+    for _ in range(100):
+        host.executor.run_all()
+        host.service()
+        for queue in queues:
+            answered[queue.qid] |= {one.cid for one in host.reap(queue)}
+        assert abs(len(answered[1]) - len(answered[2])) <= 64
+        if len(answered[1]) + len(answered[2]) == 500:
+            return
+    raise AssertionError("not every write was answered")
+
+
+def test_commands_without_data_do_not_fill_the_mailbox(host: Host) -> None:
+    apu = host.connect_apu()
+    queue = host.create_io_queue(size=2048)
+    for cid in range(2000):
+        host.place(queue, 0x91, cid)
+    host.ring(queue)
+    host.service()
+    answered = 0
+    while host.link.port is not None and not host.link.lost and answered < 2000:
+        host.link.port.flush()
+        requests = []
+        while isinstance(message := apu.receive(), Request):
+            requests.append(message)
+        assert 0 < len(requests) <= 16
+        for request in requests:
+            apu.send(Reply(request.tag, 0))
+        host.service()
+        answered += len(host.reap(queue))
+    assert answered == 2000
+
+
+def test_resets_that_the_apu_has_not_heard_do_not_fill_the_mailbox(host: Host) -> None:
+    apu = host.connect_apu()
+    for _ in range(2000):
+        host.write32(CC, 0)
+        host.write32(CC, ENABLE)
+    host.service()
+    assert not host.link.lost
+    assert isinstance(apu.receive(), Reset)
+    assert apu.receive() is None
+
+
+def test_what_was_asked_between_two_resets_is_reset_too(host: Host) -> None:
+    apu = host.connect_apu()
+    host.disable()
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, 0x91, 7)
+    host.ring(queue)
+    host.service()
+    host.disable()
+    kinds = [type(apu.receive()) for _ in range(4)]
+    assert kinds == [Reset, Request, Reset, type(None)]
+
+
+def test_an_answer_that_is_longer_than_was_asked_does_not_reach_the_host(host: Host) -> None:
+    apu = host.connect_apu()
+    queue = host.create_io_queue()
+    host.put(bytes(64))
+    host.place(queue, 0x82, 7, cdws=(8,))
+    host.ring(queue)
+    host.service()
+    request = apu.receive()
+    assert isinstance(request, Request)
+    host.buffers.slot(request.slot)[:64] = b"x" * 64
+    apu.send(Reply(request.tag, 0, length=64))
+    host.service()
+    (completion,) = host.reap(queue)
+    assert (completion.status, completion.dnr) == (0x006, False)
+    assert host.data(64) == bytes(64)
+
+
+def test_doorbells_that_do_not_exist_are_logged_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2000):
+            host.write32(DOORBELLS + 8 * 3, 1)
+        host.service()
+    assert len(caplog.records) == 1
+
+
+def test_shutdowns_do_not_pile_up_before_slow_media(host: Host) -> None:
+    for _ in range(500):
+        host.write32(CC, 0)
+        host.write32(CC, ENABLE | SHUTDOWN)
+    host.service()
+    assert len(host.executor.waiting) == 1
+    host.executor.run_all()
+    host.service()
+    assert host.read32(CSTS) >> 2 & 3 == 1  # the last one has its own flush still before it
+    host.executor.run_all()
+    host.service()
+    assert host.read32(CSTS) >> 2 & 3 == 2
+    host.write32(CC, 0)
+    host.enable()
