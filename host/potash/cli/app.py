@@ -23,6 +23,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "demo": Entry("potash.cli.device.demo", "Run the ADD example through every layer."),
+    "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
     "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
 }

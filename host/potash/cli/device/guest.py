@@ -1,0 +1,189 @@
+"""`potash guest`: a Linux machine whose NVMe drive is our device."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from potash.cli.units import Size
+from potash.vm import images
+from potash.vm.drive import serving
+from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
+from potash.vm.progress import reporting
+from potash.vm.sources import ENVIRONMENT
+from potash.vm.terminal import descriptor_sink
+from potash_firmware.boot import PROFILES
+
+SHARE = "/share"
+MEBIBYTE = 1 << 20
+DRIVE_SIZE = "1G"
+LEAST_MEMORY = 320
+"""MiB; the guest's file system is in its memory, and lies there twice while it is unpacked."""
+
+
+class Collected(click.ParamType[tuple[str, Path]]):
+    """GUEST:HOST, two paths."""
+
+    name = "GUEST:HOST"
+
+    def convert(
+        self,
+        value: str | tuple[str, Path],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, Path]:
+        if isinstance(value, tuple):
+            return value
+        inside, colon, outside = value.partition(":")
+        if not colon or not inside.startswith("/") or not outside:
+            self.fail(f"{value!r} is not GUEST:HOST with an absolute path in the guest", param, ctx)
+        return inside, Path(outside)
+
+
+@contextmanager
+def running_guest(
+    *drive_options: str,
+    memory: int = MEMORY,
+    cpus: int = CPUS,
+    mirror: str | None = None,
+    refresh: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> Iterator[Guest]:
+    """A guest with a drive of its own, from nothing to its end.
+
+    Args:
+        drive_options: further options of `potash serve`.
+        memory: in MiB.
+        mirror: the Debian archive's address (default: the one that apt is configured with).
+        refresh: bring the packages again.
+        quiet: show no progress.
+        verbose: show what the device logs.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(ending_on_signals())
+        with reporting(quiet) as progress:
+            found = images.prepare(progress, mirror=mirror, refresh=refresh)
+            socket = stack.enter_context(serving(*drive_options, verbose=verbose))
+            guest = stack.enter_context(Guest(found, socket, memory, cpus, progress=progress))
+        yield guest
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as an exception does, so that everything is cleaned up."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command()
+@click.argument("command", nargs=-1, metavar="[-- CMD...]")
+@click.option(
+    "--media",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the drive's blocks in this file, made if it is not there (default: in memory).",
+)
+@click.option(
+    "--size", type=Size(), default=DRIVE_SIZE, show_default=True, help="Size of a new drive."
+)
+@click.option(
+    "--share",
+    "shares",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    help=f"Copy this file or folder into the guest, below {SHARE}, before the command runs.",
+)
+@click.option(
+    "--collect",
+    "collected",
+    type=Collected(),
+    multiple=True,
+    help="Copy a file or folder out of the guest after the command.",
+)
+@click.option(
+    "--memory", type=Size(), default=f"{MEMORY}M", show_default=True, help="The guest's memory."
+)
+@click.option(
+    "--cpus",
+    type=click.IntRange(1, 64),
+    default=CPUS,
+    show_default=True,
+    help="Number of processors.",
+)
+@click.option(
+    "--debian-mirror",
+    metavar="ADDRESS",
+    envvar=ENVIRONMENT,
+    show_envvar=True,
+    help="Debian archive to bring the guest from (default: the one that apt is configured with).",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(sorted(PROFILES)),
+    default="potash",
+    show_default=True,
+    help="What the drive says that it is.",
+)
+@click.option("--refresh", is_flag=True, help="Bring the guest's packages again, as they are now.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
+def guest(
+    command: tuple[str, ...],
+    media: Path | None,
+    size: int,
+    shares: tuple[Path, ...],
+    collected: tuple[tuple[str, Path], ...],
+    memory: int,
+    cpus: int,
+    debian_mirror: str | None,
+    profile: str,
+    refresh: bool,
+    verbose: bool,
+) -> None:
+    """Start Linux with our drive as /dev/nvme0n1: a shell in it, or one command.
+
+    Ends with the command's exit code. The first start brings QEMU and the guest's packages from the
+    Debian archive into the cache folder; later ones take seconds.
+    """
+    names = [share.resolve().name for share in shares]
+    if len(set(names)) < len(names):
+        raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
+    if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
+        raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
+    drive_options = ["--size", str(size), "--profile", profile]
+    drive_options += ["--media", str(media)] if media else []
+    with running_guest(
+        *drive_options,
+        memory=memory // MEBIBYTE,
+        cpus=cpus,
+        mirror=debian_mirror,
+        refresh=refresh,
+        verbose=verbose,
+    ) as running:
+        for share, name in zip(shares, names, strict=True):
+            running.copy_in(share, f"{SHARE}/{name}")
+        code = _run(running, command)
+        for inside, outside in collected:
+            running.copy_out(inside, outside)
+    sys.exit(code)
+
+
+def _run(running: Guest, command: tuple[str, ...]) -> int:
+    if command:
+        return running.run(command, sys.stdin, descriptor_sink(1), descriptor_sink(2))
+    if sys.stdin.isatty():
+        click.echo(f"Linux with the drive at {DRIVE}; its end, Ctrl-D or exit, ends the guest.")
+    return running.shell()

@@ -1,0 +1,125 @@
+"""The user's cache folder: where what was brought and built is kept, keyed by content.
+
+An entry is made under a temporary name and renamed when it is whole, so that an interrupted build
+leaves nothing that looks finished; one lock file keeps two processes from building at once. The
+folder is the XDG Base Directory Specification's `$XDG_CACHE_HOME`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+Progress = Callable[[str, float | None], None]
+"""Told what is being done, and how much of it (0.0 to 1.0) where that is known."""
+
+
+def silent(_label: str, _fraction: float | None) -> None:
+    """The `Progress` of somebody who does not want to know."""
+
+
+def folder() -> Path:
+    """The cache folder for machines, `$XDG_CACHE_HOME/potash/vm`; it is not created here."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification says that a relative path is to be ignored.
+    base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+    return base / "potash" / "vm"
+
+
+def key(*parts: str | bytes | Iterable[str | bytes]) -> str:
+    """A name made of what an entry depends on: other parts, or another order, another name."""
+    digest = hashlib.sha256()
+    for part in parts:
+        items: list[str | bytes] = [part] if isinstance(part, str | bytes) else list(part)
+        # The count and each length are hashed too, or ("ab", "c") would be ("a", "bc").
+        digest.update(len(items).to_bytes(8, "little"))
+        for item in items:
+            data = item.encode() if isinstance(item, str) else item
+            digest.update(len(data).to_bytes(8, "little"))
+            digest.update(data)
+    return digest.hexdigest()[:20]
+
+
+def files_key(root: Path, paths: Iterable[Path]) -> str:
+    """The key of some files' names (below `root`) and contents."""
+    parts: list[str | bytes] = []
+    for path in sorted(paths):
+        parts += [str(path.relative_to(root)), path.read_bytes()]
+    return key(*parts)
+
+
+class Cache:
+    """One cache folder. Every method that makes something expects the lock to be held.
+
+    Args:
+        root: the folder; it is created when something is first put into it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextlib.contextmanager
+    def locked(self, progress: Progress = silent) -> Iterator[None]:
+        """Hold the folder for building; wait for another process that does."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress("waiting for another potash that prepares the guest", None)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._sweep()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def entry(self, kind: str, name: str, build: Callable[[Path], None]) -> Path:
+        """The file or folder `name` of a kind, built when it is not there.
+
+        Args:
+            kind: the folder below the root ("trees", "images").
+            name: the entry's name, which holds its key.
+            build: makes the entry at the path it is given (which does not exist yet).
+        """
+        path = self.root / kind / name
+        if not path.exists():
+            with self.scratch() as place:
+                build(place / name)
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                os.rename(place / name, path)
+        os.utime(path)
+        return path
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder in the cache for unfinished work; gone afterwards, whatever happens."""
+        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=self.root) as name:
+            yield Path(name)
+
+    def prune(self, kind: str, keep: int) -> None:
+        """Drop all but the most recently used entries of a kind."""
+        parent = self.root / kind
+        if not parent.is_dir():
+            return
+        entries = sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in entries[keep:]:
+            _remove(path)
+
+    def _sweep(self) -> None:
+        # With the lock held nobody else is at work: what is unfinished was left by a killed process.
+        for path in self.root.glob("unfinished-*"):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,277 @@
+"""The host's end of the control channel: starts commands in the guest and follows them.
+
+Nothing here waits without watching for the guest's end: while a command is quiet the agent is
+asked for a sign of life, and a guest that gives none is reported, not waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from potash.vm.errors import GuestError, GuestTimeout
+from potash.vm.frames import (
+    I32,
+    SIZE,
+    U32,
+    WINDOW,
+    Decoder,
+    Frame,
+    FrameError,
+    Kind,
+    carried_number,
+    encode,
+)
+
+PIECE = 1 << 16
+QUIET = 5.0
+"""Seconds of silence after which the agent is asked whether it lives."""
+ENTROPY = 32
+
+Sink = Callable[[bytes], object]
+"""Where a stream goes, piece by piece; `file.write` is one."""
+
+
+class Readable(Protocol):
+    def fileno(self) -> int: ...
+
+
+Source = bytes | Readable | None
+"""A command's standard input: bytes, something with a descriptor, or nothing."""
+
+
+def discard(_data: bytes) -> None:
+    """The `Sink` that forgets."""
+
+
+class Command:
+    """A command that runs in the guest.
+
+    Attributes:
+        code: its exit code when it has ended, minus the signal's number when a signal ended it.
+    """
+
+    def __init__(
+        self, channel: Channel, number: int, stdin: Source, stdout: Sink, stderr: Sink
+    ) -> None:
+        self._channel = channel
+        self.number = number
+        self.sinks: dict[int, Sink] = {Kind.OUTPUT: stdout, Kind.ERRORS: stderr}
+        self.source = None if isinstance(stdin, bytes) or stdin is None else stdin
+        self.left = memoryview(stdin) if isinstance(stdin, bytes) else memoryview(b"")
+        self.in_flight = 0
+        self.fed = False
+        self.code: int | None = None
+
+    def signal(self, number: int) -> None:
+        """Send the command's process group a signal."""
+        self._channel.send(Kind.SIGNAL, self.number, U32.pack(number))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell its terminal's new size."""
+        self._channel.send(Kind.RESIZE, self.number, SIZE.pack(rows, columns))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Follow the command to its end.
+
+        Returns:
+            The exit code, or minus the number of the signal that ended it.
+
+        Raises:
+            GuestTimeout: it still runs after `timeout` seconds, or the guest no longer answers.
+            GuestError: the guest has ended.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.code is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise GuestTimeout(f"the command did not end within {timeout:g} seconds")
+            self._channel.step(deadline)
+        return self.code
+
+
+class Channel:
+    """The stream to the agent; it does not own the socket.
+
+    Args:
+        stream: the host's end.
+        life_limit: seconds that the guest may be without any sign of life.
+    """
+
+    def __init__(self, stream: socket.socket, life_limit: float = 60.0) -> None:
+        self._stream = stream
+        self._decoder = Decoder()
+        self._outgoing = bytearray()
+        self._commands: dict[int, Command] = {}
+        self._next = 1
+        self._life_limit = life_limit
+        self._quiet = min(QUIET, life_limit / 4)
+        self._heard = time.monotonic()
+        self._asked = 0.0
+        self._nonce = ""
+        self._answered = ""
+
+    def greet(self, limit: float) -> None:
+        """Find the agent, and give it the time of day and fresh randomness.
+
+        Raises:
+            GuestTimeout: there is no answer within `limit` seconds.
+        """
+        self._nonce = os.urandom(8).hex()
+        greeting = {
+            "nonce": self._nonce,
+            "time_ns": time.time_ns(),
+            "entropy": os.urandom(ENTROPY).hex(),
+        }
+        self.send(Kind.HELLO, 0, json.dumps(greeting).encode())
+        deadline = time.monotonic() + limit
+        while self._nonce not in self._answered:
+            if time.monotonic() >= deadline:
+                raise GuestTimeout(f"the guest showed no life within {limit:g} seconds")
+            self._heard = time.monotonic()
+            self.step(deadline)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Source = None,
+        stdout: Sink = discard,
+        stderr: Sink = discard,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        terminal: tuple[int, int] | None = None,
+    ) -> Command:
+        """Start a command in the guest.
+
+        Args:
+            terminal: rows and columns, to run it on a pseudo-terminal (whose output is `stdout`).
+
+        Raises:
+            ValueError: `argv` is empty, or a word has a zero byte in it.
+            GuestError: the guest has ended.
+        """
+        if not argv or any("\0" in word for word in argv):
+            raise ValueError("a command is one word or more, none with a zero byte")
+        channel = self._free_channel()
+        command = Command(self, channel, stdin, stdout, stderr)
+        wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "terminal": terminal}
+        self._commands[channel] = command
+        self.send(Kind.RUN, channel, json.dumps(wanted).encode())
+        self._heard = time.monotonic()
+        self._feed(command)
+        return command
+
+    def send(self, kind: int, channel: int, data: bytes = b"") -> None:
+        """Queue one frame, and send what the stream takes now.
+
+        Waiting here for the stream would be waiting for an agent that may itself be waiting for
+        somebody to read what it says. The queue is bounded by the commands' windows.
+        """
+        self._outgoing += encode(kind, channel, data)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outgoing:
+                sent = self._stream.send(self._outgoing[:PIECE], socket.MSG_DONTWAIT)
+                del self._outgoing[:sent]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise GuestError("the guest has ended") from error
+
+    def step(self, deadline: float | None) -> None:
+        """Wait for something to happen, and handle it; returns at the latest at the deadline."""
+        waiting = select.poll()
+        waiting.register(self._stream, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+        feeding: dict[int, Command] = {}
+        for command in self._commands.values():
+            if command.source is not None and not command.fed and command.in_flight < WINDOW:
+                descriptor = command.source.fileno()
+                feeding[descriptor] = command
+                waiting.register(descriptor, select.POLLIN)
+        now = time.monotonic()
+        until = now + self._quiet if deadline is None else min(deadline, now + self._quiet)
+        for descriptor, _events in waiting.poll(max(0.0, until - now) * 1000 + 1):
+            if descriptor in feeding:
+                self._feed_from(feeding[descriptor], descriptor)
+            else:
+                self._receive()
+                self._flush()
+        self._ask_for_life()
+
+    def _free_channel(self) -> int:
+        while self._next in self._commands or not self._next:
+            self._next = (self._next + 1) & 0xFFFF
+        channel = self._next
+        self._next = (channel + 1) & 0xFFFF
+        return channel
+
+    def _receive(self) -> None:
+        try:
+            data = self._stream.recv(1 << 18, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise GuestError("the guest has ended") from error
+        if not data:
+            raise GuestError("the guest has ended")
+        self._heard = time.monotonic()
+        try:
+            for frame in self._decoder.feed(data):
+                self._handle(frame)
+        except FrameError as error:
+            raise GuestError(f"the guest's agent makes no sense: {error}") from error
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind == Kind.HELLO:
+            self._answered = frame.data.decode(errors="replace")
+            return
+        command = self._commands.get(frame.channel)
+        if command is None:
+            return
+        if frame.kind in command.sinks:
+            command.sinks[frame.kind](frame.data)
+        elif frame.kind == Kind.TAKEN:
+            command.in_flight -= carried_number(U32, frame)
+            self._feed(command)
+        elif frame.kind == Kind.EXIT:
+            command.code = carried_number(I32, frame)
+            del self._commands[frame.channel]
+
+    def _feed(self, command: Command) -> None:
+        """Send as much of input that is in memory as the window has room for."""
+        if command.source is not None or command.fed:
+            return
+        while command.left and command.in_flight < WINDOW:
+            self._input(command, bytes(command.left[:PIECE]))
+            command.left = command.left[PIECE:]
+        if not command.left:
+            self._input(command, b"")
+
+    def _feed_from(self, command: Command, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._input(command, data)
+
+    def _input(self, command: Command, data: bytes) -> None:
+        command.in_flight += len(data)
+        command.fed = not data
+        self.send(Kind.INPUT, command.number, data)
+
+    def _ask_for_life(self) -> None:
+        now = time.monotonic()
+        if now - self._heard > self._life_limit:
+            raise GuestTimeout("the guest stopped answering")
+        if now - max(self._heard, self._asked) > self._quiet / 2:
+            self._asked = now
+            self.send(Kind.PING, 0)

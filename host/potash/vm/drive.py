@@ -1,0 +1,70 @@
+"""The device that a guest's drive is: `potash serve` in a process of its own, at a private socket."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from potash.sdk.errors import PotashError
+from potash.vm.tether import tethered
+
+START_LIMIT = 30.0
+STOP_LIMIT = 20.0
+"""Seconds for the device to write what it holds and to let go of its media."""
+
+
+@contextlib.contextmanager
+def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
+    """Run a device while the block lasts; gives its socket.
+
+    Args:
+        options: further options of `potash serve`.
+        verbose: let what the device logs through to standard error.
+
+    Raises:
+        PotashError: it does not start; what it said is the reason.
+    """
+    # The folder is this user's alone, and so is what listens in it.
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder, tempfile.TemporaryFile() as said:
+        socket = Path(folder) / "drive"
+        command = [sys.executable, "-m", "potash.cli.main", "serve"]
+        command += ["--socket", str(socket), "--json", *options]
+        process = subprocess.Popen(
+            tethered(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if verbose else said,
+            # Ctrl-C at the terminal is this process's business: the guest goes first.
+            start_new_session=True,
+        )
+        try:
+            if not _listens(process):
+                said.seek(0)
+                lines = said.read().decode(errors="replace").strip().splitlines()
+                silent = "what it says stands above" if verbose else "it said nothing"
+                reason = lines[-1].removeprefix("potash: ") if lines else silent
+                raise PotashError(f"the drive does not start: {reason}")
+            yield socket
+        finally:
+            _end(process)
+
+
+def _listens(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the device has said that it listens, before it ended or the limit was over."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], START_LIMIT)
+    return bool(readable and process.stdout.readline())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.terminate()
+        try:
+            process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()

@@ -1,0 +1,26 @@
+"""What can go wrong with a guest."""
+
+from __future__ import annotations
+
+from potash.sdk.errors import PotashError
+
+
+class PackagesUnavailable(PotashError):
+    """What the guest is made of cannot be brought to this machine, as it is or as its network is."""
+
+
+class GuestError(PotashError):
+    """The guest, or the QEMU that it runs in, does not do what it should.
+
+    Attributes:
+        console: the last lines of its console, which the message ends with.
+    """
+
+    def __init__(self, reason: str, console: str = "") -> None:
+        self.reason = reason
+        self.console = console
+        super().__init__(f"{reason}; its console ends with:\n{console}" if console else reason)
+
+
+class GuestTimeout(GuestError):
+    """A command, or the guest as a whole, took longer than it was given."""

@@ -1,0 +1,98 @@
+"""What travels between host and guest over the control channel: frames, and nothing else.
+
+One byte stream each way carries any number of commands side by side. A frame is its kind, a zero,
+the command's channel and its length, then that many bytes. No sockets here: bytes in, frames out,
+so the same few lines serve both ends, the guest's included (where Python is slow: standard library
+only, and little of it).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+HEADER = struct.Struct("<BxHI")
+LARGEST = 1 << 20
+"""The largest payload, in bytes; a longer one means that the stream is not ours."""
+WINDOW = 1 << 18
+"""How many bytes of a command's input may be on their way and not yet taken by it."""
+PORT = "potash.control"
+"""The name of the virtio-serial port that the frames travel through."""
+
+
+class Kind(IntEnum):
+    """What a frame says. Channel 0 is the agent itself, others are commands."""
+
+    HELLO = 0  # both ways: JSON with a nonce, which the guest returns to show that it lives
+    RUN = 1  # to the guest: JSON of a `Command`
+    INPUT = 2  # to the guest: standard input; empty at its end
+    TAKEN = 3  # to the host: u32, bytes of input that the command has taken
+    OUTPUT = 4  # to the host: standard output
+    ERRORS = 5  # to the host: standard error
+    SIGNAL = 6  # to the guest: u32, for the command's process group
+    RESIZE = 7  # to the guest: u16 rows, u16 columns of its terminal
+    EXIT = 8  # to the host: i32, the exit code, or minus the signal; the channel is free again
+    PING = 9  # to the guest: answered by the same bytes in a PONG
+    PONG = 10
+
+
+U32 = struct.Struct("<I")
+I32 = struct.Struct("<i")
+SIZE = struct.Struct("<HH")
+
+
+class Frame(NamedTuple):
+    kind: int
+    channel: int
+    data: bytes
+
+
+class FrameError(Exception):
+    """The byte stream does not hold frames."""
+
+
+def encode(kind: int, channel: int, data: bytes = b"") -> bytes:
+    """One frame's bytes; `data` is at most `LARGEST` long."""
+    return HEADER.pack(kind, channel, len(data)) + data
+
+
+def carried_number(layout: struct.Struct, frame: Frame) -> int:
+    """The one number that a frame carries.
+
+    Raises:
+        FrameError: it carries something else.
+    """
+    if len(frame.data) != layout.size:
+        raise FrameError(f"a frame of kind {frame.kind} has {len(frame.data)} bytes")
+    return int(layout.unpack(frame.data)[0])
+
+
+class Decoder:
+    """Cuts a byte stream, which arrives in pieces of any size, into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take some bytes; the frames that are whole now.
+
+        Raises:
+            FrameError: a header announces more than `LARGEST` bytes.
+        """
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= HEADER.size:
+                kind, channel, length = HEADER.unpack_from(self._buffer, start)
+                if length > LARGEST:
+                    raise FrameError(f"a frame of {length} bytes is longer than any can be")
+                end = start + HEADER.size + length
+                if end > len(self._buffer):
+                    break
+                data = bytes(self._buffer[start + HEADER.size : end])
+                start = end
+                yield Frame(kind, channel, data)
+        finally:
+            del self._buffer[:start]

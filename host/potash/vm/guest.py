@@ -1,0 +1,362 @@
+"""A running Linux guest, with the drive behind a vfio-user socket plugged into it.
+
+    with Guest(images.prepare(), socket) as guest:
+        guest.run(["nvme", "list"], stdout=sys.stdout.buffer.write)
+
+Leaving the block ends the machine; nothing of it stays behind, whatever ended the block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, Self
+
+from potash.sdk.errors import PotashError
+from potash.vm import snapshot
+from potash.vm.cache import Progress, silent
+from potash.vm.channel import Channel, Command, Sink, Source, discard
+from potash.vm.errors import GuestError
+from potash.vm.images import GuestImages
+from potash.vm.machine import Machine
+from potash.vm.qemu import CLIENT
+from potash.vm.snapshot import Shape
+from potash.vm.terminal import descriptor_sink, follow, raw, size
+
+MEMORY = 512
+CPUS = 1
+RESUME_LIMIT = 60.0
+"""Seconds in which a frozen guest must answer again."""
+DRIVE_LIMIT = 60.0
+"""Seconds in which the guest's driver must have found the drive's namespace."""
+FAREWELL_LIMIT = 30.0
+DRIVE = "/dev/nvme0n1"
+SHELL = ("sh", "-l")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A command's end: its exit code and what it said."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Guest:
+    """A guest; a context manager. It belongs to the thread that enters it.
+
+    Args:
+        images: what it is started from.
+        socket: the vfio-user socket of the drive that is plugged in at `rp0`, or None for none.
+        memory: in MiB.
+        cpus: number of processors.
+        progress: told when the guest has to be booted first.
+        life_limit: seconds without any sign of life after which the guest counts as hung.
+
+    Raises:
+        GuestError: on entering: the guest does not boot, or does not find the drive. Its message
+            ends with the console's last lines.
+    """
+
+    def __init__(
+        self,
+        images: GuestImages,
+        socket: Path | None = None,
+        memory: int = MEMORY,
+        cpus: int = CPUS,
+        *,
+        progress: Progress = silent,
+        life_limit: float = 60.0,
+    ) -> None:
+        self.images = images
+        self.socket = socket
+        self.shape = Shape(memory, cpus)
+        self._progress = progress
+        self._life_limit = life_limit
+        self._owned = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self.machine = self._resume(stack)
+            with self._console():
+                if self.socket is not None:
+                    self.plug_socket(self.socket)
+                    self.await_drive()
+            self._owned = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._owned:
+            if kind is None:
+                self._write_back()
+
+    def plug(
+        self, driver: str, properties: Mapping[str, Any], *, name: str, bus: str = "rp0"
+    ) -> None:
+        """Plug a device of QEMU's into a root port.
+
+        Args:
+            driver: QEMU's name of it.
+            properties: as in `-device`.
+            name: its identifier, for `unplug`.
+        """
+        placed = {"driver": driver, "id": name, "bus": bus, **properties}
+        with self._console():
+            self.machine.qmp.execute("device_add", placed)
+
+    def plug_socket(self, socket: Path, *, name: str = "potash0", bus: str = "rp0") -> None:
+        """Plug in the device behind a vfio-user socket."""
+        address = {"type": "unix", "path": str(socket.absolute())}
+        self.plug(CLIENT, {"socket": address}, name=name, bus=bus)
+
+    def plug_file(
+        self, blocks: Path, *, name: str, bus: str = "rp1", block_size: int = 4096
+    ) -> None:
+        """Plug in QEMU's own NVMe drive over a file, for a comparison in the same guest.
+
+        Args:
+            blocks: the file with its blocks.
+            name: its identifier, and its serial number.
+            block_size: of its logical blocks, in bytes.
+        """
+        node = {"node-name": f"{name}-blocks", "driver": "file", "filename": str(blocks.absolute())}
+        with self._console():
+            self.machine.qmp.execute("blockdev-add", node)
+        sizes = {"logical_block_size": block_size, "physical_block_size": block_size}
+        self.plug("nvme", {"serial": name, "drive": node["node-name"], **sizes}, name=name, bus=bus)
+
+    def processor_threads(self) -> list[int]:
+        """QEMU's threads that execute the guest, for who wants to know their processor time."""
+        with self._console():
+            answer = self.machine.qmp.execute("query-cpus-fast")
+        return [int(processor["thread-id"]) for processor in answer]
+
+    def unplug(self, name: str) -> None:
+        """Take one of QEMU's own devices out; it is gone afterwards.
+
+        QEMU 11.1 itself fails an assertion when a vfio-user device is taken out: the guest can let
+        go of one (`remove` in sysfs), the slot cannot.
+
+        Raises:
+            GuestTimeout: the guest does not let go of it.
+        """
+        with self._console():
+            self.machine.qmp.execute("device_del", {"id": name})
+            self.machine.qmp.await_event("DEVICE_DELETED", {"device": name})
+
+    def await_drive(self, path: str = DRIVE, limit: float = DRIVE_LIMIT) -> None:
+        """Wait until the guest has a block device.
+
+        Raises:
+            GuestError: it has none within `limit` seconds.
+        """
+        waiting = f"until [ -b {path} ]; do usleep 10000; done"
+        try:
+            self.channel.start(["sh", "-c", waiting]).wait(limit)
+        except GuestError as error:
+            kernel = self.capture(["sh", "-c", "dmesg | tail -n 15"], timeout=limit)
+            raise GuestError(
+                f"the guest has no {path} after {limit:g} seconds", kernel.stdout.decode().strip()
+            ) from error
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Source = None,
+        stdout: Sink = discard,
+        stderr: Sink = discard,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Command:
+        """Start a command and return at once; several may run side by side."""
+        return self.channel.start(argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        stdin: Source = None,
+        stdout: Sink = discard,
+        stderr: Sink = discard,
+        timeout: float | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> int:
+        """Run a command to its end.
+
+        Args:
+            argv: the program and its arguments; a shell only when it is named.
+            stdin: bytes, or something with a descriptor, or None for no input.
+            stdout: called with each piece of its standard output as it comes.
+            stderr: likewise.
+            timeout: seconds; when they are over the command is killed.
+
+        Returns:
+            Its exit code: 127 when there is no such program, 128 + n when signal n ended it.
+
+        Raises:
+            GuestTimeout: it took longer, or the guest hangs.
+            GuestError: the guest has ended.
+        """
+        with self._console():
+            command = self.start(argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+            return self._finish(command, timeout)
+
+    def capture(
+        self, argv: Sequence[str], stdin: Source = None, timeout: float | None = 60.0
+    ) -> Captured:
+        """Run a command and keep what it says."""
+        stdout, stderr = bytearray(), bytearray()
+        code = self.run(argv, stdin, stdout.extend, stderr.extend, timeout)
+        return Captured(code, bytes(stdout), bytes(stderr))
+
+    def copy_in(self, source: Path, destination: str) -> None:
+        """Copy a file or a folder from the host into the guest.
+
+        Args:
+            source: what to copy.
+            destination: what it is called in the guest; folders above it are made.
+
+        Raises:
+            PotashError: it cannot be read, or the guest has no room for it.
+        """
+        target = PurePosixPath(destination)
+        with tempfile.TemporaryFile() as archive:
+            try:
+                with tarfile.open(fileobj=archive, mode="w") as tar:
+                    tar.add(source.resolve(strict=True), arcname=target.name)
+            except (OSError, ValueError) as error:
+                raise PotashError(f"{source} cannot be copied into the guest: {error}") from error
+            archive.seek(0)
+            script = 'mkdir -p "$0" && exec tar -x -o -C "$0"'
+            done = self.capture(["sh", "-c", script, str(target.parent)], archive, None)
+        if done.code:
+            raise PotashError(f"the guest cannot take {source}: {_last_line(done.stderr)}")
+
+    def copy_out(self, source: str, destination: Path) -> None:
+        """Copy a file or a folder out of the guest.
+
+        Args:
+            source: its path in the guest.
+            destination: what it is called on the host; into it, when it is a folder.
+
+        Raises:
+            PotashError: there is no such thing, or it cannot be written.
+        """
+        origin = PurePosixPath(source)
+        target = destination / origin.name if destination.is_dir() else destination
+        with tempfile.TemporaryFile() as archive, self._beside(target) as place:
+            stderr = bytearray()
+            argv = ["tar", "-c", "-C", str(origin.parent), origin.name]
+            if self.run(argv, None, archive.write, stderr.extend):
+                raise PotashError(f"the guest has no {source}: {_last_line(stderr)}")
+            archive.seek(0)
+            try:
+                with tarfile.open(fileobj=archive) as tar:
+                    tar.extractall(place, filter="data")
+                _replace(place / origin.name, target)
+            except (OSError, tarfile.TarError) as error:
+                raise PotashError(f"{source} cannot be copied to {target}: {error}") from error
+
+    def shell(self, argv: Sequence[str] = SHELL) -> int:
+        """A shell at this process's own terminal (or with its standard streams, if it has none)."""
+        standard = sys.stdin
+        if not (standard.isatty() and sys.stdout.isatty()):
+            return self.run(argv, standard, descriptor_sink(1), descriptor_sink(2))
+        with self._console(), raw(standard.fileno()):
+            command = self.channel.start(
+                argv,
+                stdin=standard,
+                stdout=descriptor_sink(1),
+                env={"TERM": os.environ.get("TERM", "linux")},
+                terminal=size(),
+            )
+            return _exit_code(follow(self.channel, command))
+
+    def _resume(self, stack: contextlib.ExitStack) -> Machine:
+        """Bring the frozen guest back; when it does not come back, boot a new one, once."""
+        for attempt in (1, 2):
+            state = snapshot.frozen(self.images, self.shape, self._progress)
+            with contextlib.ExitStack() as trial:
+                try:
+                    machine = trial.enter_context(state.machine(self.images.qemu))
+                    state.resume(machine)
+                    self.channel = Channel(machine.control, self._life_limit)
+                    self.channel.greet(RESUME_LIMIT)
+                except GuestError:
+                    snapshot.discard(state)
+                    if attempt == 2:
+                        raise
+                    continue
+                stack.push(trial.pop_all())
+                return machine
+        raise AssertionError("both attempts have ended")
+
+    def _write_back(self) -> None:
+        """Let the guest write what it still holds in memory for its drives."""
+        try:
+            self.channel.start(["sync"]).wait(FAREWELL_LIMIT)
+        except GuestError as error:
+            reason = f"what the guest had not yet written is lost: {error.reason}"
+            raise type(error)(reason, self.machine.console()) from error
+
+    def _finish(self, command: Command, timeout: float | None) -> int:
+        try:
+            return _exit_code(command.wait(timeout))
+        except GuestError:
+            if command.code is None:
+                with contextlib.suppress(GuestError):
+                    command.signal(signal.SIGKILL)
+            raise
+
+    @contextlib.contextmanager
+    def _console(self) -> Iterator[None]:
+        """Let errors of the guest's show its console."""
+        try:
+            yield
+        except GuestError as error:
+            if error.console:
+                raise
+            raise type(error)(error.reason, self.machine.console()) from error
+
+    @contextlib.contextmanager
+    def _beside(self, target: Path) -> Iterator[Path]:
+        """A scratch folder on the target's own file system."""
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = tempfile.TemporaryDirectory(prefix=".potash-", dir=target.parent)
+        except OSError as error:
+            raise PotashError(f"{target} cannot be written: {error}") from error
+        with scratch as name:
+            yield Path(name)
+
+
+def _exit_code(code: int) -> int:
+    """The code as a shell would tell it."""
+    return 128 - code if code < 0 else code
+
+
+def _replace(source: Path, target: Path) -> None:
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    os.replace(source, target)
+
+
+def _last_line(said: bytes | bytearray) -> str:
+    return (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]

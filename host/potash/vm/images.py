@@ -1,0 +1,120 @@
+"""Everything a guest boots from, made when it is missing and found when it is there.
+
+Each part's name is the key of all that it was made from: packages' versions, the code that builds
+it, our own modules that go into it. So nothing has to be told what changed.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from potash.sdk.errors import PotashError
+from potash.vm import cpio, kernel, packages, qemu, rootfs
+from potash.vm.cache import Cache, Progress, files_key, folder, key, silent
+from potash.vm.qemu import Qemu
+
+# How many of each kind are kept; the last one used is always among them.
+KEPT = {"trees": 4, "kernels": 2, "bases": 2, "images": 3, "snapshots": 4}
+
+
+@dataclass(frozen=True)
+class GuestImages:
+    """What a guest is started from.
+
+    Attributes:
+        qemu: the program.
+        kernel: an uncompressed kernel with a PVH entry.
+        initrd: its file system.
+        cache: where its snapshots are kept.
+    """
+
+    qemu: Qemu
+    kernel: Path
+    initrd: Path
+    cache: Cache
+
+    @property
+    def key(self) -> str:
+        """The key of all of it: what was frozen from other images is of no use to these."""
+        return key(self.qemu.version, str(self.kernel), str(self.initrd))
+
+
+def prepare(
+    progress: Progress = silent, *, mirror: str | None = None, refresh: bool = False
+) -> GuestImages:
+    """Bring and build whatever is missing.
+
+    Args:
+        progress: told what is being done.
+        mirror: the Debian archive's address, instead of the one that apt is configured with.
+        refresh: bring the packages again, in the versions that the archive has now.
+
+    Raises:
+        PackagesUnavailable: something cannot be brought.
+        PotashError: this machine cannot run the guest, or it cannot be built.
+    """
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise PotashError("a guest needs a Linux host with an x86-64 processor")
+    cache = Cache(folder())
+    with cache.locked(progress), packages.Archive(cache, mirror, progress) as archive:
+        if refresh:
+            cache.prune("trees", 0)
+        found = qemu.installed() or qemu.unpacked(archive.tree(packages.QEMU))
+        tree = archive.tree(packages.GUEST)
+        images = GuestImages(found, _kernel(cache, tree), _initrd(cache, tree, progress), cache)
+        for kind, keep in KEPT.items():
+            cache.prune(kind, keep)
+    return images
+
+
+def _kernel(cache: Cache, tree: Path) -> Path:
+    def build(place: Path) -> None:
+        images = sorted((tree / "boot").glob("vmlinuz-*"))
+        if not images:
+            raise PotashError("the kernel package holds no kernel")
+        place.write_bytes(kernel.vmlinux(images[-1].read_bytes(), lambda data: _zstd(tree, data)))
+
+    name = key(packages.versions(tree), _recipe(kernel.__file__))
+    return cache.entry("kernels", f"{name}.vmlinux", build)
+
+
+def _initrd(cache: Cache, tree: Path, progress: Progress) -> Path:
+    recipe = _recipe(cpio.__file__, rootfs.__file__)
+    base_key = key(packages.versions(tree), recipe)
+
+    def build_base(place: Path) -> None:
+        progress("building the guest's file system", None)
+        with cache.scratch() as scratch, place.open("wb") as stream:
+            rootfs.base(tree, scratch).write(stream)
+
+    def build(place: Path) -> None:
+        base = cache.entry("bases", f"{base_key}.cpio", build_base)
+        progress("adding potash to the guest", None)
+        shutil.copyfile(base, place)
+        with cache.scratch() as scratch, place.open("ab") as stream:
+            rootfs.overlay(tree, scratch).write(stream)
+
+    own = [name for path, name in rootfs.own_sources()]
+    contents = [path.read_bytes() for path, name in rootfs.own_sources()]
+    image_key = key(base_key, own, contents, rootfs.init_script(), rootfs.own_version())
+    return cache.entry("images", f"{image_key}.cpio", build)
+
+
+def _recipe(*modules: str | None) -> str:
+    """The key of the code that makes something: a change of it makes the thing anew."""
+    paths: Iterable[Path] = [Path(module) for module in modules if module is not None]
+    return files_key(Path(__file__).parent, paths)
+
+
+def _zstd(tree: Path, data: bytes) -> bytes:
+    command = [*rootfs.guest_command(tree, "usr/bin/zstd"), "-d", "-c"]
+    done = subprocess.run(command, input=data, capture_output=True, check=False)
+    # What follows the frame inside the image is not ours to judge, so only nothing is an error.
+    if not done.stdout:
+        raise PotashError("the guest's kernel cannot be decompressed")
+    return done.stdout

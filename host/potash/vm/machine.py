@@ -1,0 +1,123 @@
+"""One QEMU process: started, listened to, and ended whatever happens.
+
+It is given descriptors instead of paths (socket pairs for its monitor and for the control channel,
+memory for its console), so that there is no socket or file to be left behind, and it is tied to
+this process's life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from potash.vm.errors import GuestError
+from potash.vm.qemu import Qemu, channel_arguments
+from potash.vm.qmp import Qmp
+from potash.vm.tether import tethered
+
+TAIL_LINES = 20
+TAIL_BYTES = 8192
+
+
+class Machine:
+    """A QEMU process; a context manager.
+
+    Args:
+        qemu: the program.
+        arguments: what machine it is, and how it starts.
+
+    Attributes:
+        qmp: its monitor.
+        control: the host's end of the stream to the guest's agent.
+    """
+
+    qmp: Qmp
+    control: socket.socket
+
+    def __init__(self, qemu: Qemu, arguments: Sequence[str]) -> None:
+        self._qemu = qemu
+        self._arguments = list(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owned = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            monitor, their_monitor = _pair(stack)
+            self.control, their_control = _pair(stack)
+            self._console = _memory(stack, "console")
+            self._said = _memory(stack, "said")
+            theirs = (their_monitor.fileno(), their_control.fileno(), self._console)
+            command = [*self._qemu.command, *self._arguments, *channel_arguments(*theirs)]
+            self._process = subprocess.Popen(
+                tethered(command),
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=theirs,
+                # Ctrl-C at the terminal is this process's business.
+                start_new_session=True,
+            )
+            stack.callback(self._end)
+            their_monitor.close()
+            their_control.close()
+            self.qmp = Qmp(monitor)
+            try:
+                self.qmp.negotiate()
+            except GuestError as error:
+                raise self.failure(error.reason) from error
+            self._owned = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process and let go of everything; may be called again."""
+        self._owned.close()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def console(self, lines: int = TAIL_LINES) -> str:
+        """The last lines of what the guest and QEMU itself said."""
+        text = _tail(self._console) + _tail(self._said)
+        return "\n".join(text.replace("\r", "").splitlines()[-lines:])
+
+    def failure(self, reason: str) -> GuestError:
+        """An error that shows the console."""
+        return GuestError(reason, self.console())
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _pair(stack: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair()
+    stack.callback(ours.close)
+    stack.callback(theirs.close)
+    return ours, theirs
+
+
+def _memory(stack: contextlib.ExitStack, name: str) -> int:
+    descriptor = os.memfd_create(f"potash-{name}", os.MFD_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _tail(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    data = os.pread(descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES))
+    return data.decode(errors="replace")

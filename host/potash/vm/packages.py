@@ -1,0 +1,340 @@
+"""Debian packages brought and unpacked beside the system: no root, and nothing outside the cache.
+
+apt does the work, with sources, lists and archives of its own below a scratch folder and an empty
+dpkg status file, so that it fetches the whole closure of what is asked for whatever is installed
+here. It checks the archive's signature against Debian's own keyring (`Signed-By`) and every package
+against the signed index; packages are then unpacked without running their scripts. See apt.conf(5),
+sources.list(5), apt-secure(8).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import Self
+
+from potash.sdk.errors import PotashError
+from potash.vm import sources
+from potash.vm.cache import Cache, Progress, key
+from potash.vm.errors import PackagesUnavailable
+from potash.vm.tether import tethered
+
+RELEASE = "trixie"
+BACKPORTS = "trixie-backports"
+KEYRING_PACKAGE = "debian-archive-keyring"
+KEYRINGS = tuple(
+    Path("/usr/share/keyrings") / name
+    for name in ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
+)
+TOOLS = ("apt-get", "apt-config", "dpkg-deb", "tar")
+# What the machine's administrator said about how to reach the network is kept; what would weaken
+# the checking of signatures, or fetch indexes that nothing here reads, is not.
+KEPT = re.compile(r"Acquire::(?!IndexTargets|Languages|Allow)")
+# The unpacked trees merge /usr, as Debian's do.
+MERGED = ("bin", "sbin", "lib", "lib64")
+
+
+@dataclass(frozen=True)
+class Closure:
+    """Some packages with all that they depend on, from one suite.
+
+    Attributes:
+        title: what a progress report calls it.
+        suite: the suite preferred for them.
+        packages: their names.
+        exclude: paths (tar's patterns) that are not unpacked.
+    """
+
+    title: str
+    suite: str
+    packages: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return key(self.suite, self.packages, self.exclude)
+
+
+QEMU = Closure("QEMU", BACKPORTS, ("qemu-system-x86",), ("./usr/share/doc", "./usr/share/man"))
+GUEST = Closure(
+    "the guest's Linux",
+    RELEASE,
+    (
+        "linux-image-cloud-amd64",
+        "busybox-static",
+        "nvme-cli",
+        "fio",
+        "python3.13",
+        "zstd",
+    ),
+    ("./usr/lib/modules", "./usr/share/doc", "./usr/share/man", "./usr/share/locale"),
+)
+
+
+class Archive:
+    """The Debian archive as it is needed: its index is fetched when the first tree is missing.
+
+    A context manager; the cache's lock is held around it.
+
+    Args:
+        cache: where the trees are.
+        mirror: the archive's address, or None to read it from the machine's configuration.
+        progress: told what is being done.
+    """
+
+    def __init__(self, cache: Cache, mirror: str | None, progress: Progress) -> None:
+        self._cache = cache
+        self._mirror = mirror
+        self._progress = progress
+        self._apt: Apt | None = None
+        self._owned = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._owned.close()
+
+    def tree(self, closure: Closure) -> Path:
+        """The folder that a closure is unpacked in; brought when it is not there.
+
+        Raises:
+            PackagesUnavailable: a tool is missing, or the packages cannot be brought or verified.
+            PotashError: they cannot be unpacked.
+        """
+
+        def build(place: Path) -> None:
+            archives = self._index(closure).download(closure, self._progress)
+            unpack(archives, place, closure, self._progress)
+            (place / "packages").write_text("".join(f"{path.name}\n" for path in archives))
+
+        return self._cache.entry("trees", closure.key, build)
+
+    def _index(self, closure: Closure) -> Apt:
+        if self._apt is None:
+            missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+            if missing:
+                raise PackagesUnavailable(
+                    f"{closure.title} is brought with {', '.join(TOOLS)}, and this machine lacks "
+                    f"{', '.join(missing)}"
+                )
+            address = sources.mirror(self._mirror)
+            scratch = self._owned.enter_context(self._cache.scratch())
+            keyring = find_keyring(scratch / "keyring", self._progress)
+            apt = Apt(scratch / "apt", source_lines(address, keyring))
+            self._progress("reading the Debian archive's index", None)
+            apt.run("update", "-o", "APT::Update::Error-Mode=any")
+            self._apt = apt
+        return self._apt
+
+
+def versions(root: Path) -> list[str]:
+    """The file names of the packages that a tree was unpacked from: names with versions."""
+    return (root / "packages").read_text().split()
+
+
+def source_lines(address: str, keyring: Path) -> str:
+    """The sources.list of both suites, trusted by one keyring alone."""
+    lines = [f"deb [signed-by={keyring}] {address} {suite} main" for suite in (RELEASE, BACKPORTS)]
+    return "\n".join(lines) + "\n"
+
+
+def find_keyring(scratch: Path, progress: Progress) -> Path:
+    """Debian's archive keyring: the system's, or one fetched with the system's own trust.
+
+    On a machine that is not Debian but has its package (Ubuntu does), apt verifies the package
+    that holds the keyring by the keys that the machine already trusts.
+    """
+    for path in KEYRINGS:
+        if path.is_file():
+            return path
+    progress("bringing Debian's archive keyring", None)
+    apt = Apt(scratch, None)
+    apt.run("update")
+    apt.run("download", KEYRING_PACKAGE)
+    for archive in scratch.glob("*.deb"):
+        _unpack_one(archive, scratch, ())
+    for path in KEYRINGS:
+        found = scratch / path.relative_to("/")
+        if found.is_file():
+            return found
+    raise PotashError(f"the package {KEYRING_PACKAGE} holds no keyring that is known here")
+
+
+def configuration(folder: Path, system: Mapping[str, str], *, own_sources: bool) -> str:
+    """The apt.conf of one scratch folder.
+
+    Args:
+        system: the machine's own settings, by name, of which the network's are kept.
+        own_sources: use only the scratch folder's sources.list; otherwise the machine's sources.
+    """
+    settings = {name: value for name, value in system.items() if KEPT.match(name)}
+    settings |= {
+        "Dir::State": f"{folder}/state",
+        "Dir::State::Lists": f"{folder}/lists",
+        "Dir::State::Status": f"{folder}/status",
+        "Dir::Cache": f"{folder}/cache",
+        "Dir::Log": f"{folder}/log",
+        # Neither hooks nor preferences of the machine's have a say in what is only unpacked.
+        "Dir::Etc::Parts": "/dev/null",
+        "Dir::Etc::Main": "/dev/null",
+        "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": "/dev/null",
+        "APT::Architecture": "amd64",
+        "APT::Architectures": "amd64",
+        "APT::Install-Recommends": "false",
+        "APT::Install-Suggests": "false",
+        "APT::Get::AllowUnauthenticated": "false",
+        # The downloader's own user could not reach into a folder that is private to this one.
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Debug::NoLocking": "true",
+    }
+    if own_sources:
+        settings |= {
+            "Dir::Etc::SourceList": f"{folder}/sources.list",
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::Etc::Trusted": "/dev/null",
+            "Dir::Etc::TrustedParts": "/dev/null",
+        }
+    return "".join(f'{name} "{value}";\n' for name, value in settings.items())
+
+
+def parse_dump(text: str) -> dict[str, str]:
+    """The settings that `apt-config dump` prints, one `Name "value";` a line; lists are dropped."""
+    pairs = re.findall(r'^([\w:./+-]+) "(.*)";$', text, re.MULTILINE)
+    return {name: value for name, value in pairs if value and not name.endswith("::")}
+
+
+class Apt:
+    """apt-get working in one scratch folder.
+
+    Args:
+        folder: created here is all that apt writes.
+        source_list: its sources.list, or None for the machine's own sources.
+    """
+
+    def __init__(self, folder: Path, source_list: str | None) -> None:
+        self.folder = folder
+        self.source_list = source_list
+
+    def prepare(self) -> None:
+        """Write the configuration and the empty folders that apt wants."""
+        for name in ("state", "lists/partial", "cache/archives/partial", "log"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "status").touch()
+        if self.source_list is not None:
+            (self.folder / "sources.list").write_text(self.source_list)
+        dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False)
+        text = configuration(
+            self.folder, parse_dump(dump.stdout), own_sources=self.source_list is not None
+        )
+        (self.folder / "apt.conf").write_text(text)
+
+    def run(self, *arguments: str, progress: tuple[Progress, str] | None = None) -> None:
+        """Run apt-get; its progress, if somebody wants it, is read from its status descriptor.
+
+        Raises:
+            PackagesUnavailable: apt-get failed; its own last error is the reason.
+        """
+        if not (self.folder / "apt.conf").exists():
+            self.prepare()
+        environment = dict(os.environ, LC_ALL="C", APT_CONFIG=str(self.folder / "apt.conf"))
+        reader, writer = os.pipe()
+        with TemporaryFile() as said, open(reader, encoding="utf-8", errors="replace") as status:
+            process = subprocess.Popen(
+                tethered(["apt-get", "-y", "-q", "-o", f"APT::Status-Fd={writer}", *arguments]),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=environment,
+                pass_fds=(writer,),
+                cwd=self.folder,
+                # Ctrl-C at the terminal is this process's business.
+                start_new_session=True,
+            )
+            try:
+                os.close(writer)
+                for line in status:
+                    _report(line, progress)
+                code = process.wait()
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait()
+            if code:
+                said.seek(0)
+                raise PackagesUnavailable(
+                    f"apt failed: {_reason(said.read().decode(errors='replace'))}"
+                )
+
+    def download(self, closure: Closure, progress: Progress) -> list[Path]:
+        """Fetch a closure's packages; their files, sorted by name."""
+        # Two closures may differ in a package's version, and each wants its own alone.
+        archives = self.folder / "cache" / "archives"
+        for path in archives.glob("*.deb"):
+            path.unlink()
+        self.run(
+            "install",
+            "--download-only",
+            "-t",
+            closure.suite,
+            *closure.packages,
+            progress=(progress, f"bringing {closure.title}"),
+        )
+        return sorted(archives.glob("*.deb"))
+
+
+def unpack(archives: Sequence[Path], root: Path, closure: Closure, progress: Progress) -> None:
+    """Unpack packages into one folder, without their maintainer scripts."""
+    for name in MERGED:
+        (root / "usr" / name).mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for index, archive in enumerate(archives):
+        progress(f"unpacking {closure.title}", index / len(archives))
+        _unpack_one(archive, root, closure.exclude)
+    progress(f"unpacking {closure.title}", 1.0)
+
+
+def _unpack_one(archive: Path, root: Path, exclude: Sequence[str]) -> None:
+    command = ["tar", "-x", "-C", str(root), "--keep-directory-symlink"]
+    # Nothing unpacked may be another user's or run with another user's rights.
+    command += ["--no-same-owner", "--no-same-permissions"]
+    command += [f"--exclude={pattern}" for pattern in exclude]
+    source = subprocess.Popen(
+        ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with source:
+        done = subprocess.run(command, stdin=source.stdout, capture_output=True, check=False)
+        source.communicate()
+    if done.returncode or source.returncode:
+        raise PotashError(f"the package {archive.name} cannot be unpacked")
+
+
+def _report(line: str, progress: tuple[Progress, str] | None) -> None:
+    # "dlstatus:<item>:<percent>:<description>"
+    words = line.split(":", 3)
+    if progress is None or len(words) < 3 or words[0] != "dlstatus":
+        return
+    try:
+        progress[0](progress[1], min(1.0, float(words[2]) / 100))
+    except ValueError:
+        return
+
+
+def _reason(said: str) -> str:
+    errors = [line[2:].strip() for line in said.splitlines() if line.startswith(("E:", "W:"))]
+    return errors[0] if errors else (said.strip().splitlines() or ["it said nothing"])[-1]

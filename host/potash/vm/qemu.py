@@ -1,0 +1,152 @@
+"""Which QEMU runs the guest, and the machine that it is told to be.
+
+The vfio-user client is in QEMU from 10.1 on, and 10.1.0 itself cannot use it; an installed QEMU is
+used when it is new enough and was built with `vfio-user-pci`, otherwise one from the Debian archive,
+unpacked beside the system and run through its own loader.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from potash.sdk.errors import PotashError
+from potash.vm.frames import PORT
+
+PROGRAM = "qemu-system-x86_64"
+CLIENT = "vfio-user-pci"
+OLDEST = (10, 1, 1)
+ROOT_PORTS = 4
+"""Empty PCI Express slots, `rp0` and on, that drives are plugged into while the machine runs."""
+
+
+class Accelerator(Enum):
+    """What executes the guest's instructions, and the processor that the guest then sees."""
+
+    KVM = ("kvm", "host")
+    TCG = ("tcg,thread=multi", "max")
+
+
+@dataclass(frozen=True)
+class Qemu:
+    """A QEMU: the words that start it and what it calls its version."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def parse_version(text: str) -> tuple[int, ...] | None:
+    """The number in what `--version` prints, "QEMU emulator version 10.1.2 (Debian ...)"."""
+    found = re.search(r"version (\d+)\.(\d+)\.(\d+)", text)
+    return tuple(int(number) for number in found.groups()) if found else None
+
+
+def suitable(version_text: str, devices_text: str) -> bool:
+    """Whether a QEMU can use our device, from what `--version` and `-device help` print."""
+    version = parse_version(version_text)
+    return version is not None and version >= OLDEST and f'"{CLIENT}"' in devices_text
+
+
+def installed() -> Qemu | None:
+    """The system's own QEMU, when it will do."""
+    path = shutil.which(PROGRAM)
+    if path is None:
+        return None
+    try:
+        version = _ask((path,), "--version")
+        if not suitable(version, _ask((path,), "-device", "help")):
+            return None
+    except PotashError:
+        return None
+    return Qemu((path,), _first_line(version))
+
+
+def unpacked(tree: Path) -> Qemu:
+    """The QEMU of an unpacked tree.
+
+    Raises:
+        PotashError: it does not run here, or is too old.
+    """
+    libraries = tree / "usr/lib/x86_64-linux-gnu"
+    command = (
+        str(libraries / "ld-linux-x86-64.so.2"),
+        "--library-path",
+        str(libraries),
+        "--argv0",
+        PROGRAM,
+        str(tree / "usr/bin" / PROGRAM),
+        "-L",
+        str(tree / "usr/share/qemu"),
+        "-L",
+        str(tree / "usr/share/seabios"),
+    )
+    version = _ask(command, "--version")
+    if not suitable(version, _ask(command, "-device", "help")):
+        raise PotashError(
+            f"the Debian archive's {_first_line(version)} cannot use a vfio-user device: "
+            f"{'.'.join(map(str, OLDEST))} or newer is wanted"
+        )
+    return Qemu(command, _first_line(version))
+
+
+def machine_arguments(
+    kernel: Path, initrd: Path, memory: int, cpus: int, accelerator: Accelerator
+) -> list[str]:
+    """The options that describe the machine; equal options may exchange a frozen machine's state.
+
+    Args:
+        memory: in MiB; it is a memfd, which the device behind a vfio-user socket maps.
+        cpus: number of processors.
+    """
+    accel, processor = accelerator.value
+    options = [
+        *("-M", "q35,memory-backend=ram,smm=off"),
+        *("-object", f"memory-backend-memfd,id=ram,size={memory}M,share=on"),
+        *("-m", f"{memory}M"),
+        *("-smp", str(cpus)),
+        *("-accel", accel),
+        *("-cpu", processor),
+        *("-nodefaults", "-no-user-config", "-no-reboot"),
+        *("-display", "none"),
+        *("-kernel", str(kernel)),
+        *("-initrd", str(initrd)),
+        *("-append", "console=ttyS0 quiet panic=-1 mitigations=off"),
+        *("-device", "virtio-serial-pci,id=serial"),
+    ]
+    for number in range(ROOT_PORTS):
+        place = f"slot={number + 1},chassis={number + 1}"
+        options += ["-device", f"pcie-root-port,id=rp{number},{place}"]
+    return options
+
+
+def channel_arguments(monitor: int, control: int, console: int) -> list[str]:
+    """The options that join the machine to the descriptors that it is started with."""
+    return [
+        *("-chardev", f"socket,id=monitor,fd={monitor}"),
+        *("-qmp", "chardev:monitor"),
+        *("-chardev", f"socket,id=control,fd={control}"),
+        *("-device", f"virtserialport,bus=serial.0,chardev=control,name={PORT}"),
+        *("-chardev", f"file,id=console,path=/proc/self/fd/{console},append=on"),
+        *("-serial", "chardev:console"),
+    ]
+
+
+def _ask(command: tuple[str, ...], *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PotashError(f"{command[0]} does not run: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise PotashError(f"QEMU does not run: {said[-1]}")
+    return done.stdout
+
+
+def _first_line(text: str) -> str:
+    return (text.splitlines() or [""])[0]

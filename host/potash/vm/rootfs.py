@@ -1,0 +1,218 @@
+"""The guest's file system, as two archives: a base of Debian's programs, an overlay of our own.
+
+The base is busybox, nvme-cli, fio and Python with the shared libraries that their own loader names;
+the overlay is the SDK, the light commands and the agent. Python's modules come with bytecode that
+is never checked against its source (PEP 552, unchecked hash-based), compiled by the guest's own
+Python: finding and compiling sources is what an emulated processor is slowest at.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from potash.sdk.errors import PotashError
+from potash.vm.cpio import Archive
+
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+LOADER = "usr/lib64/ld-linux-x86-64.so.2"
+PYTHON = "python3.13"
+STDLIB = f"usr/lib/{PYTHON}"
+DIST = "usr/lib/python3/dist-packages"
+PROGRAMS = ("usr/sbin/nvme", "usr/bin/fio", f"usr/bin/{PYTHON}")
+# What of the standard library no program on a drive's host needs: tests, tools, screens, and the
+# modules that would each bring libraries of megabytes.
+UNUSED = re.compile(
+    r"(.+/)?(__pycache__|test|idlelib|ensurepip|pydoc_data|turtledemo|tkinter|unittest|xmlrpc|venv"
+    r"|wsgiref|curses|dbm|sqlite3|lib2to3|_pyrepl|config-3[^/]*|turtle\.py|doctest\.py"
+    r"|(_tkinter|_ssl|_hashlib|_curses|_curses_panel|_dbm|_gdbm|_sqlite3|_test\w+|_xx\w+"
+    r"|_codecs_(cn|hk|jp|kr|tw|iso2022)|readline|nis)\.cpython[^/]*)"
+)
+# Whole packages: ours, and the two that ours import, in the versions that they are tested with.
+LIGHT_PACKAGES = ("nvme_spec", "csd_spec", "pyvfio_user", "click", "rich")
+# Of `potash`, what runs in a guest.
+LIGHT_PATTERNS = (
+    "*.py",
+    "sdk/**/*.py",
+    "cli/*.py",
+    "cli/drive/**/*.py",
+    "vm/__init__.py",
+    "vm/agent.py",
+    "vm/frames.py",
+)
+COMMAND = """#!/usr/bin/python3 -s
+import sys
+
+from potash.cli.main import main
+
+sys.exit(main())
+"""
+FOLDERS = ("dev", "proc", "sys", "tmp", "run", "root", "mnt", "share", "etc", "usr/local/bin")
+TEXTS = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/hosts": "127.0.0.1 localhost potash\n",
+    "etc/profile": "export PATH=/usr/local/bin:/usr/bin:/usr/sbin\nexport PS1='\\u@\\h:\\w# '\n",
+}
+
+
+def init_script() -> bytes:
+    """The guest's /init."""
+    return (files("potash.vm") / "init.sh").read_bytes()
+
+
+def guest_command(tree: Path, program: str) -> list[str]:
+    """How to run a program of an unpacked tree on this machine: through the tree's own loader."""
+    return [
+        str(tree / LIBRARIES / Path(LOADER).name),
+        "--library-path",
+        f"{tree / LIBRARIES}:{tree / LIBRARIES / 'ceph'}",
+        "--argv0",
+        program,
+        str(tree / program),
+    ]
+
+
+def base(tree: Path, scratch: Path) -> Archive:
+    """The archive of Debian's programs.
+
+    Args:
+        tree: the unpacked packages.
+        scratch: an existing empty folder to compile in.
+    """
+    archive = Archive()
+    for name in ("bin", "sbin", "lib", "lib64"):
+        archive.directory(f"usr/{name}")
+        archive.symlink(name, f"usr/{name}")
+    for name in FOLDERS:
+        archive.directory(name)
+    for name, text in TEXTS.items():
+        archive.file(name, text.encode())
+    archive.device("dev/console", 5, 1, 0o600)
+    archive.device("dev/null", 1, 3, 0o666)
+    archive.copy(tree / LOADER, LOADER, 0o755)
+    archive.symlink("usr/bin/python3", PYTHON)
+    archive.copy(tree / "usr/bin/busybox", "usr/bin/busybox", 0o755)
+    for name in PROGRAMS:
+        archive.copy(tree / name, name, 0o755)
+    _applets(archive, tree)
+    binaries = [tree / name for name in PROGRAMS]
+    binaries += _python(archive, tree, scratch)
+    for name, source in sorted(_libraries(tree, binaries)):
+        archive.copy(source, f"{LIBRARIES}/{name}", 0o755)
+    return archive
+
+
+def overlay(tree: Path, scratch: Path) -> Archive:
+    """The archive of our own code: the SDK, the light commands, the agent and the init script."""
+    for source, name in own_sources():
+        target = scratch / DIST / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    compile_tree(tree, scratch)
+    archive = Archive()
+    _add_tree(archive, scratch)
+    archive.file("init", init_script(), 0o755)
+    archive.file("usr/bin/potash", COMMAND.encode(), 0o755)
+    version = own_version()
+    metadata = f"Metadata-Version: 2.1\nName: potash\nVersion: {version}\n"
+    archive.file(f"{DIST}/potash-{version}.dist-info/METADATA", metadata.encode())
+    return archive
+
+
+def own_version() -> str:
+    """What `potash --version` says in the guest."""
+    try:
+        return importlib.metadata.version("potash")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def own_sources() -> Iterator[tuple[Path, str]]:
+    """The files of ours that go into a guest: where each is, and its name below DIST."""
+    for package in LIGHT_PACKAGES:
+        yield from _package_files(package, ("**/*.py",))
+    yield from _package_files("potash", LIGHT_PATTERNS)
+
+
+def _package_files(package: str, patterns: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise PotashError(f"the package {package} is not installed where its files can be read")
+    root = Path(next(iter(found.submodule_search_locations)))
+    for pattern in patterns:
+        for path in sorted(root.glob(pattern)):
+            yield path, f"{package}/{path.relative_to(root)}"
+
+
+def compile_tree(tree: Path, root: Path) -> None:
+    """Compile every module below a folder, as the guest will find them at `/`."""
+    command = guest_command(tree, f"usr/bin/{PYTHON}")
+    command += ["-S", "-s", "-m", "compileall", "-q"]
+    command += ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(root)]
+    environment = {"PYTHONHOME": str(tree / "usr"), "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+        raise PotashError(f"the guest's Python cannot compile its modules: {said[-1]}")
+
+
+def _applets(archive: Archive, tree: Path) -> None:
+    listing = subprocess.run(
+        [str(tree / "usr/bin/busybox"), "--list"], capture_output=True, text=True, check=True
+    )
+    for name in listing.stdout.split():
+        if f"usr/bin/{name}" not in archive.entries:
+            archive.symlink(f"usr/bin/{name}", "busybox")
+
+
+def _python(archive: Archive, tree: Path, scratch: Path) -> list[Path]:
+    """Python's modules, compiled; returns the extension modules, whose libraries are wanted too."""
+    for source in sorted((tree / STDLIB).rglob("*")):
+        name = source.relative_to(tree / STDLIB)
+        if any(UNUSED.fullmatch(str(part)) for part in (name, *name.parents)):
+            continue
+        if source.is_file():
+            (scratch / STDLIB / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, scratch / STDLIB / name)
+    compile_tree(tree, scratch)
+    _add_tree(archive, scratch)
+    return [path for path in (tree / STDLIB / "lib-dynload").glob("*.so") if _kept(tree, path)]
+
+
+def _kept(tree: Path, path: Path) -> bool:
+    return UNUSED.fullmatch(str(path.relative_to(tree / STDLIB))) is None
+
+
+def _add_tree(archive: Archive, root: Path) -> None:
+    for parent, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(parent) / name
+            # The scratch folder goes away before the archive is written.
+            archive.file(str(path.relative_to(root)), path.read_bytes())
+
+
+def _libraries(tree: Path, binaries: Sequence[Path]) -> set[tuple[str, Path]]:
+    """The shared libraries that some programs need: name and file, as the tree's loader says."""
+    needed: set[tuple[str, Path]] = set()
+    loader = guest_command(tree, "")[:3]
+    for binary in binaries:
+        listing = subprocess.run(
+            [*loader, "--list", str(binary)], capture_output=True, text=True, check=False
+        )
+        if listing.returncode or "not found" in listing.stdout:
+            raise PotashError(
+                f"the guest's {binary.name} lacks a library: {listing.stdout.strip()}"
+            )
+        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", listing.stdout, re.MULTILINE):
+            if Path(name).name != Path(LOADER).name:
+                needed.add((Path(name).name, Path(path)))
+    return needed

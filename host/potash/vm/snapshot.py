@@ -1,0 +1,162 @@
+"""A booted machine, frozen without its drive, so that later starts need not boot it again.
+
+The state is QEMU's migration stream in a file (docs/devel/migration): a machine of the same QEMU
+with the same options goes on from it in half a second, and the drive is plugged in then. Pages of
+memory have fixed places in the file (the "mapped-ram" capability), so that untouched ones are
+neither written nor read, however much memory there is. The first boot also settles what executes the guest: KVM only when a guest shows life under it within a short
+limit, because a `/dev/kvm` may open and still be useless (nested in software); the verdict is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from potash.vm.cache import Progress, key
+from potash.vm.channel import Channel
+from potash.vm.errors import GuestError
+from potash.vm.images import GuestImages
+from potash.vm.machine import Machine
+from potash.vm.qemu import Accelerator, Qemu, machine_arguments
+
+KVM = Path("/dev/kvm")
+KVM_LIMIT = 6.0
+"""Seconds in which a guest must be up under KVM; an emulated processor needs less."""
+BOOT_LIMIT = 180.0
+"""Seconds in which a guest must be up at all."""
+MIGRATION_LIMIT = 120.0
+MAPPED = {"capabilities": [{"capability": "mapped-ram", "state": True}]}
+UNLIMITED = 1 << 40
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The machine's size: memory in MiB, and processors."""
+
+    memory: int
+    cpus: int
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A frozen machine: the options it was started with, and its state."""
+
+    arguments: tuple[str, ...]
+    state: Path
+
+    def machine(self, qemu: Qemu) -> Machine:
+        """A machine that waits for the state; `resume` gives it."""
+        return Machine(qemu, [*self.arguments, "-incoming", "defer"])
+
+    def resume(self, machine: Machine) -> None:
+        """Let a started machine go on from the state."""
+        machine.qmp.execute("migrate-set-capabilities", MAPPED)
+        machine.qmp.execute("migrate-incoming", {"uri": f"file:{self.state}"})
+
+
+def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
+    """The frozen machine of some images and size; booted and frozen when there is none.
+
+    Raises:
+        GuestError: the guest does not boot.
+    """
+    verdict = kvm_verdict(images)
+    if verdict is not None:
+        found = _entry(images, shape, _accelerator(verdict))
+        if found.state.exists():
+            os.utime(found.state)
+            return found
+    with images.cache.locked(progress):
+        if kvm_verdict(images) is None:
+            try:
+                made = _freeze(images, shape, Accelerator.KVM, KVM_LIMIT, progress)
+                _keep_verdict(images, True)
+                return made
+            except GuestError:
+                _keep_verdict(images, False)
+        accelerator = _accelerator(bool(kvm_verdict(images)))
+        return _freeze(images, shape, accelerator, BOOT_LIMIT, progress)
+
+
+def discard(state: Frozen) -> None:
+    """Forget a state that does not come back to life; the next start boots again."""
+    state.state.unlink(missing_ok=True)
+
+
+def kvm_verdict(images: GuestImages) -> bool | None:
+    """Whether KVM is of use here; None when no guest has tried yet."""
+    if not os.access(KVM, os.R_OK | os.W_OK):
+        return False
+    try:
+        kept = json.loads(_verdict_path(images).read_text())
+        return bool(kept["useful"]) if kept["host"] == _host(images) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _keep_verdict(images: GuestImages, useful: bool) -> None:
+    path = _verdict_path(images)
+    with images.cache.scratch() as scratch:
+        (scratch / path.name).write_text(json.dumps({"host": _host(images), "useful": useful}))
+        os.rename(scratch / path.name, path)
+
+
+def _verdict_path(images: GuestImages) -> Path:
+    return images.cache.root / "kvm.json"
+
+
+def _host(images: GuestImages) -> str:
+    """What the verdict holds for: this host, its kernel, this QEMU."""
+    processors = Path("/proc/cpuinfo").read_text(errors="replace")
+    model = next((line for line in processors.splitlines() if line.startswith("model name")), "")
+    return key(platform.node(), platform.release(), model, images.qemu.version)
+
+
+def _accelerator(kvm: bool) -> Accelerator:
+    return Accelerator.KVM if kvm else Accelerator.TCG
+
+
+def _entry(images: GuestImages, shape: Shape, accelerator: Accelerator) -> Frozen:
+    arguments = machine_arguments(
+        images.kernel, images.initrd, shape.memory, shape.cpus, accelerator
+    )
+    # Under KVM the guest sees the host's own processor, so its state is this host's alone.
+    host = _host(images) if accelerator is Accelerator.KVM else ""
+    name = key(images.key, arguments, host)
+    return Frozen(tuple(arguments), images.cache.root / "snapshots" / name)
+
+
+def _freeze(
+    images: GuestImages, shape: Shape, accelerator: Accelerator, limit: float, progress: Progress
+) -> Frozen:
+    wanted = _entry(images, shape, accelerator)
+
+    def build(place: Path) -> None:
+        progress("booting the guest for the first time", None)
+        with Machine(images.qemu, wanted.arguments) as machine:
+            try:
+                Channel(machine.control).greet(limit)
+            except GuestError as error:
+                raise machine.failure(error.reason) from error
+            progress("freezing the booted guest", None)
+            _migrate(machine, place)
+
+    images.cache.entry(wanted.state.parent.name, wanted.state.name, build)
+    return wanted
+
+
+def _migrate(machine: Machine, place: Path) -> None:
+    qmp = machine.qmp
+    qmp.execute("migrate-set-capabilities", MAPPED)
+    qmp.execute("migrate-set-parameters", {"max-bandwidth": UNLIMITED})
+    qmp.execute("migrate", {"uri": f"file:{place}"})
+    deadline = time.monotonic() + MIGRATION_LIMIT
+    while (status := qmp.execute("query-migrate").get("status")) != "completed":
+        if status in ("failed", "cancelled") or time.monotonic() > deadline:
+            raise machine.failure(f"QEMU cannot freeze the guest (migration {status})")
+        time.sleep(0.02)
+    place.chmod(0o600)

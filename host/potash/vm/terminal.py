@@ -1,0 +1,58 @@
+"""This process's own terminal, lent to a command in the guest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import termios
+import time
+import tty
+from collections.abc import Iterator
+
+from potash.vm.channel import Channel, Command, Sink
+
+LOOK = 0.25
+"""Seconds between two looks at the terminal's size."""
+
+
+def descriptor_sink(descriptor: int) -> Sink:
+    """A sink that writes all of it to a descriptor, at once."""
+
+    def sink(data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+
+    return sink
+
+
+def size() -> tuple[int, int]:
+    """The terminal's rows and columns."""
+    columns, rows = shutil.get_terminal_size()
+    return rows, columns
+
+
+@contextlib.contextmanager
+def raw(descriptor: int) -> Iterator[None]:
+    """The terminal passes every key on, Ctrl-C too, until the block ends."""
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
+
+
+def follow(channel: Channel, command: Command) -> int:
+    """Follow a command on a terminal to its end, telling it of every change of this one's size.
+
+    The size is looked at now and then: a signal handler could come in the middle of a frame.
+    """
+    known = size()
+    while command.code is None:
+        channel.step(time.monotonic() + LOOK)
+        if command.code is None and size() != known:
+            known = size()
+            command.resize(*known)
+    return command.code

@@ -1,0 +1,187 @@
+"""`potash guest` as a user calls it, in a process of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.vm import processes_with
+
+LIMIT = 120.0
+COMMAND = [sys.executable, "-m", "potash.cli.main", "guest"]
+ADD = Path(__file__).parents[2] / "examples" / "add"
+
+pytestmark = pytest.mark.usefixtures("images")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """One whose temporary folder is the test's own, so that what is left behind shows."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    return dict(os.environ, TMPDIR=str(scratch))
+
+
+def potash_guest(
+    environment: dict[str, str], *arguments: str, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        env=environment,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def test_a_command_s_streams_and_exit_code_are_the_command_s(environment: dict[str, str]) -> None:
+    script = "cat; echo err >&2; test -b /dev/nvme0n1 && exit 41"
+    done = potash_guest(environment, "--", "sh", "-c", script, stdin=b"in\n")
+    assert (done.returncode, done.stdout, done.stderr) == (41, b"in\n", b"err\n")
+    assert os.listdir(environment["TMPDIR"]) == []
+
+
+def test_the_example_runs_in_the_guest_on_the_drive(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    run = "potash run /dev/nvme0n1 program.o input.bin /tmp/out --lba 0 --arg 520 --arg 1024"
+    done = potash_guest(
+        environment,
+        *("--share", str(ADD), "--collect", f"/tmp/out:{tmp_path / 'out'}"),
+        *("--", "sh", "-c", f"cd /share/add && {run}"),
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "out").read_bytes() == (ADD / "expected.bin").read_bytes()
+
+
+def test_blocks_in_a_file_are_there_the_next_time(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    media = tmp_path / "blocks"
+    drive = ("--media", str(media), "--size", "32M")
+    script = "blockdev --getsize64 /dev/nvme0n1; printf kept | dd of=/dev/nvme0n1 bs=4096 seek=5"
+    done = potash_guest(environment, *drive, "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (0, b"33554432\n")
+    assert media.read_bytes()[5 * 4096 :][:4] == b"kept"
+    read = ["dd", "if=/dev/nvme0n1", "bs=4096", "skip=5", "count=1", "status=none"]
+    assert potash_guest(environment, *drive, "--", *read).stdout[:4] == b"kept"
+
+
+def test_two_processors_and_the_memory_that_was_asked_for(environment: dict[str, str]) -> None:
+    done = potash_guest(environment, "--cpus", "2", "--memory", "640M", "--", "nproc")
+    assert done.stdout.splitlines()[-1] == b"2"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--memory", "1M"),
+        ("--collect", "relative:out"),
+        ("--share", "/nowhere/at/all"),
+        ("--cpus", "0"),
+        ("--share", "/etc", "--share", "/usr/../etc"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error_before_anything_starts(
+    environment: dict[str, str], arguments: tuple[str, ...]
+) -> None:
+    done = potash_guest(environment, *arguments, "--", "true")
+    assert done.returncode == 2 and b"Traceback" not in done.stderr
+
+
+def test_a_drive_that_does_not_start_is_one_sentence(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = potash_guest(environment, "--media", str(tmp_path / "no" / "folder"), "--", "true")
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"potash: the drive does not start: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.fixture
+def started(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`potash guest` in the middle of a command."""
+    argv = [*COMMAND, "--", "sh", "-c", "echo up; exec sleep 600"]
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, env=environment, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"up\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_ctrl_c_and_its_like_leave_nothing(
+    started: subprocess.Popen[bytes],
+    environment: dict[str, str],
+    number: signal.Signals,
+    code: int,
+) -> None:
+    folder = environment["TMPDIR"]
+    (scratch,) = os.listdir(folder)
+    assert len(processes_with(scratch)) >= 1  # the device, which is told its socket
+    os.killpg(started.pid, number)
+    assert started.wait(LIMIT) == code
+    assert processes_with(scratch) == []
+    assert os.listdir(folder) == []
+
+
+def test_the_death_of_the_command_is_the_death_of_its_processes(
+    started: subprocess.Popen[bytes], environment: dict[str, str]
+) -> None:
+    (scratch,) = os.listdir(environment["TMPDIR"])
+    descriptors = [os.pidfd_open(pid) for pid in processes_with(scratch)]
+    assert descriptors
+    started.kill()
+    for descriptor in descriptors:
+        with open(descriptor) as process:
+            assert select.select([process], [], [], LIMIT)[0]
+
+
+def test_a_terminal_gets_a_shell_with_a_terminal(environment: dict[str, str]) -> None:
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execve(sys.executable, COMMAND, environment)
+    said = bytearray()
+
+    def until(text: bytes) -> None:
+        while text not in said:
+            assert select.select([terminal], [], [], LIMIT)[0], bytes(said)
+            said.extend(os.read(terminal, 4096))
+        del said[: said.index(text) + len(text)]
+
+    try:
+        until(b"# ")
+        os.write(terminal, b"echo $((6*7)) $(tty)\r")
+        until(b"42 /dev/pts/0")
+        os.write(terminal, b"echo now; sleep 600\r")
+        until(b"now\r\n")  # from the shell, which by now has left line editing
+        os.write(terminal, b"\x03")
+        until(b"^C")
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("<HHHH", 50, 132, 0, 0))
+        os.write(terminal, b"until [ \"$(stty size)\" = '50 132' ]; do :; done; echo $((6*8))\r")
+        until(b"48\r\n")
+        os.write(terminal, b"exit 7\r")
+        until(b"exit 7")
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+    finally:
+        os.close(terminal)
+    assert os.listdir(environment["TMPDIR"]) == []

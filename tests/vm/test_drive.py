@@ -1,0 +1,247 @@
+"""Our drive under the stock driver and the stock tools, in one guest that these tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potash.vm.drive import serving
+from potash.vm.guest import Guest
+from potash.vm.images import GuestImages
+from support.vm import processes_with
+
+SIZE = 64 << 20
+BLOCK = 4096
+ADDRESS = "0000:01:00.0"
+PCI = f"/sys/bus/pci/devices/{ADDRESS}"
+DRIVER = "/sys/bus/pci/drivers/nvme"
+ADD = Path(__file__).parents[2] / "examples" / "add"
+
+
+@pytest.fixture(scope="module")
+def linux(images: GuestImages) -> Iterator[Guest]:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
+        yield guest
+
+
+def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
+    """What a command that must succeed says."""
+    done = guest.capture(argv, stdin)
+    assert done.code == 0, (argv, done)
+    return done.stdout.decode()
+
+
+def nvme(guest: Guest, *arguments: str) -> Any:
+    """nvme-cli's answer as it gives it to programs."""
+    return json.loads(said(guest, "nvme", *arguments, "-o", "json"))
+
+
+def sh(guest: Guest, script: str) -> str:
+    return said(guest, "sh", "-c", script)
+
+
+def write_and_read(guest: Guest, block: int) -> None:
+    """Two blocks of their own through Write and Read commands, with nvme-cli."""
+    data = os.urandom(2 * BLOCK)
+    where = ["/dev/nvme0n1", f"--start-block={block}", "--block-count=1", f"-z{len(data)}"]
+    said(guest, "nvme", "write", *where, "--data=/dev/stdin", stdin=data)
+    done = guest.capture(["nvme", "read", *where, "--data=/tmp/read"])
+    assert done.code == 0, done
+    assert guest.capture(["cat", "/tmp/read"]).stdout == data
+
+
+def test_list_shows_one_namespace_of_the_size_that_was_asked_for(linux: Guest) -> None:
+    (device,) = nvme(linux, "list")["Devices"]
+    assert device["DevicePath"] == "/dev/nvme0n1"
+    assert (device["PhysicalSize"], device["SectorSize"]) == (SIZE, BLOCK)
+
+
+def test_list_subsys_shows_a_live_path(linux: Guest) -> None:
+    answer = nvme(linux, "list-subsys")
+    (subsystem,) = (answer[0] if isinstance(answer, list) else answer)["Subsystems"]
+    assert subsystem["Paths"][0]["State"] == "live"
+    assert subsystem["NQN"].startswith("nqn.2014-08.")
+
+
+def test_identify_agrees_with_itself(linux: Guest) -> None:
+    controller = nvme(linux, "id-ctrl", "/dev/nvme0")
+    assert (controller["sqes"], controller["cqes"]) == (0x66, 0x44)
+    assert controller["nn"] >= 1 and controller["tnvmcap"] in (SIZE, str(SIZE))
+    namespace = nvme(linux, "id-ns", "/dev/nvme0n1")
+    assert namespace["nsze"] == SIZE // BLOCK
+    assert namespace["lbafs"][namespace["flbas"] & 15]["ds"] == 12
+    assert nvme(linux, "list-ns", "/dev/nvme0")["nsid_list"] == [{"nsid": 1}]
+
+
+def test_the_smart_log_counts_what_is_written(linux: Guest) -> None:
+    def counted() -> tuple[int, int]:
+        log = nvme(linux, "smart-log", "/dev/nvme0")
+        return int(log["host_write_commands"]), int(log["host_read_commands"])
+
+    before = counted()
+    write_and_read(linux, 100)
+    after = counted()
+    assert after[0] == before[0] + 1 and after[1] == before[1] + 1
+
+
+def test_a_feature_that_is_set_stays_set(linux: Guest) -> None:
+    said(linux, "nvme", "set-feature", "/dev/nvme0", "-f", "4", "-V", "0x151")
+    assert "0x00000151" in said(linux, "nvme", "get-feature", "/dev/nvme0", "-f", "4")
+
+
+def test_a_command_that_does_not_exist_says_so(linux: Guest) -> None:
+    done = linux.capture(["nvme", "admin-passthru", "/dev/nvme0", "--opcode=0x7f"])
+    assert done.code == 1 and b"Invalid Command Opcode" in done.stdout + done.stderr
+
+
+def test_read_beyond_the_end_says_so(linux: Guest) -> None:
+    where = [f"--start-block={SIZE // BLOCK}", "--block-count=0", f"-z{BLOCK}"]
+    done = linux.capture(["nvme", "read", "/dev/nvme0n1", *where, "--data=/tmp/none"])
+    assert done.code == 1 and b"LBA Out of Range" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        "nvme reset /dev/nvme0",
+        f"echo flr > {PCI}/reset_method && echo 1 > {PCI}/reset",
+        f"echo 1 > {PCI}/remove && echo 1 > /sys/bus/pci/rescan",
+        f"echo {ADDRESS} > {DRIVER}/unbind && echo {ADDRESS} > {DRIVER}/bind",
+    ],
+    ids=["reset", "flr", "remove-rescan", "unbind-bind"],
+)
+def test_the_drive_comes_back_with_its_data(linux: Guest, again: str) -> None:
+    write_and_read(linux, 200)
+    before = linux.capture(["cat", "/tmp/read"]).stdout
+    sh(linux, again)
+    linux.await_drive()
+    where = ["--start-block=200", "--block-count=1", f"-z{2 * BLOCK}"]
+    said(linux, "nvme", "read", "/dev/nvme0n1", *where, "--data=/tmp/again")
+    assert linux.capture(["cat", "/tmp/again"]).stdout == before
+    write_and_read(linux, 300)
+
+
+def fio(guest: Guest, *options: str) -> dict[str, Any]:
+    """Run one fio job against the drive; its report."""
+    argv = ["fio", "--name=job", "--filename=/dev/nvme0n1", "--direct=1", "--bs=4k", *options]
+    report = json.loads(said(guest, *argv, "--output-format=json"))
+    job = report["jobs"][0]
+    assert isinstance(job, dict)
+    return job
+
+
+@pytest.mark.parametrize(("engine", "depth"), [("io_uring", 32), ("psync", 1)])
+def test_what_fio_writes_verifies(linux: Guest, engine: str, depth: int) -> None:
+    job = fio(
+        linux,
+        *("--rw=randwrite", "--verify=crc32c", "--verify_fatal=1"),
+        *("--size=4M", f"--iodepth={depth}", f"--ioengine={engine}"),
+    )
+    assert job["error"] == 0
+    assert job["read"]["total_ios"] == job["write"]["total_ios"] == 1024
+
+
+def await_writes(guest: Guest) -> None:
+    """Wait until the drive has completed some more writes than now."""
+    count = "awk '{print $5}' /sys/block/nvme0n1/stat"
+    script = f"now=$({count}); until [ $({count}) -gt $((now + 20)) ]; do usleep 1000; done"
+    assert guest.run(["sh", "-c", script], timeout=60.0) == 0
+
+
+def test_resets_under_load_lose_nothing(linux: Guest) -> None:
+    options = "--rw=randwrite --bs=4k --size=4M --iodepth=8 --ioengine=io_uring --direct=1"
+    options += " --verify=crc32c --verify_fatal=1 --loops=20 --do_verify=1"
+    load = linux.start(["sh", "-c", f"fio --name=load --filename=/dev/nvme0n1 {options}"])
+    for again in ("nvme reset /dev/nvme0", f"echo 1 > {PCI}/reset") * 2:
+        await_writes(linux)
+        sh(linux, again)
+        assert said(linux, "cat", "/sys/class/nvme/nvme0/state") == "live\n"
+    await_writes(linux)
+    assert load.wait(120.0) == 0
+    assert "I/O error" not in said(linux, "dmesg")
+
+
+def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
+    linux.copy_in(ADD, "/share/add")
+    run = "potash run /dev/nvme0n1 program.o input.bin /tmp/sum --arg 520 --arg 1024"
+    for where in ("", " --lba 0", " --lba 16:64"):
+        sh(linux, f"rm -f /tmp/sum; cd /share/add && {run}{where}")
+        assert linux.capture(["cat", "/tmp/sum"]).stdout == (ADD / "expected.bin").read_bytes()
+
+
+def test_a_firmware_image_lands_in_the_flash_beside_the_media(
+    images: GuestImages, tmp_path: Path
+) -> None:
+    media = tmp_path / "blocks"
+    flash = tmp_path / "blocks.flash"
+    with (
+        serving("--media", str(media), "--size", str(SIZE)) as socket,
+        Guest(images, socket) as guest,
+    ):
+        for size, options in ((1 << 20, ["--xfer=131072"]), (300 * 4096, []), (10000, [])):
+            image = os.urandom(size)
+            (tmp_path / "image").write_bytes(image)
+            guest.copy_in(tmp_path / "image", "/tmp/image")
+            said(guest, "nvme", "fw-download", "/dev/nvme0", "--fw=/tmp/image", *options)
+            said(guest, "nvme", "fw-commit", "/dev/nvme0")
+            assert image in flash.read_bytes()
+        assert nvme(guest, "fw-log", "/dev/nvme0")
+
+
+def test_a_drive_may_say_that_it_is_the_platform_s(images: GuestImages) -> None:
+    with serving("--size", str(SIZE), "--profile", "alkali") as socket, Guest(images, socket) as g:
+        (device,) = nvme(g, "list")["Devices"]
+        assert (device["SerialNumber"], device["ModelNumber"]) == ("0123456789", "DEADBEEF")
+        # Capability 05h of the configuration space is MSI; vendor 1b96h, device 0001h.
+        config = g.capture(["cat", f"{PCI}/config"]).stdout
+        assert config[:4] == bytes.fromhex("961b0100")
+        found, at = [], config[0x34]
+        while at:
+            found.append(config[at])
+            at = config[at + 1]
+        assert 0x05 in found and 0x11 in found
+
+
+def test_each_processor_has_a_queue_of_its_own(images: GuestImages) -> None:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket, 640, 2) as guest:
+        assert sh(guest, "ls -d /sys/block/nvme0n1/mq/*").split() == [
+            "/sys/block/nvme0n1/mq/0",
+            "/sys/block/nvme0n1/mq/1",
+        ]
+        options = ["--rw=randrw", "--ioengine=io_uring", "--iodepth=8", "--cpus_allowed=0,1"]
+        options += ["--cpus_allowed_policy=split", "--numjobs=2", "--size=2M", "--group_reporting"]
+        assert fio(guest, *options)["error"] == 0
+        interrupts = sh(guest, "grep 'nvme0q[12]' /proc/interrupts | awk '{print $2 + $3}'")
+        assert len(interrupts.split()) == 2 and all(int(n) > 0 for n in interrupts.split())
+
+
+def test_a_drive_of_qemu_s_own_works_beside_ours(images: GuestImages, blocks: Path) -> None:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
+        guest.plug_file(blocks, name="other")
+        guest.await_drive("/dev/nvme1n1")
+        assert {device["SectorSize"] for device in nvme(guest, "list")["Devices"]} == {BLOCK}
+        sh(guest, "dd if=/dev/urandom of=/tmp/some bs=4096 count=64 2>/dev/null")
+        for drive in ("/dev/nvme0n1", "/dev/nvme1n1"):
+            sh(guest, f"dd if=/tmp/some of={drive} bs=4096 oflag=direct 2>/dev/null")
+        sh(guest, "cmp -n 262144 /dev/nvme0n1 /dev/nvme1n1")
+
+
+def test_a_device_that_dies_leaves_a_guest_that_lives(images: GuestImages) -> None:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
+        (pid,) = (int(pid) for pid in processes_with(str(socket)))
+        os.kill(pid, signal.SIGKILL)
+        # The kernel gives a command a minute before it gives up; nobody else waits for it.
+        asking = guest.start(["nvme", "id-ctrl", "/dev/nvme0"])
+        assert guest.capture(["echo", "on"]).stdout == b"on\n"
+        assert asking.code is None
+
+
+def test_the_kernel_found_nothing_to_complain_about(linux: Guest) -> None:
+    complaints = sh(linux, "dmesg -r | grep '^<[0-3]>' | grep -i nvme || true")
+    assert complaints == ""

@@ -1,0 +1,94 @@
+"""What the guest boots: made once, made anew when something in it changes, and what is in it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from potash.vm import images as room
+from potash.vm import rootfs
+from potash.vm.images import GuestImages
+
+
+def entries(data: bytes) -> Iterator[tuple[str, int, bytes]]:
+    """Name, mode and bytes of every file of newc archives that follow one another."""
+    at = 0
+    while at < len(data):
+        assert data[at : at + 6] == b"070701"
+        fields = [int(data[at + 6 + 8 * n : at + 14 + 8 * n], 16) for n in range(13)]
+        mode, size, name_size = fields[1], fields[6], fields[11]
+        name = data[at + 110 : at + 110 + name_size - 1].decode()
+        start = (at + 110 + name_size + 3) // 4 * 4
+        at = (start + size + 3) // 4 * 4
+        yield name, mode, data[start : start + size]
+
+
+@pytest.fixture(scope="module")
+def files(images: GuestImages) -> dict[str, tuple[int, bytes]]:
+    return {name: (mode, data) for name, mode, data in entries(images.initrd.read_bytes())}
+
+
+def test_nothing_is_made_twice(images: GuestImages) -> None:
+    before = images.initrd.stat().st_ino, images.kernel.stat().st_ino
+    again = room.prepare()
+    assert (again.initrd.stat().st_ino, again.kernel.stat().st_ino) == before
+    assert again.key == images.key
+
+
+def test_a_changed_module_makes_another_image_of_the_same_base(
+    images: GuestImages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = tmp_path / "extra.py"
+    module.write_text("ANSWER = 42\n")
+    own = [*rootfs.own_sources(), (module, "potash/extra.py")]
+    monkeypatch.setattr(rootfs, "own_sources", lambda: iter(own))
+    bases = sorted(path.name for path in (images.cache.root / "bases").iterdir())
+    changed = room.prepare()
+    assert changed.initrd != images.initrd and changed.kernel == images.kernel
+    assert changed.key != images.key
+    assert sorted(path.name for path in (images.cache.root / "bases").iterdir()) == bases
+    found = {name: data for name, _, data in entries(changed.initrd.read_bytes())}
+    assert found[f"{rootfs.DIST}/potash/extra.py"] == b"ANSWER = 42\n"
+    changed.initrd.unlink()
+
+
+def test_the_kernel_is_an_elf_file_with_a_pvh_note(images: GuestImages) -> None:
+    kernel = images.kernel.read_bytes()
+    assert kernel[:5] == b"\x7fELF\x02"
+    offset, count = struct.unpack_from("<Q", kernel, 32)[0], struct.unpack_from("<H", kernel, 56)[0]
+    headers = [struct.unpack_from("<IIQQQQ", kernel, offset + 56 * n) for n in range(count)]
+    notes = b"".join(kernel[h[2] : h[2] + h[5]] for h in headers if h[0] == 4)
+    # XEN_ELFNOTE_PHYS32_ENTRY is 18.
+    assert struct.pack("<I4s", 18, b"Xen\0") in notes
+
+
+def test_ours_is_what_is_light(files: dict[str, tuple[int, bytes]]) -> None:
+    for name in ("potash/sdk/__init__", "potash/cli/drive/run", "potash/vm/agent", "click/core"):
+        assert f"{rootfs.DIST}/{name}.py" in files
+        folder, _, stem = name.rpartition("/")
+        assert f"{rootfs.DIST}/{folder}/__pycache__/{stem}.cpython-313.pyc" in files
+    for name in (
+        "potash_device",
+        "potash_firmware",
+        "numpy",
+        "potash/cli/device",
+        "potash/vm/qemu",
+    ):
+        assert not any(path.startswith(f"{rootfs.DIST}/{name}") for path in files)
+
+
+def test_bytecode_names_the_guest_s_own_paths(files: dict[str, tuple[int, bytes]]) -> None:
+    _, bytecode = files[f"{rootfs.DIST}/potash/vm/__pycache__/agent.cpython-313.pyc"]
+    assert f"/{rootfs.DIST}/potash/vm/agent.py".encode() in bytecode
+    assert b"unfinished-" not in bytecode
+
+
+def test_nothing_runs_with_another_s_rights_or_can_be_written_by_others(
+    files: dict[str, tuple[int, bytes]],
+) -> None:
+    regular = {name: mode for name, (mode, _) in files.items() if mode >> 12 == 0o10}
+    assert [name for name, mode in regular.items() if mode & 0o7022] == []
+    assert regular["init"] & 0o111 and regular["usr/bin/potash"] & 0o111
