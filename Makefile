@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test setup format clean
 
 demo: setup
-	@$(BIN)/potash demo --embedded
+	@$(BIN)/potash demo
 
 test: setup
 	$(BIN)/ruff check

@@ -15,8 +15,8 @@ import potash.sdk
 from csd_spec.descriptors import AcceleratorStatus
 from csd_spec.status import StatusId
 from nvme_spec.opcodes import AdminOpcode
-from potash.cli.device.process import device_process
 from potash.sdk import CommandFailed, DeviceGone, JobFailed
+from potash.vm.drive import device_process
 from support.apu import await_end, program
 from support.bpf import exit_, insn, mov
 
@@ -33,6 +33,8 @@ SPIN = program(insn(0x05, offset=-1), exit_)
 RETURN_7 = program(mov(0, 7), exit_)
 
 BLOCK = 4096
+
+SMALL = ("--size", "64M")
 
 
 def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -54,7 +56,7 @@ def socket(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def device(socket: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with device_process(socket) as process:
+    with device_process(socket, *SMALL) as process:
         yield process
 
 
@@ -180,7 +182,7 @@ def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(
     socket: Path, tmp_path: Path
 ) -> None:
     media, content = tmp_path / "media", os.urandom(2 * BLOCK)
-    with device_process(socket, media=media, size="16M"):
+    with device_process(socket, "--media", str(media), "--size", "16M"):
         with potash.sdk.open(f"vfio-user:{socket}") as opened:
             opened.write(1, content)
             opened.flush()
@@ -191,14 +193,20 @@ def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(
         assert taken.returncode == 1
         assert taken.stderr.count("\n") == 1
     assert media.read_bytes()[BLOCK : 3 * BLOCK] == content
-    with device_process(socket, media=media), potash.sdk.open(f"vfio-user:{socket}") as opened:
+    with (
+        device_process(socket, "--media", str(media)),
+        potash.sdk.open(f"vfio-user:{socket}") as opened,
+    ):
         assert opened.read(1, 2) == content
 
 
 def test_an_image_keeps_its_size(socket: Path, tmp_path: Path) -> None:
     media = tmp_path / "media"
     media.write_bytes(bytes(3 * BLOCK))
-    with device_process(socket, media=media), potash.sdk.open(f"vfio-user:{socket}") as opened:
+    with (
+        device_process(socket, "--media", str(media)),
+        potash.sdk.open(f"vfio-user:{socket}") as opened,
+    ):
         assert opened.capacity == 3 * BLOCK
     assert media.stat().st_size == 3 * BLOCK
 

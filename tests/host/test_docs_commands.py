@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import cast
 
 import potash.sdk
-from potash.cli.device.process import device_process
 from potash.sdk import Completion, Device
 from potash.sdk.transport import Cdws
+from potash.vm.drive import device_process
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "add"
 DWORDS = range(10, 16)
+
+SMALL = ("--size", "64M")
 
 
 def session() -> list[str]:
@@ -83,7 +85,7 @@ class Shell:
 
 def test_the_documents_session_adds_two_vectors(tmp_path: Path) -> None:
     with (
-        device_process(tmp_path / "s"),
+        device_process(tmp_path / "s", *SMALL),
         potash.sdk.open(f"vfio-user:{tmp_path / 's'}") as device,
     ):
         shell = Shell(device, tmp_path)

@@ -8,9 +8,9 @@ import pytest
 import potash.sdk
 from csd_spec.descriptors import LogEntryType
 from csd_spec.status import StatusId
-from potash.cli.device.process import device_process
 from potash.sdk import Device, DeviceNotFound, JobFailed, JobTimeout, PotashError
 from potash.sdk.job import LocalStorage, run_job
+from potash.vm.drive import device_process
 from support.bpf import insn, load, mov
 from support.bpf_elf import Name, elf, text
 
@@ -27,11 +27,13 @@ ARGUMENTS = [MODEL_SIZE, len(EXPECTED).to_bytes(4, "little")]
 BLOCK = 4096
 LAST_BLOCK = (64 << 20) // BLOCK - 1
 
+SMALL = ("--size", "64M")
+
 
 @pytest.fixture(scope="module")
 def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("device") / "s"
-    with device_process(path):
+    with device_process(path, *SMALL):
         yield path
 
 

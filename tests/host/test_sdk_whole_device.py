@@ -12,7 +12,6 @@ from nvme_spec.features import FeatureId
 from nvme_spec.logs import LogPage, SmartLog
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import Status
-from potash.cli.device.process import device_process
 from potash.sdk import (
     CommandFailed,
     CommandTimeout,
@@ -21,16 +20,19 @@ from potash.sdk import (
     DeviceNotFound,
     JobFailed,
 )
+from potash.vm.drive import device_process
 from support.vfio_user import open_descriptors
 
 MIB = 1 << 20
 BLOCK = 4096
 
+SMALL = ("--size", "64M")
+
 
 @pytest.fixture(scope="module")
 def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("device") / "s"
-    with device_process(path):
+    with device_process(path, *SMALL):
         yield path
 
 
@@ -123,7 +125,7 @@ def test_an_accelerators_buffers_and_its_states(device: Device) -> None:
 def test_a_device_that_is_killed_is_gone_and_leaves_nothing_behind(tmp_path: Path) -> None:
     before = open_descriptors()
     path = tmp_path / "s"
-    with device_process(path) as process:
+    with device_process(path, *SMALL) as process:
         device = potash.sdk.open(f"vfio-user:{path}")
         process.kill()
         process.wait()

@@ -1,4 +1,4 @@
-"""The device that a guest's drive is: `potash serve` in a process of its own, at a private socket."""
+"""A device for as long as something needs one: `potash serve` in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,22 @@ STOP_LIMIT = 20.0
 
 @contextlib.contextmanager
 def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
-    """Run a device while the block lasts; gives its socket.
+    """Run a device while the block lasts, at a socket of its own; gives the socket.
+
+    Takes and raises what `device_process` does.
+    """
+    # The folder is this user's alone, and so is what listens in it.
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+        socket = Path(folder) / "drive"
+        with device_process(socket, *options, verbose=verbose):
+            yield socket
+
+
+@contextlib.contextmanager
+def device_process(
+    socket: Path, *options: str, verbose: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `potash serve` at `socket` while the block lasts; gives its process.
 
     Args:
         options: further options of `potash serve`.
@@ -29,9 +44,7 @@ def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
     Raises:
         PotashError: it does not start; what it said is the reason.
     """
-    # The folder is this user's alone, and so is what listens in it.
-    with tempfile.TemporaryDirectory(prefix="potash-") as folder, tempfile.TemporaryFile() as said:
-        socket = Path(folder) / "drive"
+    with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "potash.cli.main", "serve"]
         command += ["--socket", str(socket), "--json", *options]
         process = subprocess.Popen(
@@ -49,7 +62,7 @@ def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
                 silent = "what it says stands above" if verbose else "it said nothing"
                 reason = lines[-1].removeprefix("potash: ") if lines else silent
                 raise PotashError(f"the drive does not start: {reason}")
-            yield socket
+            yield process
         finally:
             _end(process)
 

@@ -18,6 +18,9 @@ class Example:
     """A program, what to run it on, and what must come of it."""
 
     name: str
+    folder: Path
+    program_name: str
+    input_name: str
     program: bytes
     input: bytes
     expected: bytes
@@ -32,6 +35,9 @@ class Example:
             described = tomllib.loads((folder / "example.toml").read_text())
             return cls(
                 name,
+                folder,
+                described["program"],
+                described["input"],
                 (folder / described["program"]).read_bytes(),
                 (folder / described["input"]).read_bytes(),
                 (folder / described["expected"]).read_bytes(),
