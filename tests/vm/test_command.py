@@ -62,7 +62,7 @@ def test_the_example_runs_in_the_guest_on_the_drive(
         *("--share", str(ADD), "--collect", f"/tmp/out:{tmp_path / 'out'}"),
         *("--", "sh", "-c", f"cd /share/add && {run}"),
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, b"program: add: running the model\n")
     assert (tmp_path / "out").read_bytes() == (ADD / "expected.bin").read_bytes()
 
 
