@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import Flash, Media, MediaExecutor
+from potash_device.media import SIDECAR_SIZE, Flash, Media, MediaExecutor, MemoryMedia, Sidecar
 from potash_device.pcie import PciIdentity
 from potash_firmware.apu.config import (
     AcceleratorConfig,
@@ -143,8 +144,9 @@ class ApuProcess:
 class Device:
     """A running device at a socket; a context manager, stepped with `run_once`.
 
-    `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images; they
-    stay the caller's. Entering raises OSError where the socket cannot be made.
+    `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images, and
+    `sidecar` everything small that is to outlive a power cycle (nothing does without it); they stay
+    the caller's. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -153,28 +155,42 @@ class Device:
         media: Mapping[int, Media],
         flash: Media,
         settings: DeviceSettings | None = None,
+        *,
+        sidecar: Media | None = None,
     ) -> None:
         self._socket = socket
         self._media = media
         self._flash = flash
+        self._sidecar = sidecar
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
+        self._powered = False
         self._busy = True
 
     def __enter__(self) -> Self:
         settings = self._settings
         with ExitStack() as stack:
-            executor = stack.enter_context(MediaExecutor())
             buffers = stack.enter_context(
                 SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
             )
-            flash = Flash(self._flash)
+            kept = self._sidecar
+            if kept is None:
+                kept = MemoryMedia.create(SIDECAR_SIZE)
+                stack.callback(kept.close)
+            stack.push(self._power_off)
+            # Its end waits for its work, which may read the buffers.
+            executor = stack.enter_context(MediaExecutor())
+            sidecar = Sidecar(kept)
+            sidecar.load()
+            flash = Flash(self._flash, sidecar)
             flash.load()
-            self.board = Board(settings.board, self._media, flash, executor)
+            self.board = Board(settings.board, self._media, flash, executor, sidecar)
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
             descriptors = buffers.descriptors()
-            descriptors |= {f"media{nsid}": media.fd for nsid, media in self._media.items()}
+            for nsid, media in self._media.items():
+                descriptors[f"media{nsid}"] = reader = media.reader()
+                stack.callback(os.close, reader)
             self.apu = stack.enter_context(ApuProcess(self._apu_config(), descriptors))
             self.server = stack.enter_context(
                 Server(
@@ -185,11 +201,23 @@ class Device:
             )
             stack.callback(self.link.disconnect)
             self._start_apu()
+            self.rpu.power_on()
+            self._powered = True
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, exception, traceback)
+
+    def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
+        """The board's last moment: nobody is served, and the media executor has nothing left."""
+        if self._powered:
+            self.rpu.power_off(clean=kind is None)
 
     def run_once(self, timeout: float | None = None, wake: int | None = None) -> None:
         """Wait for something to do, at most `timeout` seconds, and do it.
@@ -214,7 +242,7 @@ class Device:
                 writable.append(port.fileno())
         if wake is not None:
             readable.append(wake)
-        limits = [timeout, self.rpu.timeout]
+        limits = [timeout, self.rpu.timeout, self.rpu.keeper.timeout]
         if port is None and self.rpu.apu_may_start:
             limits.append(self.apu.wait_before_start())
         if self._busy or server.has_message:
@@ -251,8 +279,8 @@ class Device:
         return Config(
             accelerators=settings.accelerators,
             namespaces=tuple(
-                NamespaceConfig(one.nsid, self._media[one.nsid].size, one.block_size)
-                for one in settings.rpu.namespaces
+                NamespaceConfig(nsid, namespace.size, namespace.block_size)
+                for nsid, namespace in self.rpu.controller.namespaces.items()
             ),
             vta=settings.board.vta.to_mapping(),
         )

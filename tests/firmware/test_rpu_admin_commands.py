@@ -90,7 +90,8 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
         (GET_FEATURES, {"cdws": (7 << 8 | 1,)}, 0x002),
         (GET_FEATURES, {"cdws": (9, 5)}, 0x002),
         (GET_FEATURES, {"cdws": (5,)}, 0x00B),
-        (SET_FEATURES, {"cdws": (1 << 31 | 1,)}, 0x10D),
+        (SET_FEATURES, {"cdws": (1 << 31 | 2,)}, 0x10D),
+        (SET_FEATURES, {"cdws": (1 << 31 | 7,)}, 0x10D),
         (SET_FEATURES, {"cdws": (2, 1)}, 0x002),
         (SET_FEATURES, {"nsid": 1, "cdws": (6, 1)}, 0x10F),
         (SET_FEATURES, {"nsid": 7, "cdws": (6, 1)}, 0x00B),
@@ -183,8 +184,8 @@ def test_features_have_current_default_saved_and_capabilities(host: Host) -> Non
     assert get(4) == 343
     assert get(4, value=1 << 20) == 0
     assert host.command(host.admin, SET_FEATURES, cdws=(4, 320)).status == 0
-    assert (get(4), get(4, 1), get(4, 2), get(4, 3)) == (320, 343, 343, 4)
-    assert get(5, 3, nsid=1) == 6
+    assert (get(4), get(4, 1), get(4, 2), get(4, 3)) == (320, 343, 343, 5)
+    assert get(5, 3, nsid=1) == 7
     assert host.command(host.admin, SET_FEATURES, cdws=(9, 1 << 16 | 2)).status == 0
     assert (get(9, value=1), get(9, value=2)) == (1, 1 << 16 | 2)
     host.disable()

@@ -12,7 +12,15 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, cast
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import FLASH_SIZE, Flash, Media, MediaExecutor, MemoryMedia
+from potash_device.media import (
+    FLASH_SIZE,
+    SIDECAR_SIZE,
+    Flash,
+    Media,
+    MediaExecutor,
+    MemoryMedia,
+    Sidecar,
+)
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
 from pyvfio_user.client import SealedMemory
@@ -118,6 +126,7 @@ class Host:
         settings: RpuSettings | None = None,
         queue_pairs: int = 4,
         executor: Any = None,
+        sidecar: Media | None = None,
     ) -> None:
         self.memory = SealedMemory(MEMORY)
         self.space = AddressSpace()
@@ -125,7 +134,9 @@ class Host:
         self.lines = Lines()
         self.executor = SteppedExecutor() if executor is None else executor
         self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}
-        self.flash = Flash(MemoryMedia.create(FLASH_SIZE))
+        self.sidecar = Sidecar(MemoryMedia.create(SIDECAR_SIZE) if sidecar is None else sidecar)
+        self.sidecar.load()
+        self.flash = Flash(MemoryMedia.create(FLASH_SIZE), self.sidecar)
         self.buffers = SharedBuffers.create({0: ArenaPlan(1 << 20, 1 << 20, 4096, 4096)})
         self.now = 0.0
         self.link = ApuLink(self.buffers)
@@ -135,6 +146,7 @@ class Host:
             self.media,
             self.flash,
             cast(MediaExecutor, self.executor),
+            self.sidecar,
         )
         self.rpu = Rpu(
             self.board,
@@ -142,6 +154,7 @@ class Host:
             self.link,
             clock=lambda: self.now,
         )
+        self.rpu.power_on()
         self.board.attached(self.space, cast(InterruptLines, self.lines))
         self.admin = Queue(0, ADMIN_SQ, ADMIN_CQ, 16)
         self.io: dict[int, Queue] = {}
@@ -155,7 +168,7 @@ class Host:
             self.apu.close()
         self.link.disconnect()
         self.buffers.close()
-        for media in (*self.media.values(), self.flash.media):
+        for media in (*self.media.values(), self.flash.media, self.sidecar.media):
             media.close()
         self.space.unmap_all()
         self.memory.close()

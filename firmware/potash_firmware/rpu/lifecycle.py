@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
+from typing import Any
 
 from nvme_spec.queues import COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.registers import (
@@ -23,7 +24,7 @@ from nvme_spec.registers import (
     ShutdownStatus,
 )
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
-from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.controller import Controller, Flushed, flush_all
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Lifecycle:
         self._controller = controller
         self._board = controller.board
         self._on_reset = on_reset
-        self._flush: Future[None] | None = None
+        self._flush: Future[list[Flushed]] | None = None
         """The flush that a shutdown has begun, be it one of a session that is over."""
         self._flush_again = False
         """A further shutdown waits for a flush of its own."""
@@ -117,14 +118,16 @@ class Lifecycle:
         else:
             self._enter(Event.START)
 
-    def media_finished(self, future: Future[None]) -> bool:
+    def media_finished(self, future: "Future[Any]") -> bool:
         """True when `future` was the flush of a shutdown, which is complete with it."""
         if future is not self._flush:
             return False
         self._flush = None
-        error = future.exception()
-        if error is not None:
-            log.error("the shutdown's flush failed: %s", error)
+        for namespace, error in future.result():
+            if error is not None:
+                self._controller.failures.writing(
+                    namespace.settings.nsid, namespace.media, error, lba=0
+                )
         if self._status().shst == ShutdownStatus.OCCURRING:
             if self._flush_again:
                 self._begin_flush()
@@ -140,6 +143,7 @@ class Lifecycle:
         if after is State.DISABLED:
             self._end_session()
         elif after is State.READY:
+            self._controller.keeper.in_use()
             self._update_status(rdy=1)
         elif after is State.FAILED:
             self._board.dma.stop()
@@ -194,11 +198,14 @@ class Lifecycle:
 
     def _begin_flush(self) -> None:
         self._flush_again = False
-        media = list(self._board.media.values())
+        namespaces = list(self._controller.namespaces.values())
+        remember = self._controller.keeper.shut_down()
 
-        def flush() -> None:
-            for one in media:
-                one.flush()
+        def flush() -> list[Flushed]:
+            ended = flush_all(namespaces)
+            if all(error is None for _, error in ended):
+                remember()
+            return ended
 
         self._flush = self._controller.on_media(flush)
 

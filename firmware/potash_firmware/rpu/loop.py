@@ -37,7 +37,7 @@ from potash_firmware.mailbox.messages import JobEnded, ResetDone, WriteBack
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
 from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.controller import Controller, flush_all
 from potash_firmware.rpu.dispatch import check_namespace, support
 from potash_firmware.rpu.io import IO_COMMANDS
 from potash_firmware.rpu.lifecycle import Lifecycle, State
@@ -65,7 +65,9 @@ class Rpu:
     def __init__(
         self, board: Board, settings: RpuSettings, apu: ApuLink, clock: Callable[[], float]
     ) -> None:
-        self.controller = Controller(board, settings, apu, support(ADMIN_COMMANDS, IO_COMMANDS))
+        supported = support(ADMIN_COMMANDS, IO_COMMANDS)
+        self.controller = Controller(board, settings, apu, supported, clock)
+        self.keeper = self.controller.keeper
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
         self._board = board
         self._apu = apu
@@ -76,9 +78,24 @@ class Rpu:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that may pass before the next call of `service`; None when nothing is due."""
+        """Seconds that may pass before the next call of `service`; None when nothing is due.
+
+        The keeper has a time of its own.
+        """
         looking = self.lifecycle.serving and self._board.queues.shadow is not None
         return self._notify.timeout if looking else None
+
+    def power_on(self) -> None:
+        """Remember the time before; waits for the sidecar."""
+        self.keeper.power_on()
+
+    def power_off(self, *, clean: bool) -> None:
+        """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
+        ended = flush_all(self.controller.namespaces.values())
+        for namespace, error in ended:
+            if error is not None:
+                log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
+        self.keeper.power_off(clean=clean and all(error is None for _, error in ended))
 
     @property
     def apu_may_start(self) -> bool:
@@ -101,6 +118,7 @@ class Rpu:
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
         self._interrupt()
+        self.keeper.service()
         return bool(self._board.registers.host_writes) or (
             self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready))
         )
@@ -147,7 +165,11 @@ class Rpu:
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
             come = self.controller.media_finished(future)
-            if self.lifecycle.media_finished(future) or self._write_backs.media_finished(future):
+            if (
+                self.lifecycle.media_finished(future)
+                or self._write_backs.media_finished(future)
+                or self.keeper.media_finished(future)
+            ):
                 continue
             self._resume(future, future)
             for token in come:
