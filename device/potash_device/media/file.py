@@ -35,6 +35,7 @@ class FileMedia(Media):
             present = os.fstat(fd).st_size
             if size is not None and not present and not read_only:
                 os.ftruncate(fd, size)
+                _keep_entry(fd, path)
                 present = size
             if not present:
                 raise OSError(errno.EINVAL, "it is empty")
@@ -62,3 +63,13 @@ def _open(path: Path, *, create: bool, read_only: bool) -> tuple[int, bool]:
                 return fd, False
             os.close(fd)
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), True
+
+
+def _keep_entry(fd: int, path: Path) -> None:
+    """Have a new file's name and size outlive a loss of power, as flushing its blocks does not."""
+    os.fsync(fd)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
