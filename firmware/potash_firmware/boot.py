@@ -259,10 +259,11 @@ class Device:
 
 
 def run_until_signal(device: Device) -> None:
-    """Run `device` until SIGINT or SIGTERM."""
+    """Run `device` until SIGINT, SIGTERM or SIGHUP."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     before = {
-        number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:

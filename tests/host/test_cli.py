@@ -245,7 +245,7 @@ def test_a_trace_that_fills_its_disk_costs_the_drive_nothing(socket: Path) -> No
     assert "No space left" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_leaves_no_socket_and_no_process(
     device: subprocess.Popen[bytes], socket: Path, number: signal.Signals
 ) -> None:
