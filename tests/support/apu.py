@@ -21,7 +21,13 @@ from csd_spec.opcodes import LOG_PAGE, AdminOpcode, GlobalOperation, IoOpcode, O
 from csd_spec.status import StatusId
 from nvme_spec import opcodes as nvme
 from nvme_spec.commands import GetLogPage
-from potash_firmware.apu.config import AcceleratorConfig, Config, Limits, NamespaceConfig
+from potash_firmware.apu.config import (
+    CONFIG_VARIABLE,
+    AcceleratorConfig,
+    Config,
+    Limits,
+    NamespaceConfig,
+)
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
@@ -79,8 +85,10 @@ class Board:
         descriptors |= {f"media{nsid}": memory.fd for nsid, memory in self.media.items()}
         names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
         command = [sys.executable, "-m", "potash_firmware.apu", "--fds", names]
-        command += ["--config", self.config.to_json()]
-        self.process = subprocess.Popen(command, pass_fds=tuple(descriptors.values()))
+        environment = {**os.environ, CONFIG_VARIABLE: self.config.to_json()}
+        self.process = subprocess.Popen(
+            command, env=environment, pass_fds=tuple(descriptors.values())
+        )
         other.close()
 
     def kill(self) -> None:
