@@ -19,6 +19,7 @@ from potash.sdk import CommandFailed, DeviceGone, JobFailed
 from potash.vm.drive import device_process
 from support.apu import await_end, program
 from support.bpf import exit_, insn, mov
+from support.processes import descendants
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 ARGUMENTS = ["--arg", "520", "--arg", "1024"]
@@ -58,19 +59,6 @@ def socket(tmp_path: Path) -> Path:
 def device(socket: Path) -> Iterator[subprocess.Popen[bytes]]:
     with device_process(socket, *SMALL) as process:
         yield process
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below `pid`, the nearest first (proc(5))."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            children = (task / "children").read_text().split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # a thread that has just ended has none
-        for child in map(int, children):
-            found += [child, *descendants(child)]
-    return found
 
 
 def test_the_demo_adds_two_vectors_and_says_so() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Self
 
 from csd_spec import fields
@@ -42,6 +41,7 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import SharedMemory
 from support.bpf_elf import Name, Part, elf, text
+from support.processes import children, descendants, has_mapped
 
 DEADLINE = 30.0
 """Seconds after which something that should have happened is a failure."""
@@ -125,7 +125,7 @@ class Board:
 
     def descendants(self) -> list[int]:
         """A pidfd for every process below the APU."""
-        return [os.pidfd_open(pid) for pid in _below(self.process.pid)]
+        return [os.pidfd_open(pid) for pid in descendants(self.process.pid)]
 
     def nursery(self) -> int:
         """The process that makes workers."""
@@ -142,7 +142,7 @@ class Board:
 
     @staticmethod
     def _has_mapped(pid: int, accelerator: int) -> bool:
-        return f"memfd:potash-arena{accelerator} " in Path(f"/proc/{pid}/maps").read_text()
+        return has_mapped(pid, f"memfd:potash-arena{accelerator} ")
 
     # Messages
 
@@ -341,18 +341,6 @@ class Board:
 def board(config: Config = CONFIG) -> Iterator[Board]:
     with Board(config) as made:
         yield made
-
-
-def children(pid: int) -> list[int]:
-    """The children of a process (proc(5))."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(item) for item in text.split()]
-
-
-def _below(pid: int) -> Iterator[int]:
-    for child in children(pid):
-        yield child
-        yield from _below(child)
 
 
 def await_end(pidfd: int) -> None:
