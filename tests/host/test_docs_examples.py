@@ -1,4 +1,4 @@
-"""The examples in `docs/sdk.md`, `docs/programs.md` and `docs/tracing.md`, on a real device."""
+"""The examples in the pages about the SDK, programs and tracing, and the profiles that are told."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from potash.vm.drive import device_process
+from potash_firmware.boot import PROFILES
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
 from support.docs import ROOT, SOCKET, blocks, run_python, run_shell
 
@@ -95,3 +96,23 @@ def _documented_points() -> dict[str, set[str]]:
         if len(cells) == 4 and re.fullmatch(r" `\w+\.\w+` ", cells[0]):
             points[cells[0].strip(" `")] = set(re.findall(r"`(\w+)`", cells[2]))
     return points
+
+
+@pytest.mark.parametrize(("column", "name"), [(1, "potash"), (2, "alkali")])
+def test_profiles_say_of_themselves_what_the_page_about_the_design_says(
+    column: int, name: str
+) -> None:
+    page = (ROOT / "docs" / "design.md").read_text().partition(f"| | `{tuple(PROFILES)[0]}` |")[2]
+    rows = [line.strip("|").split("|") for line in page.partition("\n\n")[0].splitlines()[2:]]
+    said = {cells[0].strip(): cells[column].strip(" `") for cells in rows}
+    board, identity = PROFILES[name].board.identity, PROFILES[name].rpu.identity
+    vectors = f", and MSI with up to {board.msi_vectors} vectors" if board.msi_vectors else ""
+    made = "made from a UUID of model and serial number"
+    assert said == {
+        "PCI vendor, device": f"{board.vendor_id:04X}h, {board.device_id:04X}h",
+        "interrupts": f"MSI-X{vectors}",
+        "serial number": identity.serial,
+        "model": identity.model,
+        "firmware revision of slot 1": identity.firmware_revision,
+        "subsystem NQN": identity.qualified_name or made,
+    }
