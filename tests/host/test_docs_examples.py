@@ -102,7 +102,7 @@ def _documented_points() -> dict[str, set[str]]:
 def test_profiles_say_of_themselves_what_the_page_about_the_design_says(
     column: int, name: str
 ) -> None:
-    page = (ROOT / "docs" / "design.md").read_text().partition(f"| | `{tuple(PROFILES)[0]}` |")[2]
+    page = (ROOT / "docs" / "design.md").read_text().partition("| | `potash` |")[2]
     rows = [line.strip("|").split("|") for line in page.partition("\n\n")[0].splitlines()[2:]]
     said = {cells[0].strip(): cells[column].strip(" `") for cells in rows}
     board, identity = PROFILES[name].board.identity, PROFILES[name].rpu.identity
