@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -68,6 +69,22 @@ def test_the_sum_of_the_page_about_programs_is_what_it_says(drive: Drive) -> Non
     assert "returned 4294967295 (-1 as int)" in said
     (log,) = blocks("programs.md", "python")
     assert drive.python(log)[-1].startswith("102h returned 4294967295")
+
+
+@pytest.mark.parametrize("options", ["", " --lba 0"], ids=["buffers", "blocks"])
+def test_the_example_is_run_as_its_folder_says(drive: Drive, options: str) -> None:
+    folder = drive.folder / f"add{len(options)}"
+    shutil.copytree(ROOT / "examples" / "add", folder)
+    text = (folder / "README.md").read_text()
+    run = text.split("```sh\n")[1].split("```")[0]
+    assert "--arg 1024\n" in run and options.strip() in text
+    run = run.replace("--arg 1024\n", f"--arg 1024{options}\n")
+    said = run_shell(run.replace(SOCKET, str(drive.socket)), cwd=folder)
+    assert said.splitlines() == [
+        "program: add: running the model",
+        "1024 bytes in output.bin; the program returned 0",
+        "equal",
+    ]
 
 
 def test_the_documented_fields_are_those_of_each_point(drive: Drive) -> None:
