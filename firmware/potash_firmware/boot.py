@@ -22,6 +22,7 @@ from potash_device.board import Board, BoardSettings
 from potash_device.media import Flash, Media, MediaExecutor
 from potash_device.pcie import PciIdentity
 from potash_firmware.apu.config import (
+    CONFIG_VARIABLE,
     AcceleratorConfig,
     Config,
     NamespaceConfig,
@@ -113,9 +114,12 @@ class ApuProcess:
         self._started_at = time.monotonic()
         named = {"mailbox": mailbox, **self._descriptors}
         command = [sys.executable, "-m", "potash_firmware.apu"]
-        command += ["--fds", format_descriptors(named), "--config", self._config.to_json()]
+        command += ["--fds", format_descriptors(named)]
         self._process = subprocess.Popen(
-            command, pass_fds=tuple(named.values()), stdin=subprocess.DEVNULL
+            command,
+            pass_fds=tuple(named.values()),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
         )
 
     def stop(self) -> None:
