@@ -131,7 +131,7 @@ class AddressSpace:
         self._last = _NOWHERE
         self.generation = next(_generations)
 
-    def view(self, address: int, size: int, *, write: bool) -> memoryview:
+    def view(self, address: int, size: int, *, write: bool = False) -> memoryview:
         """The `size` bytes at `address`, all in one window; read-only unless for `write`.
 
         Raises AccessFault where they are not one window's, or may not be used so.
@@ -150,7 +150,7 @@ class AddressSpace:
             raise AccessFault(address, size, reason)
         return content[begin : begin + size]
 
-    def views(self, address: int, size: int, *, write: bool) -> list[memoryview]:
+    def views(self, address: int, size: int, *, write: bool = False) -> list[memoryview]:
         """The `size` bytes at `address` in order, split where adjacent windows meet.
 
         Raises AccessFault where some are not mapped, or may not be used so.

@@ -23,6 +23,7 @@ from potash_device.board import Board, BoardSettings
 from potash_device.media import SIDECAR_SIZE, Flash, Media, MediaExecutor, MemoryMedia, Sidecar
 from potash_device.pcie import PciIdentity
 from potash_firmware.apu.config import (
+    CONFIG_VARIABLE,
     AcceleratorConfig,
     Config,
     NamespaceConfig,
@@ -114,9 +115,12 @@ class ApuProcess:
         self._started_at = time.monotonic()
         named = {"mailbox": mailbox, **self._descriptors}
         command = [sys.executable, "-m", "potash_firmware.apu"]
-        command += ["--fds", format_descriptors(named), "--config", self._config.to_json()]
+        command += ["--fds", format_descriptors(named)]
         self._process = subprocess.Popen(
-            command, pass_fds=tuple(named.values()), stdin=subprocess.DEVNULL
+            command,
+            pass_fds=tuple(named.values()),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
         )
 
     def stop(self) -> None:
@@ -287,10 +291,11 @@ class Device:
 
 
 def run_until_signal(device: Device) -> None:
-    """Run `device` until SIGINT or SIGTERM."""
+    """Run `device` until SIGINT, SIGTERM or SIGHUP."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     before = {
-        number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:

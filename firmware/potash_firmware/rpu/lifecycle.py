@@ -69,8 +69,6 @@ class Lifecycle:
 
     def __init__(self, controller: Controller, on_reset: Callable[[], None]) -> None:
         self.state = State.DISABLED
-        self.generation = 0
-        """Counts the ends of sessions: what began under another number is nobody's any more."""
         self._controller = controller
         self._board = controller.board
         self._on_reset = on_reset
@@ -151,7 +149,6 @@ class Lifecycle:
 
     def _end_session(self) -> None:
         """After this no data moves, no command is answered and no interrupt waits."""
-        self.generation += 1
         self._board.dma.stop()
         self._board.queues.clear()
         self._board.interrupts.clear()
