@@ -22,6 +22,8 @@ from potash.sdk.transport import encoded
 from potash.vm.drive import device_process
 from support.apu import await_end
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
+
 LIMIT = 60
 MIB = 1 << 20
 NAMESPACES = ("--namespace", "8M", "--namespace", "1M:512")
@@ -159,6 +161,35 @@ def test_a_drive_that_is_another_one_is_one_sentence(
         device_process(socket, "--media", str(folder), *options),
     ):
         pass
+
+
+@pytest.mark.parametrize("lba", ["0", "8:1000"])
+def test_a_job_works_on_pages_of_a_drive_with_small_blocks(
+    socket: Path, tmp_path: Path, lba: str
+) -> None:
+    """The last page of this drive is no whole one: 20003 blocks are 2500 pages and 3 blocks."""
+    image, output = tmp_path / "image", tmp_path / "output"
+    with device_process(socket, "--media", str(image), "--namespace", f"{20003 * 512}:512"):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "potash.cli.main", "run", f"vfio-user:{socket}"),
+                *(EXAMPLE / "program.o", EXAMPLE / "input.bin", output, "--lba", lba),
+                *("--arg", "520", "--arg", "1024"),
+            ],
+            capture_output=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    expected = (EXAMPLE / "expected.bin").read_bytes()
+    assert output.read_bytes() == expected
+    first, _, second = lba.partition(":")
+    data = (EXAMPLE / "input.bin").read_bytes()
+    blocks = image.read_bytes()
+    assert blocks[int(first) * 512 :].startswith(data)
+    pages = -(-len(data) // 4096)
+    at = int(second) * 512 if second else int(first) * 512 + pages * 4096
+    assert blocks[at : at + 4096] == expected.ljust(4096, b"\0")
 
 
 class Stamps:
