@@ -201,6 +201,8 @@ def test_what_cannot_be_a_drive_is_one_sentence(tmp_path: Path) -> None:
         Drive.open(small, TWO)
     with pytest.raises(DriveError, match="cannot make the folder"):
         Drive.open(tmp_path / "no" / "where", TWO)
+    with pytest.raises(DriveError, match="at most 64"):
+        Drive.open(None, 65 * TWO[:1])
     image = tmp_path / "image"
     image.write_bytes(bytes(8192))
     with pytest.raises(DriveError, match="8192 bytes already"):

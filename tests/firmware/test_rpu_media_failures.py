@@ -331,6 +331,20 @@ def test_a_job_s_output_that_cannot_be_written_is_a_media_error(
     assert "block 2" in caplog.text
 
 
+@pytest.mark.parametrize(("cache", "durable"), [(1, False), (0, True)])
+def test_a_job_s_output_is_durable_like_any_write(
+    host: Host, media: FailingMedia, fail: Failing, cache: int, durable: bool
+) -> None:
+    assert host.command(host.admin, SET_FEATURES, cdws=(0x06, cache)).status == 0
+    apu = host.connect_apu()
+    fail.on(media, "fdatasync", errno.EIO)
+    apu.send(WriteBack(5, 0, 1, 0, ((0, PAGE),)))
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert apu.receive() == WriteBackDone(5, errno.EIO if durable else 0)
+
+
 def test_a_read_waits_for_the_write_of_its_blocks_and_for_no_other(
     host: Host, queue: Queue
 ) -> None:

@@ -92,6 +92,8 @@ class Drive:
         `wanted` is what a new drive gets, and must be what an old one has. Raises DriveError and
         MediaError.
         """
+        if len(wanted) > MOST_NAMESPACES:
+            raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
         drive = cls()
         with drive._stack as stack:
             if path is None:

@@ -71,5 +71,8 @@ def _keep_entry(fd: int, path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems have nothing to do for a folder
+            raise
     finally:
         os.close(folder)

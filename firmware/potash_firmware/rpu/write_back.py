@@ -47,12 +47,15 @@ class WriteBacks:
             self._answer(message.tag, errno.EINVAL)
             return
         media, source, ranges = namespace.media, message.source, message.ranges
+        durable = self._controller.features.write_through
 
         def write() -> None:
             at = source
             for first, length in ranges:
                 media.write_from([arena[at : at + length]], first)
                 at += length
+            if durable:
+                media.flush()
 
         future = self._controller.on_blocks(namespace, ranges, write, writes=True)
         self._tags[future] = (message.tag, namespace)
