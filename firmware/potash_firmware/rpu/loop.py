@@ -225,8 +225,9 @@ class Rpu:
             )
         if entry.fuse is not Fuse.NORMAL:
             raise NvmeError(Status.INVALID_FIELD, detail="fused operations are not supported")
-        if entry.psdt is not Psdt.PRP:
-            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are not supported")
+        psdt = entry.psdt
+        if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
+            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are for the data of I/O commands")
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 
