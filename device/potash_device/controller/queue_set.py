@@ -157,6 +157,11 @@ class QueueSet:
         return queue.post(source, posting)
 
     @property
+    def blocked(self) -> bool:
+        """Completions wait for room in some queue."""
+        return any(queue.blocked for queue in self.completions.values())
+
+    @property
     def ready(self) -> list[SubmissionQueue]:
         """The queues with something to fetch."""
         return [queue for queue in self.submissions.values() if queue.ready]

@@ -24,6 +24,7 @@ from nvme_spec.identify import (
     NamespaceIdentificationDescriptor,
     NamespaceIdType,
     NvmCommandSetController,
+    Oacs,
     PowerStateDescriptor,
     Sgls,
     Vwc,
@@ -99,7 +100,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
 
 def _namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    if nsid == BROADCAST_NSID:
+    if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
         return bytes(_namespace_structure(next(iter(controller.namespaces.values())), size=0))
     namespace = _active(controller, nsid)
