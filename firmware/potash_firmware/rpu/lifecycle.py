@@ -137,6 +137,9 @@ class Lifecycle:
         self.state = after
         if after is State.DISABLED:
             self._end_session()
+        elif after is State.ENABLING:
+            # A host that shut down with EN = 0 has no other way to begin again than to set it.
+            self._no_shutdown()
         elif after is State.READY:
             self._update_status(rdy=1)
         elif after is State.FAILED:
@@ -151,8 +154,8 @@ class Lifecycle:
         self._board.interrupts.clear()
         self._controller.reset()
         self._on_reset()
-        self._flush_is_due = False
-        self._update_status(rdy=0, cfs=0, shst=ShutdownStatus.NORMAL_OPERATION)
+        self._no_shutdown()
+        self._update_status(rdy=0, cfs=0)
 
     def _create_admin_queues(self) -> str:
         """Begin a session as CC, AQA, ASQ and ACQ say; a sentence where they make no sense."""
@@ -191,6 +194,10 @@ class Lifecycle:
         self._update_status(shst=ShutdownStatus.OCCURRING)
         self._flush_is_due = True
         self._flush_if_quiet()
+
+    def _no_shutdown(self) -> None:
+        self._flush_is_due = False
+        self._update_status(shst=ShutdownStatus.NORMAL_OPERATION)
 
     def _flush_if_quiet(self) -> None:
         """Begin the flush that is due once nothing can be written behind its back.
