@@ -321,6 +321,36 @@ def test_a_reset_while_the_apu_is_away_reaches_the_next_one(host: Host) -> None:
     assert host.connect_apu().receive() is None
 
 
+def test_a_command_that_was_aborted_is_not_answered_in_the_next_session(host: Host) -> None:
+    """Deleting its queue had to wait for the media when the reset came."""
+    host.connect_apu()
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, 0x81, 1, cdws=(64,))
+    host.place(queue, 0x01, 2, nsid=1, cdws=(0, 0, 1 << 30))
+    host.ring(queue)
+    host.service()
+    host.place(host.admin, 0x00, 3, cdws=(1,))
+    host.ring(host.admin)
+    host.service()
+    host.disable()
+    host.executor.run_all()
+    host.service()
+    host.clear(queue.cq, 16 * 16)
+    host.enable()
+    assert host.command(host.admin, 0x06, cdws=(1,)).status == 0
+    assert host.data(16 * 16, queue.cq) == bytes(16 * 16)
+
+
+def test_a_queue_that_somebody_still_has_holds_no_memory_of_an_old_session(host: Host) -> None:
+    host.enable()
+    held = host.create_io_queue()
+    queues = host.board.queues
+    kept = [queues.submissions[held.qid], queues.completions[held.qid]]
+    host.disable()
+    assert [queue._bytes for queue in kept] == [None, None]
+
+
 def test_queues_do_not_outlive_their_session(host: Host) -> None:
     host.enable()
     host.create_io_queue(1)

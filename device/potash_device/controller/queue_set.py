@@ -37,7 +37,8 @@ class QueueSet:
         self._turn = 0
 
     def clear(self) -> None:
-        """Every queue is gone, as after a controller reset."""
+        """Every queue is gone, as after a controller reset, and holds no memory if anybody has it."""
+        self.unbind()
         self.submissions.clear()
         self.completions.clear()
         self.shadow = None

@@ -115,6 +115,7 @@ class Controller:
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
         self.outstanding.clear()
+        self.aborted.clear()
         self._awaited.clear()
         self.events.clear()
         self.features.reset()
