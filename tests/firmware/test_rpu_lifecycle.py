@@ -346,9 +346,9 @@ def test_a_queue_that_somebody_still_has_holds_no_memory_of_an_old_session(host:
     host.enable()
     held = host.create_io_queue()
     queues = host.board.queues
-    kept = [queues.submissions[held.qid], queues.completions[held.qid]]
+    submissions, completions = queues.submissions[held.qid], queues.completions[held.qid]
     host.disable()
-    assert [queue._bytes for queue in kept] == [None, None]
+    assert submissions._bytes is None and completions._bytes is None
 
 
 def test_queues_do_not_outlive_their_session(host: Host) -> None:
