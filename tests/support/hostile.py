@@ -286,6 +286,12 @@ class Grammar:
             return self.command(rng.randrange(20), rng.randbytes(rng.randrange(64)))
         return Frame(rng.randbytes(rng.randrange(1, 64)), self.fds((), 0.9))
 
+    def rewrite(self) -> None:
+        """Change the memory under the device, where queues and lists may lie."""
+        for _ in range(4):
+            at = self.rng.randrange(0, MEMORY - 64, 64)
+            self.descriptors.memory.view[at : at + 64] = self.entry()
+
     # The way to a controller that works, so that what follows meets something.
 
     def bring_up(self) -> list[Frame]:
@@ -307,6 +313,19 @@ class Grammar:
             body = struct.pack("<IIIII", 20, 0x24, 2, 0, 2)
             frames.append(Frame(wire.command(wire.SET_IRQS, body), eventfds))
         entries = rng.choice((1, 3, 15, 63))
+        ring = rng.randrange(entries + 1)
+        if rng.random() < 0.5:
+            # A queue pair that works, full of entries, before the rest comes.
+            sq, cq = (PAGE * page for page in rng.sample(range(MEMORY // PAGE), 2))
+            for slot, opcode, address, word in ((0, 5, cq, 1 << 16 | 3), (1, 1, sq, 1 << 16 | 1)):
+                made = struct.pack(
+                    "<BBHI16xQQ6I", opcode, 0, slot, 0, address, 0, 63 << 16 | 1, word, 0, 0, 0, 0
+                )
+                at = pages[0] * PAGE + 64 * slot
+                memory.view[at : at + 64] = made
+            for at in range(sq, sq + PAGE, 64):
+                memory.view[at : at + 64] = self.entry()
+            entries, ring = 15, 2
         for offset, value in (
             (AQA, entries << 16 | entries),
             (ASQ, pages[0] * PAGE),
@@ -314,12 +333,14 @@ class Grammar:
             (ACQ, pages[1] * PAGE),
             (ACQ + 4, 0),
             (CC, 4 << 20 | 6 << 16 | 1),
-            (DOORBELLS, rng.randrange(entries + 1)),
+            (DOORBELLS, ring),
         ):
-            frames.append(
-                Frame(wire.region_write(offset, struct.pack("<I", value), flags=NO_REPLY))
-            )
+            frames.append(_posted(offset, value))
         return frames
+
+    def ring_io(self) -> Frame:
+        """Submit what lies in the first I/O queue, should there be one."""
+        return _posted(DOORBELLS + 8, self.rng.randrange(64))
 
     def entry(self) -> bytes:
         """A submission entry: a command that there is, with values near the edges."""
@@ -338,6 +359,10 @@ class Grammar:
         return struct.pack(
             "<BBHI16xQQ6I", opcode, flags, rng.getrandbits(6), nsid, prps[0], prps[1], *words
         )
+
+
+def _posted(offset: int, value: int) -> Frame:
+    return Frame(wire.region_write(offset, struct.pack("<I", value), flags=NO_REPLY))
 
 
 def bend(rng: random.Random, frames: list[Frame]) -> list[Frame]:
