@@ -141,8 +141,8 @@ class Mistakes(logging.Handler):
 class HostileGuest(RuleBasedStateMachine):
     """The guest's steps, and what must hold whatever they are."""
 
-    seen: ClassVar[Counter[int]] = Counter()
-    """Statuses of all examples, to see what was reached."""
+    seen: ClassVar[Counter[tuple[int, int]]] = Counter()
+    """Kinds of queue and statuses of all examples, to see what was reached."""
 
     @initialize()
     def start(self) -> None:
@@ -234,6 +234,28 @@ class HostileGuest(RuleBasedStateMachine):
         if ring:
             self.host.ring(queue)
 
+    @rule(qid=st.integers(0, QUEUE_PAIRS), seed=st.integers(0, 1 << 32), count=st.integers(1, 15))
+    def exchange(self, qid: int, seed: int, count: int) -> None:
+        """Commands from their entries to their answers, as a guest without patience has it."""
+        self.submit(qid, seed, count, ring=True)
+        for _ in range(2):
+            self.host.service()
+            self.host.executor.run_all()
+            self.apu_answers()
+        self.host.service()
+        self.take_completions()
+
+    @precondition(lambda self: not self.host.io)
+    @rule()
+    def settle(self) -> None:
+        """A session with a queue pair that works."""
+        self.begin_again()
+        self.host.service()
+        if self.host.ready:
+            self.make_queues(1, None)
+            self.host.service()
+            self.take_completions()
+
     @precondition(lambda self: self.host.ready and self.mapped)
     @rule(qid=st.integers(1, QUEUE_PAIRS), where=st.sampled_from((None, *PLACES[:16])))
     def make_queues(self, qid: int, where: int | None) -> None:
@@ -282,7 +304,7 @@ class HostileGuest(RuleBasedStateMachine):
                 (word,) = struct.unpack_from("<H", self.host.memory.view, at + 14)
                 if word & 1 != queue.phase:
                     break
-                self.seen[word >> 1 & 0x7FF] += 1
+                self.seen[(min(queue.qid, 1), word >> 1 & 0x7FF)] += 1
                 queue.head = (queue.head + 1) % queue.size
                 queue.phase ^= not queue.head
             self.host.write32(DOORBELLS + 8 * queue.qid + 4, queue.head)
