@@ -7,7 +7,13 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.2 (Error Information)
 import time
 from collections import deque
 
-from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SMART_DATA_UNIT, ErrorLogEntry, SmartLog
+from nvme_spec.logs import (
+    NO_COMMAND,
+    NO_PARAMETER_ERROR_LOCATION,
+    SMART_DATA_UNIT,
+    ErrorLogEntry,
+    SmartLog,
+)
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.command import Command
 
@@ -32,18 +38,25 @@ class ErrorLog:
 
     def add(self, command: Command, error: NvmeError, lba: int = 0) -> None:
         """A command has ended with `error`."""
-        self.count += 1
-        entry = ErrorLogEntry(
-            error_count=self.count,
+        self._add(
             sqid=command.queue.qid,
             cid=command.entry.cid,
             status=error.status,
             dnr=int(error.dnr),
-            parameter_error_location=NO_PARAMETER_ERROR_LOCATION,
             lba=lba,
             nsid=command.entry.nsid,
         )
-        self._entries.appendleft(entry)
+
+    def add_event(self, status: int) -> None:
+        """Something went wrong that is no command's; `status` is the most applicable one."""
+        self._add(sqid=NO_COMMAND, cid=NO_COMMAND, status=status)
+
+    def _add(self, **fields: int) -> None:
+        self.count += 1
+        location = NO_PARAMETER_ERROR_LOCATION
+        self._entries.appendleft(
+            ErrorLogEntry(error_count=self.count, parameter_error_location=location, **fields)
+        )
 
     def encode(self) -> bytes:
         """The log page: the newest entry first, unused ones zero."""

@@ -24,7 +24,9 @@ from nvme_spec.identify import (
     NamespaceIdentificationDescriptor,
     NamespaceIdType,
     NvmCommandSetController,
+    Oacs,
     PowerStateDescriptor,
+    Sgls,
     Vwc,
     encode_namespace_list,
     entry_sizes,
@@ -86,6 +88,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
             nn=max(controller.namespaces),
             oncs=controller.support.oncs,
+            sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
             vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
             fwug=FWUG_NO_RESTRICTION,
             icsvscc=1,
@@ -97,7 +100,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
 
 def _namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    if nsid == BROADCAST_NSID:
+    if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
         return bytes(_namespace_structure(next(iter(controller.namespaces.values())), size=0))
     namespace = _active(controller, nsid)

@@ -36,7 +36,7 @@ def flush(controller: Controller, command: Command) -> Result:
 def read(controller: Controller, command: Command) -> Result:
     """Media to guest memory."""
     media, offset, length, _ = _target(controller, command)
-    views = controller.board.dma.views(command.entry.prp1, command.entry.prp2, length, write=True)
+    views = controller.views(command, length, write=True)
     try:
         done = media.read_at_once(views, offset)
     except MediaError as error:
@@ -60,7 +60,7 @@ def read(controller: Controller, command: Command) -> Result:
 def write(controller: Controller, command: Command) -> Result:
     """Guest memory to media; durable before it completes if the host wants it so."""
     media, offset, length, fua = _target(controller, command)
-    views = controller.board.dma.views(command.entry.prp1, command.entry.prp2, length, write=False)
+    views = controller.views(command, length, write=False)
     durable = fua or controller.features.write_through
     if not durable:
         try:
