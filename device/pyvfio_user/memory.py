@@ -32,6 +32,9 @@ MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
 MAX_FILES = 64
 """Files at a time; each takes a descriptor of this process for as long as it is mapped."""
 
+MAX_PIECES = 1024
+"""Windows that one access may cross."""
+
 _generations = itertools.count(1)
 
 
@@ -153,7 +156,8 @@ class AddressSpace:
     def views(self, address: int, size: int, *, write: bool = False) -> list[memoryview]:
         """The `size` bytes at `address` in order, split where adjacent windows meet.
 
-        Raises AccessFault where some are not mapped, or may not be used so.
+        Raises AccessFault where some are not mapped, or may not be used so, or are in more windows
+        than anybody has use for.
         """
         end = address + size
         if size <= 0:
@@ -161,6 +165,8 @@ class AddressSpace:
         pieces: list[memoryview] = []
         while address < end:
             mapping = self._find(address, end - address)
+            if len(pieces) == MAX_PIECES:
+                raise AccessFault(address, size, f"they are in more than {MAX_PIECES} mappings")
             piece = min(end, mapping.end) - address
             pieces.append(self.view(address, piece, write=write))
             address += piece

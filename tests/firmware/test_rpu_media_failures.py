@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -367,6 +367,47 @@ def test_a_read_waits_for_the_write_of_its_blocks_and_for_no_other(
     host.service()
     assert [one.cid for one in host.reap(queue)] == [1, 2]
     assert host.data(PAGE, DATA + 2 * PAGE) == b"w" * PAGE
+
+
+def test_a_read_waits_for_a_job_s_output(host: Host, queue: Queue) -> None:
+    apu = host.connect_apu()
+    apu.send(WriteBack(5, 0, 1, 0, ((4 * PAGE, PAGE),)))
+    host.service()
+    host.place(queue, READ, 1, nsid=1, cdws=(4, 0, 0))
+    host.ring(queue)
+    host.service()
+    assert len(host.executor.waiting) == 1
+    for _ in range(2):
+        host.executor.run_all()
+        host.service()
+    assert [(one.cid, one.status) for one in host.reap(queue)] == [(1, 0)]
+
+
+def test_a_shutdown_flushes_what_waited_for_blocks(
+    host: Host, queue: Queue, media: FailingMedia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that was fetched before the shutdown, and begins after the read before it."""
+    order: list[str] = []
+    for name in ("preadv", "pwritev", "fdatasync"):
+        real = getattr(os, name)
+
+        def noted(fd: int, *rest: object, name: str = name, real: Callable[..., int] = real) -> int:
+            if fd == media.fd:
+                order.append(name)
+            return real(fd, *rest)
+
+        monkeypatch.setattr(os, name, noted)
+    host.place(queue, READ, 1, nsid=1, prp1=DATA + PAGE)
+    host.place(queue, WRITE, 2, nsid=1)
+    host.ring(queue)
+    host.service()
+    host.write32(0x14, 4 << 20 | 6 << 16 | 1 << 14 | 1)
+    for _ in range(3):
+        host.service()
+        host.executor.run_all()
+    host.service()
+    assert order == ["preadv", "pwritev", "fdatasync"]
+    assert host.read32(0x1C) >> 2 & 3 == 2
 
 
 def test_a_write_waits_for_the_read_of_its_blocks(host: Host, queue: Queue) -> None:

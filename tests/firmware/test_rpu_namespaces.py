@@ -64,8 +64,6 @@ def test_identify_counts_the_namespaces_and_their_bytes(host: Host) -> None:
     assert struct.unpack("<4I", host.data(16)) == (1, 2, 4, 0)
     assert host.command(host.admin, IDENTIFY, nsid=3).status == 0
     assert host.data(PAGE) == bytes(PAGE)
-    assert host.command(host.admin, IDENTIFY, nsid=0xFFFFFFFF).status == 0
-    assert (host.data(1, DATA + 25)[0], host.data(8, DATA + 128)) == (1, b"\0\0\x09\0\0\0\x0c\0")
 
 
 def test_blocks_of_512_bytes_are_read_and_written(host: Host, queue: Queue) -> None:

@@ -127,10 +127,11 @@ class Host:
         queue_pairs: int = 4,
         executor: Any = None,
         sidecar: Media | None = None,
+        memory: int = MEMORY,
     ) -> None:
-        self.memory = SealedMemory(MEMORY)
+        self.memory = SealedMemory(memory)
         self.space = AddressSpace()
-        self.space.map(0, MEMORY, fd=self.memory.fd, offset=0, readable=True, writable=True)
+        self.space.map(0, memory, fd=self.memory.fd, offset=0, readable=True, writable=True)
         self.lines = Lines()
         self.executor = SteppedExecutor() if executor is None else executor
         self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}
@@ -283,10 +284,13 @@ class Host:
         assert completion.cid == cid
         return completion
 
-    def create_io_queue(self, qid: int = 1, size: int = 16, vector: int | None = None) -> Queue:
-        """Make a completion and a submission queue of the same identifier."""
-        base = IO_QUEUES + (qid - 1) * 0x2_0000
-        queue = Queue(qid, base, base + 0x1_0000, size)
+    def create_io_queue(
+        self, qid: int = 1, size: int = 16, vector: int | None = None, base: int | None = None
+    ) -> Queue:
+        """Make a completion and a submission queue of the same identifier, one behind the other."""
+        if base is None:
+            base = IO_QUEUES + (qid - 1) * 0x2_0000
+        queue = Queue(qid, base, base + max(0x1_0000, size * 64), size)
         self.clear(queue.cq, size * 16)
         iv = qid if vector is None else vector
         size_z = (size - 1) << 16

@@ -37,7 +37,8 @@ class QueueSet:
         self._turn = 0
 
     def clear(self) -> None:
-        """Every queue is gone, as after a controller reset."""
+        """Every queue is gone, as after a controller reset, and holds no memory if anybody has it."""
+        self.unbind()
         self.submissions.clear()
         self.completions.clear()
         self.shadow = None
@@ -155,6 +156,11 @@ class QueueSet:
             except InvalidDoorbell:
                 pass  # found again, and reported, by the next look at the page
         return queue.post(source, posting)
+
+    @property
+    def blocked(self) -> bool:
+        """Completions wait for room in some queue."""
+        return any(queue.blocked for queue in self.completions.values())
 
     @property
     def ready(self) -> list[SubmissionQueue]:

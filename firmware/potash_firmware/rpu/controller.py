@@ -19,9 +19,11 @@ from nvme_spec.logs import (
     LogPage,
     SmartEvent,
 )
+from nvme_spec.queues import FLAGS_PSDT_SHIFT
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.controller.dma import PAGE_SIZE
+from potash_device.controller import sgl
+from potash_device.controller.dma import PAGE_SIZE, scatter
 from potash_device.media import Media, MediaError
 from potash_firmware.mailbox.shared import SLOT_SIZE
 from potash_firmware.rpu.apu_link import ApuLink
@@ -155,6 +157,7 @@ class Controller:
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
         self.outstanding.clear()
+        self.aborted.clear()
         self._awaited.clear()
         self.events.clear()
         self.features.reset()
@@ -170,9 +173,19 @@ class Controller:
             )
         return namespace
 
+    def views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
+        """The command's `length` bytes of guest memory, as its PRPs or its SGL name them, in order.
+
+        They are for this pass: a command that waits asks again. Raises NvmeError.
+        """
+        entry, dma = command.entry, self.board.dma
+        if entry.flags >> FLAGS_PSDT_SHIFT:
+            return sgl.views(dma, entry.prp1, entry.prp2, length, write=write)
+        return dma.views(entry.prp1, entry.prp2, length, write=write)
+
     def send(self, command: Command, data: bytes | memoryview) -> None:
-        """Put `data` where the command's PRPs say. Raises NvmeError."""
-        self.board.dma.write(command.entry.prp1, command.entry.prp2, data)
+        """Put `data` where the command wants it. Raises NvmeError, having written nothing."""
+        scatter(self.views(command, len(data), write=True), data)
 
     def on_media(self, call: Callable[[], T]) -> "Future[T]":
         """Have `call` made where it may block; its future is a token to wait for."""

@@ -74,8 +74,8 @@ class Lifecycle:
         self._on_reset = on_reset
         self._flush: Future[list[Flushed]] | None = None
         """The flush that a shutdown has begun, be it one of a session that is over."""
-        self._flush_again = False
-        """A further shutdown waits for a flush of its own."""
+        self._flush_is_due = False
+        """A shutdown waits for the media to end what it has begun, and then for a flush."""
 
     @property
     def serving(self) -> bool:
@@ -116,22 +116,18 @@ class Lifecycle:
         else:
             self._enter(Event.START)
 
-    def media_finished(self, future: "Future[Any]") -> bool:
-        """True when `future` was the flush of a shutdown, which is complete with it."""
-        if future is not self._flush:
-            return False
-        self._flush = None
-        for namespace, error in future.result():
-            if error is not None:
-                self._controller.failures.writing(
-                    namespace.settings.nsid, namespace.media, error, lba=0
-                )
-        if self._status().shst == ShutdownStatus.OCCURRING:
-            if self._flush_again:
-                self._begin_flush()
-            else:
+    def media_finished(self, future: "Future[Any]") -> None:
+        """Some work of the media has ended, and what waited for it has gone on."""
+        if future is self._flush:
+            self._flush = None
+            for namespace, error in future.result():
+                if error is not None:
+                    self._controller.failures.writing(
+                        namespace.settings.nsid, namespace.media, error, lba=0
+                    )
+            if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
                 self._update_status(shst=ShutdownStatus.COMPLETE)
-        return True
+        self._flush_if_quiet()
 
     def _enter(self, event: Event) -> None:
         after = TRANSITIONS.get((self.state, event))
@@ -140,6 +136,9 @@ class Lifecycle:
         self.state = after
         if after is State.DISABLED:
             self._end_session()
+        elif after is State.ENABLING:
+            # A host that shut down with EN = 0 has no other way to begin again than to set it.
+            self._no_shutdown()
         elif after is State.READY:
             self._controller.keeper.in_use()
             self._update_status(rdy=1)
@@ -154,7 +153,8 @@ class Lifecycle:
         self._board.interrupts.clear()
         self._controller.reset()
         self._on_reset()
-        self._update_status(rdy=0, cfs=0, shst=ShutdownStatus.NORMAL_OPERATION)
+        self._no_shutdown()
+        self._update_status(rdy=0, cfs=0)
 
     def _create_admin_queues(self) -> str:
         """Begin a session as CC, AQA, ASQ and ACQ say; a sentence where they make no sense."""
@@ -183,18 +183,30 @@ class Lifecycle:
         return ""
 
     def _begin_shutdown(self) -> None:
-        """Bring everything to stable storage; no new command is taken from now on."""
+        """Bring everything to stable storage; no new command is taken from now on.
+
+        An abrupt shutdown differs in what the host does before it. When either is complete the power
+        may go, so both flush.
+        """
         if self._status().shst != ShutdownStatus.NORMAL_OPERATION:
             return
         self._update_status(shst=ShutdownStatus.OCCURRING)
-        # A host may reset and shut down as often as it likes: no more than one flush waits.
-        if self._flush is None:
-            self._begin_flush()
-        else:
-            self._flush_again = True
+        self._flush_is_due = True
+        self._flush_if_quiet()
 
-    def _begin_flush(self) -> None:
-        self._flush_again = False
+    def _no_shutdown(self) -> None:
+        self._flush_is_due = False
+        self._update_status(shst=ShutdownStatus.NORMAL_OPERATION)
+
+    def _flush_if_quiet(self) -> None:
+        """Begin the flush that is due once nothing can be written behind its back.
+
+        A write that ended after the flush would be acknowledged and not durable. It also keeps the
+        flushes of a host that shuts down again and again to one at a time.
+        """
+        if not self._flush_is_due or self._controller.unfinished:
+            return
+        self._flush_is_due = False
         namespaces = list(self._controller.namespaces.values())
         remember = self._controller.keeper.shut_down()
 

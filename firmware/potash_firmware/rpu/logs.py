@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nvme_spec.logs import (
+    NO_COMMAND,
     NO_PARAMETER_ERROR_LOCATION,
     SMART_DATA_UNIT,
     CriticalWarning,
@@ -43,18 +44,25 @@ class ErrorLog:
 
     def add(self, command: Command, error: NvmeError) -> None:
         """A command has ended with `error`."""
-        self.count += 1
-        entry = ErrorLogEntry(
-            error_count=self.count,
+        self._add(
             sqid=command.queue.qid,
             cid=command.entry.cid,
             status=error.status,
             dnr=int(error.dnr),
-            parameter_error_location=NO_PARAMETER_ERROR_LOCATION,
             lba=error.lba if isinstance(error, MediaFailure) else 0,
             nsid=command.entry.nsid,
         )
-        self._entries.appendleft(entry)
+
+    def add_event(self, status: int) -> None:
+        """Something went wrong that is no command's; `status` is the most applicable one."""
+        self._add(sqid=NO_COMMAND, cid=NO_COMMAND, status=status)
+
+    def _add(self, **fields: int) -> None:
+        self.count += 1
+        location = NO_PARAMETER_ERROR_LOCATION
+        self._entries.appendleft(
+            ErrorLogEntry(error_count=self.count, parameter_error_location=location, **fields)
+        )
 
     def encode(self) -> bytes:
         """The log page: the newest entry first, unused ones zero."""

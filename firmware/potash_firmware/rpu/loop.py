@@ -58,6 +58,16 @@ MEDIA_WORK_LIMIT = 64
 OUTSTANDING_LIMIT = 4096
 """Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
 
+ADMIN_LIMIT = 256
+"""As much for Admin commands, which no flood of I/O keeps waiting."""
+
+
+_DOORBELL_STATUS = {
+    ErrorEvent.INVALID_DOORBELL_REGISTER: Status.INVALID_QUEUE_IDENTIFIER,
+    ErrorEvent.INVALID_DOORBELL_VALUE: Status.INVALID_FIELD,
+}
+"""The most applicable status, which the log wants of an error that no command had."""
+
 
 class Rpu:
     """The firmware of one controller; `service` is to be called whenever something happened."""
@@ -82,7 +92,10 @@ class Rpu:
 
         The keeper has a time of its own.
         """
-        looking = self.lifecycle.serving and self._board.queues.shadow is not None
+        queues = self._board.queues
+        looking = queues.shadow is not None and (
+            self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked)
+        )
         return self._notify.timeout if looking else None
 
     def power_on(self) -> None:
@@ -159,21 +172,21 @@ class Rpu:
             info=information,
             log_page=LogPage.ERROR_INFORMATION,
         )
-        if self.controller.events.add(event):  # no line for each ring: whoever reads may be slow
+        # No entry and no line for each ring: a host could bury all others, and its reader be slow.
+        if self.controller.events.add(event):
+            self.controller.errors.add_event(_DOORBELL_STATUS[information])
             log.warning("%s", error)
 
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
             come = self.controller.media_finished(future)
-            if (
-                self.lifecycle.media_finished(future)
-                or self._write_backs.media_finished(future)
-                or self.keeper.media_finished(future)
-            ):
-                continue
-            self._resume(future, future)
+            ours = self._write_backs.media_finished(future) or self.keeper.media_finished(future)
+            if not ours:
+                self._resume(future, future)
             for token in come:
                 self._resume(token, None)
+            # Last, as what was waiting may have begun a write that a shutdown's flush is to cover.
+            self.lifecycle.media_finished(future)
 
     def _take_apu(self) -> None:
         for message in self._apu.messages():
@@ -199,14 +212,17 @@ class Rpu:
     # Commands.
 
     def _look_and_execute(self) -> None:
-        if not self.lifecycle.serving:
+        if self.lifecycle.state is not State.READY:
             return
+        # Also after a shutdown: what waits for room is still owed.
         freed, errors = self._board.queues.look()
         for completions in freed:
             self._announce(completions)
         for error in errors:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
-        ready = [queue for queue in self._board.queues.in_turn() if self._may_fetch(queue)]
+        ready = []
+        if self.lifecycle.serving:
+            ready = [queue for queue in self._board.queues.in_turn() if self._may_fetch(queue)]
         for queue in ready:
             self._execute_burst(queue)
         if ready:
@@ -216,12 +232,13 @@ class Rpu:
 
     def _may_fetch(self, queue: SubmissionQueue) -> bool:
         """There is something in the queue, and room for what comes of it."""
-        return queue.ready and (
-            queue.qid == 0
-            or (
-                len(self.controller.unfinished) < MEDIA_WORK_LIMIT
-                and len(self.controller.outstanding) < OUTSTANDING_LIMIT
-            )
+        outstanding = self.controller.outstanding
+        if queue.qid == 0:
+            return queue.ready and outstanding.admin < ADMIN_LIMIT
+        return (
+            queue.ready
+            and len(self.controller.unfinished) < MEDIA_WORK_LIMIT
+            and len(outstanding) < OUTSTANDING_LIMIT
         )
 
     def _execute_burst(self, queue: SubmissionQueue) -> None:
@@ -247,8 +264,9 @@ class Rpu:
             )
         if entry.fuse is not Fuse.NORMAL:
             raise NvmeError(Status.INVALID_FIELD, detail="fused operations are not supported")
-        if entry.psdt is not Psdt.PRP:
-            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are not supported")
+        psdt = entry.psdt
+        if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
+            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are for the data of I/O commands")
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 

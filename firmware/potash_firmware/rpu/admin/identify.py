@@ -25,8 +25,10 @@ from nvme_spec.identify import (
     NamespaceIdentificationDescriptor,
     NamespaceIdType,
     NvmCommandSetController,
+    Oacs,
     Oncs,
     PowerStateDescriptor,
+    Sgls,
     Vwc,
     encode_namespace_list,
     entry_sizes,
@@ -96,6 +98,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
             nn=max(controller.namespaces),
             oncs=controller.support.oncs | Oncs.SAVE_AND_SELECT,
+            sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
             vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
             awun_z=ATOMIC_BLOCKS - 1,
             awupf_z=ATOMIC_BLOCKS - 1,
@@ -109,7 +112,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
 
 def _namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    if nsid == BROADCAST_NSID:
+    if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
         sizes = sorted({namespace.block_size for namespace in controller.namespaces.values()})
         return bytes(

@@ -42,7 +42,7 @@ def read(controller: Controller, command: Command) -> Result:
     """Media to guest memory."""
     namespace, offset, length, _ = _target(controller, command)
     media = namespace.media
-    views = controller.board.dma.views(command.entry.prp1, command.entry.prp2, length, write=True)
+    views = controller.views(command, length, write=True)
     if namespace.in_flight:
         before = namespace.in_flight.in_the_way(offset, length, writes=False)
         if before:
@@ -79,7 +79,7 @@ def write(controller: Controller, command: Command) -> Result:
     """Guest memory to media; durable before it completes if the host wants it so."""
     namespace, offset, length, fua = _target(controller, command)
     media = namespace.media
-    views = controller.board.dma.views(command.entry.prp1, command.entry.prp2, length, write=False)
+    views = controller.views(command, length, write=False)
     if namespace.in_flight:
         before = namespace.in_flight.in_the_way(offset, length, writes=True)
         if before:
