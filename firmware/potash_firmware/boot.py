@@ -290,20 +290,38 @@ class Device:
         )
 
 
-def run_until_signal(device: Device) -> None:
-    """Run `device` until SIGINT, SIGTERM or SIGHUP."""
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    try:
-        while not select.select([reader], (), (), 0)[0]:
-            device.run_once(wake=reader)
-    finally:
-        signal.set_wakeup_fd(previous)
-        for number, handler in before.items():
+class StopSignals:
+    """SIGINT, SIGTERM and SIGHUP as something to wait for; a context manager.
+
+    Enter it before anybody is told that the device is there: who is told may end it at once.
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._before = {one: signal.signal(one, lambda *_: None) for one in self.NUMBERS}
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def fileno(self) -> int:
+        """Readable once a signal has come."""
+        return self._reader
+
+    @property
+    def came(self) -> bool:
+        """A signal has come."""
+        return bool(select.select([self._reader], (), (), 0)[0])
+
+
+def run_until(device: Device, stop: StopSignals) -> None:
+    """Run `device` until a signal comes."""
+    while not stop.came:
+        device.run_once(wake=stop.fileno())

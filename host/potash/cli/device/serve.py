@@ -26,7 +26,7 @@ from potash_device.media import (
     NamespaceShape,
 )
 from potash_device.trace import Sink, Trace
-from potash_firmware.boot import PROFILES, Device, DeviceSettings, run_until_signal
+from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.rpu import NamespaceSettings
 
 log = logging.getLogger(__name__)
@@ -131,6 +131,7 @@ def serve(
         raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
     path = socket.absolute()
     with ExitStack() as stack:
+        stop = stack.enter_context(StopSignals())
         drive = stack.enter_context(_drive(media, namespaces, read_only=read_only))
         device = Device(
             path,
@@ -149,7 +150,7 @@ def serve(
             stack.callback(_close, lines)
             device.board.trace.sink = _json_lines(lines, device.board.trace)
         _announce(path, media, drive, as_json=as_json)
-        run_until_signal(device)
+        run_until(device, stop)
 
 
 def _drive(path: Path | None, wanted: tuple[NamespaceShape, ...], *, read_only: bool) -> Drive:
