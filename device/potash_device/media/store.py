@@ -6,6 +6,7 @@ SIGBUS where a system call returns an error.
 """
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -24,6 +25,7 @@ class Media:
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
         self.size = size
+        self._never_waits = lies_in_memory(fd)
         self._cannot_tell: set[Move] = set()
 
     def close(self) -> None:
@@ -66,11 +68,17 @@ class Media:
     def _move_at_once(
         self, move: Move, views: Sequence[memoryview], offset: int, doing: str
     ) -> bool:
-        if move in self._cannot_tell or len(views) > IOV_MAX:
+        if len(views) > IOV_MAX:
             return False
-        wanted = sum(map(len, views))
+        if self._never_waits:
+            flags = 0
+        elif move in self._cannot_tell:
+            return False
+        else:
+            flags = os.RWF_NOWAIT
+        wanted = len(views[0]) if len(views) == 1 else sum(map(len, views))
         try:
-            return move(self.fd, views, offset, os.RWF_NOWAIT) == wanted
+            return move(self.fd, views, offset, flags) == wanted
         except BlockingIOError:
             return False
         except OSError as error:
@@ -78,6 +86,20 @@ class Media:
                 self._cannot_tell.add(move)
                 return False
             raise MediaError(error.errno, f"{doing} the media failed: {error.strerror}") from None
+
+
+def lies_in_memory(fd: int) -> bool:
+    """Whether a file is kept in memory: a memfd, or one of a tmpfs.
+
+    No access to such a file waits for a disk (but for what was swapped out). `RWF_NOWAIT` does not
+    tell, as tmpfs refuses it. That a file can be sealed does: only files in memory can, be they
+    sealed or not (fcntl(2), "File Sealing").
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return False
+    return True
 
 
 def _in_calls(

@@ -82,6 +82,11 @@ class ApuLink:
         """The APU has closed its end and is not disconnected yet."""
         return self.port is not None and self.port.closed
 
+    @property
+    def due(self) -> bool:
+        """Whether there is something to take though the APU has said nothing."""
+        return bool(self._failures or (self._free and self._slot_waiters))
+
     # Slots.
 
     def take_slot(self) -> int | None:

@@ -133,10 +133,15 @@ class Features:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._values: dict[tuple[int, int, int], int] = {}
+        self.version = 0
+        """Changes with every value, for those that act on them."""
+        self.own_coalescing: Callable[[], int] = lambda: 0
+        """What Interrupt Coalescing reads as while the host has set nothing."""
 
     def reset(self) -> None:
         """Back to the defaults."""
         self._values.clear()
+        self.version += 1
 
     def get(self, fid: int, value: int = 0, nsid: int = 0) -> int:
         """The current value; `value` is CDW11, which may choose one. Raises NvmeError."""
@@ -146,6 +151,8 @@ class Features:
         if feature.selector_mask:
             feature.check(value, self._limits)
         key = self._key(fid, feature, value, nsid)
+        if fid == FeatureId.INTERRUPT_COALESCING and key not in self._values:
+            return self.own_coalescing()
         return self._values.get(key, feature.default(value))
 
     def default(self, fid: int, value: int = 0) -> int:
@@ -168,7 +175,12 @@ class Features:
         if fid == FeatureId.NUMBER_OF_QUEUES:
             return self.granted_queues
         self._values[self._key(fid, feature, value, nsid)] = value
+        self.version += 1
         return 0
+
+    def chosen(self, fid: int) -> int | None:
+        """What the host has set; None where it has left the device its own way."""
+        return self._values.get((fid, 0, 0))
 
     @property
     def granted_queues(self) -> int:
