@@ -35,7 +35,7 @@ class Tuner:
         """The load has ended: the next one begins with the shortest tick."""
         self._level = 0
         self._trial: int | None = None
-        self._upwards = False
+        self._direction = 1
         self._average: float | None = None
         self._steady = 0
         self._trial_rates: list[float] = []
@@ -68,11 +68,12 @@ class Tuner:
         if self._steady < STEADY_WINDOWS:
             return
         self._steady = 0
-        self._upwards = not self._upwards
-        level = self._level + (1 if self._upwards else -1)
+        level = self._level + self._direction
         if 0 <= level < len(self._ticks):
             self._trial = level
             self._trial_rates.clear()
+        else:
+            self._direction = -self._direction
 
     def _end_trial_window(self, rate: float) -> None:
         assert self._trial is not None and self._average is not None
@@ -84,4 +85,6 @@ class Tuner:
         if tried > needed * self._average:
             self._level = self._trial
             self._average = tried
+        else:
+            self._direction = -self._direction
         self._trial = None
