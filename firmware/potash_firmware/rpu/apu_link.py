@@ -75,7 +75,9 @@ class ApuLink:
             self.port.close()
             self.port = None
         self.resetting = None
-        self._failures.extend(_failure(tag) for tag in self._in_flight)
+        # One that died before the loss of the last one was told adds nothing to that.
+        told = {reply.tag for reply in self._failures}
+        self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in told)
 
     @property
     def lost(self) -> bool:
