@@ -111,10 +111,16 @@ class Board:
     def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
         """A host has plugged the device in."""
         self.dma.connect(memory)
-        # A host enables MSI-X or MSI, not both; the other kind has no eventfd and hears nothing.
-        self.interrupts.connect(
-            lambda vector: any(lines.trigger(kind, vector) for kind in self.irqs)
-        )
+        kinds = tuple(self.irqs)
+
+        def signal(vector: int) -> bool:
+            # A host enables MSI-X or MSI, not both; the other kind hears nothing.
+            for kind in kinds:
+                if lines.trigger(kind, vector):
+                    return True
+            return False
+
+        self.interrupts.connect(signal)
         log.info("a host has attached")
 
     def detached(self) -> None:

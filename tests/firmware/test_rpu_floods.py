@@ -129,3 +129,16 @@ def test_shutdowns_do_not_pile_up_before_slow_media(host: Host) -> None:
     assert host.read32(CSTS) >> 2 & 3 == 2
     host.write32(CC, 0)
     host.enable()
+
+
+def test_an_apu_that_dies_twice_before_anybody_looks_fails_a_command_once(host: Host) -> None:
+    host.connect_apu()
+    queue = host.create_io_queue()
+    host.place(queue, 0x91, 7)
+    host.ring(queue)
+    host.service()
+    for _ in range(2):
+        host.link.disconnect()
+        host.connect_apu()
+    host.service()
+    assert [(one.cid, one.status) for one in host.reap(queue)] == [(7, 0x006)]

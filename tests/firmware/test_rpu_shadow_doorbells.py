@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.nvme_host import CC, CSTS, Host, Queue
+from support.nvme_host import CC, CSTS, DOORBELLS, Host, Queue
 
 SHADOW, EVENTS = 0x30_0000, 0x30_1000
 IDLE = 1.0
@@ -195,6 +195,7 @@ def test_a_full_queue_that_nobody_empties_lets_a_shut_down_device_sleep(host: Ho
     assert host.rpu.timeout is None
     assert word(host, EVENTS, 2 * queue.qid + 1) == 0
     assert len(host.reap(queue, ring=False)) == 1
+    struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
     host.write32(0x1000 + 8 * queue.qid + 4, queue.head)
     host.service()
     assert len(host.reap(queue, ring=False)) == 1
@@ -214,3 +215,19 @@ def test_a_controller_that_was_shut_down_looks_for_nothing(host: Host) -> None:
     host.service()
     assert host.read32(CSTS) == 2 << 2 | 1
     assert host.rpu.timeout is None
+
+
+def test_a_ring_that_comes_late_does_not_take_the_tail_back(host: Host) -> None:
+    """The host rings, goes on, and the device sees the page before it gets the ring."""
+    queue = host.io[1]
+    host.place(queue, 0x02, 5, nsid=1)
+    late = queue.tail
+    for cid in (6, 7):
+        host.place(queue, 0x02, cid, nsid=1)
+    leave_tail(host, queue)
+    host.service()
+    assert [one.cid for one in host.reap(queue, ring=False)] == [5, 6, 7]
+    host.write32(DOORBELLS + 8 * queue.qid, late)
+    host.service()
+    assert host.reap(queue, ring=False) == []
+    assert host.board.queues.submissions[1].head == queue.tail

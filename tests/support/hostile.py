@@ -399,7 +399,7 @@ def resident() -> int:
 
 
 def wait_until(
-    condition: Callable[[], bool], step: Callable[[], None], limit: float = 30.0
+    condition: Callable[[], bool], step: Callable[[], object], limit: float = 30.0
 ) -> None:
     """Step until something holds."""
     end = time.monotonic() + limit

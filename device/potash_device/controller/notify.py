@@ -1,19 +1,32 @@
 """When to look for work, when to be woken for it.
 
 A host with shadow doorbells can be left alone while the device is busy: the device looks into the
-shadow page once a tick, and the host never leaves its guest to ring. After a while without work the
-device arms the event index and sleeps until it is rung. This is the decision alone: it knows no
-queue and no clock but the one that it is given, in seconds.
+shadow page once a tick, and the host never leaves its guest to ring. Each look ends with one
+interrupt for all that it found, so the tick decides too how many completions share an interrupt.
+After a while without work the device arms the event index and sleeps until it is rung. This is the
+decision alone: it knows no queue and no clock but the one that it is given, in seconds.
 
-A tick must be shorter than what a host with one command at a time would notice, and an idle time
-much longer than a tick. Both are plain constants here.
+How long a tick is the tuner finds out, unless the host has set Interrupt Coalescing: then it is the
+shortest one, and interrupts are what the host has said (`coalescing`). The shortest is none at all:
+where a timer takes 30 µs to wake a thread, a device that goes on looking answers a host with one
+command at a time twice as soon, for the price of a processor. It pays that for a moment only after
+each piece of work, and the tuner gives it up where the host has a better use for the processor.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
-TICK = 20e-6
+from potash_device.controller.tuner import Tuner
+
+TICKS = (0.0, 20e-6, 200e-6, 400e-6)
+SPIN = 250e-6
+"""Seconds after the last work in which a tick may be none at all."""
+RESTING_TICK = 20e-6
+"""The tick from then on."""
 IDLE = 1.5e-3
+"""Without work for so long, being rung is cheaper than looking."""
+PAUSE = 0.25
+"""What was found out about a load is forgotten when there was none for so long."""
 
 
 class Watch(Enum):
@@ -26,17 +39,27 @@ class Watch(Enum):
 class Notify:
     """The state of one controller's attention."""
 
-    def __init__(self, clock: Callable[[], float], tick: float = TICK, idle: float = IDLE) -> None:
+    def __init__(
+        self, clock: Callable[[], float], ticks: Sequence[float] = TICKS, idle: float = IDLE
+    ) -> None:
         self._clock = clock
-        self._tick = tick
+        self._shortest = ticks[0]
         self._idle = idle
-        self._quiet_at = 0.0
+        self._quiet_at = -PAUSE
+        self._tuner = Tuner(ticks)
         self.watch = Watch.RUNG
+        self.tuned = True
+        """Whether the tick is the tuner's; the shortest one otherwise."""
 
-    def worked(self) -> None:
+    def worked(self, commands: int) -> None:
         """There was work: look again soon instead of asking to be rung."""
-        self.watch = Watch.TICKING
-        self._quiet_at = self._clock() + self._idle
+        now = self._clock()
+        if self.watch is Watch.RUNG:
+            self.watch = Watch.TICKING
+            if now >= self._quiet_at + PAUSE:
+                self._tuner.reset(now)
+        self._quiet_at = now + self._idle
+        self._tuner.executed(commands, now)
 
     @property
     def may_arm(self) -> bool:
@@ -48,6 +71,16 @@ class Notify:
         self.watch = Watch.RUNG
 
     @property
+    def tick(self) -> float:
+        """Seconds between two looks while there is work."""
+        return self._tuner.tick if self.tuned else self._shortest
+
+    @property
     def timeout(self) -> float | None:
         """How long to wait for a message: a tick, or as long as it takes (None)."""
-        return self._tick if self.watch is Watch.TICKING else None
+        if self.watch is Watch.RUNG:
+            return None
+        tick = self.tick
+        if tick == 0.0 and self._clock() >= self._quiet_at - self._idle + SPIN:
+            return RESTING_TICK
+        return tick

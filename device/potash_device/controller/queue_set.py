@@ -14,7 +14,6 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.queues import (
     CompletionQueue,
     InvalidDoorbell,
-    Posting,
     SubmissionQueue,
 )
 from potash_device.controller.shadow import ShadowDoorbells
@@ -34,13 +33,16 @@ class QueueSet:
         self.completions: dict[int, CompletionQueue] = {}
         self.shadow: ShadowDoorbells | None = None
         self._dma = dma
-        self._turn = 0
+        self._filled: dict[int, SubmissionQueue] = {}
+        """The queues that may have something to fetch, so that idle ones cost nothing."""
+        self._last_served = 0
 
     def clear(self) -> None:
         """Every queue is gone, as after a controller reset, and holds no memory if anybody has it."""
         self.unbind()
         self.submissions.clear()
         self.completions.clear()
+        self._filled.clear()
         self.shadow = None
 
     def unbind(self) -> None:
@@ -70,6 +72,7 @@ class QueueSet:
     def remove_submission(self, qid: int) -> SubmissionQueue:
         """Take a queue out, with its completions that still wait for room."""
         queue = self.submissions.pop(qid)
+        self._filled.pop(qid, None)
         queue.completions.forget(queue)
         queue.completions.submission_queues -= 1
         return queue
@@ -99,9 +102,15 @@ class QueueSet:
         queue = queues.get(qid)
         if rest or queue is None:
             raise UnknownDoorbell(f"no queue has the doorbell at {offset:#x}")
+        if self.shadow is not None and qid:
+            # The page may hold a newer value than a ring that has waited in its socket: a tail that
+            # went back would have a lap of old entries executed again.
+            self.shadow.look_again()
+            return None
         if isinstance(queue, CompletionQueue):
             return queue if queue.move_head(value) else None
         queue.move_tail(value)
+        self._filled[qid] = queue
         return None
 
     def look(self) -> tuple[list[CompletionQueue], list[InvalidDoorbell]]:
@@ -112,7 +121,7 @@ class QueueSet:
         """
         freed: list[CompletionQueue] = []
         errors: list[InvalidDoorbell] = []
-        if self.shadow is None:
+        if self.shadow is None or not self.shadow.changed():
             return freed, errors
         for submission in self._io(self.submissions):
             tail = self.shadow.tail(submission)
@@ -120,6 +129,7 @@ class QueueSet:
                 continue
             try:
                 submission.move_tail(tail)
+                self._filled[submission.qid] = submission
             except InvalidDoorbell as error:
                 submission.refused = tail
                 errors.append(error)
@@ -147,15 +157,17 @@ class QueueSet:
                 found |= self.shadow.arm_head(completion)
         return found
 
-    def post(self, source: SubmissionQueue, posting: Posting) -> bool:
+    def post(
+        self, source: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, dw0: int = 0
+    ) -> bool:
         """Post a completion; False when it has to wait for the host. Raises AccessFault."""
         queue = source.completions
         if queue.full and self.shadow is not None and queue.qid:
             try:
                 queue.move_head(self.shadow.head(queue))
             except InvalidDoorbell:
-                pass  # found again, and reported, by the next look at the page
-        return queue.post(source, posting)
+                self.shadow.look_again()  # so that the next look at the page reports it
+        return queue.post(source, cid, status, dnr, dw0)
 
     @property
     def blocked(self) -> bool:
@@ -165,15 +177,27 @@ class QueueSet:
     @property
     def ready(self) -> list[SubmissionQueue]:
         """The queues with something to fetch."""
-        return [queue for queue in self.submissions.values() if queue.ready]
+        if not self._filled:
+            return []
+        for queue in list(self._filled.values()):
+            if queue.head == queue.tail:
+                del self._filled[queue.qid]
+        return [queue for queue in self._filled.values() if queue.ready]
 
     def in_turn(self) -> list[SubmissionQueue]:
-        """The queues with something to fetch, each time starting behind another one."""
+        """The queues with something to fetch, round robin: behind the one served last.
+
+        Source: NVM Express Base Specification 2.0, section 3.4.4.1 (round robin arbitration).
+        """
         ready = self.ready
         if len(ready) > 1:
-            self._turn = (self._turn + 1) % len(ready)
-            ready = ready[self._turn :] + ready[: self._turn]
+            last = self._last_served
+            ready.sort(key=lambda queue: (queue.qid <= last, queue.qid))
         return ready
+
+    def served(self, queue: SubmissionQueue) -> None:
+        """`queue` has had its turn."""
+        self._last_served = queue.qid
 
     @staticmethod
     def _io(queues: dict[int, _Queue]) -> Iterator[_Queue]:

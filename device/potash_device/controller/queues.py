@@ -9,7 +9,6 @@ Source: NVM Express Base Specification 2.0, section 3.3.1 (queue model over memo
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from nvme_spec.queues import (
     COMPLETION_BODY,
@@ -27,15 +26,6 @@ STATUS_WORD = STATUS_WORD_OFFSET // 2
 
 class InvalidDoorbell(ValueError):
     """A host wrote a value to a doorbell that the queue cannot have."""
-
-
-class Posting(NamedTuple):
-    """What the firmware says of one completion; head and phase are added when it is stored."""
-
-    cid: int
-    status: int
-    dnr: bool
-    dw0: int
 
 
 @dataclass
@@ -64,7 +54,7 @@ class CompletionQueue:
         """A head of the shadow page that the queue cannot have, and that was reported."""
         self.submission_queues = 0
         self._dma = dma
-        self._backlog: deque[tuple[SubmissionQueue, Posting]] = deque()
+        self._backlog: deque[tuple[SubmissionQueue, int, int, bool, int]] = deque()
         self._bytes: memoryview | None = None
         self._words: memoryview | None = None
 
@@ -84,17 +74,25 @@ class CompletionQueue:
 
     @property
     def full(self) -> bool:
+        """There is no room: the one free entry tells a full queue from an empty one."""
         return (self.tail + 1) % self.size == self.head
 
-    def post(self, source: "SubmissionQueue", posting: Posting) -> bool:
+    def post(
+        self,
+        source: "SubmissionQueue",
+        cid: int,
+        status: int = 0,
+        dnr: bool = False,
+        dw0: int = 0,
+    ) -> bool:
         """Store a completion of a command from `source`; False when it has to wait for room.
 
         Raises AccessFault when the memory is gone.
         """
         if self._backlog or self.full:
-            self._backlog.append((source, posting))
+            self._backlog.append((source, cid, status, dnr, dw0))
             return False
-        self._store(source, posting)
+        self._store(source, cid, status, dnr, dw0)
         return True
 
     def move_head(self, head: int) -> int:
@@ -122,23 +120,17 @@ class CompletionQueue:
         """Drop what waits from a submission queue that is being deleted."""
         self._backlog = deque(item for item in self._backlog if item[0] is not source)
 
-    def _store(self, source: "SubmissionQueue", posting: Posting) -> None:
+    def _store(self, source: "SubmissionQueue", cid: int, status: int, dnr: bool, dw0: int) -> None:
         if self._bytes is None:
             self.bind()
         assert self._bytes is not None and self._words is not None
         at = self.tail
         COMPLETION_BODY.pack_into(
-            self._bytes,
-            at * COMPLETION_ENTRY_SIZE,
-            posting.dw0,
-            0,
-            source.head,
-            source.qid,
-            posting.cid,
+            self._bytes, at * COMPLETION_ENTRY_SIZE, dw0, 0, source.head, source.qid, cid
         )
         # One 16-bit store hands the entry over: a host that sees the new phase sees all the rest.
-        self._words[at * COMPLETION_ENTRY_WORDS + STATUS_WORD] = status_word(
-            posting.status, phase=self.phase, dnr=posting.dnr
+        self._words[at * COMPLETION_ENTRY_WORDS + STATUS_WORD] = (
+            status_word(status, phase=self.phase, dnr=dnr) if status or dnr else self.phase
         )
         self.tail = at + 1
         if self.tail == self.size:
@@ -185,11 +177,16 @@ class SubmissionQueue:
         """There is something to fetch, and room to answer it."""
         return self.head != self.tail and not self.closed and not self.completions.blocked
 
-    def fetch(self) -> SubmissionEntry:
-        """Take the oldest entry, of which there must be one. Raises AccessFault as `bind`."""
+    @property
+    def entries(self) -> memoryview:
+        """The memory of all entries. Raises AccessFault as `bind`."""
         if self._bytes is None:
             self.bind()
         assert self._bytes is not None
-        entry = SubmissionEntry.decode(self._bytes, self.head * SUBMISSION_ENTRY_SIZE)
+        return self._bytes
+
+    def fetch(self) -> SubmissionEntry:
+        """Take the oldest entry, of which there must be one. Raises AccessFault as `bind`."""
+        entry = SubmissionEntry.decode(self.entries, self.head * SUBMISSION_ENTRY_SIZE)
         self.head = (self.head + 1) % self.size
         return entry

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from collections.abc import Sequence
 from typing import Self
 
 from potash_device.media.store import Media
@@ -18,13 +17,3 @@ class MemoryMedia(Media):
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return cls(fd, size)
-
-    def read_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
-        """As `Media.read_at_once`; memory never waits."""
-        self.read_into(views, offset)
-        return True
-
-    def write_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
-        """As `Media.write_at_once`; memory never waits."""
-        self.write_from(views, offset)
-        return True

@@ -6,6 +6,7 @@ SIGBUS where a system call returns an error.
 """
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -27,6 +28,7 @@ class Media:
         self.read_only = read_only
         self.lost: MediaError | None = None
         """Why a flush failed, once one has: what was written may be gone, whatever comes later."""
+        self._never_waits = lies_in_memory(fd)
         self._cannot_tell: set[Move] = set()
 
     @property
@@ -97,11 +99,17 @@ class Media:
     def _move_at_once(
         self, move: Move, views: Sequence[memoryview], offset: int, doing: str
     ) -> bool:
-        if move in self._cannot_tell or len(views) > IOV_MAX:
+        if len(views) > IOV_MAX:
             return False
-        wanted = sum(map(len, views))
+        if self._never_waits:
+            flags = 0
+        elif move in self._cannot_tell:
+            return False
+        else:
+            flags = os.RWF_NOWAIT
+        wanted = len(views[0]) if len(views) == 1 else sum(map(len, views))
         try:
-            return move(self.fd, views, offset, os.RWF_NOWAIT) == wanted
+            return move(self.fd, views, offset, flags) == wanted
         except BlockingIOError:
             return False
         except OSError as error:
@@ -109,6 +117,20 @@ class Media:
                 self._cannot_tell.add(move)
                 return False
             raise MediaError.of(error, doing, offset) from None
+
+
+def lies_in_memory(fd: int) -> bool:
+    """Whether a file is kept in memory: a memfd, or one of a tmpfs.
+
+    No access to such a file waits for a disk (but for what was swapped out). `RWF_NOWAIT` does not
+    tell, as tmpfs refuses it. That a file can be sealed does: only files in memory can, be they
+    sealed or not (fcntl(2), "File Sealing").
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return False
+    return True
 
 
 def _in_calls(

@@ -75,12 +75,19 @@ class ApuLink:
             self.port.close()
             self.port = None
         self.resetting = None
-        self._failures.extend(_failure(tag) for tag in self._in_flight)
+        # One that died before the loss of the last one was told adds nothing to that.
+        told = {reply.tag for reply in self._failures}
+        self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in told)
 
     @property
     def lost(self) -> bool:
         """The APU has closed its end and is not disconnected yet."""
         return self.port is not None and self.port.closed
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to take though the APU has said nothing."""
+        return bool(self._failures or (self._free and self._slot_waiters))
 
     # Slots.
 

@@ -146,10 +146,15 @@ class Features:
         self._limits = limits
         self._values: dict[Key, int] = {}
         self._saved: dict[Key, int] = {}
+        self.version = 0
+        """Changes with every value, for those that act on them."""
+        self.own_coalescing: Callable[[], int] = lambda: 0
+        """What Interrupt Coalescing reads as while the host has set nothing."""
 
     def reset(self) -> None:
         """Back to what was saved, or else to the defaults."""
         self._values = dict(self._saved)
+        self.version += 1
 
     def saved_values(self) -> list[list[int]]:
         """What is to outlive a power cycle, for `restore`."""
@@ -174,6 +179,8 @@ class Features:
         if feature.selector_mask:
             feature.check(value, self._limits)
         key = self._key(fid, feature, value, nsid)
+        if fid == FeatureId.INTERRUPT_COALESCING and key not in self._values:
+            return self.own_coalescing()
         return self._values.get(key, feature.default(value))
 
     def saved(self, fid: int, value: int = 0, nsid: int = 0) -> int:
@@ -204,6 +211,7 @@ class Features:
         if fid == FeatureId.NUMBER_OF_QUEUES:
             return self.granted_queues
         self._values[self._key(fid, feature, value, nsid)] = value
+        self.version += 1
         return 0
 
     def _keep(self, fid: int, value: int, nsid: int) -> None:
@@ -215,6 +223,10 @@ class Features:
             )
         feature.check(value, self._limits)
         self._saved[self._key(fid, feature, value, nsid)] = value
+
+    def chosen(self, fid: int) -> int | None:
+        """What the host has set; None where it has left the device its own way."""
+        return self._values.get((fid, 0, 0))
 
     @property
     def granted_queues(self) -> int:

@@ -69,6 +69,8 @@ class Lifecycle:
 
     def __init__(self, controller: Controller, on_reset: Callable[[], None]) -> None:
         self.state = State.DISABLED
+        self.serving = False
+        """Commands may be fetched and executed."""
         self._controller = controller
         self._board = controller.board
         self._on_reset = on_reset
@@ -76,11 +78,6 @@ class Lifecycle:
         """The flush that a shutdown has begun, be it one of a session that is over."""
         self._flush_is_due = False
         """A shutdown waits for the media to end what it has begun, and then for a flush."""
-
-    @property
-    def serving(self) -> bool:
-        """Commands may be fetched and executed."""
-        return self.state is State.READY and self._status().shst == ShutdownStatus.NORMAL_OPERATION
 
     def configure(self, configuration: ControllerConfiguration) -> None:
         """The host has written CC."""
@@ -222,4 +219,7 @@ class Lifecycle:
         return ControllerStatus(self._board.registers.read(Register.CSTS))
 
     def _update_status(self, **fields: int) -> None:
-        self._board.registers.write(Register.CSTS, self._status().update(**fields).encode())
+        status = self._status().update(**fields)
+        self._board.registers.write(Register.CSTS, status.encode())
+        # Asked for every command, while a register takes a microsecond to take apart.
+        self.serving = self.state is State.READY and status.shst == ShutdownStatus.NORMAL_OPERATION

@@ -13,6 +13,12 @@ from collections.abc import Callable
 from functools import partial
 
 from csd_spec.opcodes import JOB_ENDED_EVENT
+from nvme_spec.features import (
+    Arbitration,
+    FeatureId,
+    InterruptCoalescing,
+    InterruptVectorConfiguration,
+)
 from nvme_spec.logs import AsyncEvent, AsyncEventType, ErrorEvent, LogPage
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.queues import Fuse, Psdt
@@ -24,12 +30,12 @@ from nvme_spec.registers import (
 )
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
+from potash_device.controller.coalescing import Coalescing
 from potash_device.controller.notify import Notify
 from potash_device.controller.queue_set import UnknownDoorbell
 from potash_device.controller.queues import (
     CompletionQueue,
     InvalidDoorbell,
-    Posting,
     SubmissionQueue,
 )
 from potash_firmware.mailbox import RpuPort
@@ -40,6 +46,7 @@ from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller, flush_all
 from potash_firmware.rpu.dispatch import check_namespace, support
 from potash_firmware.rpu.io import IO_COMMANDS
+from potash_firmware.rpu.io.direct import DirectReadsAndWrites
 from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.write_back import WriteBacks
@@ -47,10 +54,19 @@ from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
 
-BURST = 16
-"""Commands from one queue before the next one's turn."""
+UNLIMITED_BURST = 7
+"""Arbitration's AB for which a queue keeps its turn while it has commands."""
+
+CHUNK = 64
+"""Commands of a turn without limit between two looks at the time."""
+
+PASS_TIME = 500e-6
+"""Seconds after which a pass begins no further turn."""
 
 HOST_WRITES_PER_PASS = 1024
+
+COALESCING_UNIT = 100e-6
+"""Seconds that Interrupt Coalescing counts its time in."""
 
 MEDIA_WORK_LIMIT = 64
 """Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""
@@ -81,9 +97,14 @@ class Rpu:
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
         self._board = board
         self._apu = apu
+        self._clock = clock
         self._notify = Notify(clock)
+        self._coalescing = Coalescing(clock)
+        self._direct = DirectReadsAndWrites(self.controller, self._complete)
         self._write_backs = WriteBacks(self.controller)
-        self._to_interrupt: set[int] = set()
+        self._features_version = -1
+        self._burst = 0
+        self.controller.features.own_coalescing = self._own_coalescing
         board.reset_line = self.lifecycle.function_reset
 
     @property
@@ -92,11 +113,12 @@ class Rpu:
 
         The keeper has a time of its own.
         """
-        queues = self._board.queues
+        queues, held = self._board.queues, self._coalescing.timeout
         looking = queues.shadow is not None and (
             self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked)
         )
-        return self._notify.timeout if looking else None
+        tick = self._notify.timeout if looking else None
+        return tick if held is None else held if tick is None else min(tick, held)
 
     def power_on(self) -> None:
         """Remember the time before; waits for the sidecar."""
@@ -119,11 +141,18 @@ class Rpu:
         """An APU runs and listens at the other end of `port`."""
         self._apu.connect(port)
 
-    def service(self) -> bool:
-        """Do what there is to do; True when more is waiting already."""
+    def service(self, *, media: bool = True, apu: bool = True) -> bool:
+        """Do what there is to do; True when more is waiting already.
+
+        Args:
+            media: the media executor may have finished something.
+            apu: the APU may have said something.
+        """
         self._take_host_writes()
-        self._take_media()
-        self._take_apu()
+        if media:
+            self._take_media()
+        if apu or self._apu.due:
+            self._take_apu()
         self.lifecycle.start_if_possible()
         try:
             self._look_and_execute()
@@ -132,8 +161,10 @@ class Rpu:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
         self._interrupt()
         self.keeper.service()
-        return bool(self._board.registers.host_writes) or (
-            self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready))
+        return (
+            bool(self._board.registers.host_writes)
+            or self._apu.due
+            or (self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready)))
         )
 
     # What came in.
@@ -220,15 +251,55 @@ class Rpu:
             self._announce(completions)
         for error in errors:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
-        ready = []
-        if self.lifecycle.serving:
-            ready = [queue for queue in self._board.queues.in_turn() if self._may_fetch(queue)]
-        for queue in ready:
-            self._execute_burst(queue)
-        if ready:
-            self._notify.worked()
+        if self._features_version != self.controller.features.version:
+            self._apply_features()
+        executed = self._execute() if self.lifecycle.serving else 0
+        if executed:
+            self._notify.worked(executed)
         elif self._notify.may_arm and not self._board.queues.arm():
             self._notify.armed()
+
+    def _execute(self) -> int:
+        """Give every queue its turns while the pass lasts; how many commands there were."""
+        queues = self._board.queues
+        burst = self._burst
+        executed = 0
+        until = 0.0
+        while ready := [queue for queue in queues.in_turn() if self._may_fetch(queue)]:
+            for queue in ready:
+                executed += self._execute_burst(queue, burst or CHUNK)
+                if burst or not queue.ready:
+                    queues.served(queue)
+                now = self._clock()
+                until = until or now + PASS_TIME
+                if now >= until or not self.lifecycle.serving:
+                    return executed
+                if not burst and queue.ready:
+                    break
+        return executed
+
+    def _apply_features(self) -> None:
+        """The host has set features, or a reset has taken them back."""
+        features = self.controller.features
+        self._features_version = features.version
+        ab = Arbitration(features.get(FeatureId.ARBITRATION)).ab
+        self._burst = 0 if ab == UNLIMITED_BURST else 1 << ab
+        chosen = features.chosen(FeatureId.INTERRUPT_COALESCING)
+        self._notify.tuned = chosen is None
+        setting = InterruptCoalescing(chosen or 0)
+        exempt = {
+            vector
+            for vector in range(self._board.interrupts.vectors if chosen else 0)
+            if InterruptVectorConfiguration(
+                features.get(FeatureId.INTERRUPT_VECTOR_CONFIGURATION, vector)
+            ).cd
+        }
+        self._coalescing.configure(setting.thr_z + 1, setting.time * COALESCING_UNIT, exempt)
+
+    def _own_coalescing(self) -> int:
+        """What Interrupt Coalescing reads as while the device adapts by itself."""
+        time = round(self._notify.tick / COALESCING_UNIT)
+        return InterruptCoalescing(thr_z=0xFF if time else 0, time=time).encode()
 
     def _may_fetch(self, queue: SubmissionQueue) -> bool:
         """There is something in the queue, and room for what comes of it."""
@@ -241,14 +312,21 @@ class Rpu:
             and len(outstanding) < OUTSTANDING_LIMIT
         )
 
-    def _execute_burst(self, queue: SubmissionQueue) -> None:
-        for _ in range(BURST):
-            if not self._may_fetch(queue) or not self.lifecycle.serving:
-                return
+    def _execute_burst(self, queue: SubmissionQueue, burst: int) -> int:
+        """Execute up to `burst` commands of a queue; how many there were."""
+        executed = 0
+        while executed < burst and self._may_fetch(queue) and self.lifecycle.serving:
+            if queue.qid and self._board.trace.sink is None:
+                done = self._direct.run(queue, burst - executed)
+                if done:
+                    executed += done
+                    continue
+            executed += 1
             command = Command(queue.fetch(), queue)
             if self._board.trace.sink is not None:
                 self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
             self._run(command, partial(self._begin, command))
+        return executed
 
     def _begin(self, command: Command) -> Result:
         """Look the command up and call its handler. Raises NvmeError."""
@@ -292,9 +370,7 @@ class Rpu:
                 self.controller.outstanding.add(command, result)
             else:
                 self._answer_aborted()
-                self._complete(
-                    command, Posting(command.entry.cid, Status.SUCCESS, False, result or 0)
-                )
+                self._complete(command.queue, command.entry.cid, dw0=result or 0)
 
     def _answer_aborted(self) -> None:
         """Commands that another one has ended are answered before it."""
@@ -311,38 +387,42 @@ class Rpu:
         )
         if not question:
             self.controller.errors.add(command, error)
-        self._complete(command, Posting(command.entry.cid, error.status, error.dnr, 0))
+        self._complete(command.queue, command.entry.cid, error.status, error.dnr)
 
-    def _complete(self, command: Command, posting: Posting) -> None:
+    def _complete(
+        self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, dw0: int = 0
+    ) -> None:
         """Answer a command: the only place that does."""
         if self.lifecycle.state is not State.READY:
             return
         if self._board.trace.sink is not None:
-            self._board.trace.sink("rpu.complete", {"qid": command.queue.qid, **posting._asdict()})
+            known = {"qid": queue.qid, "cid": cid, "status": status, "dnr": dnr, "dw0": dw0}
+            self._board.trace.sink("rpu.complete", known)
         try:
-            posted = self._board.queues.post(command.queue, posting)
+            posted = self._board.queues.post(queue, cid, status, dnr, dw0)
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
             return
         if posted:
-            self._announce(command.queue.completions)
+            self._announce(queue.completions, urgent=status != 0)
         else:
-            self._notify.worked()  # look for room soon: the host may never ring for it
+            self._notify.worked(0)  # look for room soon: the host may never ring for it
 
     def _deliver_events(self) -> None:
         if self.lifecycle.state is State.READY:
             for token, event in self.controller.events.deliver():
                 self._resume(token, event)
 
-    def _announce(self, completions: CompletionQueue) -> None:
-        """The host is to be told of new completions at the end of the pass."""
-        if completions.interrupt.enabled:
-            self._to_interrupt.add(completions.interrupt.vector)
+    def _announce(self, completions: CompletionQueue, *, urgent: bool = True) -> None:
+        """The host is to be told of new completions at the end of the pass, or of the time that
+        it has chosen where nothing is `urgent`."""
+        interrupt = completions.interrupt
+        if interrupt.enabled:
+            self._coalescing.announce(interrupt.vector, urgent=urgent or completions.qid == 0)
 
     def _interrupt(self) -> None:
-        self._board.interrupts.fire_all(self._to_interrupt)
-        self._to_interrupt.clear()
+        self._board.interrupts.fire_all(self._coalescing.take_due())
 
     def _session_ended(self) -> None:
         """Interrupts of a session that is over are not wanted any more."""
-        self._to_interrupt.clear()
+        self._coalescing.clear()

@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "bench": Entry("potash.cli.device.bench", "Measure how fast the device is."),
     "demo": Entry("potash.cli.device.demo", "Run the ADD example through every layer."),
     "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),

@@ -1,0 +1,80 @@
+"""Which interrupts are due: all at once, or as the host's Interrupt Coalescing says.
+
+Completions of a pass are announced here, and its end asks what is due. A host that has set a
+threshold and a time gets one interrupt for as many completions, or when the oldest has waited for
+so long; never so for the admin queue, for a command that failed, and for vectors that it has
+exempted.
+
+Source: NVM Express Base Specification 2.0, section 5.27.1.6 (Interrupt Coalescing) and 5.27.1.7
+(Interrupt Vector Configuration).
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Held:
+    """Completions of one vector that the host has not been told of."""
+
+    count: int
+    until: float
+
+
+class Coalescing:
+    """The vectors of one controller; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._due: set[int] = set()
+        self._held: dict[int, _Held] = {}
+        self._threshold = 1
+        self._time = 0.0
+        self._exempt: Collection[int] = frozenset()
+
+    def configure(self, threshold: int, seconds: float, exempt: Collection[int]) -> None:
+        """Hold back until there are `threshold` completions, at most for `seconds`.
+
+        A threshold of 1 or a time of 0 holds nothing back. What is held already goes out.
+        """
+        self._due.update(self._held)
+        self._held.clear()
+        self._threshold = threshold if seconds > 0 else 1
+        self._time = seconds
+        self._exempt = exempt
+
+    def announce(self, vector: int, *, urgent: bool = False) -> None:
+        """A completion was posted of which `vector` is to tell; at once if it is `urgent`."""
+        if self._threshold == 1 or urgent or vector in self._exempt:
+            self._due.add(vector)
+            return
+        held = self._held.setdefault(vector, _Held(0, 0.0))
+        if not held.count:
+            held.until = self._clock() + self._time
+        held.count += 1
+
+    def take_due(self) -> set[int]:
+        """The vectors to be interrupted now."""
+        if self._held:
+            now = self._clock()
+            for vector, held in self._held.items():
+                if held.count >= self._threshold or now >= held.until:
+                    self._due.add(vector)
+        due = self._due
+        if due:
+            self._due = set()
+            for vector in due:
+                self._held.pop(vector, None)
+        return due
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until the next interrupt is due; None when none is held back."""
+        if not self._held:
+            return None
+        return max(0.0, min(held.until for held in self._held.values()) - self._clock())
+
+    def clear(self) -> None:
+        """Forget what is to be announced, as a controller reset does."""
+        self._due.clear()
+        self._held.clear()

@@ -1,0 +1,189 @@
+"""Our drive beside QEMU's own in one guest: fio on each in turn.
+
+Both have equal files in memory behind them and blocks of 4 KiB, both sit behind root ports of the
+same machine, and both are driven by the guest's own NVMe driver. Whoever goes first in a pair goes
+second in the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from potash.bench.processors import Followed, Meter, process_time, thread_time
+from potash.bench.report import Result, paired
+from potash.bench.workloads import WORKLOADS, Workload
+from potash.sdk.errors import PotashError
+from potash.vm.cache import Progress
+from potash.vm.drive import device_process
+from potash.vm.guest import MEMORY, Guest
+from potash.vm.images import GuestImages
+
+PEER = "QEMU nvme"
+OURS, THEIRS = "/dev/nvme0n1", "/dev/nvme1n1"
+SIZE = 64 << 20
+"""Bytes of each drive."""
+BACKING = Path("/dev/shm")
+"""A file system in memory: what is compared are the devices, not a disk."""
+PROCESSORS = (1, 2)
+LIMIT = 60.0
+"""Seconds that a window may take beyond its length before the guest counts as hung."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one drive did in one window; processor times are seconds for each command."""
+
+    commands: float
+    bytes: float
+    vcpu: float
+    device: float
+
+
+def name(workload: Workload, processors: int) -> str:
+    """What a result is called."""
+    return workload.name if processors == 1 else f"{workload.name}-cpu{processors}"
+
+
+NAMES = tuple(name(workload, processors) for processors in PROCESSORS for workload in WORKLOADS)
+
+
+def measure(
+    images: GuestImages, names: Sequence[str], pairs: int, seconds: float, progress: Progress
+) -> Iterator[Result]:
+    """Measure what is named, in one guest for each number of processors.
+
+    Args:
+        names: some of `NAMES`.
+        pairs: windows of each drive.
+        seconds: length of a window.
+        progress: told what is measured.
+
+    Raises:
+        PotashError: there is no memory for the drives, the guest does not start, or fio fails.
+    """
+    total = len(names)
+    done = 0
+    for processors in PROCESSORS:
+        chosen = [one for one in WORKLOADS if name(one, processors) in names]
+        if not chosen:
+            continue
+        with _both(images, processors) as bench:
+            for workload in chosen:
+                label = name(workload, processors)
+                windows = []
+                for turn in range(pairs):
+                    progress(label, (done + turn / pairs) / total)
+                    windows.append(bench.pair(workload, seconds, ours_first=turn % 2 == 0))
+                done += 1
+                yield from _results(label, workload, windows)
+
+
+class _Bench:
+    """A guest with both drives, and the means to see what they cost."""
+
+    def __init__(self, guest: Guest, device: int) -> None:
+        self._guest = guest
+        self._qemu = guest.machine.pid or 0
+        self._device = device
+        self._threads = guest.processor_threads()
+
+    def pair(
+        self, workload: Workload, seconds: float, *, ours_first: bool
+    ) -> tuple[Window, Window]:
+        """One window of each drive: ours and the peer's."""
+        drives = (OURS, THEIRS) if ours_first else (THEIRS, OURS)
+        windows = {drive: self._window(drive, workload, seconds) for drive in drives}
+        return windows[OURS], windows[THEIRS]
+
+    def _window(self, drive: str, workload: Workload, seconds: float) -> Window:
+        with Followed(self._meters()) as followed:
+            done = self._guest.capture(self._fio(drive, workload, seconds), timeout=seconds + LIMIT)
+        job = _job(done.stdout, done.stderr)
+        side = job["read" if workload.reads else "write"]
+        commands = int(side["total_ios"])
+        # The guest's clock was set to this machine's when it was woken.
+        start = job["job_start"] / 1e3
+        used = followed.between(start, start + side["runtime"] / 1e3)
+        device = used["qemu"] - used["vcpu"] + used["device"]
+        return Window(
+            commands=side["iops"],
+            bytes=side["bw_bytes"],
+            vcpu=used["vcpu"] / commands,
+            device=device / commands,
+        )
+
+    def _meters(self) -> dict[str, Meter]:
+        return {
+            "vcpu": lambda: sum(thread_time(self._qemu, thread) for thread in self._threads),
+            "qemu": lambda: process_time(self._qemu),
+            "device": lambda: process_time(self._device),
+        }
+
+    def _fio(self, drive: str, workload: Workload, seconds: float) -> list[str]:
+        processors = len(self._threads)
+        return [
+            *("fio", "--name=bench", f"--filename={drive}", "--direct=1", "--ioengine=io_uring"),
+            *(f"--rw={workload.mode}", f"--bs={workload.block}", f"--iodepth={workload.depth}"),
+            *("--time_based", f"--runtime={round(seconds * 1e3)}ms", "--output-format=json"),
+            *(f"--numjobs={processors}", "--group_reporting", "--randrepeat=0"),
+            *(f"--cpus_allowed=0-{processors - 1}", "--cpus_allowed_policy=split"),
+        ]
+
+
+@contextlib.contextmanager
+def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
+    """A guest with both drives."""
+    with contextlib.ExitStack() as stack:
+        try:
+            named = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="potash-bench-", dir=BACKING)
+            )
+            folder = Path(named)
+            content = os.urandom(1 << 20) * (SIZE >> 20)
+            for file in ("ours", "peer"):
+                (folder / file).write_bytes(content)
+        except OSError as error:
+            raise PotashError(f"the drives have no room in {BACKING}: {error.strerror}") from None
+        device = stack.enter_context(
+            device_process(folder / "drive", "--media", str(folder / "ours"))
+        )
+        guest = stack.enter_context(Guest(images, folder / "drive", MEMORY, processors))
+        guest.plug_file(folder / "peer", name="peer")
+        guest.await_drive(THEIRS)
+        yield _Bench(guest, device.pid)
+
+
+def _job(stdout: bytes, stderr: bytes) -> dict[str, Any]:
+    """fio's report on its one group of jobs."""
+    try:
+        # What fio has to say beside its report stands before it.
+        job = json.loads(stdout[stdout.index(b"{") :])["jobs"][0]
+    except (ValueError, LookupError):
+        said = (stderr or stdout).decode(errors="replace").strip().splitlines()
+        raise PotashError(f"fio fails in the guest: {(said or ['it says nothing'])[-1]}") from None
+    if job["error"]:
+        raise PotashError(f"fio fails in the guest with error {job['error']}")
+    assert isinstance(job, dict)
+    return job
+
+
+def _results(
+    label: str, workload: Workload, windows: Sequence[tuple[Window, Window]]
+) -> Iterator[Result]:
+    if workload.random:
+        rates = [(ours.commands, peer.commands) for ours, peer in windows]
+        yield paired(label, "iops", "1/s", PEER, rates)
+    else:
+        rates = [(ours.bytes / (1 << 20), peer.bytes / (1 << 20)) for ours, peer in windows]
+        yield paired(label, "throughput", "MiB/s", PEER, rates)
+    vcpu = [(ours.vcpu * 1e6, peer.vcpu * 1e6) for ours, peer in windows]
+    yield paired(label, "vcpu time", "µs/io", PEER, vcpu)
+    device = [(ours.device * 1e6, max(peer.device * 1e6, 1e-3)) for ours, peer in windows]
+    yield paired(label, "device time", "µs/io", PEER, device)

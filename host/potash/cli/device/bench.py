@@ -1,0 +1,93 @@
+"""`potash bench`: how fast it is, and beside whom."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+
+import click
+
+from potash.bench import guest as guest_bench
+from potash.bench.report import document, table
+from potash.cli.device.guest import ending_on_signals
+from potash.vm import images
+from potash.vm.progress import reporting
+from potash.vm.sources import ENVIRONMENT
+
+PAIRS = 8
+SECONDS = 1.5
+
+
+@click.group()
+def bench() -> None:
+    """Measure how fast the device is, beside a peer where there is one."""
+
+
+@bench.command()
+@click.option("--guest", is_flag=True, help="In a Linux guest, beside QEMU's own NVMe drive.")
+@click.option(
+    "--only",
+    "patterns",
+    multiple=True,
+    metavar="NAME",
+    help="Measure only what is called so, * standing for anything; may be given several times.",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=PAIRS,
+    show_default=True,
+    help="Measurements of each drive, which take turns.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 600),
+    default=SECONDS,
+    show_default=True,
+    help="Length of one measurement.",
+)
+@click.option(
+    "--debian-mirror",
+    metavar="ADDRESS",
+    envvar=ENVIRONMENT,
+    show_envvar=True,
+    help="Debian archive to bring the guest from (default: the one that apt is configured with).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def nvme(
+    guest: bool,
+    patterns: tuple[str, ...],
+    pairs: int,
+    seconds: float,
+    debian_mirror: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the drive's reads and writes.
+
+    With --guest, fio runs in one Linux guest on our drive and on QEMU's own in turn. A ratio is
+    ours over the peer's, the median of the pairs; the lowest and the highest stand beside it. A
+    name that ends in -cpu2 is of a guest with two processors, each of which runs the load.
+    """
+    if not guest:
+        raise click.UsageError("say --guest")
+    chosen = _chosen(patterns, guest_bench.NAMES)
+    with ending_on_signals(), reporting() as progress:
+        found = images.prepare(progress, mirror=debian_mirror)
+        results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
+    if as_json:
+        click.echo(json.dumps(document(results), indent=2))
+    else:
+        click.echo(table(results))
+
+
+def _chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names that match any of the patterns, all of them when there is none."""
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise click.UsageError(f"nothing is called {pattern!r}; there is {', '.join(names)}")
+    return [
+        one
+        for one in names
+        if not patterns or any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns)
+    ]

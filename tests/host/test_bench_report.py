@@ -1,0 +1,58 @@
+"""What a benchmark says: the form of its JSON, and its arithmetic."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from potash.bench.processors import Followed
+from potash.bench.report import Peer, alone, document, paired, table
+from potash.cli.device.bench import bench
+
+
+def test_a_ratio_is_the_median_of_the_pairs_and_not_of_the_sums() -> None:
+    result = paired("load", "iops", "1/s", "other", [(10, 5), (10, 10), (1000, 4000)])
+    assert (result.ratio, result.spread, result.pairs) == (1.0, (0.25, 2.0), 3)
+    assert (result.value, result.peer) == (10, Peer("other", 10))
+
+
+def test_without_a_peer_the_spread_is_of_the_values() -> None:
+    result = alone("load", "iops", "1/s", [3, 1, 2])
+    assert (result.value, result.peer, result.ratio) == (2, None, None)
+    assert (result.pairs, result.spread) == (3, (1, 3))
+
+
+def test_the_document_has_the_keys_that_readers_rely_on() -> None:
+    results = [paired("a", "iops", "1/s", "other", [(2, 1)]), alone("b", "iops", "1/s", [5])]
+    read = json.loads(json.dumps(document(results)))
+    assert set(read) == {"machine", "results"}
+    keys = {"name", "metric", "value", "unit", "peer", "ratio", "pairs", "spread"}
+    assert [set(one) for one in read["results"]] == [keys, keys]
+    assert read["results"][0]["peer"] == {"name": "other", "value": 1}
+    assert read["results"][0]["spread"] == [2, 2]
+    assert read["results"][1]["peer"] is None
+
+
+def test_the_table_shows_ours_the_peer_s_and_the_ratio() -> None:
+    lines = table([paired("load", "iops", "1/s", "other", [(30000, 20000)])]).splitlines()
+    assert lines[1].split() == ["load", "iops", "1/s", "30,000", "20,000", *["1.50"] * 3, "1"]
+
+
+def test_what_is_between_two_looks_is_interpolated() -> None:
+    used = iter([0.0, 10.0])
+    with Followed({"it": lambda: next(used, 10.0)}) as followed:
+        pass
+    first, last = followed._samples[0].at, followed._samples[-1].at
+    assert followed.between(first - 1, last + 1) == {"it": 10.0}
+    middle = (first + last) / 2
+    assert 0 < followed.between(first - 1, middle)["it"] <= 10.0
+    assert time.time() >= last
+
+
+@pytest.mark.parametrize("arguments", [["--only", "randread"], ["--pairs", "0"]])
+def test_what_cannot_be_measured_is_a_usage_error(arguments: list[str]) -> None:
+    said = CliRunner().invoke(bench, ["nvme", "--guest", *arguments])
+    assert said.exit_code == 2
