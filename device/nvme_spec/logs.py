@@ -84,7 +84,8 @@ class ErrorLogEntry(Structure):
 
 
 NO_PARAMETER_ERROR_LOCATION = 0xFFFF
-UNKNOWN_COMMAND_ID = 0xFFFF
+NO_COMMAND = 0xFFFF
+"""SQID and CID of an error that is no particular command's."""
 
 
 class CriticalWarning(IntFlag):

@@ -16,7 +16,7 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.registers import RegisterFile
-from potash_device.media import Flash, Media, MediaExecutor
+from potash_device.media import Flash, Media, MediaExecutor, Sidecar
 from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
 from potash_device.pcie.config_space import BarLayout
 from potash_device.pcie.layout import MSIX_TABLE_ENTRY_SIZE
@@ -65,6 +65,7 @@ class Board:
         media: Mapping[int, Media],
         flash: Flash,
         executor: MediaExecutor,
+        sidecar: Sidecar,
     ) -> None:
         if not 1 <= settings.queue_pairs <= MAX_QUEUE_PAIRS:
             raise ValueError(
@@ -74,6 +75,7 @@ class Board:
         self.media = dict(media)
         self.flash = flash
         self.executor = executor
+        self.sidecar = sidecar
         self.trace = Trace()
         vectors = settings.queue_pairs + 1
         self.interrupts = InterruptLines(vectors)

@@ -188,7 +188,8 @@ class Connection:
 
     def _take_fds(self, fds: list[int], flags: int, *, begun: bool) -> None:
         """Keep the descriptors of a read for the message that they belong to."""
-        self._fds = fds or _NO_FDS
+        # Those of a message begun earlier are ours too, though nobody will ever take them.
+        self._fds = [*self._fds, *fds] or _NO_FDS
         self._fds_end = self._end
         if flags & socket.MSG_CTRUNC:
             raise ProtocolError(

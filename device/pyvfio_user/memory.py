@@ -32,6 +32,9 @@ MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
 MAX_FILES = 64
 """Files at a time; each takes a descriptor of this process for as long as it is mapped."""
 
+MAX_PIECES = 1024
+"""Windows that one access may cross."""
+
 _generations = itertools.count(1)
 
 
@@ -131,7 +134,7 @@ class AddressSpace:
         self._last = _NOWHERE
         self.generation = next(_generations)
 
-    def view(self, address: int, size: int, *, write: bool) -> memoryview:
+    def view(self, address: int, size: int, *, write: bool = False) -> memoryview:
         """The `size` bytes at `address`, all in one window; read-only unless for `write`.
 
         Raises AccessFault where they are not one window's, or may not be used so.
@@ -150,10 +153,11 @@ class AddressSpace:
             raise AccessFault(address, size, reason)
         return content[begin : begin + size]
 
-    def views(self, address: int, size: int, *, write: bool) -> list[memoryview]:
+    def views(self, address: int, size: int, *, write: bool = False) -> list[memoryview]:
         """The `size` bytes at `address` in order, split where adjacent windows meet.
 
-        Raises AccessFault where some are not mapped, or may not be used so.
+        Raises AccessFault where some are not mapped, or may not be used so, or are in more windows
+        than anybody has use for.
         """
         end = address + size
         if size <= 0:
@@ -161,6 +165,8 @@ class AddressSpace:
         pieces: list[memoryview] = []
         while address < end:
             mapping = self._find(address, end - address)
+            if len(pieces) == MAX_PIECES:
+                raise AccessFault(address, size, f"they are in more than {MAX_PIECES} mappings")
             piece = min(end, mapping.end) - address
             pieces.append(self.view(address, piece, write=write))
             address += piece

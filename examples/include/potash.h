@@ -6,7 +6,8 @@
  *     int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx);
  *
  * built by `clang -O2 -target bpf -fno-builtin -I examples/include -c program.c -o program.o`.
- * It stands alone: there is no C library, and the helpers below are all there is to call.
+ * It stands alone: there is no C library, and the helpers below are all there is to call. `in_len`
+ * counts the zeroes that fill the input up to a multiple of 4, with local storage of 4096.
  */
 #ifndef POTASH_H
 #define POTASH_H
@@ -28,7 +29,7 @@ struct context {
 	char list[];     /* for each argument: u32 length, its own four bytes included; the value */
 };
 
-/* Put one line of text into the accelerator's log. */
+/* Put a text of at most 1024 bytes into the accelerator's log. */
 static long (*const print)(const char *text) = (void *)1;
 
 /*

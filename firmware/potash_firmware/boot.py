@@ -17,12 +17,14 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import Flash, Media, MediaExecutor
+from potash_device.media import SIDECAR_SIZE, Flash, Media, MediaExecutor, MemoryMedia, Sidecar
 from potash_device.pcie import PciIdentity
 from potash_firmware.apu.config import (
+    CONFIG_VARIABLE,
     AcceleratorConfig,
     Config,
     NamespaceConfig,
@@ -116,9 +118,12 @@ class ApuProcess:
         self._started_at = time.monotonic()
         named = {"mailbox": mailbox, **self._descriptors}
         command = [sys.executable, "-m", "potash_firmware.apu"]
-        command += ["--fds", format_descriptors(named), "--config", self._config.to_json()]
+        command += ["--fds", format_descriptors(named)]
         self._process = subprocess.Popen(
-            command, pass_fds=tuple(named.values()), stdin=subprocess.DEVNULL
+            command,
+            pass_fds=tuple(named.values()),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
         )
 
     def stop(self) -> None:
@@ -146,8 +151,9 @@ class ApuProcess:
 class Device:
     """A running device at a socket; a context manager, stepped with `run_once`.
 
-    `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images; they
-    stay the caller's. Entering raises OSError where the socket cannot be made.
+    `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images, and
+    `sidecar` everything small that is to outlive a power cycle (nothing does without it); they stay
+    the caller's. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -156,29 +162,43 @@ class Device:
         media: Mapping[int, Media],
         flash: Media,
         settings: DeviceSettings | None = None,
+        *,
+        sidecar: Media | None = None,
     ) -> None:
         self._socket = socket
         self._media = media
         self._flash = flash
+        self._sidecar = sidecar
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
+        self._powered = False
         self._busy = True
         self._more_messages = True
 
     def __enter__(self) -> Self:
         settings = self._settings
         with ExitStack() as stack:
-            executor = stack.enter_context(MediaExecutor())
             buffers = stack.enter_context(
                 SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
             )
-            flash = Flash(self._flash)
+            kept = self._sidecar
+            if kept is None:
+                kept = MemoryMedia.create(SIDECAR_SIZE)
+                stack.callback(kept.close)
+            stack.push(self._power_off)
+            # Its end waits for its work, which may read the buffers.
+            executor = stack.enter_context(MediaExecutor())
+            sidecar = Sidecar(kept)
+            sidecar.load()
+            flash = Flash(self._flash, sidecar)
             flash.load()
-            self.board = Board(settings.board, self._media, flash, executor)
+            self.board = Board(settings.board, self._media, flash, executor, sidecar)
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
             descriptors = buffers.descriptors()
-            descriptors |= {f"media{nsid}": media.fd for nsid, media in self._media.items()}
+            for nsid, media in self._media.items():
+                descriptors[f"media{nsid}"] = reader = media.reader()
+                stack.callback(os.close, reader)
             self.apu = stack.enter_context(ApuProcess(self._apu_config(), descriptors))
             self.server = stack.enter_context(
                 Server(
@@ -189,11 +209,23 @@ class Device:
             )
             stack.callback(self.link.disconnect)
             self._start_apu()
+            self.rpu.power_on()
+            self._powered = True
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, exception, traceback)
+
+    def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
+        """The board's last moment: nobody is served, and the media executor has nothing left."""
+        if self._powered:
+            self.rpu.power_off(clean=kind is None)
 
     def run_once(self, timeout: float | None = None, wake: int | None = None) -> bool:
         """Wait for something to do, at most `timeout` seconds, and do it.
@@ -229,12 +261,12 @@ class Device:
                 writable.append(port.fileno())
         if wake is not None:
             readable.append(wake)
-        limit = 0.0 if self._busy or self._more_messages else self.rpu.timeout
-        if timeout is not None and (limit is None or timeout < limit):
-            limit = timeout
+        limits = [timeout, self.rpu.timeout, self.rpu.keeper.timeout]
+        if self._busy or self._more_messages:
+            limits = [0.0]
         if port is None and self.rpu.apu_may_start:
-            start = self.apu.wait_before_start()
-            limit = start if limit is None else min(limit, start)
+            limits.append(self.apu.wait_before_start())
+        limit = min((one for one in limits if one is not None), default=None)
         incoming, outgoing, _ = select.select(readable, writable, (), limit)
         return incoming + outgoing if outgoing else incoming
 
@@ -266,8 +298,8 @@ class Device:
         return Config(
             accelerators=settings.accelerators,
             namespaces=tuple(
-                NamespaceConfig(one.nsid, self._media[one.nsid].size, one.block_size)
-                for one in settings.rpu.namespaces
+                NamespaceConfig(nsid, namespace.size, namespace.block_size)
+                for nsid, namespace in self.rpu.controller.namespaces.items()
             ),
             vta=settings.board.vta.to_mapping(),
         )
@@ -282,20 +314,34 @@ def _wake_on_time() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
 
 
-def run_until_signal(device: Device) -> None:
-    """Run `device` until SIGINT or SIGTERM."""
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    before = {
-        number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    try:
-        _wake_on_time()
-        while not device.run_once(wake=reader):
-            pass
-    finally:
-        signal.set_wakeup_fd(previous)
-        for number, handler in before.items():
+class StopSignals:
+    """SIGINT, SIGTERM and SIGHUP as something to wait for; a context manager.
+
+    Enter it before anybody is told that the device is there: who is told may end it at once.
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._before = {one: signal.signal(one, lambda *_: None) for one in self.NUMBERS}
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def fileno(self) -> int:
+        """Readable once a signal has come."""
+        return self._reader
+
+
+def run_until(device: Device, stop: StopSignals) -> None:
+    """Run `device` until a signal comes."""
+    _wake_on_time()
+    while not device.run_once(wake=stop.fileno()):
+        pass

@@ -182,9 +182,15 @@ def test_the_documented_program_does_what_it_says(tmp_path: Path) -> None:
     source = tmp_path / "sum.c"
     source.write_text(re.findall(r"```c\n(.*?)```", DOCUMENTED.read_text(), re.DOTALL)[0])
     data = compile_program(needed_compiler(), source, tmp_path / "sum.o")
-    done = run(data, bytes(range(200)), [])
+    padding = b"\xff\xff"
+    done = run(data, bytes(range(200)) + padding, [struct.pack("<I", 200)])
     assert struct.unpack_from("<Q", done.output) == (sum(range(200)),)
     assert done.outcome.output_length == 8
+    for arguments in ([], [struct.pack("<I", 203)]):
+        done = run(data, bytes(range(200)) + padding, arguments)
+        assert done.outcome.return_value & 0xFFFF_FFFF == 0xFFFF_FFFF
+        assert done.outcome.output_length == 0
+        assert len(done.printed) == 1
 
 
 def test_a_recursion_too_deep_is_a_fault(tmp_path: Path) -> None:

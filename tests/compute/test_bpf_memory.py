@@ -236,9 +236,19 @@ def test_a_fault_says_where_and_why() -> None:
     with pytest.raises(Fault) as caught:
         execute(mov(0, 0), load(0, 0, 16, W), exit_)
     assert str(caught.value) == (
-        "memory access out of bounds at instruction 1: 4 bytes at 0x10 were read, "
-        "but the arena spans 0x10000000 to 0x10004040"
+        "memory access out of bounds at instruction 1: a read of 4 bytes at 0x10 was refused: "
+        "the arena spans 0x10000000 to 0x10004040"
     )
+
+
+def test_a_store_that_was_refused_is_not_said_to_have_happened() -> None:
+    for address, why in [
+        (0, "the arena spans 0x10000000 to 0x10004040"),
+        (RODATA, "it reaches into the read-only data"),
+    ]:
+        with pytest.raises(Fault) as caught:
+            arena().write(address, 1, 7)
+        assert caught.value.reason == f"a write of 1 byte at 0x{address:x} was refused: {why}"
 
 
 def test_a_store_that_faults_changes_nothing() -> None:

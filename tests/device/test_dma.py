@@ -119,6 +119,6 @@ def test_a_stopped_engine_gives_nothing_out(memory: Memory) -> None:
         with pytest.raises(AccessFault):
             memory.engine.view(0, 16, write=False)
         with pytest.raises(NvmeError):
-            memory.engine.read(0, 0, 512)
+            memory.engine.views(0, 0, 512, write=False)
     finally:
         memory.engine.start()

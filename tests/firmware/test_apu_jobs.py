@@ -290,6 +290,7 @@ def looping(apu: Board) -> Board:
 def test_stop_ends_the_program_and_keeps_the_configuration(looping: Board) -> None:
     assert looping.control(Operation.STOP) == 0
     assert looping.status().status == StatusId.STOPPED
+    assert looping.log_texts(LogEntryType.JOB_FINISHED)[-1] == "stopped by the host"
     assert looping.ended == []
     assert looping.send_firmware(COPY_8) == 0
     assert looping.control(Operation.START) == 0
@@ -315,6 +316,7 @@ def test_an_accelerators_reset_ends_the_program_and_blanks(looping: Board) -> No
     assert looping.control(Operation.RESET) == 0
     status = looping.status()
     assert (status.status, status.consumed, status.produced) == (StatusId.IDLE, 0, 0)
+    assert looping.log_texts(LogEntryType.JOB_FINISHED)[-1] == "ended by a reset"
     assert looping.read_firmware(4)[0] == 0x7C2
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +60,7 @@ def end(pid: int, number: signal.Signals) -> None:
     await_end(pidfd)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_worker_that_dies_fails_its_job_and_the_next_one_runs(
     apu: Board, number: signal.Signals
 ) -> None:
@@ -77,6 +78,33 @@ def test_a_workers_death_touches_no_other_accelerator(apu: Board) -> None:
     assert apu.wait().status == StatusId.FAILED
     assert apu.status(3).status == StatusId.RUNNING
     assert apu.control(Operation.STOP, 3) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_is_sent_to_the_whole_group_is_the_devices_alone(
+    apu: Board, number: signal.Signals
+) -> None:
+    worker = loop(apu)
+    below = [apu.process.pid, apu.nursery(), worker]
+    for pid in below:
+        os.kill(pid, number)
+    assert apu.status().status == StatusId.RUNNING
+    assert apu.control(Operation.STOP) == 0  # kills the worker, which is there until then
+    assert apu.log_types().count(LogEntryType.PROCESS_LOST) == 0
+    assert [apu.process.pid, apu.nursery()] == below[:2]
+
+
+def test_every_process_says_which_it_is(apu: Board) -> None:
+    apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
+    pids = (apu.process.pid, apu.nursery(), apu.worker(0), apu.worker(3))
+    proc = [Path(f"/proc/{pid}") for pid in pids]
+    assert [(item / "comm").read_text().strip() for item in proc] == [
+        "potash-apu",
+        "potash-nursery",
+        "potash-worker0",
+        "potash-worker3",
+    ]
+    assert all(b"accelerators" not in (item / "cmdline").read_bytes() for item in proc)
 
 
 def test_an_idle_worker_that_dies_fails_no_job(apu: Board) -> None:

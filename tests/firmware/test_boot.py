@@ -4,6 +4,7 @@ import errno
 import os
 import select
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from potash_device.media import MemoryMedia
+from potash_device.media import SIDECAR_SIZE, Media, MemoryMedia, Sidecar
 from potash_firmware import boot
 from potash_firmware.mailbox.messages import WriteBack
 from support.nvme_host import CC
@@ -165,3 +166,83 @@ def test_host_writes_wait_in_the_socket_when_there_are_too_many(device: boot.Dev
         del server.drain
     assert flood.messages > boot.MESSAGES_PER_PASS
     assert most < 2 * boot.MESSAGES_PER_PASS * 1025
+
+
+def test_the_end_waits_for_media_work_before_the_buffers_it_reads_are_gone(
+    tmp_path: Path, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's output is on its way from an arena to its blocks when the device ends."""
+    media, begun, may_go_on = MemoryMedia.create(1 << 20), threading.Event(), threading.Event()
+    written: list[bytes] = []
+
+    def write_from(views: list[memoryview], offset: int) -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+        written.append(bytes(views[0]))
+
+    monkeypatch.setattr(media, "write_from", write_from)
+    with boot.Device(tmp_path / "s", {1: media}, media) as device:
+        processes[0].gone = True
+        device.link.buffers.arena(0)[:4096] = b"o" * 4096
+        device.rpu._write_backs.start(WriteBack(1, 0, 1, 0, ((0, 4096),)))
+        assert begun.wait(10)
+        threading.Timer(0.05, may_go_on.set).start()
+    assert written == [b"o" * 4096]
+    media.close()
+
+
+def ended(sidecar: Media) -> object:
+    """How the sidecar says that the device has ended: well or not."""
+    remembered = Sidecar(sidecar)
+    remembered.load()
+    return remembered.get("shutdown")
+
+
+def test_an_end_is_a_clean_one_unless_something_went_wrong(
+    tmp_path: Path, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    media, sidecar = MemoryMedia.create(1 << 20), MemoryMedia.create(SIDECAR_SIZE)
+
+    def run(error: Exception | None = None) -> None:
+        with boot.Device(tmp_path / "s", {1: media}, media, sidecar=sidecar):
+            processes[-1].gone = True
+            assert ended(sidecar) is False
+            if error is not None:
+                raise error
+
+    run()
+    assert ended(sidecar) is True
+    with pytest.raises(RuntimeError):
+        run(RuntimeError())
+    assert ended(sidecar) is False
+    run()
+    assert ended(sidecar) is True
+
+    def fdatasync(fd: int) -> None:
+        if fd == media.fd:
+            raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    run()
+    assert ended(sidecar) is False
+    for one in (media, sidecar):
+        one.close()
+
+
+def test_the_loop_wakes_for_the_counters_record(
+    device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = device.rpu.keeper
+    device.rpu.controller.health.count_read(512)
+    monkeypatch.setattr(keeper, "_due", time.monotonic() + 0.1)
+    saved = []
+    real = keeper._sidecar.save
+
+    def save() -> None:
+        saved.append(time.monotonic())
+        real()
+
+    monkeypatch.setattr(keeper._sidecar, "save", save)
+    steps = run(device, 0.5)
+    assert len(saved) == 1
+    assert steps < 10

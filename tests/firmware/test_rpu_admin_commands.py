@@ -78,6 +78,8 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
         (IDENTIFY, {"nsid": 0, "cdws": (0,)}, 0x00B),
         (IDENTIFY, {"nsid": 2, "cdws": (0,)}, 0x00B),
         (IDENTIFY, {"nsid": 0xFFFFFFFF, "cdws": (2,)}, 0x00B),
+        # What all namespaces have in common: only of a controller that can manage them.
+        (IDENTIFY, {"nsid": 0xFFFFFFFF, "cdws": (0,)}, 0x00B),
         (IDENTIFY, {"cdws": (1,), "flags": 0x40}, 0x002),
         (IDENTIFY, {"cdws": (1,), "prp1": 1 << 44}, 0x004),
         (GET_LOG, {"cdws": (0x7F,)}, 0x109),
@@ -90,7 +92,8 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
         (GET_FEATURES, {"cdws": (7 << 8 | 1,)}, 0x002),
         (GET_FEATURES, {"cdws": (9, 5)}, 0x002),
         (GET_FEATURES, {"cdws": (5,)}, 0x00B),
-        (SET_FEATURES, {"cdws": (1 << 31 | 1,)}, 0x10D),
+        (SET_FEATURES, {"cdws": (1 << 31 | 2,)}, 0x10D),
+        (SET_FEATURES, {"cdws": (1 << 31 | 7,)}, 0x10D),
         (SET_FEATURES, {"cdws": (2, 1)}, 0x002),
         (SET_FEATURES, {"nsid": 1, "cdws": (6, 1)}, 0x10F),
         (SET_FEATURES, {"nsid": 7, "cdws": (6, 1)}, 0x00B),
@@ -183,8 +186,8 @@ def test_features_have_current_default_saved_and_capabilities(host: Host) -> Non
     assert get(4) == 343
     assert get(4, value=1 << 20) == 0
     assert host.command(host.admin, SET_FEATURES, cdws=(4, 320)).status == 0
-    assert (get(4), get(4, 1), get(4, 2), get(4, 3)) == (320, 343, 343, 4)
-    assert get(5, 3, nsid=1) == 6
+    assert (get(4), get(4, 1), get(4, 2), get(4, 3)) == (320, 343, 343, 5)
+    assert get(5, 3, nsid=1) == 7
     assert host.command(host.admin, SET_FEATURES, cdws=(9, 1 << 16 | 2)).status == 0
     assert (get(9, value=1), get(9, value=2)) == (1, 1 << 16 | 2)
     host.disable()
@@ -249,6 +252,28 @@ def test_the_error_log_keeps_errors_and_no_questions(host: Host) -> None:
     assert (count, sqid, cid, status >> 1) == (1, 0, 0x55, 0x4001)
     assert u32(host, 24) == 9
     assert host.data(64, DATA + 64) == bytes(64)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "status"), [(0x1000 + 8 * 3, 1, 0x101), (0x1000 + 8 * 1, 99, 0x002)]
+)
+def test_a_bad_doorbell_is_in_the_error_log_once(
+    host: Host, offset: int, value: int, status: int
+) -> None:
+    """It is no command's: SQID, CID and location are FFFFh (section 5.16.1.2)."""
+    host.create_io_queue()
+    for _ in range(100):
+        host.write32(offset, value)
+    host.service()
+    host.clear(DATA, PAGE)
+    assert host.command(host.admin, GET_LOG, cdws=(31 << 16 | 1,)).status == 0
+    entry = struct.unpack("<QHHHHQI", host.data(28))
+    assert entry == (1, 0xFFFF, 0xFFFF, status << 1, 0xFFFF, 0, 0)
+    assert host.data(64, DATA + 64) == bytes(64)
+    host.write32(offset, value)  # the log was read: it counts again
+    host.service()
+    assert host.command(host.admin, GET_LOG, cdws=(31 << 16 | 1,)).status == 0
+    assert struct.unpack("<Q", host.data(8)) == (2,)
 
 
 def test_a_log_page_is_read_in_pieces(host: Host) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_device.media import Flash
+from potash_device.media import Flash, Sidecar
 from support.nvme_host import DATA, PAGE, Host
 
 COMMIT, DOWNLOAD, IDENTIFY, GET_LOG = 0x10, 0x11, 0x06, 0x02
@@ -39,6 +39,14 @@ def commit(host: Host, slot: int = 0, action: int = 0) -> int:
     return host.command(host.admin, COMMIT, cdws=(slot | action << 3,)).status
 
 
+def after_a_power_cycle(host: Host) -> Flash:
+    sidecar = Sidecar(host.sidecar.media)
+    sidecar.load()
+    flash = Flash(host.flash.media, sidecar)
+    flash.load()
+    return flash
+
+
 def revision(host: Host) -> str:
     assert host.command(host.admin, IDENTIFY, cdws=(1,)).status == 0
     return host.data(8, DATA + 64).decode().rstrip()
@@ -57,7 +65,7 @@ def test_a_bare_commit_puts_the_image_into_the_flash(host: Host, size: int) -> N
     image = os.urandom(600_000 if size > 4 else 4000)
     send(host, image, size)
     assert commit(host) == 0
-    stored = os.pread(host.flash.media.fd, len(image), 4096)
+    stored = os.pread(host.flash.media.fd, len(image), 0)
     assert stored == image
     digest = hashlib.sha256(image).hexdigest()[:8]
     assert slots(host) == (1, 0, ["0.1.0", digest, ""])
@@ -69,7 +77,7 @@ def test_pieces_may_come_in_any_order_and_replace_each_other(host: Host) -> None
     send(host, bytes(20_000), 8192)
     send(host, image, 4096, random.Random(1))
     assert commit(host) == 0
-    assert os.pread(host.flash.media.fd, len(image), 4096) == image
+    assert os.pread(host.flash.media.fd, len(image), 0) == image
 
 
 def test_a_stated_revision_is_active_after_a_reset_and_a_power_cycle(host: Host) -> None:
@@ -81,8 +89,7 @@ def test_a_stated_revision_is_active_after_a_reset_and_a_power_cycle(host: Host)
     host.enable()
     assert revision(host) == "9.8.7"
     assert slots(host)[:2] == (3, 0)
-    again = Flash(host.flash.media)
-    again.load()
+    again = after_a_power_cycle(host)
     assert again.active == 3
     assert again.images[3].revision == "9.8.7"
 
@@ -137,10 +144,14 @@ def test_a_second_commit_waits_for_the_first_to_end(host: Host) -> None:
     assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(1, 0)]
 
 
-def test_a_damaged_directory_is_an_empty_one(host: Host) -> None:
-    send(host, bytes(4096), 4096)
-    assert commit(host) == 0
-    os.pwrite(host.flash.media.fd, b"\xff", 20)
-    again = Flash(host.flash.media)
-    again.load()
+@pytest.mark.parametrize("damaged", ["image", "table"])
+def test_a_slot_that_is_damaged_is_an_empty_one(host: Host, damaged: str) -> None:
+    send(host, os.urandom(4096), 4096)
+    assert commit(host, 2, 1) == 0
+    assert after_a_power_cycle(host).active == 2
+    if damaged == "image":
+        os.pwrite(host.flash.media.fd, bytes(64), 64)
+    else:
+        os.pwrite(host.sidecar.media.fd, bytes([0xFF]) * 0x20000, 0)
+    again = after_a_power_cycle(host)
     assert (again.images, again.active) == ({}, 1)

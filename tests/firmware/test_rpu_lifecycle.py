@@ -91,6 +91,51 @@ def test_a_shutdown_completes_when_the_media_is_flushed(host: Host) -> None:
     host.enable()
 
 
+@pytest.mark.parametrize("kind", [1, 2], ids=["normal", "abrupt"])
+def test_a_shutdown_flushes_behind_the_writes_that_were_under_way(host: Host, kind: int) -> None:
+    """Complete means that the power may go: a write that is acknowledged after it would be lost."""
+    host.enable()
+    queue = host.create_io_queue()
+    for cid in range(3):
+        host.place(queue, 0x01, cid, nsid=1, cdws=(cid, 0, 1 << 30))
+    host.ring(queue)
+    host.service()
+    host.place(queue, 0x01, 9, nsid=1)
+    host.ring(queue)
+    host.write32(CC, ENABLE | kind << 14)
+    host.service()
+    assert len(host.executor.waiting) == 3
+    for done in range(3):
+        assert host.read32(CSTS) >> 2 & 3 == 1
+        assert len(host.reap(queue)) == min(done, 1)
+        host.executor.run_next(2 - done)
+        host.service()
+    assert [one.cid for one in host.reap(queue)] == [0]
+    assert len(host.executor.waiting) == 1
+    assert host.read32(CSTS) >> 2 & 3 == 1
+    host.executor.run_next()
+    host.service()
+    assert host.read32(CSTS) >> 2 & 3 == 2
+    assert host.reap(queue) == []
+
+
+def test_a_reset_calls_off_the_flush_that_waits(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, 0x01, 1, nsid=1, cdws=(0, 0, 1 << 30))
+    host.ring(queue)
+    host.service()
+    host.write32(CC, ENABLE | 1 << 14)
+    host.service()
+    host.disable()
+    assert host.read32(CSTS) == 0
+    host.executor.run_all()
+    host.service()
+    assert not host.executor.waiting
+    host.enable()
+    assert host.read32(CSTS) == 1
+
+
 def test_ready_waits_for_the_writes_of_the_time_before(host: Host) -> None:
     host.enable()
     queue = host.create_io_queue()
@@ -274,6 +319,36 @@ def test_a_reset_while_the_apu_is_away_reaches_the_next_one(host: Host) -> None:
     third.close()
     host.link.disconnect()
     assert host.connect_apu().receive() is None
+
+
+def test_a_command_that_was_aborted_is_not_answered_in_the_next_session(host: Host) -> None:
+    """Deleting its queue had to wait for the media when the reset came."""
+    host.connect_apu()
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, 0x81, 1, cdws=(64,))
+    host.place(queue, 0x01, 2, nsid=1, cdws=(0, 0, 1 << 30))
+    host.ring(queue)
+    host.service()
+    host.place(host.admin, 0x00, 3, cdws=(1,))
+    host.ring(host.admin)
+    host.service()
+    host.disable()
+    host.executor.run_all()
+    host.service()
+    host.clear(queue.cq, 16 * 16)
+    host.enable()
+    assert host.command(host.admin, 0x06, cdws=(1,)).status == 0
+    assert host.data(16 * 16, queue.cq) == bytes(16 * 16)
+
+
+def test_a_queue_that_somebody_still_has_holds_no_memory_of_an_old_session(host: Host) -> None:
+    host.enable()
+    held = host.create_io_queue()
+    queues = host.board.queues
+    submissions, completions = queues.submissions[held.qid], queues.completions[held.qid]
+    host.disable()
+    assert submissions._bytes is None and completions._bytes is None
 
 
 def test_queues_do_not_outlive_their_session(host: Host) -> None:

@@ -202,9 +202,10 @@ class ResetAtAnyStep(RuleBasedStateMachine):
         self.host.write32(CC, 0)
         self.begin_session()
         self.host.begin_enable()
-        generation = self.host.rpu.lifecycle.generation
+        queues = self.host.board.queues.submissions
+        before = queues[0]
         self.host.rpu.service()
-        assert self.host.rpu.lifecycle.generation > generation
+        assert queues.get(0) is not before
 
     # The firmware, the media and the APU, one step at a time.
 

@@ -147,6 +147,60 @@ def test_a_tail_that_cannot_be_is_told_once_and_stops_no_other_queue(
     assert [one.cid for one in host.reap(bad, ring=False)] == [6]
 
 
+def test_a_shutdown_leaves_no_completion_behind_in_a_full_queue(host: Host) -> None:
+    """Command 3 was done and waits for room: it is owed, though no further one is taken."""
+    queue = host.create_io_queue(2, size=4)
+    for cid in range(3):
+        host.place(queue, 0x02, cid, nsid=1)
+    leave_tail(host, queue)
+    host.ring(queue)
+    host.service()
+    assert len(host.reap(queue, ring=False)) == 3
+    for cid in range(3, 6):
+        host.place(queue, 0x02, cid, nsid=1)
+    leave_tail(host, queue)
+    host.service()
+    host.write32(CC, 4 << 20 | 6 << 16 | 1 << 14 | 1)
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert host.read32(CSTS) == 2 << 2 | 1
+    assert host.rpu.timeout is not None
+    assert host.reap(queue, ring=False) == []
+    struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
+    host.lines.fired.clear()
+    host.service()
+    assert [one.cid for one in host.reap(queue, ring=False)] == [3]
+    assert host.lines.fired == [2]
+    host.place(queue, 0x02, 6, nsid=1)
+    leave_tail(host, queue)
+    host.service()
+    assert host.reap(queue, ring=False) == []
+    assert host.rpu.timeout is None
+
+
+def test_a_full_queue_that_nobody_empties_lets_a_shut_down_device_sleep(host: Host) -> None:
+    queue = host.create_io_queue(2, size=2)
+    for cid in (0, 1, 0):
+        host.place(queue, 0x02, cid, nsid=1)
+        leave_tail(host, queue)
+        host.ring(queue)
+        host.service()
+    host.write32(CC, 4 << 20 | 6 << 16 | 2 << 14 | 1)
+    host.service()
+    host.executor.run_all()
+    for _ in range(3):
+        host.now += IDLE
+        host.service()
+    assert host.rpu.timeout is None
+    assert word(host, EVENTS, 2 * queue.qid + 1) == 0
+    assert len(host.reap(queue, ring=False)) == 1
+    struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
+    host.write32(0x1000 + 8 * queue.qid + 4, queue.head)
+    host.service()
+    assert len(host.reap(queue, ring=False)) == 1
+
+
 def test_a_controller_that_was_shut_down_looks_for_nothing(host: Host) -> None:
     """Linux leaves it so when its driver is unbound, and the machine may run for long."""
     queue = host.io[1]

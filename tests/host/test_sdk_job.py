@@ -11,11 +11,13 @@ from csd_spec.status import StatusId
 from potash.sdk import Device, DeviceNotFound, JobFailed, JobTimeout, PotashError
 from potash.sdk.job import LocalStorage, run_job
 from potash.vm.drive import device_process
-from support.bpf import insn, load, mov
+from support.bpf import call, insn, load, mov
 from support.bpf_elf import Name, elf, text
 
+PRINT = 1
 EXIT = insn(0x95)
 FAULTING = elf([text(mov(0, 0), load(0, 0), EXIT)], [Name("prog")])
+LAST_WORDS = elf([text(call(PRINT), mov(0, 0), load(0, 0), EXIT)], [Name("prog")])
 FOREVER = elf([text(mov(0, 0), insn(0x05, offset=-1), EXIT)], [Name("prog")])
 SILENT = elf([text(mov(0, 0), EXIT)], [Name("prog")])
 ADD = Path(__file__).parents[2] / "examples" / "add"
@@ -109,6 +111,13 @@ def test_a_job_that_faults_says_why_and_the_next_one_runs(device: Device) -> Non
     assert caught.value.status.status == StatusId.FAILED
     assert caught.value.log.entries[-1].type == LogEntryType.MEMORY_FAULT
     assert run_job(device, PROGRAM, INPUT, arguments=ARGUMENTS, timeout=30).output == EXPECTED
+
+
+def test_what_a_program_had_printed_comes_with_its_fault(device: Device) -> None:
+    run_job(device, PROGRAM, INPUT, timeout=30)  # prints something else
+    with pytest.raises(JobFailed) as caught:
+        run_job(device, LAST_WORDS, b"going\0", timeout=30)
+    assert caught.value.printed == ["going"]
 
 
 def test_a_job_that_does_not_end_is_stopped_and_keeps_others_out(device: Device) -> None:

@@ -1,13 +1,17 @@
-"""The package's docstring: its example runs, it is short, and the package knows no device."""
+"""The package's example, in its docstring and on its page: it is short, it runs, and so does the
+page's client. The package itself knows no device."""
 
 from __future__ import annotations
 
+import ast
 import errno
 import importlib.util
 import os
 import select
 import textwrap
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +20,7 @@ import pytest
 
 import pyvfio_user
 from pyvfio_user import Client, SealedMemory, VfioUserError
+from support.docs import blocks, run_python
 from support.vfio_user import socket_path
 
 PAGE = 4096
@@ -60,15 +65,15 @@ def _module(folder: Path) -> ModuleType:
     return module
 
 
-def test_the_example_serves_one_client_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shouter, loop = _module(tmp_path), _Select()
+@contextmanager
+def _served(folder: Path, monkeypatch: pytest.MonkeyPatch, clients: int) -> Iterator[Path]:
+    """The example serves `clients` clients at the path that is given, and no more."""
+    shouter, loop = _module(folder), _Select()
     reasons: list[str] = []
 
     def on_disconnect(reason: str) -> None:
         reasons.append(reason)
-        if len(reasons) == 2:
+        if len(reasons) == clients:
             raise _Stop
 
     def serve() -> None:
@@ -77,12 +82,34 @@ def test_the_example_serves_one_client_after_the_other(
 
     monkeypatch.setattr(shouter, "select", loop)
     monkeypatch.setattr(shouter, "print", on_disconnect, raising=False)
-    path = socket_path(tmp_path)
-    thread = threading.Thread(target=serve)
+    path = socket_path(folder)
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     assert loop.waiting.wait(10)
+    yield path
+    thread.join(10)
+    assert not thread.is_alive()
+    assert reasons == ["the client closed the connection"] * clients
+    assert not path.exists()
+
+
+def test_the_page_shows_the_same_device_and_a_client_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, client = blocks("vfio-user.md", "python")
+    shown = ast.parse(device.partition('\n\n\nif __name__ == "__main__":')[0])
+    assert ast.dump(shown) == ast.dump(ast.parse(_example()))
+    assert len([line for line in client.split("\n") if line]) <= 16
+    with _served(tmp_path, monkeypatch, clients=1) as path:
+        said = run_python(client, replace={"/tmp/shouter.sock": str(path)})
+    assert said == "HELLO, WORLD\n"
+
+
+def test_the_example_serves_one_client_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eventfd = os.eventfd(0, os.EFD_CLOEXEC)
-    try:
+    with _served(tmp_path, monkeypatch, clients=2) as path:
         for text, shouted in [(b"hello world", b"HELLO world"), (b"again", b"AGAIN")]:
             with Client(path) as client, SealedMemory(PAGE) as memory:
                 client.negotiate()
@@ -99,12 +126,7 @@ def test_the_example_serves_one_client_after_the_other(
                     with pytest.raises(VfioUserError) as caught:
                         client.region_write(0, 0, bytes.fromhex(data))
                     assert caught.value.errno == number
-    finally:
-        os.close(eventfd)
-    thread.join(10)
-    assert not thread.is_alive()
-    assert reasons == ["the client closed the connection"] * 2
-    assert not path.exists()
+    os.close(eventfd)
 
 
 def test_the_package_knows_nothing_of_any_device() -> None:

@@ -308,6 +308,24 @@ def test_descriptors_in_the_middle_of_a_message_end_the_connection(
     _still_serves(server)
 
 
+def test_descriptors_that_come_twice_with_a_message_are_all_closed(
+    server: Server, ended: list[str]
+) -> None:
+    before = open_descriptors()
+    message = dma_map(0, PAGE)
+    with SealedMemory(PAGE) as memory:
+        for cut, count in ((1, 1), (16, 8), (30, 9)):
+            with negotiated(server) as client:
+                client.send(message[:cut], [memory.fd])
+                client.pump()
+                client.send(message[cut:], [memory.fd] * count)
+                client.pump()
+                assert client.disconnected
+            assert "file descriptors" in ended[-1]
+    assert not leaked(before)
+    _still_serves(server)
+
+
 def test_descriptors_of_a_message_that_never_ends_are_closed(server: Server) -> None:
     before = open_descriptors()
     with SealedMemory(PAGE) as memory:

@@ -57,6 +57,14 @@ def _refused(space: AddressSpace, *args: int | None, number: int, **rights: bool
     assert space.generation == before
 
 
+def test_a_view_is_read_only_unless_it_is_asked_for_to_write(
+    space: AddressSpace, memory: SealedMemory
+) -> None:
+    _map(space, 0, memory.size, memory.fd)
+    assert space.view(PAGE, 4) == bytes([1]) * 4
+    assert all(view.readonly for view in (space.view(PAGE, 4), *space.views(PAGE, 4)))
+
+
 def test_a_view_shows_the_client_s_bytes_both_ways(
     space: AddressSpace, memory: SealedMemory
 ) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Self
 
 from csd_spec import fields
@@ -21,7 +20,13 @@ from csd_spec.opcodes import LOG_PAGE, AdminOpcode, GlobalOperation, IoOpcode, O
 from csd_spec.status import StatusId
 from nvme_spec import opcodes as nvme
 from nvme_spec.commands import GetLogPage
-from potash_firmware.apu.config import AcceleratorConfig, Config, Limits, NamespaceConfig
+from potash_firmware.apu.config import (
+    CONFIG_VARIABLE,
+    AcceleratorConfig,
+    Config,
+    Limits,
+    NamespaceConfig,
+)
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
@@ -36,6 +41,7 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import SharedMemory
 from support.bpf_elf import Name, Part, elf, text
+from support.processes import children, descendants, has_mapped
 
 DEADLINE = 30.0
 """Seconds after which something that should have happened is a failure."""
@@ -79,8 +85,10 @@ class Board:
         descriptors |= {f"media{nsid}": memory.fd for nsid, memory in self.media.items()}
         names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
         command = [sys.executable, "-m", "potash_firmware.apu", "--fds", names]
-        command += ["--config", self.config.to_json()]
-        self.process = subprocess.Popen(command, pass_fds=tuple(descriptors.values()))
+        environment = {**os.environ, CONFIG_VARIABLE: self.config.to_json()}
+        self.process = subprocess.Popen(
+            command, env=environment, pass_fds=tuple(descriptors.values())
+        )
         other.close()
 
     def kill(self) -> None:
@@ -117,7 +125,7 @@ class Board:
 
     def descendants(self) -> list[int]:
         """A pidfd for every process below the APU."""
-        return [os.pidfd_open(pid) for pid in _below(self.process.pid)]
+        return [os.pidfd_open(pid) for pid in descendants(self.process.pid)]
 
     def nursery(self) -> int:
         """The process that makes workers."""
@@ -134,7 +142,7 @@ class Board:
 
     @staticmethod
     def _has_mapped(pid: int, accelerator: int) -> bool:
-        return f"memfd:potash-arena{accelerator} " in Path(f"/proc/{pid}/maps").read_text()
+        return has_mapped(pid, f"memfd:potash-arena{accelerator} ")
 
     # Messages
 
@@ -333,18 +341,6 @@ class Board:
 def board(config: Config = CONFIG) -> Iterator[Board]:
     with Board(config) as made:
         yield made
-
-
-def children(pid: int) -> list[int]:
-    """The children of a process (proc(5))."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(item) for item in text.split()]
-
-
-def _below(pid: int) -> Iterator[int]:
-    for child in children(pid):
-        yield child
-        yield from _below(child)
 
 
 def await_end(pidfd: int) -> None:

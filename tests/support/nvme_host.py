@@ -12,7 +12,15 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, cast
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import FLASH_SIZE, Flash, Media, MediaExecutor, MemoryMedia
+from potash_device.media import (
+    FLASH_SIZE,
+    SIDECAR_SIZE,
+    Flash,
+    Media,
+    MediaExecutor,
+    MemoryMedia,
+    Sidecar,
+)
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
 from pyvfio_user.client import SealedMemory
@@ -118,14 +126,18 @@ class Host:
         settings: RpuSettings | None = None,
         queue_pairs: int = 4,
         executor: Any = None,
+        sidecar: Media | None = None,
+        memory: int = MEMORY,
     ) -> None:
-        self.memory = SealedMemory(MEMORY)
+        self.memory = SealedMemory(memory)
         self.space = AddressSpace()
-        self.space.map(0, MEMORY, fd=self.memory.fd, offset=0, readable=True, writable=True)
+        self.space.map(0, memory, fd=self.memory.fd, offset=0, readable=True, writable=True)
         self.lines = Lines()
         self.executor = SteppedExecutor() if executor is None else executor
         self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}
-        self.flash = Flash(MemoryMedia.create(FLASH_SIZE))
+        self.sidecar = Sidecar(MemoryMedia.create(SIDECAR_SIZE) if sidecar is None else sidecar)
+        self.sidecar.load()
+        self.flash = Flash(MemoryMedia.create(FLASH_SIZE), self.sidecar)
         self.buffers = SharedBuffers.create({0: ArenaPlan(1 << 20, 1 << 20, 4096, 4096)})
         self.now = 0.0
         self.link = ApuLink(self.buffers)
@@ -135,6 +147,7 @@ class Host:
             self.media,
             self.flash,
             cast(MediaExecutor, self.executor),
+            self.sidecar,
         )
         self.rpu = Rpu(
             self.board,
@@ -142,6 +155,7 @@ class Host:
             self.link,
             clock=lambda: self.now,
         )
+        self.rpu.power_on()
         self.board.attached(self.space, cast(InterruptLines, self.lines))
         self.admin = Queue(0, ADMIN_SQ, ADMIN_CQ, 16)
         self.io: dict[int, Queue] = {}
@@ -155,7 +169,7 @@ class Host:
             self.apu.close()
         self.link.disconnect()
         self.buffers.close()
-        for media in (*self.media.values(), self.flash.media):
+        for media in (*self.media.values(), self.flash.media, self.sidecar.media):
             media.close()
         self.space.unmap_all()
         self.memory.close()
@@ -270,10 +284,13 @@ class Host:
         assert completion.cid == cid
         return completion
 
-    def create_io_queue(self, qid: int = 1, size: int = 16, vector: int | None = None) -> Queue:
-        """Make a completion and a submission queue of the same identifier."""
-        base = IO_QUEUES + (qid - 1) * 0x2_0000
-        queue = Queue(qid, base, base + 0x1_0000, size)
+    def create_io_queue(
+        self, qid: int = 1, size: int = 16, vector: int | None = None, base: int | None = None
+    ) -> Queue:
+        """Make a completion and a submission queue of the same identifier, one behind the other."""
+        if base is None:
+            base = IO_QUEUES + (qid - 1) * 0x2_0000
+        queue = Queue(qid, base, base + max(0x1_0000, size * 64), size)
         self.clear(queue.cq, size * 16)
         iv = qid if vector is None else vector
         size_z = (size - 1) << 16

@@ -182,6 +182,15 @@ class RawClient:
             del self._received[:size]
         return found
 
+    def discard(self) -> None:
+        """Throw away what has come, be it in parts."""
+        self._received.clear()
+        try:
+            while self.socket.recv(1 << 20):
+                pass
+        except (BlockingIOError, ConnectionResetError):
+            pass
+
     def ask(self, data: bytes, fds: Sequence[int] = ()) -> Reply:
         """Send one command and return its one reply."""
         self.send(data, fds)

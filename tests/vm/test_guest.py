@@ -88,9 +88,9 @@ def test_a_folder_goes_in_and_comes_out_as_it_was(guest: Guest, tmp_path: Path) 
     (source / "run").write_text("#!/bin/sh\necho ran\n")
     (source / "run").chmod(0o755)
     (source / "link").symlink_to("deep/bytes")
-    guest.copy_in(source, "/share/work")
-    assert guest.capture(["/share/work/run"]).stdout == b"ran\n"
-    guest.copy_out("/share/work", tmp_path / "back")
+    guest.copy_in(source, "/share/tools")
+    assert guest.capture(["/share/tools/run"]).stdout == b"ran\n"
+    guest.copy_out("/share/tools", tmp_path / "back")
     assert (tmp_path / "back/deep/bytes").read_bytes() == bytes(range(256)) * 1000
     assert os.readlink(tmp_path / "back/link") == "deep/bytes"
     assert os.access(tmp_path / "back/run", os.X_OK)

@@ -43,10 +43,10 @@ def test_only_the_network_s_settings_of_the_machine_are_kept() -> None:
 
 
 def test_every_source_is_trusted_by_the_pinned_keyring_alone() -> None:
-    lines = source_lines("http://archive.example/debian", Path("/k.gpg")).splitlines()
-    assert lines == [
-        "deb [signed-by=/k.gpg] http://archive.example/debian trixie main",
-        "deb [signed-by=/k.gpg] http://archive.example/debian trixie-backports main",
+    archive = "http://archive.example/debian"
+    assert source_lines(archive, Path("/k.gpg")).splitlines() == [
+        f"deb [signed-by=/k.gpg] {archive} trixie main",
+        f"deb [signed-by=/k.gpg] {archive} trixie-backports main",
     ]
 
 

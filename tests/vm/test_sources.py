@@ -28,7 +28,7 @@ def test_a_line_s_options_are_passed_over(options: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["# deb http://x/debian sid main", "deb-src http://x/debian sid main", "deb [", "deb x", ""],
+    [f"# deb {HOST} sid main", f"deb-src {HOST} sid main", "deb [", "deb x", ""],
 )
 def test_what_is_no_binary_entry_gives_nothing(text: str) -> None:
     assert list(parse_list(text)) == []
@@ -92,10 +92,11 @@ def test_an_address_that_ends_as_debian_s_is_preferred() -> None:
 
 def apt_folder(root: Path) -> Path:
     (root / "sources.list.d").mkdir()
-    (root / "sources.list").write_text("deb http://archive.example/ubuntu noble main\n")
+    ubuntu = "http://archive.example/ubuntu"
+    (root / "sources.list").write_text(f"deb {ubuntu} noble main\n")
     stanza = f"Types: deb\nURIs: {HOST}\nSuites: trixie\nComponents: main\n"
     (root / "sources.list.d" / "debian.sources").write_text(stanza)
-    (root / "sources.list.d" / "ignored.list.save").write_text("deb http://x/debian sid main\n")
+    (root / "sources.list.d" / "ignored.list.save").write_text(f"deb {HOST} sid main\n")
     return root
 
 

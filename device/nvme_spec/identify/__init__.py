@@ -7,6 +7,7 @@ NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specification 
 from nvme_spec.identify.capabilities import (
     FRMW_SLOTS_SHIFT,
     FWUG_NO_RESTRICTION,
+    NSATTR_WRITE_PROTECTED,
     NSTAT_READY,
     CommandSet,
     ControllerType,
@@ -58,6 +59,7 @@ __all__ = [
     "MAX_POWER_STATES",
     "NAMESPACE_ID_LENGTHS",
     "NAMESPACE_LIST_ENTRIES",
+    "NSATTR_WRITE_PROTECTED",
     "NSTAT_READY",
     "Cns",
     "CommandSet",

@@ -172,3 +172,6 @@ class Dlfeat(IntFlag):
 
 NSTAT_READY = 1 << 0
 """Bit of NSTAT: the namespace is ready."""
+
+NSATTR_WRITE_PROTECTED = 1 << 0
+"""Bit of NSATTR: the namespace takes no writes."""

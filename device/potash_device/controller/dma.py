@@ -50,6 +50,15 @@ class DmaEngine:
             raise AccessFault(address, size, "the DMA engine is stopped")
         return self._memory.view(address, size, write=write)
 
+    def pieces(self, address: int, size: int, *, write: bool) -> list[memoryview]:
+        """`size` bytes of guest memory at `address`, split where the host's mappings meet.
+
+        Raises AccessFault as `view` does.
+        """
+        if self._memory is None or not self._running:
+            raise AccessFault(address, size, "the DMA engine is stopped")
+        return self._memory.views(address, size, write=write)
+
     def views(self, prp1: int, prp2: int, length: int, *, write: bool) -> list[memoryview]:
         """The pieces of a transfer of `length` bytes, in order; `write` to guest memory or from it.
 
@@ -60,26 +69,9 @@ class DmaEngine:
             if 0 < length <= PAGE_SIZE - prp1 % PAGE_SIZE and not prp1 % PRP_ALIGNMENT:
                 return [self.view(prp1, length, write=write)]
             pieces = _merged(self._pieces(prp1, prp2, length))
-            return [view for piece in pieces for view in self._views(*piece, write=write)]
+            return [view for piece in pieces for view in self.pieces(*piece, write=write)]
         except AccessFault as fault:
             raise NvmeError(Status.DATA_TRANSFER_ERROR, dnr=False, detail=str(fault)) from None
-
-    def read(self, prp1: int, prp2: int, length: int) -> bytes:
-        """A copy of a transfer's `length` bytes. Raises NvmeError as `views` does."""
-        return b"".join(self.views(prp1, prp2, length, write=False))
-
-    def write(self, prp1: int, prp2: int, data: bytes | memoryview) -> None:
-        """Put `data` into guest memory. Raises NvmeError as `views` does, having written nothing."""
-        scatter(self.views(prp1, prp2, len(data), write=True), data)
-
-    def _views(self, address: int, size: int, *, write: bool) -> list[memoryview]:
-        """Contiguous addresses, which may yet be those of several mappings."""
-        try:
-            return [self.view(address, size, write=write)]
-        except AccessFault:
-            if self._memory is None or not self._running:
-                raise
-            return self._memory.views(address, size, write=write)
 
     def _pieces(self, prp1: int, prp2: int, length: int) -> Iterator[tuple[int, int]]:
         """Address and size of each piece."""
@@ -140,11 +132,12 @@ def _require_alignment(entry: int, alignment: int) -> None:
 
 
 def scatter(views: list[memoryview], data: bytes | memoryview) -> None:
-    """Copy `data` over `views`, which together are as long."""
-    at = 0
+    """Copy `data` over `views`, which together are as long or longer."""
+    at, end = 0, len(data)
     for view in views:
-        view[:] = data[at : at + len(view)]
-        at += len(view)
+        size = min(len(view), end - at)
+        view[:size] = data[at : at + size]
+        at += size
 
 
 def gather_into(target: memoryview, views: list[memoryview]) -> None:

@@ -38,7 +38,8 @@ class QueueSet:
         self._last_served = 0
 
     def clear(self) -> None:
-        """Every queue is gone, as after a controller reset."""
+        """Every queue is gone, as after a controller reset, and holds no memory if anybody has it."""
+        self.unbind()
         self.submissions.clear()
         self.completions.clear()
         self._filled.clear()
@@ -167,6 +168,11 @@ class QueueSet:
             except InvalidDoorbell:
                 self.shadow.look_again()  # so that the next look at the page reports it
         return queue.post(source, cid, status, dnr, dw0)
+
+    @property
+    def blocked(self) -> bool:
+        """Completions wait for room in some queue."""
+        return any(queue.blocked for queue in self.completions.values())
 
     @property
     def ready(self) -> list[SubmissionQueue]:

@@ -1,18 +1,35 @@
 """What blocks live on, and who waits for it."""
 
+from potash_device.media.drive import (
+    BLOCK_SIZES,
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_SIZE,
+    Drive,
+    DriveError,
+    NamespaceShape,
+)
 from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE, Flash
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media
 
 __all__ = [
+    "BLOCK_SIZES",
+    "DEFAULT_BLOCK_SIZE",
+    "DEFAULT_SIZE",
     "FLASH_SIZE",
+    "SIDECAR_SIZE",
+    "Drive",
+    "DriveError",
     "FileMedia",
     "Flash",
     "Media",
     "MediaError",
     "MediaExecutor",
     "MemoryMedia",
+    "NamespaceShape",
+    "Sidecar",
 ]

@@ -3,34 +3,39 @@
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import Self
 
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
 
 class FileMedia(Media):
     """The blocks of one file. Made by `open`, which does the work."""
 
     @classmethod
-    def open(cls, path: Path, size: int | None = None) -> Self:
+    def open(cls, path: Path, size: int | None = None, *, read_only: bool = False) -> Self:
         """Open `path`, made with `size` bytes when it is new, and keep others out.
 
         Without `size` the file must be there. One that holds anything keeps its own size, so that
-        nobody's image grows because it was looked at. Raises MediaError.
+        nobody's image grows because it was looked at. A file that may not be written is read-only
+        media; to root, who may do everything, that is one without any write permission. Raises
+        MediaError.
         """
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if size is not None else 0)
         try:
-            fd = os.open(path, flags, 0o600)
+            fd, read_only = _open(path, create=size is not None, read_only=read_only)
         except OSError as error:
             raise MediaError(error.errno, f"cannot open media {path}: {error.strerror}") from None
         try:
             # Two devices on one file would each believe in blocks that the other changes.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             present = os.fstat(fd).st_size
-            if size is not None and not present:
+            if size is not None and not present and not read_only:
                 os.ftruncate(fd, size)
+                _keep_entry(fd, path)
                 present = size
             if not present:
                 raise OSError(errno.EINVAL, "it is empty")
@@ -42,4 +47,32 @@ class FileMedia(Media):
                 else error.strerror
             )
             raise MediaError(error.errno, f"cannot use media {path}: {why}") from None
-        return cls(fd, present)
+        return cls(fd, present, read_only=read_only)
+
+
+def _open(path: Path, *, create: bool, read_only: bool) -> tuple[int, bool]:
+    """A descriptor, and whether it can only read. Raises OSError."""
+    if not read_only:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not path.is_file():
+                raise
+        else:
+            if os.fstat(fd).st_mode & _WRITABLE:
+                return fd, False
+            os.close(fd)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC), True
+
+
+def _keep_entry(fd: int, path: Path) -> None:
+    """Have a new file's name and size outlive a loss of power, as flushing its blocks does not."""
+    os.fsync(fd)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems have nothing to do for a folder
+            raise
+    finally:
+        os.close(folder)

@@ -22,11 +22,26 @@ Move = Callable[..., int]
 class Media:
     """`size` bytes of non-volatile memory behind the descriptor `fd`, which this object owns."""
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, *, read_only: bool = False) -> None:
         self.fd = fd
         self.size = size
+        self.read_only = read_only
+        self.lost: MediaError | None = None
+        """Why a flush failed, once one has: what was written may be gone, whatever comes later."""
         self._never_waits = lies_in_memory(fd)
         self._cannot_tell: set[Move] = set()
+
+    @property
+    def writable(self) -> bool:
+        """Writes have a chance."""
+        return not self.read_only and self.lost is None
+
+    def reader(self) -> int:
+        """A new descriptor that can only read, for another process; the caller closes it.
+
+        It is an opening of its own: a process that outlives this one by a moment keeps no lock.
+        """
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
         """Release the descriptor; calling it again does nothing."""
@@ -46,6 +61,7 @@ class Media:
 
         What was refused half-way has to be written again as a whole. Raises MediaError.
         """
+        self._require_writable()
         return self._move_at_once(os.pwritev, views, offset, "writing")
 
     def read_into(self, views: Sequence[memoryview], offset: int) -> None:
@@ -55,15 +71,30 @@ class Media:
 
     def write_from(self, views: Sequence[memoryview], offset: int) -> None:
         """Write `views` from byte `offset` on. Raises MediaError."""
+        self._require_writable()
         for part, at in _in_calls(views, offset):
             _move_whole(os.pwritev, self.fd, part, at, "writing")
 
     def flush(self) -> None:
-        """Return when everything written is on stable storage. Raises MediaError."""
+        """Return when everything written is on stable storage. Raises MediaError.
+
+        Linux reports a lost write once for each opening of a file and then forgets it: the next
+        fdatasync(2) succeeds although the data is gone. So the first failure is final here: this
+        flush and every later one fails, and nothing more is written.
+        """
+        if self.lost is not None:
+            raise self.lost
         try:
             os.fdatasync(self.fd)
         except OSError as error:
-            raise MediaError(error.errno, f"flushing the media failed: {error.strerror}") from None
+            self.lost = MediaError.of(error, "flushing")
+            raise self.lost from None
+
+    def _require_writable(self) -> None:
+        if self.read_only:
+            raise MediaError(errno.EROFS, "the media is read-only")
+        if self.lost is not None:
+            raise self.lost
 
     def _move_at_once(
         self, move: Move, views: Sequence[memoryview], offset: int, doing: str
@@ -85,7 +116,7 @@ class Media:
             if error.errno == errno.EOPNOTSUPP:  # this file system cannot tell: always wait
                 self._cannot_tell.add(move)
                 return False
-            raise MediaError(error.errno, f"{doing} the media failed: {error.strerror}") from None
+            raise MediaError.of(error, doing, offset) from None
 
 
 def lies_in_memory(fd: int) -> bool:
@@ -124,9 +155,10 @@ def _move_whole(
         try:
             moved = move(fd, views, offset)
         except OSError as error:
-            raise MediaError(error.errno, f"{doing} the media failed: {error.strerror}") from None
+            raise MediaError.of(error, doing, offset) from None
         if moved == 0:
-            raise MediaError(errno.EIO, f"{doing} the media stopped short at byte {offset}")
+            short = OSError(errno.EIO, f"it stops short at byte {offset}")
+            raise MediaError.of(short, doing, offset)
         offset += moved
         views = _without(views, moved)
 

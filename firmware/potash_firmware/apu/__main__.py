@@ -1,6 +1,6 @@
-"""`python -m potash_firmware.apu --fds NAMES --config JSON`: what the board starts as its APU.
+"""`python -m potash_firmware.apu --fds NAMES`: what the board starts as its APU.
 
-The descriptors that it is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media
+The configuration is JSON, in the environment or in the option `--config`. The descriptors that it is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media
 of namespace N and `arenaN` for the memory of accelerator N.
 """
 
@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
+import os
 import sys
 
-from potash_firmware.apu.config import Config, ConfigError, parse_descriptors
+from potash_firmware.apu.config import (
+    CONFIG_VARIABLE,
+    Config,
+    ConfigError,
+    parse_descriptors,
+)
 from potash_firmware.apu.pool import Pool
+from potash_firmware.apu.process import ignore_signals_to_group, set_name
 from potash_firmware.apu.service import Service
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 
@@ -41,13 +47,17 @@ def run(descriptors: dict[str, int], config: Config) -> None:
 
 
 def main() -> int:
+    ignore_signals_to_group()
+    set_name("potash-apu")
     parser = argparse.ArgumentParser(prog="potash_firmware.apu", description=__doc__)
     parser.add_argument("--fds", required=True, help="NAME=FD,…")
-    parser.add_argument("--config", required=True, help="JSON")
+    parser.add_argument(
+        "--config",
+        default=os.environ.get(CONFIG_VARIABLE, ""),
+        help=f"JSON (default: ${CONFIG_VARIABLE})",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(format="apu: %(message)s", level=logging.WARNING)
-    # An interrupt at the terminal is for whoever started the board; the mailbox's end is for us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         run(parse_descriptors(arguments.fds), Config.from_json(arguments.config))
     except (ConfigError, MailboxError) as error:

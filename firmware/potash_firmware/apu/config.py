@@ -1,4 +1,4 @@
-"""What the APU is told about its board when it is started, as JSON on its command line."""
+"""What the APU is told about its board when it is started, as JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any, Self
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash_firmware.mailbox.shared import ArenaPlan
+
+CONFIG_VARIABLE = "POTASH_APU_CONFIG"
+"""The environment variable that has the configuration: command lines stay fit for `ps`."""
 
 
 class ConfigError(Exception):

@@ -32,6 +32,9 @@ MESSAGES_AT_ONCE = 64
 
 TAG_LIMIT = 1 << 32
 
+ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
+"""What the log says of a job whose worker has been killed for the host."""
+
 Monotonic = Callable[[], float]
 
 
@@ -299,8 +302,8 @@ class Jobs:
         now = self._fire(accelerator, Event.WORKER_LOST)
         if before is State.RUNNING:
             accelerator.log.add(LogEntryType.PROCESS_LOST, f"the job's process was lost: {why}")
-        if now is State.STOPPED and before is State.STOPPING:
-            accelerator.log.add(LogEntryType.JOB_FINISHED, "stopped by the host")
+        if before in ENDED_BY_HOST:
+            accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before])
         if now is State.FAILED and before is not State.FAILED:
             self._ended(accelerator)
 

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from potash_firmware.apu.config import Config, parse_descriptors
+from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.orders import MAX_ORDER, Exited, Kill, Spawn, decode, encode
-from potash_firmware.apu.process import die_with_parent
+from potash_firmware.apu.process import die_with_parent, set_name
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,7 @@ class Nursery:
         code = 1
         try:
             die_with_parent(nursery)
+            set_name(f"potash-worker{accelerator}")
             self._control.close()
             self._selector.close()
             for child in self._children.values():
@@ -115,10 +116,10 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--fds", required=True)
-    parser.add_argument("--config", required=True)
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
-    config = Config.from_json(arguments.config)
+    set_name("potash-nursery")
+    config = Config.from_json(os.environ[CONFIG_VARIABLE])
     descriptors = parse_descriptors(arguments.fds)
     serve = _loaded(config, descriptors)
     # A service that goes while there is something to say to it has gone nevertheless.

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 
 from potash_firmware.apu import channel, orders
-from potash_firmware.apu.config import Config, format_descriptors
+from potash_firmware.apu.config import CONFIG_VARIABLE, Config, format_descriptors
 
 log = logging.getLogger(__name__)
 
@@ -101,9 +101,12 @@ class Pool:
             command = [sys.executable, "-m", NURSERY]
             command += ["--parent", str(os.getpid()), "--control", str(its.fileno())]
             command += ["--fds", format_descriptors(self._descriptors)]
-            command += ["--config", self._config.to_json()]
-            passed = (its.fileno(), *self._descriptors.values())
-            self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
+                pass_fds=(its.fileno(), *self._descriptors.values()),
+                stdin=subprocess.DEVNULL,
+            )
         mine.setblocking(False)
         self._control = mine
 

@@ -1,4 +1,4 @@
-"""What every process below the APU does first: make sure that it does not outlive its parent."""
+"""What processes of the APU do first, for who ends them and for who looks at them from outside."""
 
 import ctypes
 import os
@@ -6,13 +6,35 @@ import signal
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent ends."""
+PR_SET_NAME = 15
+"""prctl(2): what `ps -o comm`, `top` and `pstree` call this process, in at most 15 bytes."""
+
+
+def set_name(name: str) -> None:
+    """Be called `name`, by which whoever lists processes can tell ours apart."""
+    _prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
+
+
+def ignore_signals_to_group() -> None:
+    """Leave to the device what is sent to its whole process group, here and in every child.
+
+    That is an interrupt, a hang-up or a service manager's request to end: the device stops, closes
+    the mailbox, and thereby ends us. Until then a host may still want an answer.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent(parent: int) -> None:
     """Be killed when the process `parent` ends, also when that has happened already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+    _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _prctl(option: int, argument: ctypes.c_char_p | ctypes.c_ulong) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    nothing = ctypes.c_ulong(0)
+    if libc.prctl(option, argument, nothing, nothing, nothing):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

@@ -149,17 +149,9 @@ class Arena:
         if 0 <= offset <= self.layout.size - size:
             if not write or offset + size <= self.layout.rodata_offset:
                 return offset
-            raise Fault(
-                FaultKind.READ_ONLY,
-                None,
-                address,
-                f"{size} bytes at 0x{address:x} reach into the read-only data",
-            )
-        doing = "written" if write else "read"
-        raise Fault(
-            FaultKind.OUT_OF_BOUNDS,
-            None,
-            address,
-            f"{size} bytes at 0x{address:x} were {doing}, but the arena spans "
-            f"0x{BASE:x} to 0x{BASE + self.layout.size:x}",
-        )
+            kind, why = FaultKind.READ_ONLY, "it reaches into the read-only data"
+        else:
+            kind = FaultKind.OUT_OF_BOUNDS
+            why = f"the arena spans 0x{BASE:x} to 0x{BASE + self.layout.size:x}"
+        access = f"a {'write' if write else 'read'} of {size} byte{'s' if size != 1 else ''}"
+        raise Fault(kind, None, address, f"{access} at 0x{address:x} was refused: {why}")

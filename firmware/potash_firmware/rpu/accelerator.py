@@ -76,7 +76,8 @@ def _finish(controller: Controller, command: Command, answer: Answer, length: in
             Status.INTERNAL_ERROR, dnr=False, detail="the APU gives more than was asked"
         )
     if reply.length:
-        views = _views(controller, command, DataDirection.CONTROLLER_TO_HOST, reply.length)
+        # All of them again, since an SGL has the command's length, however much the APU gives.
+        views = _views(controller, command, DataDirection.CONTROLLER_TO_HOST, length)
         scatter(views, controller.apu.buffers.slot(answer.slot)[: reply.length])
     return reply.result
 
@@ -86,4 +87,4 @@ def _views(
 ) -> list[memoryview]:
     """The host's memory of a transfer, for reading or for writing as its direction says."""
     write = direction is not DataDirection.HOST_TO_CONTROLLER
-    return controller.board.dma.views(command.entry.prp1, command.entry.prp2, length, write=write)
+    return controller.views(command, length, write=write)

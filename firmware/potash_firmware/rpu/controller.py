@@ -5,23 +5,35 @@ entries, never post a completion, and never wait.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from nvme_spec.logs import CommandEffectsLog
+from nvme_spec.features import AsyncEventConfiguration, FeatureId
+from nvme_spec.logs import (
+    AsyncEvent,
+    AsyncEventType,
+    CommandEffectsLog,
+    CriticalWarning,
+    LogPage,
+    SmartEvent,
+)
+from nvme_spec.queues import FLAGS_PSDT_SHIFT
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.controller.dma import PAGE_SIZE
-from potash_device.media import Media
+from potash_device.controller import sgl
+from potash_device.controller.dma import PAGE_SIZE, scatter
+from potash_device.media import Media, MediaError
 from potash_firmware.mailbox.shared import SLOT_SIZE
 from potash_firmware.rpu.apu_link import ApuLink
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.events import AsyncEvents
 from potash_firmware.rpu.features import Features, Limits
 from potash_firmware.rpu.firmware import FirmwareSlots
+from potash_firmware.rpu.keeper import Keeper
 from potash_firmware.rpu.logs import ErrorLog, Health
+from potash_firmware.rpu.media_work import BlocksInFlight, MediaFailures
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 
@@ -44,6 +56,7 @@ class Namespace:
 
     settings: NamespaceSettings
     media: Media
+    in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
 
     @property
     def block_size(self) -> int:
@@ -55,6 +68,11 @@ class Namespace:
         """Logical blocks; what is left of the media behind the last whole one is not used."""
         return self.media.size // self.settings.block_size
 
+    @property
+    def size(self) -> int:
+        """Bytes of all logical blocks."""
+        return self.blocks * self.block_size
+
     def byte_range(self, lba: int, count: int) -> tuple[int, int]:
         """First byte and length of `count` blocks from `lba`. Raises NvmeError past the end."""
         if lba + count > self.blocks:
@@ -63,6 +81,27 @@ class Namespace:
                 detail=f"{count} blocks from {lba} on leave the namespace's {self.blocks}",
             )
         return lba * self.block_size, count * self.block_size
+
+    def lba_of(self, error: MediaError) -> int:
+        """The block at which the media failed; 0 where that is not known."""
+        return (error.at or 0) // self.block_size
+
+
+Flushed = tuple[Namespace, MediaError | None]
+"""How the flush of a namespace has ended."""
+
+
+def flush_all(namespaces: Iterable[Namespace]) -> list[Flushed]:
+    """Flush each, whatever becomes of the others; waits, so it is the media executor's."""
+    ended: list[Flushed] = []
+    for namespace in namespaces:
+        try:
+            namespace.media.flush()
+        except MediaError as error:
+            ended.append((namespace, error))
+        else:
+            ended.append((namespace, None))
+    return ended
 
 
 @dataclass(frozen=True)
@@ -83,6 +122,7 @@ class Controller:
         settings: RpuSettings,
         apu: ApuLink,
         support: CommandSupport,
+        clock: Callable[[], float],
     ) -> None:
         self.board = board
         self.settings = settings
@@ -95,7 +135,8 @@ class Controller:
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()
-        self.health = Health()
+        self.health = Health(clock)
+        self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.features = Features(
             Limits(
@@ -103,6 +144,9 @@ class Controller:
                 vectors=board.interrupts.vectors,
                 io_queues_exist=lambda: len(board.queues.completions) > 1,
             )
+        )
+        self.keeper = Keeper(
+            board.sidecar, board.executor, self.health, self.errors, self.features, clock
         )
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended; the loop answers them before that one."""
@@ -113,6 +157,7 @@ class Controller:
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
         self.outstanding.clear()
+        self.aborted.clear()
         self._awaited.clear()
         self.events.clear()
         self.features.reset()
@@ -128,15 +173,63 @@ class Controller:
             )
         return namespace
 
+    def views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
+        """The command's `length` bytes of guest memory, as its PRPs or its SGL name them, in order.
+
+        They are for this pass: a command that waits asks again. Raises NvmeError.
+        """
+        entry, dma = command.entry, self.board.dma
+        if entry.flags >> FLAGS_PSDT_SHIFT:
+            return sgl.views(dma, entry.prp1, entry.prp2, length, write=write)
+        return dma.views(entry.prp1, entry.prp2, length, write=write)
+
     def send(self, command: Command, data: bytes | memoryview) -> None:
-        """Put `data` where the command's PRPs say. Raises NvmeError."""
-        self.board.dma.write(command.entry.prp1, command.entry.prp2, data)
+        """Put `data` where the command wants it. Raises NvmeError, having written nothing."""
+        scatter(self.views(command, len(data), write=True), data)
 
     def on_media(self, call: Callable[[], T]) -> "Future[T]":
         """Have `call` made where it may block; its future is a token to wait for."""
         future: Future[T] = self.board.executor.submit(call)
         self.unfinished.add(future)
         return future
+
+    def on_blocks(
+        self,
+        namespace: Namespace,
+        ranges: Iterable[tuple[int, int]],
+        call: Callable[[], T],
+        *,
+        writes: bool,
+    ) -> "Future[T]":
+        """As `on_media`, for a call that touches `ranges` of first byte and length."""
+        future = self.on_media(call)
+        namespace.in_flight.add(future, ranges, writes=writes)
+        return future
+
+    @property
+    def critical_warning(self) -> CriticalWarning:
+        """What of the media deserves a warning."""
+        warning = CriticalWarning(0)
+        media = [namespace.media for namespace in self.namespaces.values()]
+        if any(one.lost is not None for one in media):
+            warning |= CriticalWarning.RELIABILITY_DEGRADED
+        if not any(one.writable for one in media):
+            warning |= CriticalWarning.READ_ONLY
+        return warning
+
+    def _media_failed(self) -> None:
+        self.health.media_errors += 1
+
+    def _media_lost(self) -> None:
+        wanted = AsyncEventConfiguration(
+            self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
+        )
+        if wanted.smart & CriticalWarning.RELIABILITY_DEGRADED:
+            self.events.add(
+                AsyncEvent(
+                    type=AsyncEventType.SMART, info=SmartEvent.RELIABILITY, log_page=LogPage.SMART
+                )
+            )
 
     def end_of(self, work: "set[Future[Any]]") -> object:
         """A token that comes when all of `work`, of which there is some, has ended."""
@@ -147,6 +240,8 @@ class Controller:
     def media_finished(self, future: "Future[Any]") -> list[object]:
         """Media work has ended; the tokens that come with it."""
         self.unfinished.discard(future)
+        for namespace in self.namespaces.values():
+            namespace.in_flight.discard(future)
         come = []
         for token, work in list(self._awaited.items()):
             work.discard(future)

@@ -2,13 +2,16 @@
 
 A value is one dword. Some features have a value for each sensor or vector: the row says which part
 of the dword chooses. A row's check refuses what the device does not do and may answer with a dword
-of its own; what it lets through is stored until the next controller reset.
+of its own; what it lets through is stored until the next controller reset, which brings back what a
+host has saved.
 
 Source: NVM Express Base Specification 2.0, section 5.15 (Get Features) and 5.27 (Set Features).
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from nvme_spec.features import (
     ErrorRecovery,
@@ -23,6 +26,8 @@ from nvme_spec.features import (
 )
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
+
+log = logging.getLogger(__name__)
 
 ARBITRATION_BURST = 4
 """2**4 commands from a queue before the next one's turn (Arbitration, AB)."""
@@ -43,6 +48,9 @@ class Limits:
     io_queues_exist: Callable[[], bool]
 
 
+Key = tuple[int, int, int]
+"""What a value is kept by: feature, the part of the dword that chooses, namespace or 0."""
+
 Check = Callable[[int, Limits], None]
 """Raises NvmeError for a value that the device does not take."""
 
@@ -60,6 +68,7 @@ class Feature:
     selector_mask: int = 0
     """The part of CDW11 that chooses which of several values is meant."""
     namespace_specific: bool = False
+    saveable: bool = False
 
 
 def _refuse(detail: str) -> NvmeError:
@@ -104,25 +113,28 @@ def _check_vector(value: int, limits: Limits) -> None:
 
 
 FEATURES: dict[int, Feature] = {
-    FeatureId.ARBITRATION: Feature(default=lambda selector: ARBITRATION_BURST),
+    FeatureId.ARBITRATION: Feature(default=lambda selector: ARBITRATION_BURST, saveable=True),
     FeatureId.POWER_MANAGEMENT: Feature(check=_check_power),
     FeatureId.TEMPERATURE_THRESHOLD: Feature(
         default=_threshold_default,
         check=_check_threshold,
         selector_mask=TemperatureThreshold.thsel.mask,
+        saveable=True,
     ),
-    FeatureId.ERROR_RECOVERY: Feature(check=_check_error_recovery, namespace_specific=True),
-    FeatureId.VOLATILE_WRITE_CACHE: Feature(default=lambda selector: 1),
+    FeatureId.ERROR_RECOVERY: Feature(
+        check=_check_error_recovery, namespace_specific=True, saveable=True
+    ),
+    FeatureId.VOLATILE_WRITE_CACHE: Feature(default=lambda selector: 1, saveable=True),
     FeatureId.NUMBER_OF_QUEUES: Feature(check=_check_queues),
-    FeatureId.INTERRUPT_COALESCING: Feature(),
+    FeatureId.INTERRUPT_COALESCING: Feature(saveable=True),
     FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
         default=lambda selector: selector,
         check=_check_vector,
         selector_mask=InterruptVectorConfiguration.iv.mask,
     ),
-    FeatureId.WRITE_ATOMICITY_NORMAL: Feature(),
+    FeatureId.WRITE_ATOMICITY_NORMAL: Feature(saveable=True),
     FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: Feature(
-        default=lambda selector: sum(CriticalWarning)
+        default=lambda selector: sum(CriticalWarning), saveable=True
     ),
 }
 
@@ -132,16 +144,32 @@ class Features:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._values: dict[tuple[int, int, int], int] = {}
+        self._values: dict[Key, int] = {}
+        self._saved: dict[Key, int] = {}
         self.version = 0
         """Changes with every value, for those that act on them."""
         self.own_coalescing: Callable[[], int] = lambda: 0
         """What Interrupt Coalescing reads as while the host has set nothing."""
 
     def reset(self) -> None:
-        """Back to the defaults."""
-        self._values.clear()
+        """Back to what was saved, or else to the defaults."""
+        self._values = dict(self._saved)
         self.version += 1
+
+    def saved_values(self) -> list[list[int]]:
+        """What is to outlive a power cycle, for `restore`."""
+        return [[*key, value] for key, value in self._saved.items()]
+
+    def restore(self, saved: Any) -> None:
+        """Take what `saved_values` gave before a power cycle, without what makes no sense."""
+        for entry in saved if isinstance(saved, list) else ():
+            match entry:
+                case [int(fid), int(), int(nsid), int(value)] if 0 <= value < 1 << 32:
+                    try:
+                        self._keep(fid, value, nsid)
+                    except NvmeError as error:
+                        log.warning("a saved feature is left out: %s", error)
+        self.reset()
 
     def get(self, fid: int, value: int = 0, nsid: int = 0) -> int:
         """The current value; `value` is CDW11, which may choose one. Raises NvmeError."""
@@ -155,8 +183,12 @@ class Features:
             return self.own_coalescing()
         return self._values.get(key, feature.default(value))
 
+    def saved(self, fid: int, value: int = 0, nsid: int = 0) -> int:
+        """The value after a reset: what was saved, or else the default. Raises NvmeError."""
+        return self._saved.get(self._key(fid, _row(fid), value, nsid), self.default(fid, value))
+
     def default(self, fid: int, value: int = 0) -> int:
-        """The value after a reset. Raises NvmeError."""
+        """The value that a feature has when none was ever saved. Raises NvmeError."""
         if fid == FeatureId.NUMBER_OF_QUEUES:
             return self.granted_queues
         return _row(fid).default(value)
@@ -166,17 +198,31 @@ class Features:
         capabilities = FeatureCapabilities.CHANGEABLE
         if _row(fid).namespace_specific:
             capabilities |= FeatureCapabilities.NAMESPACE_SPECIFIC
+        if _row(fid).saveable:
+            capabilities |= FeatureCapabilities.SAVEABLE
         return capabilities
 
-    def set(self, fid: int, value: int, nsid: int = 0) -> int:
+    def set(self, fid: int, value: int, nsid: int = 0, *, save: bool = False) -> int:
         """Store a value, and give dword 0 of the completion. Raises NvmeError."""
         feature = _row(fid)
+        if save:
+            self._keep(fid, value, nsid)
         feature.check(value, self._limits)
         if fid == FeatureId.NUMBER_OF_QUEUES:
             return self.granted_queues
         self._values[self._key(fid, feature, value, nsid)] = value
         self.version += 1
         return 0
+
+    def _keep(self, fid: int, value: int, nsid: int) -> None:
+        """Have a value come back with every reset. Raises NvmeError."""
+        feature = _row(fid)
+        if not feature.saveable:
+            raise NvmeError(
+                Status.FEATURE_NOT_SAVEABLE, detail=f"feature {fid:#x} outlives no power cycle"
+            )
+        feature.check(value, self._limits)
+        self._saved[self._key(fid, feature, value, nsid)] = value
 
     def chosen(self, fid: int) -> int | None:
         """What the host has set; None where it has left the device its own way."""
@@ -194,7 +240,7 @@ class Features:
         return not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
 
     @staticmethod
-    def _key(fid: int, feature: Feature, value: int, nsid: int) -> tuple[int, int, int]:
+    def _key(fid: int, feature: Feature, value: int, nsid: int) -> Key:
         return (fid, value & feature.selector_mask, nsid if feature.namespace_specific else 0)
 
 

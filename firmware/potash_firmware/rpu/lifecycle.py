@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
+from typing import Any
 
 from nvme_spec.queues import COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.registers import (
@@ -23,7 +24,7 @@ from nvme_spec.registers import (
     ShutdownStatus,
 )
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
-from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.controller import Controller, Flushed, flush_all
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
@@ -70,15 +71,13 @@ class Lifecycle:
         self.state = State.DISABLED
         self.serving = False
         """Commands may be fetched and executed."""
-        self.generation = 0
-        """Counts the ends of sessions: what began under another number is nobody's any more."""
         self._controller = controller
         self._board = controller.board
         self._on_reset = on_reset
-        self._flush: Future[None] | None = None
+        self._flush: Future[list[Flushed]] | None = None
         """The flush that a shutdown has begun, be it one of a session that is over."""
-        self._flush_again = False
-        """A further shutdown waits for a flush of its own."""
+        self._flush_is_due = False
+        """A shutdown waits for the media to end what it has begun, and then for a flush."""
 
     def configure(self, configuration: ControllerConfiguration) -> None:
         """The host has written CC."""
@@ -114,20 +113,18 @@ class Lifecycle:
         else:
             self._enter(Event.START)
 
-    def media_finished(self, future: Future[None]) -> bool:
-        """True when `future` was the flush of a shutdown, which is complete with it."""
-        if future is not self._flush:
-            return False
-        self._flush = None
-        error = future.exception()
-        if error is not None:
-            log.error("the shutdown's flush failed: %s", error)
-        if self._status().shst == ShutdownStatus.OCCURRING:
-            if self._flush_again:
-                self._begin_flush()
-            else:
+    def media_finished(self, future: "Future[Any]") -> None:
+        """Some work of the media has ended, and what waited for it has gone on."""
+        if future is self._flush:
+            self._flush = None
+            for namespace, error in future.result():
+                if error is not None:
+                    self._controller.failures.writing(
+                        namespace.settings.nsid, namespace.media, error, lba=0
+                    )
+            if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
                 self._update_status(shst=ShutdownStatus.COMPLETE)
-        return True
+        self._flush_if_quiet()
 
     def _enter(self, event: Event) -> None:
         after = TRANSITIONS.get((self.state, event))
@@ -136,7 +133,11 @@ class Lifecycle:
         self.state = after
         if after is State.DISABLED:
             self._end_session()
+        elif after is State.ENABLING:
+            # A host that shut down with EN = 0 has no other way to begin again than to set it.
+            self._no_shutdown()
         elif after is State.READY:
+            self._controller.keeper.in_use()
             self._update_status(rdy=1)
         elif after is State.FAILED:
             self._board.dma.stop()
@@ -144,13 +145,13 @@ class Lifecycle:
 
     def _end_session(self) -> None:
         """After this no data moves, no command is answered and no interrupt waits."""
-        self.generation += 1
         self._board.dma.stop()
         self._board.queues.clear()
         self._board.interrupts.clear()
         self._controller.reset()
         self._on_reset()
-        self._update_status(rdy=0, cfs=0, shst=ShutdownStatus.NORMAL_OPERATION)
+        self._no_shutdown()
+        self._update_status(rdy=0, cfs=0)
 
     def _create_admin_queues(self) -> str:
         """Begin a session as CC, AQA, ASQ and ACQ say; a sentence where they make no sense."""
@@ -179,23 +180,38 @@ class Lifecycle:
         return ""
 
     def _begin_shutdown(self) -> None:
-        """Bring everything to stable storage; no new command is taken from now on."""
+        """Bring everything to stable storage; no new command is taken from now on.
+
+        An abrupt shutdown differs in what the host does before it. When either is complete the power
+        may go, so both flush.
+        """
         if self._status().shst != ShutdownStatus.NORMAL_OPERATION:
             return
         self._update_status(shst=ShutdownStatus.OCCURRING)
-        # A host may reset and shut down as often as it likes: no more than one flush waits.
-        if self._flush is None:
-            self._begin_flush()
-        else:
-            self._flush_again = True
+        self._flush_is_due = True
+        self._flush_if_quiet()
 
-    def _begin_flush(self) -> None:
-        self._flush_again = False
-        media = list(self._board.media.values())
+    def _no_shutdown(self) -> None:
+        self._flush_is_due = False
+        self._update_status(shst=ShutdownStatus.NORMAL_OPERATION)
 
-        def flush() -> None:
-            for one in media:
-                one.flush()
+    def _flush_if_quiet(self) -> None:
+        """Begin the flush that is due once nothing can be written behind its back.
+
+        A write that ended after the flush would be acknowledged and not durable. It also keeps the
+        flushes of a host that shuts down again and again to one at a time.
+        """
+        if not self._flush_is_due or self._controller.unfinished:
+            return
+        self._flush_is_due = False
+        namespaces = list(self._controller.namespaces.values())
+        remember = self._controller.keeper.shut_down()
+
+        def flush() -> list[Flushed]:
+            ended = flush_all(namespaces)
+            if all(error is None for _, error in ended):
+                remember()
+            return ended
 
         self._flush = self._controller.on_media(flush)
 

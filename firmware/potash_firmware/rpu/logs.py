@@ -4,12 +4,21 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.2 (Error Information)
 (SMART / Health Information).
 """
 
-import time
 from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SMART_DATA_UNIT, ErrorLogEntry, SmartLog
+from nvme_spec.logs import (
+    NO_COMMAND,
+    NO_PARAMETER_ERROR_LOCATION,
+    SMART_DATA_UNIT,
+    CriticalWarning,
+    ErrorLogEntry,
+    SmartLog,
+)
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.media_work import MediaFailure
 
 ERROR_LOG_ENTRIES = 64
 """Entries kept; ELPE in Identify Controller is one less, being 0's based."""
@@ -22,28 +31,38 @@ SPARE_THRESHOLD = 10
 
 HOUR = 3600.0
 
+COUNTER_LIMIT = 1 << 63
+"""Of what is believed: more than any drive does in its life, and far below what a field holds."""
+
 
 class ErrorLog:
-    """The newest errors, and how many there have been."""
+    """The newest errors, and how many there have been in the drive's life."""
 
     def __init__(self) -> None:
         self.count = 0
         self._entries: deque[ErrorLogEntry] = deque(maxlen=ERROR_LOG_ENTRIES)
 
-    def add(self, command: Command, error: NvmeError, lba: int = 0) -> None:
+    def add(self, command: Command, error: NvmeError) -> None:
         """A command has ended with `error`."""
-        self.count += 1
-        entry = ErrorLogEntry(
-            error_count=self.count,
+        self._add(
             sqid=command.queue.qid,
             cid=command.entry.cid,
             status=error.status,
             dnr=int(error.dnr),
-            parameter_error_location=NO_PARAMETER_ERROR_LOCATION,
-            lba=lba,
+            lba=error.lba if isinstance(error, MediaFailure) else 0,
             nsid=command.entry.nsid,
         )
-        self._entries.appendleft(entry)
+
+    def add_event(self, status: int) -> None:
+        """Something went wrong that is no command's; `status` is the most applicable one."""
+        self._add(sqid=NO_COMMAND, cid=NO_COMMAND, status=status)
+
+    def _add(self, **fields: int) -> None:
+        self.count += 1
+        location = NO_PARAMETER_ERROR_LOCATION
+        self._entries.appendleft(
+            ErrorLogEntry(error_count=self.count, parameter_error_location=location, **fields)
+        )
 
     def encode(self) -> bytes:
         """The log page: the newest entry first, unused ones zero."""
@@ -52,15 +71,19 @@ class ErrorLog:
 
 
 class Health:
-    """Counters since the device was started."""
+    """Counters of the drive's life, as far as it is remembered."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.bytes_read = 0
         self.bytes_written = 0
         self.reads = 0
         self.writes = 0
         self.media_errors = 0
-        self._started = time.monotonic()
+        self.power_cycles = 0
+        self.unsafe_shutdowns = 0
+        self._clock = clock
+        self._started = clock()
+        self._seconds_before = 0
 
     def count_read(self, size: int) -> None:
         """A host has read `size` bytes."""
@@ -72,10 +95,30 @@ class Health:
         self.writes += 1
         self.bytes_written += size
 
-    def encode(self, errors: ErrorLog) -> bytes:
+    @property
+    def power_on_seconds(self) -> int:
+        """For how long the drive has been on, all power cycles together."""
+        return self._seconds_before + int(self._clock() - self._started)
+
+    def state(self, errors: ErrorLog) -> dict[str, int]:
+        """What is to be remembered."""
+        counters = {name: getattr(self, name) for name in _REMEMBERED}
+        return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors.count}
+
+    def restore(self, state: Any, errors: ErrorLog) -> None:
+        """Go on from what was remembered; what is no counter there begins at zero."""
+        if not isinstance(state, Mapping):
+            return
+        for name in _REMEMBERED:
+            setattr(self, name, _counter(state, name))
+        self._seconds_before = _counter(state, "power_on_seconds")
+        errors.count = _counter(state, "errors")
+
+    def encode(self, errors: ErrorLog, warning: CriticalWarning) -> bytes:
         """The log page."""
         return bytes(
             SmartLog(
+                critical_warning=warning,
                 composite_temperature=TEMPERATURE,
                 available_spare=100,
                 available_spare_threshold=SPARE_THRESHOLD,
@@ -83,9 +126,26 @@ class Health:
                 data_units_written=-(-self.bytes_written // SMART_DATA_UNIT),
                 host_read_commands=self.reads,
                 host_write_commands=self.writes,
-                power_cycles=1,
-                power_on_hours=int((time.monotonic() - self._started) / HOUR),
+                power_cycles=self.power_cycles,
+                power_on_hours=int(self.power_on_seconds / HOUR),
+                unsafe_shutdowns=self.unsafe_shutdowns,
                 media_errors=self.media_errors,
                 error_log_entries=errors.count,
             )
         )
+
+
+_REMEMBERED = (
+    "bytes_read",
+    "bytes_written",
+    "reads",
+    "writes",
+    "media_errors",
+    "power_cycles",
+    "unsafe_shutdowns",
+)
+
+
+def _counter(state: Mapping[str, Any], name: str) -> int:
+    value = state.get(name)
+    return value if isinstance(value, int) and 0 <= value < COUNTER_LIMIT else 0

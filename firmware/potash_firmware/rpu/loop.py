@@ -43,7 +43,7 @@ from potash_firmware.mailbox.messages import JobEnded, ResetDone, WriteBack
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
 from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.controller import Controller, flush_all
 from potash_firmware.rpu.dispatch import check_namespace, support
 from potash_firmware.rpu.io import IO_COMMANDS
 from potash_firmware.rpu.io.direct import DirectReadsAndWrites
@@ -74,6 +74,16 @@ MEDIA_WORK_LIMIT = 64
 OUTSTANDING_LIMIT = 4096
 """Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
 
+ADMIN_LIMIT = 256
+"""As much for Admin commands, which no flood of I/O keeps waiting."""
+
+
+_DOORBELL_STATUS = {
+    ErrorEvent.INVALID_DOORBELL_REGISTER: Status.INVALID_QUEUE_IDENTIFIER,
+    ErrorEvent.INVALID_DOORBELL_VALUE: Status.INVALID_FIELD,
+}
+"""The most applicable status, which the log wants of an error that no command had."""
+
 
 class Rpu:
     """The firmware of one controller; `service` is to be called whenever something happened."""
@@ -81,7 +91,9 @@ class Rpu:
     def __init__(
         self, board: Board, settings: RpuSettings, apu: ApuLink, clock: Callable[[], float]
     ) -> None:
-        self.controller = Controller(board, settings, apu, support(ADMIN_COMMANDS, IO_COMMANDS))
+        supported = support(ADMIN_COMMANDS, IO_COMMANDS)
+        self.controller = Controller(board, settings, apu, supported, clock)
+        self.keeper = self.controller.keeper
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
         self._board = board
         self._apu = apu
@@ -97,12 +109,28 @@ class Rpu:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that may pass before the next call of `service`; None when nothing is due."""
-        held = self._coalescing.timeout
-        if not self.lifecycle.serving or self._board.queues.shadow is None:
-            return held
-        tick = self._notify.timeout
-        return tick if held is None or tick is None else min(tick, held)
+        """Seconds that may pass before the next call of `service`; None when nothing is due.
+
+        The keeper has a time of its own.
+        """
+        queues, held = self._board.queues, self._coalescing.timeout
+        looking = queues.shadow is not None and (
+            self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked)
+        )
+        tick = self._notify.timeout if looking else None
+        return tick if held is None else held if tick is None else min(tick, held)
+
+    def power_on(self) -> None:
+        """Remember the time before; waits for the sidecar."""
+        self.keeper.power_on()
+
+    def power_off(self, *, clean: bool) -> None:
+        """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
+        ended = flush_all(self.controller.namespaces.values())
+        for namespace, error in ended:
+            if error is not None:
+                log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
+        self.keeper.power_off(clean=clean and all(error is None for _, error in ended))
 
     @property
     def apu_may_start(self) -> bool:
@@ -132,6 +160,7 @@ class Rpu:
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
         self._interrupt()
+        self.keeper.service()
         return (
             bool(self._board.registers.host_writes)
             or self._apu.due
@@ -174,17 +203,21 @@ class Rpu:
             info=information,
             log_page=LogPage.ERROR_INFORMATION,
         )
-        if self.controller.events.add(event):  # no line for each ring: whoever reads may be slow
+        # No entry and no line for each ring: a host could bury all others, and its reader be slow.
+        if self.controller.events.add(event):
+            self.controller.errors.add_event(_DOORBELL_STATUS[information])
             log.warning("%s", error)
 
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
             come = self.controller.media_finished(future)
-            if self.lifecycle.media_finished(future) or self._write_backs.media_finished(future):
-                continue
-            self._resume(future, future)
+            ours = self._write_backs.media_finished(future) or self.keeper.media_finished(future)
+            if not ours:
+                self._resume(future, future)
             for token in come:
                 self._resume(token, None)
+            # Last, as what was waiting may have begun a write that a shutdown's flush is to cover.
+            self.lifecycle.media_finished(future)
 
     def _take_apu(self) -> None:
         for message in self._apu.messages():
@@ -210,8 +243,9 @@ class Rpu:
     # Commands.
 
     def _look_and_execute(self) -> None:
-        if not self.lifecycle.serving:
+        if self.lifecycle.state is not State.READY:
             return
+        # Also after a shutdown: what waits for room is still owed.
         freed, errors = self._board.queues.look()
         for completions in freed:
             self._announce(completions)
@@ -219,7 +253,7 @@ class Rpu:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
         if self._features_version != self.controller.features.version:
             self._apply_features()
-        executed = self._execute()
+        executed = self._execute() if self.lifecycle.serving else 0
         if executed:
             self._notify.worked(executed)
         elif self._notify.may_arm and not self._board.queues.arm():
@@ -269,12 +303,13 @@ class Rpu:
 
     def _may_fetch(self, queue: SubmissionQueue) -> bool:
         """There is something in the queue, and room for what comes of it."""
-        return queue.ready and (
-            queue.qid == 0
-            or (
-                len(self.controller.unfinished) < MEDIA_WORK_LIMIT
-                and len(self.controller.outstanding) < OUTSTANDING_LIMIT
-            )
+        outstanding = self.controller.outstanding
+        if queue.qid == 0:
+            return queue.ready and outstanding.admin < ADMIN_LIMIT
+        return (
+            queue.ready
+            and len(self.controller.unfinished) < MEDIA_WORK_LIMIT
+            and len(outstanding) < OUTSTANDING_LIMIT
         )
 
     def _execute_burst(self, queue: SubmissionQueue, burst: int) -> int:
@@ -307,8 +342,9 @@ class Rpu:
             )
         if entry.fuse is not Fuse.NORMAL:
             raise NvmeError(Status.INVALID_FIELD, detail="fused operations are not supported")
-        if entry.psdt is not Psdt.PRP:
-            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are not supported")
+        psdt = entry.psdt
+        if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
+            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are for the data of I/O commands")
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 

@@ -25,6 +25,8 @@ class Outstanding:
     def __init__(self) -> None:
         self._by_token: dict[object, Waiting] = {}
         self._by_key: dict[tuple[int, int], Waiting] = {}
+        self.admin = 0
+        """How many of them came from the admin queue."""
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -37,12 +39,14 @@ class Outstanding:
         waiting = Waiting(command, pending)
         self._by_token[pending.token] = waiting
         self._by_key[command.key] = waiting
+        self.admin += not command.queue.qid
 
     def take(self, token: object) -> Waiting | None:
         """The command that waits for `token`, which waits no longer; None when it is gone."""
         waiting = self._by_token.pop(token, None)
         if waiting is not None:
             del self._by_key[waiting.command.key]
+            self.admin -= not waiting.command.queue.qid
         return waiting
 
     def find(self, key: tuple[int, int]) -> Waiting | None:
@@ -53,6 +57,7 @@ class Outstanding:
         """Forget every command, as a controller reset does."""
         self._by_token.clear()
         self._by_key.clear()
+        self.admin = 0
 
     def of_queue(self, qid: int) -> Iterator[Waiting]:
         """The commands that came from submission queue `qid`."""

@@ -8,9 +8,10 @@ import errno
 import logging
 from concurrent.futures import Future
 
+from potash_device.media import MediaError
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
-from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.controller import Controller, Namespace
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ class WriteBacks:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._tags: dict[Future[None], int] = {}
+        self._tags: dict[Future[None], tuple[int, Namespace]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._tags)
@@ -40,30 +41,36 @@ class WriteBacks:
             namespace is None
             or arena is None
             or message.source + total > len(arena)
-            or any(first + length > namespace.media.size for first, length in message.ranges)
+            or any(first + length > namespace.size for first, length in message.ranges)
         ):
             log.error("the APU asked for a write-back that cannot be: %s", message)
             self._answer(message.tag, errno.EINVAL)
             return
         media, source, ranges = namespace.media, message.source, message.ranges
+        durable = self._controller.features.write_through
 
         def write() -> None:
             at = source
             for first, length in ranges:
                 media.write_from([arena[at : at + length]], first)
                 at += length
+            if durable:
+                media.flush()
 
-        self._tags[self._controller.on_media(write)] = message.tag
+        future = self._controller.on_blocks(namespace, ranges, write, writes=True)
+        self._tags[future] = (message.tag, namespace)
 
     def media_finished(self, future: Future[None]) -> bool:
         """True when `future` was a write-back; the APU has been told how it ended."""
-        tag = self._tags.pop(future, None)
-        if tag is None:
+        tag, namespace = self._tags.pop(future, (None, None))
+        if tag is None or namespace is None:
             return False
         error = future.exception()
-        if error is not None:
-            log.error("a job's output could not be written: %s", error)
-            self._controller.health.media_errors += 1
+        if isinstance(error, MediaError):
+            log.error("a job's output could not be written: %s", error.strerror)
+            self._controller.failures.writing(
+                namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
+            )
         code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
         self._answer(tag, code if error is not None else 0)
         return True

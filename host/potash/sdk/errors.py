@@ -11,6 +11,7 @@ import csd_spec.status
 import nvme_spec.opcodes
 from csd_spec.descriptors import AcceleratorStatus, LogPage
 from nvme_spec import status as nvme_status
+from potash.sdk.log import of_last_job, printed
 
 
 class PotashError(Exception):
@@ -67,6 +68,11 @@ class JobFailed(PotashError):
         super().__init__(reason)
         self.status = status
         self.log = log
+
+    @property
+    def printed(self) -> list[str]:
+        """What the job's program had printed by then."""
+        return printed(of_last_job(self.log.entries))
 
 
 class JobTimeout(PotashError):

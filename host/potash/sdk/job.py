@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from csd_spec.descriptors import AcceleratorStatus, LogEntry, LogEntryType
+from csd_spec.descriptors import AcceleratorStatus, LogEntry
 from csd_spec.opcodes import PAGE_SIZE
 from csd_spec.status import StatusId, VendorStatus
 from potash.sdk.accelerator import Accelerator
@@ -20,6 +20,7 @@ from potash.sdk.errors import (
     JobTimeout,
     PotashError,
 )
+from potash.sdk.log import of_last_job, printed
 from potash.sdk.transport import Buffer
 
 
@@ -46,7 +47,7 @@ class JobResult(NamedTuple):
     @property
     def printed(self) -> list[str]:
         """What the program has printed."""
-        return [entry.text for entry in self.log if entry.type == LogEntryType.PROGRAM_OUTPUT]
+        return printed(self.log)
 
 
 def _silent(step: str) -> None:
@@ -107,7 +108,7 @@ def run_job(
     else:
         output = pages.load_output(device, status.produced)
     report(f"read {len(output)} bytes of output")
-    return JobResult(output, status, _of_last_job(accelerator.log().entries))
+    return JobResult(output, status, of_last_job(accelerator.log().entries))
 
 
 def _require_fit(accelerator: Accelerator, data: Buffer) -> None:
@@ -139,12 +140,6 @@ def _wait(accelerator: Accelerator, timeout: float | None) -> AcceleratorStatus:
     except JobTimeout as error:
         accelerator.stop()
         raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
-
-
-def _of_last_job(entries: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
-    """The entries from the last job's start on; all of them where the log has lost that one."""
-    starts = [at for at, entry in enumerate(entries) if entry.type == LogEntryType.JOB_STARTED]
-    return entries[starts[-1] :] if starts else entries
 
 
 class _Pages(NamedTuple):

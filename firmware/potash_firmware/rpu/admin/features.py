@@ -3,21 +3,26 @@
 Source: NVM Express Base Specification 2.0, section 5.15 and 5.27.
 """
 
+from concurrent.futures import Future
+
 from nvme_spec.commands import GetFeatures, SetFeatures
 from nvme_spec.features import FeatureCapabilities, Select
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.command import Command, Result
+from potash_device.media import MediaError
+from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 
 
 def set_features(controller: Controller, command: Command) -> Result:
-    """Store a feature's value."""
+    """Store a feature's value; with SV (save) the command ends when it is on stable storage."""
     fields = SetFeatures.decode(command.entry.cdws)
     features = controller.features
     capabilities = features.capabilities(fields.fid)
-    if fields.save:
-        raise NvmeError(Status.FEATURE_NOT_SAVEABLE, detail="no feature outlives a power cycle")
+    if fields.save and FeatureCapabilities.SAVEABLE not in capabilities:
+        raise NvmeError(
+            Status.FEATURE_NOT_SAVEABLE, detail=f"feature {fields.fid:#x} outlives no power cycle"
+        )
     nsid = command.entry.nsid
     if FeatureCapabilities.NAMESPACE_SPECIFIC not in capabilities and nsid not in (
         0,
@@ -29,8 +34,23 @@ def set_features(controller: Controller, command: Command) -> Result:
             Status.FEATURE_NOT_NAMESPACE_SPECIFIC, detail="the feature is the whole controller's"
         )
     nsids = _namespaces(controller, capabilities, nsid, all_allowed=True)
-    results = [features.set(fields.fid, fields.value, nsid) for nsid in nsids]
-    return results[0]
+    results = [features.set(fields.fid, fields.value, nsid, save=fields.save) for nsid in nsids]
+    if not fields.save:
+        return results[0]
+    return Pending(
+        controller.on_media(controller.keeper.save_features()),
+        lambda future: _kept(future, results[0]),
+    )
+
+
+def _kept(future: "Future[None]", result: int) -> int:
+    """The saved value is on stable storage, or not."""
+    try:
+        future.result()
+    except MediaError as error:
+        # It is in force, and kept as soon as the sidecar can be written again.
+        raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error.strerror)) from None
+    return result
 
 
 def get_features(controller: Controller, command: Command) -> Result:
@@ -42,9 +62,11 @@ def get_features(controller: Controller, command: Command) -> Result:
     match fields.select:
         case Select.CURRENT:
             return features.get(fields.fid, fields.value, nsid)
-        case Select.DEFAULT | Select.SAVED:
-            # What cannot be saved has its default saved (section 5.15.1).
+        case Select.DEFAULT:
             return features.default(fields.fid, fields.value)
+        case Select.SAVED:
+            # What cannot be saved has its default saved (section 5.15.1).
+            return features.saved(fields.fid, fields.value, nsid)
         case Select.SUPPORTED_CAPABILITIES:
             return capabilities
         case _:

@@ -33,9 +33,7 @@ def download(controller: Controller, command: Command) -> Result:
         raise NvmeError(
             Status.INVALID_FIELD, detail=f"{fields.length} bytes are more than MDTS allows"
         )
-    views = controller.board.dma.views(
-        command.entry.prp1, command.entry.prp2, fields.length, write=False
-    )
+    views = controller.views(command, fields.length, write=False)
     controller.firmware.download.put(fields.offset * DWORD, views)
     return None
 

@@ -11,6 +11,7 @@ from nvme_spec.identify import (
     FRMW_SLOTS_SHIFT,
     FWUG_NO_RESTRICTION,
     IDENTIFY_SIZE,
+    NSATTR_WRITE_PROTECTED,
     Cns,
     CommandSet,
     ControllerType,
@@ -24,7 +25,10 @@ from nvme_spec.identify import (
     NamespaceIdentificationDescriptor,
     NamespaceIdType,
     NvmCommandSetController,
+    Oacs,
+    Oncs,
     PowerStateDescriptor,
+    Sgls,
     Vwc,
     encode_namespace_list,
     entry_sizes,
@@ -41,6 +45,13 @@ from potash_firmware.rpu.logs import ERROR_LOG_ENTRIES
 
 ABORT_LIMIT = 4
 """Concurrent Abort commands; they are answered at once."""
+
+ATOMIC_BLOCKS = 1
+"""AWUN and AWUPF: a block is old or new, to other commands and after the device's process has died.
+
+More blocks are written in one go, but nobody promises that a process that is killed then has done
+all or nothing of it. What a host that loses power does to a page on its way is its disk's affair.
+"""
 
 MICROSECONDS = 1_000_000
 
@@ -81,12 +92,16 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             avscc=1,
             wctemp=WARNING_TEMPERATURE,
             cctemp=CRITICAL_TEMPERATURE,
-            tnvmcap=sum(namespace.media.size for namespace in controller.namespaces.values()),
+            tnvmcap=sum(namespace.size for namespace in controller.namespaces.values()),
+            unvmcap=0,
             sqes=entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
             cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
             nn=max(controller.namespaces),
-            oncs=controller.support.oncs,
+            oncs=controller.support.oncs | Oncs.SAVE_AND_SELECT,
+            sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
             vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
+            awun_z=ATOMIC_BLOCKS - 1,
+            awupf_z=ATOMIC_BLOCKS - 1,
             fwug=FWUG_NO_RESTRICTION,
             icsvscc=1,
             subnqn=identity.nqn,
@@ -97,24 +112,32 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
 
 def _namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    if nsid == BROADCAST_NSID:
+    if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
-        return bytes(_namespace_structure(next(iter(controller.namespaces.values())), size=0))
+        sizes = sorted({namespace.block_size for namespace in controller.namespaces.values()})
+        return bytes(
+            IdentifyNamespace(
+                nlbaf_z=len(sizes) - 1, dlfeat=Dlfeat.READS_ZEROES, lbaf=tuple(map(_format, sizes))
+            )
+        )
     namespace = _active(controller, nsid)
     if namespace is None:
         return bytes(IDENTIFY_SIZE)
-    return bytes(_namespace_structure(namespace, namespace.blocks))
-
-
-def _namespace_structure(namespace: Namespace, size: int) -> IdentifyNamespace:
-    return IdentifyNamespace(
-        nsze=size,
-        ncap=size,
-        nuse=size,
-        dlfeat=Dlfeat.READS_ZEROES,
-        nvmcap=size * namespace.block_size,
-        lbaf=(LbaFormat(lbads=namespace.block_size.bit_length() - 1),),
+    return bytes(
+        IdentifyNamespace(
+            nsze=namespace.blocks,
+            ncap=namespace.blocks,
+            nuse=namespace.blocks,
+            dlfeat=Dlfeat.READS_ZEROES,
+            nvmcap=namespace.size,
+            nsattr=NSATTR_WRITE_PROTECTED if not namespace.media.writable else 0,
+            lbaf=(_format(namespace.block_size),),
+        )
     )
+
+
+def _format(block_size: int) -> LbaFormat:
+    return LbaFormat(lbads=block_size.bit_length() - 1)
 
 
 def _namespace_list(controller: Controller, command: Command, fields: Identify) -> bytes:

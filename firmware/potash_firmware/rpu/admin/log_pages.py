@@ -61,7 +61,7 @@ def _smart(controller: Controller, command: Command) -> bytes:
     # The counters are the controller's; LPA offers none for a single namespace.
     if command.entry.nsid not in (0, BROADCAST_NSID):
         raise NvmeError(Status.INVALID_FIELD, detail="the health log is not kept by namespace")
-    return controller.health.encode(controller.errors)
+    return controller.health.encode(controller.errors, controller.critical_warning)
 
 
 def _firmware_slots(controller: Controller, command: Command) -> bytes:

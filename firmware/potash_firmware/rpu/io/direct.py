@@ -61,7 +61,7 @@ class DirectReadsAndWrites:
             if flags or dword12 > _PLAIN or (qid, cid) in outstanding:
                 break
             namespace = namespaces.get(nsid)
-            if namespace is None or slba + dword12 >= namespace.blocks:
+            if namespace is None or namespace.in_flight or slba + dword12 >= namespace.blocks:
                 break
             block_size = namespace.block_size
             length = (dword12 + 1) * block_size

@@ -14,33 +14,43 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
-from potash_device.media import Media, MediaError
+from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
+from potash_firmware.rpu.controller import MAX_TRANSFER, Controller, Flushed, Namespace, flush_all
 
 
 def flush(controller: Controller, command: Command) -> Result:
     """Complete when all that was acknowledged before is on stable storage."""
     if command.entry.nsid == BROADCAST_NSID:
-        media = [namespace.media for namespace in controller.namespaces.values()]
+        namespaces = list(controller.namespaces.values())
     else:
-        media = [controller.namespace(command).media]
+        namespaces = [controller.namespace(command)]
 
-    def flush_all() -> None:
-        for one in media:
-            one.flush()
+    def finish(future: Future[list[Flushed]]) -> None:
+        failed = [
+            controller.failures.writing(one.settings.nsid, one.media, error, 0)
+            for one, error in future.result()
+            if error is not None
+        ]
+        if failed:
+            raise failed[0]
 
-    return Pending(controller.on_media(flush_all), lambda future: _written(controller, future))
+    return Pending(controller.on_media(lambda: flush_all(namespaces)), finish)
 
 
 def read(controller: Controller, command: Command) -> Result:
     """Media to guest memory."""
-    media, offset, length, _ = _target(controller, command)
-    views = controller.board.dma.views(command.entry.prp1, command.entry.prp2, length, write=True)
+    namespace, offset, length, _ = _target(controller, command)
+    media = namespace.media
+    views = controller.views(command, length, write=True)
+    if namespace.in_flight:
+        before = namespace.in_flight.in_the_way(offset, length, writes=False)
+        if before:
+            return Pending(controller.end_of(before), lambda _: read(controller, command))
     try:
         done = media.read_at_once(views, offset)
     except MediaError as error:
-        raise _read_error(controller, error) from None
+        raise _read_error(controller, namespace, error) from None
     if done:
         controller.health.count_read(length)
         return None
@@ -50,25 +60,37 @@ def read(controller: Controller, command: Command) -> Result:
         try:
             future.result()
         except MediaError as error:
-            raise _read_error(controller, error) from None
+            raise _read_error(controller, namespace, error) from None
         controller.send(command, buffer)
         controller.health.count_read(length)
 
-    return Pending(controller.on_media(lambda: media.read_into([buffer], offset)), deliver)
+    return Pending(
+        controller.on_blocks(
+            namespace,
+            [(offset, length)],
+            lambda: media.read_into([buffer], offset),
+            writes=False,
+        ),
+        deliver,
+    )
 
 
 def write(controller: Controller, command: Command) -> Result:
     """Guest memory to media; durable before it completes if the host wants it so."""
-    media, offset, length, fua = _target(controller, command)
-    views = controller.board.dma.views(command.entry.prp1, command.entry.prp2, length, write=False)
+    namespace, offset, length, fua = _target(controller, command)
+    media = namespace.media
+    views = controller.views(command, length, write=False)
+    if namespace.in_flight:
+        before = namespace.in_flight.in_the_way(offset, length, writes=True)
+        if before:
+            return Pending(controller.end_of(before), lambda _: write(controller, command))
     durable = fua or controller.features.write_through
-    if not durable:
-        try:
-            if media.write_at_once(views, offset):
-                controller.health.count_write(length)
-                return None
-        except MediaError as error:
-            raise _write_error(controller, error) from None
+    try:
+        if not durable and media.write_at_once(views, offset):
+            controller.health.count_write(length)
+            return None
+    except MediaError as error:
+        raise _write_error(controller, namespace, error) from None
     buffer = memoryview(bytearray(length))
     gather_into(buffer, views)
 
@@ -78,14 +100,17 @@ def write(controller: Controller, command: Command) -> Result:
             media.flush()
 
     def finish(future: Future[None]) -> None:
-        _written(controller, future)
+        try:
+            future.result()
+        except MediaError as error:
+            raise _write_error(controller, namespace, error) from None
         controller.health.count_write(length)
 
-    return Pending(controller.on_media(store), finish)
+    return Pending(controller.on_blocks(namespace, [(offset, length)], store, writes=True), finish)
 
 
-def _target(controller: Controller, command: Command) -> tuple[Media, int, int, bool]:
-    """Media, first byte, length and FUA of a read or a write. Raises NvmeError."""
+def _target(controller: Controller, command: Command) -> tuple[Namespace, int, int, bool]:
+    """Namespace, first byte, length and FUA of a read or a write. Raises NvmeError."""
     namespace = controller.namespace(command)
     fields = ReadWrite.decode(command.entry.cdws)
     if fields.prinfo or fields.dtype:
@@ -97,21 +122,14 @@ def _target(controller: Controller, command: Command) -> tuple[Media, int, int, 
             Status.INVALID_FIELD, detail=f"{fields.blocks} blocks are more than MDTS allows"
         )
     offset, length = namespace.byte_range(fields.slba, fields.blocks)
-    return namespace.media, offset, length, fields.fua
+    return namespace, offset, length, fields.fua
 
 
-def _written(controller: Controller, future: Future[None]) -> None:
-    try:
-        future.result()
-    except MediaError as error:
-        raise _write_error(controller, error) from None
+def _read_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
+    return controller.failures.reading(namespace.settings.nsid, error, namespace.lba_of(error))
 
 
-def _read_error(controller: Controller, error: MediaError) -> NvmeError:
-    controller.health.media_errors += 1
-    return NvmeError(Status.UNRECOVERED_READ_ERROR, dnr=False, detail=str(error))
-
-
-def _write_error(controller: Controller, error: MediaError) -> NvmeError:
-    controller.health.media_errors += 1
-    return NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error))
+def _write_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
+    return controller.failures.writing(
+        namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
+    )

@@ -11,6 +11,7 @@ from types import FrameType
 
 import click
 
+from potash.cli.device.serve import Namespace
 from potash.cli.units import Size
 from potash.vm import images
 from potash.vm.drive import serving
@@ -18,11 +19,11 @@ from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.progress import reporting
 from potash.vm.sources import ENVIRONMENT
 from potash.vm.terminal import descriptor_sink
+from potash_device.media import NamespaceShape
 from potash_firmware.boot import PROFILES
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20
-DRIVE_SIZE = "1G"
 LEAST_MEMORY = 320
 """MiB; the guest's file system is in its memory, and lies there twice while it is unpacked."""
 
@@ -94,11 +95,19 @@ def ending_on_signals() -> Iterator[None]:
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
 @click.option(
     "--media",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the drive's blocks in this file, made if it is not there (default: in memory).",
+    type=click.Path(path_type=Path),
+    help="Keep the drive in this folder, or in this file and others beside it, made if it is not "
+    "there (default: in memory).",
 )
 @click.option(
-    "--size", type=Size(), default=DRIVE_SIZE, show_default=True, help="Size of a new drive."
+    "--namespace",
+    "namespaces",
+    type=Namespace(),
+    multiple=True,
+    help="A namespace of a new drive, as for potash serve; may be given several times.",
+)
+@click.option(
+    "--size", type=Size(), help="Short for one --namespace of this size (default: 1 GiB)."
 )
 @click.option(
     "--share",
@@ -143,7 +152,8 @@ def ending_on_signals() -> Iterator[None]:
 def guest(
     command: tuple[str, ...],
     media: Path | None,
-    size: int,
+    namespaces: tuple[NamespaceShape, ...],
+    size: int | None,
     shares: tuple[Path, ...],
     collected: tuple[tuple[str, Path], ...],
     memory: int,
@@ -163,8 +173,11 @@ def guest(
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
     if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
         raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
-    drive_options = ["--size", str(size), "--profile", profile]
+    drive_options = ["--profile", profile]
     drive_options += ["--media", str(media)] if media else []
+    drive_options += ["--size", str(size)] if size is not None else []
+    for namespace in namespaces:
+        drive_options += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
     with running_guest(
         *drive_options,
         memory=memory // MEBIBYTE,

@@ -7,7 +7,8 @@ import logging
 import shlex
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -15,20 +16,40 @@ import click
 
 from potash.cli.units import Size, human
 from potash.sdk.errors import PotashError
-from potash_device.media import FLASH_SIZE, FileMedia, Media, MediaError, MemoryMedia
+from potash_device.media import (
+    BLOCK_SIZES,
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_SIZE,
+    Drive,
+    DriveError,
+    MediaError,
+    NamespaceShape,
+)
 from potash_device.trace import Sink, Trace
-from potash_firmware.boot import PROFILES, Device, run_until_signal
+from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.rpu import NamespaceSettings
 
 log = logging.getLogger(__name__)
 
-NSID = 1
 
-DEFAULT_SIZE = 1 << 30
-"""Bytes of a new drive."""
+class Namespace(click.ParamType[NamespaceShape]):
+    """SIZE or SIZE:BLOCK."""
 
-BLOCK_SIZE = NamespaceSettings().block_size
-"""Bytes of a drive at least."""
+    name = "SIZE[:BLOCK]"
+
+    def convert(
+        self,
+        value: str | NamespaceShape,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> NamespaceShape:
+        if isinstance(value, NamespaceShape):
+            return value
+        size, colon, block = value.partition(":")
+        if colon and block not in map(str, BLOCK_SIZES):
+            self.fail(f"{value!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
+        block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
+        return NamespaceShape(Size(block_size).convert(size, param, ctx), block_size)
 
 
 def qemu_device(socket: Path) -> str:
@@ -48,14 +69,24 @@ def qemu_device(socket: Path) -> str:
 )
 @click.option(
     "--media",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the blocks in this file, made if it is not there (default: in memory).",
+    type=click.Path(path_type=Path),
+    help="Keep the drive in this folder, or in this file and others beside it, made if it is not "
+    "there (default: in memory).",
+)
+@click.option(
+    "--namespace",
+    "namespaces",
+    type=Namespace(),
+    multiple=True,
+    help="A namespace of a new drive, its size and its block size (512 or 4096 bytes, which is the "
+    "default); may be given several times. The folder remembers them.",
 )
 @click.option(
     "--size",
-    type=Size(BLOCK_SIZE),
-    help=f"Size of a new drive (default: {human(DEFAULT_SIZE)}).",
+    type=Size(DEFAULT_BLOCK_SIZE),
+    help=f"Short for one --namespace of this size (default: {human(DEFAULT_SIZE)}).",
 )
+@click.option("--read-only", is_flag=True, help="Open the media for reading alone.")
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
@@ -80,7 +111,9 @@ def qemu_device(socket: Path) -> str:
 def serve(
     socket: Path,
     media: Path | None,
+    namespaces: tuple[NamespaceShape, ...],
     size: int | None,
+    read_only: bool,
     profile: str,
     trace: Path | None,
     as_json: bool,
@@ -90,11 +123,23 @@ def serve(
     logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
     if socket == Path():
         raise click.UsageError("--socket is the path of a UNIX socket, which '' is not")
+    if size is not None:
+        if namespaces:
+            raise click.UsageError("--size is short for --namespace; give one of them")
+        namespaces = (NamespaceShape(size),)
+    if read_only and media is None:
+        raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
     path = socket.absolute()
     with ExitStack() as stack:
-        blocks = stack.enter_context(closing(_drive(media, size)))
-        flash = stack.enter_context(closing(_open(_flash_path(media), FLASH_SIZE)))
-        device = Device(path, {NSID: blocks}, flash, PROFILES[profile])
+        stop = stack.enter_context(StopSignals())
+        drive = stack.enter_context(_drive(media, namespaces, read_only=read_only))
+        device = Device(
+            path,
+            drive.namespaces,
+            drive.flash,
+            _settings(PROFILES[profile], drive),
+            sidecar=drive.sidecar,
+        )
         try:
             stack.enter_context(device)
         except OSError as error:
@@ -104,48 +149,50 @@ def serve(
             lines = trace.open("w", buffering=1)
             stack.callback(_close, lines)
             device.board.trace.sink = _json_lines(lines, device.board.trace)
-        _announce(path, media, blocks.size, as_json=as_json)
-        run_until_signal(device)
+        _announce(path, media, drive, as_json=as_json)
+        run_until(device, stop)
 
 
-def _flash_path(media: Path | None) -> Path | None:
-    """The flash of a drive that is kept in a file lies beside it."""
-    return media.with_name(media.name + ".flash") if media is not None else None
-
-
-def _open(path: Path | None, size: int) -> Media:
-    return FileMedia.open(path, size) if path is not None else MemoryMedia.create(size)
-
-
-def _drive(path: Path | None, size: int | None) -> Media:
-    """The drive's blocks. Raises PotashError for a file that is no drive, or not of that size."""
+def _drive(path: Path | None, wanted: tuple[NamespaceShape, ...], *, read_only: bool) -> Drive:
+    """Raises PotashError for what is no drive, or not the one that is asked for."""
     try:
-        media = _open(path, DEFAULT_SIZE if size is None else size)
+        return Drive.open(path, wanted, read_only=read_only)
+    except DriveError as error:
+        raise PotashError(str(error)) from None
     except MediaError as error:
         raise PotashError(error.strerror) from None
-    if media.size < BLOCK_SIZE or size not in (None, media.size):
-        media.close()
-        raise PotashError(
-            f"{path} has {media.size} bytes already; leave --size out, or choose another file"
-            if media.size >= BLOCK_SIZE
-            else f"{path} has {media.size} bytes, fewer than a block; choose another file"
-        )
-    return media
 
 
-def _announce(socket: Path, media: Path | None, size: int, *, as_json: bool) -> None:
+def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
+    """The profile's device with the drive's namespaces."""
+    namespaces = tuple(NamespaceSettings(nsid, size) for nsid, size in drive.block_sizes.items())
+    return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
+
+
+def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) -> None:
     device = qemu_device(socket)
+    sizes = {nsid: one.size for nsid, one in drive.namespaces.items()}
     if as_json:
         report = {
             "socket": str(socket),
             "media": str(media) if media else None,
-            "size": size,
+            "size": sum(sizes.values()),
+            "namespaces": [
+                {
+                    "nsid": nsid,
+                    "size": size,
+                    "block_size": drive.block_sizes[nsid],
+                    "read_only": drive.namespaces[nsid].read_only,
+                }
+                for nsid, size in sizes.items()
+            ],
             "qemu_device": device,
         }
         click.echo(json.dumps(report))
         return
     where = f"in {media}" if media else "in memory, gone when this ends"
-    click.echo(f"A drive of {human(size)}, {where}, listens at {socket}")
+    what = " and ".join(human(size) for size in sizes.values())
+    click.echo(f"A drive of {what}, {where}, listens at {socket}")
     click.echo("QEMU (10.1.1 or later) takes it with:")
     click.echo(f"  -device {shlex.quote(device)}")
     click.echo("and guest memory that can be shared:")

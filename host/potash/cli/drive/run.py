@@ -6,13 +6,14 @@ import json
 import math
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 import potash.sdk
 from potash.cli.units import Size
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import JobFailed, PotashError
 from potash.sdk.job import JobResult, LocalStorage, run_job
 
 ARGUMENT_SIZE = 4
@@ -139,18 +140,22 @@ def run(
         lba = lba._replace(output_size=output_size)
     _require_writable(output)
     data = sys.stdin.buffer.read() if input == STREAM else input.read_bytes()
-    with potash.sdk.open(device) as opened:
-        result = run_job(
-            opened,
-            program.read_bytes(),
-            data,
-            arguments=arguments,
-            local=lba,
-            accelerator_id=accelerator,
-            firmware_id=firmware,
-            timeout=timeout,
-            report=(lambda step: click.echo(step, err=True)) if verbose else lambda step: None,
-        )
+    try:
+        with potash.sdk.open(device) as opened:
+            result = run_job(
+                opened,
+                program.read_bytes(),
+                data,
+                arguments=arguments,
+                local=lba,
+                accelerator_id=accelerator,
+                firmware_id=firmware,
+                timeout=timeout,
+                report=(lambda step: click.echo(step, err=True)) if verbose else lambda step: None,
+            )
+    except JobFailed as error:
+        _show_printed(error.printed)
+        raise
     if output == STREAM:
         sys.stdout.buffer.write(result.output)
         sys.stdout.buffer.flush()
@@ -166,6 +171,12 @@ def _require_writable(output: Path) -> None:
         raise PotashError(f"the output cannot be written to {output}; choose another place")
 
 
+def _show_printed(lines: Sequence[str]) -> None:
+    """What the program has printed, apart from its output."""
+    for line in lines:
+        click.echo(f"program: {line.rstrip()}", err=True)
+
+
 def _report(result: JobResult, output: Path, *, as_json: bool) -> None:
     """Say what came of it, on standard error where standard output has the output itself."""
     aside = output == STREAM
@@ -179,8 +190,7 @@ def _report(result: JobResult, output: Path, *, as_json: bool) -> None:
         }
         click.echo(json.dumps(report), err=aside)
         return
-    for line in result.printed:
-        click.echo(f"program: {line.rstrip()}", err=True)
+    _show_printed(result.printed)
     # A C function that returns int leaves 32 bits in the register.
     signed = f" ({value - (1 << 32)} as int)" if 1 << 31 <= value < 1 << 32 else ""
     where = "" if aside else f" in {output}"

@@ -1,0 +1,154 @@
+"""Scatter gather lists: a transfer that names its pieces of guest memory by address and length.
+
+The command's own descriptor is the first segment. It is the transfer's one data block, or leads to
+a segment in guest memory, whose last descriptor may lead on to the next one. Each segment is copied
+before it is believed, and followed once: what a list may cost is bounded by `MAX_DESCRIPTORS`,
+however its segments lead, and be it back to where they came from.
+
+Data blocks may start at any byte and have any length, a bit bucket stands for bytes that nobody
+wants. A list may describe more than the command
+moves: what lies behind that is not looked at.
+
+Source: NVM Express Base Specification 2.0, section 4.1.2 (Scatter Gather List).
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from nvme_spec.queues import SGL_DESCRIPTOR, SglDescriptorSubType, SglDescriptorType
+from nvme_spec.status import NvmeError, Status
+from potash_device.controller.dma import DmaEngine
+from pyvfio_user.memory import AccessFault
+
+MAX_DESCRIPTORS = 1024
+"""Descriptors that one command's list has at most, the ones that lead to segments included."""
+
+SEGMENT_ALIGNMENT = 8
+"""Segments start on a qword (figure 92, SGL Segment descriptor)."""
+
+MAX_PIECES = 1024
+"""Pieces of guest memory that they may be, where the host's mappings are many and small."""
+
+_COMMAND = struct.Struct("<QQ")
+"""Command dwords 6 to 9, which are PRP1 and PRP2 or the first descriptor."""
+
+_LEADS_ON = (SglDescriptorType.SEGMENT, SglDescriptorType.LAST_SEGMENT)
+
+
+class Descriptor(NamedTuple):
+    """One descriptor of 16 bytes; `identifier` is its type and sub type."""
+
+    address: int
+    length: int
+    identifier: int
+
+    @classmethod
+    def of_command(cls, dptr_low: int, dptr_high: int) -> Self:
+        """The descriptor in a command's data pointer, given as its two halves."""
+        return cls._make(SGL_DESCRIPTOR.unpack(_COMMAND.pack(dptr_low, dptr_high)))
+
+    @property
+    def type(self) -> int:
+        """What it describes. Raises NvmeError for what this controller does not support."""
+        kind = _SUPPORTED.get(self.identifier)
+        if kind is None:
+            raise NvmeError(
+                Status.SGL_DESCRIPTOR_TYPE_INVALID,
+                detail=f"SGL descriptor type {self.identifier >> 4:#x} with sub type"
+                f" {self.identifier & 0xF:#x} is not supported",
+            )
+        return kind
+
+
+_SUPPORTED = {
+    kind << 4 | SglDescriptorSubType.ADDRESS: kind
+    for kind in (SglDescriptorType.DATA_BLOCK, SglDescriptorType.BIT_BUCKET, *_LEADS_ON)
+}
+
+
+def views(
+    dma: DmaEngine, dptr_low: int, dptr_high: int, length: int, *, write: bool
+) -> list[memoryview]:
+    """The pieces of a transfer of `length` bytes, in order; `write` to guest memory or from it.
+
+    The two halves of the command's data pointer hold its descriptor. A bit bucket takes what is
+    written to it and is no memory of the guest's; where data is read from guest memory it stands
+    for nothing. Raises NvmeError: a status of section 3.3.3.2.1 that begins with SGL, and Data
+    Transfer Error for memory that the host has not mapped.
+    """
+    pieces: list[memoryview] = []
+    remaining = length
+    if not remaining:
+        return pieces
+    try:
+        for descriptor in _descriptors(dma, Descriptor.of_command(dptr_low, dptr_high)):
+            size = min(remaining, descriptor.length)
+            if descriptor.type == SglDescriptorType.DATA_BLOCK:
+                if size:
+                    pieces += dma.pieces(descriptor.address, size, write=write)
+                remaining -= size
+                _require_few(pieces, descriptor)
+            elif write and size:
+                pieces.append(memoryview(bytearray(size)))
+                remaining -= size
+            if not remaining:
+                return pieces
+    except AccessFault as fault:
+        raise NvmeError(Status.DATA_TRANSFER_ERROR, dnr=False, detail=str(fault)) from None
+    raise NvmeError(
+        Status.DATA_SGL_LENGTH_INVALID,
+        detail=f"the SGL describes {length - remaining} of the {length} bytes to be moved",
+    )
+
+
+def _require_few(pieces: list[memoryview], descriptor: Descriptor) -> None:
+    if len(pieces) > MAX_PIECES:
+        raise AccessFault(descriptor.address, descriptor.length, "the list is in too many mappings")
+
+
+def _descriptors(dma: DmaEngine, first: Descriptor) -> Iterator[Descriptor]:
+    """The data blocks and bit buckets of a list, in order. Raises NvmeError, AccessFault."""
+    seen = 1
+    here = first
+    while here.type in _LEADS_ON:
+        count = _entries(here)
+        seen += count
+        if seen > MAX_DESCRIPTORS:
+            raise NvmeError(
+                Status.INVALID_NUMBER_OF_SGL_DESCRIPTORS,
+                detail=f"the SGL has more than {MAX_DESCRIPTORS} descriptors",
+            )
+        segment = _segment(dma, here)
+        for descriptor in segment[:-1]:
+            if descriptor.type in _LEADS_ON:
+                raise NvmeError(
+                    Status.INVALID_NUMBER_OF_SGL_DESCRIPTORS,
+                    detail="a descriptor that leads to a segment is not the last of its own",
+                )
+            yield descriptor
+        last = segment[-1]
+        if (here.type == SglDescriptorType.LAST_SEGMENT) == (last.type in _LEADS_ON):
+            raise NvmeError(
+                Status.INVALID_SGL_SEGMENT_DESCRIPTOR,
+                detail="the last segment leads on, or one before it does not",
+            )
+        here = last
+    yield here
+
+
+def _entries(leading: Descriptor) -> int:
+    """How many descriptors the segment has to which `leading` leads. Raises NvmeError."""
+    count, rest = divmod(leading.length, SGL_DESCRIPTOR.size)
+    if not count or rest or leading.address % SEGMENT_ALIGNMENT:
+        raise NvmeError(
+            Status.INVALID_SGL_SEGMENT_DESCRIPTOR,
+            detail=f"a segment cannot have {leading.length} bytes at {leading.address:#x}",
+        )
+    return count
+
+
+def _segment(dma: DmaEngine, leading: Descriptor) -> list[Descriptor]:
+    """The descriptors of a segment, in a copy that the host cannot change any more."""
+    content = b"".join(dma.pieces(leading.address, leading.length, write=False))
+    return [Descriptor._make(fields) for fields in SGL_DESCRIPTOR.iter_unpack(content)]

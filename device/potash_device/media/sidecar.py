@@ -1,0 +1,122 @@
+"""The small file beside a drive that holds what is not blocks: counters, settings, tables.
+
+It is the board's EEPROM. Whoever owns something that must outlive a power cycle puts a section of
+its own into it, by name; a section is whatever JSON can say, and its owner checks what it finds.
+
+Two pages take turns. A page is written and flushed as a whole, and carries its number and a
+checksum, so a crash in the middle of one leaves the other, which is the record before. A sidecar
+that cannot be understood is an empty one, and says so in the log.
+"""
+
+import errno
+import json
+import logging
+import struct
+import threading
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
+
+log = logging.getLogger(__name__)
+
+PAGE_SIZE = 64 << 10
+"""Bytes of a page, of which a record uses what it needs: a page of zeroes costs a file nothing."""
+
+SIDECAR_SIZE = 2 * PAGE_SIZE
+
+VERSION = 1
+"""Of the form of a page; one of a later version is not understood."""
+
+_HEADER = struct.Struct("<8sIIQ")
+"""Magic, version, length of the record in bytes, number of the record."""
+_MAGIC = b"PTSHSIDE"
+_CHECKSUM = struct.Struct("<I")
+_LONGEST = PAGE_SIZE - _HEADER.size - _CHECKSUM.size
+
+Sections = Mapping[str, Any]
+
+
+class Sidecar:
+    """Sections by name on `media`, of at least `SIDECAR_SIZE` bytes; `load` before use.
+
+    `put` and `get` never wait. `save` does, and may be called by several threads.
+    """
+
+    def __init__(self, media: Media) -> None:
+        self.media = media
+        self._sections: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._number = 0
+        self._saving = threading.Lock()
+        self._failing = False
+
+    def load(self) -> None:
+        """Read the newest whole record; without one, begin with an empty one."""
+        pages = bytearray(SIDECAR_SIZE)
+        try:
+            self.media.read_into([memoryview(pages)], 0)
+        except MediaError as error:  # a file that was cut may still have a whole page
+            log.error("the sidecar cannot be read: %s", error.strerror)
+        found = [
+            record
+            for start in (0, PAGE_SIZE)
+            if (record := _decode(pages[start : start + PAGE_SIZE])) is not None
+        ]
+        if not found and any(pages):
+            log.warning("the sidecar is damaged, so counters and saved features start anew")
+        self._number, sections = max(found, key=lambda record: record[0], default=(0, {}))
+        with self._lock:
+            self._sections = sections
+
+    def get(self, name: str) -> Any:
+        """The section of that name as it was put; None when there is none."""
+        with self._lock:
+            return self._sections.get(name)
+
+    def put(self, name: str, section: Any) -> None:
+        """Replace a section, which reaches the media with the next `save`."""
+        with self._lock:
+            self._sections[name] = section
+
+    def save(self) -> None:
+        """Put every section on stable storage. Raises MediaError; the last record is then kept."""
+        with self._saving:
+            with self._lock:
+                record = json.dumps(self._sections, separators=(",", ":")).encode()
+            try:
+                self._write(record)
+            except MediaError as error:
+                if not self._failing:  # one line, however often it is tried
+                    log.error("the sidecar cannot be written: %s", error.strerror)
+                self._failing = True
+                raise
+            self._failing = False
+
+    def _write(self, record: bytes) -> None:
+        if len(record) > _LONGEST:
+            raise MediaError(errno.EFBIG, f"a record of {len(record)} bytes does not fit in a page")
+        number = self._number + 1
+        protected = _HEADER.pack(_MAGIC, VERSION, len(record), number) + record
+        page = protected + _CHECKSUM.pack(zlib.crc32(protected))
+        self.media.write_from([memoryview(page)], number % 2 * PAGE_SIZE)
+        self.media.flush()
+        self._number = number
+
+
+def _decode(page: bytearray) -> tuple[int, dict[str, Any]] | None:
+    """Number and sections of a page; None for one that was never written, or is damaged."""
+    magic, version, length, number = _HEADER.unpack_from(page)
+    if magic != _MAGIC or version != VERSION or length > _LONGEST:
+        return None
+    end = _HEADER.size + length
+    (checksum,) = _CHECKSUM.unpack_from(page, end)
+    if checksum != zlib.crc32(page[:end]):
+        return None
+    try:
+        sections = json.loads(page[_HEADER.size : end])
+    except ValueError:
+        return None
+    return (number, sections) if isinstance(sections, dict) else None

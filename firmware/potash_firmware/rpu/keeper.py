@@ -1,0 +1,134 @@
+"""What outlives a power cycle: the health log's counters, saved features, and how the last one ended.
+
+All of it goes into the board's sidecar, by the media executor: nothing here waits, but for power-on
+and power-off, when no host is served. What changes all the time is written once a minute while
+something happens; what a host relies on (a saved feature) before its command ends.
+
+Source: NVM Express Base Specification 2.0, section 5.16.1.3 (SMART / Health Information, which
+"shall be retained across power cycles"), 5.27 (Set Features, SV), 3.6 (shutdown).
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from potash_device.media import MediaError, MediaExecutor, Sidecar
+from potash_firmware.rpu.features import Features
+from potash_firmware.rpu.logs import ErrorLog, Health
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 60.0
+"""Seconds between two records of counters that change."""
+
+HEALTH = "health"
+FEATURES = "features"
+SHUTDOWN = "shutdown"
+"""Sections of the sidecar."""
+
+
+class Keeper:
+    """Keeps one controller's memory in `sidecar`."""
+
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        executor: MediaExecutor,
+        health: Health,
+        errors: ErrorLog,
+        features: Features,
+        clock: Callable[[], float],
+    ) -> None:
+        self._sidecar = sidecar
+        self._executor = executor
+        self._health = health
+        self._errors = errors
+        self._features = features
+        self._clock = clock
+        self._due = 0.0
+        self._recorded = 0
+        self._saving: Future[None] | None = None
+
+    def power_on(self) -> None:
+        """Remember, and count this power cycle; also whether the last one ended as it should."""
+        self._health.restore(self._sidecar.get(HEALTH), self._errors)
+        self._features.restore(self._sidecar.get(FEATURES))
+        shutdown = self._sidecar.get(SHUTDOWN)
+        self._health.power_cycles += 1
+        if shutdown is False:
+            self._health.unsafe_shutdowns += 1
+            log.warning("the drive was not shut down before its power went")
+        self._sidecar.put(SHUTDOWN, False)
+        self._record()
+        self._try_to_save()
+
+    def power_off(self, *, clean: bool) -> None:
+        """The last record; `clean` when everything acknowledged is on stable storage."""
+        self._record()
+        if clean:
+            self._sidecar.put(SHUTDOWN, True)
+        self._try_to_save()
+
+    def in_use(self) -> None:
+        """A host uses the drive again after it was shut down."""
+        if self._sidecar.get(SHUTDOWN):
+            self._sidecar.put(SHUTDOWN, False)
+            self._due = self._clock()
+            self._start_saving()
+
+    def shut_down(self) -> Callable[[], None]:
+        """What is to be called, where it may wait, once a shutdown has flushed the media."""
+        self._record()
+
+        def save() -> None:
+            self._sidecar.put(SHUTDOWN, True)
+            self._try_to_save()
+
+        return save
+
+    def save_features(self) -> Callable[[], None]:
+        """What is to be called, where it may wait, to have saved values kept. Raises MediaError."""
+        self._sidecar.put(FEATURES, self._features.saved_values())
+        return self._sidecar.save
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until counters are to be recorded; None when they are."""
+        if self._saving is not None or self._activity == self._recorded:
+            return None
+        return max(0.0, self._due - self._clock())
+
+    def service(self) -> None:
+        """Record the counters if it is time."""
+        # Called at every pass of the loop: the clock alone says no nearly always.
+        if self._clock() >= self._due and self.timeout == 0.0:
+            self._record()
+            self._start_saving()
+
+    def media_finished(self, future: "Future[Any]") -> bool:
+        """True when `future` was a record's."""
+        if future is not self._saving:
+            return False
+        self._saving = None
+        return True
+
+    @property
+    def _activity(self) -> int:
+        """Changes with every counter that is worth a record."""
+        return self._health.reads + self._health.writes + self._errors.count
+
+    def _record(self) -> None:
+        self._recorded = self._activity
+        self._due = self._clock() + INTERVAL
+        self._sidecar.put(HEALTH, self._health.state(self._errors))
+
+    def _start_saving(self) -> None:
+        if self._saving is None:
+            self._saving = self._executor.submit(self._try_to_save)
+
+    def _try_to_save(self) -> None:
+        try:
+            self._sidecar.save()
+        except MediaError:
+            pass  # The sidecar has said so; what comes later may have better luck.

@@ -1,0 +1,17 @@
+"""The examples in `docs/vta.md` and `docs/delegate.md`, pasted and run."""
+
+from support.docs import blocks, run_python
+
+
+def test_the_vta_s_example_adds() -> None:
+    (code,) = blocks("vta.md", "python")
+    *instructions, output = run_python(code).splitlines()
+    assert [line.partition("(")[0] for line in instructions] == ["Load"] * 3 + ["Alu", "Store"]
+    assert output == "[20, 21, 22, 23, 24, 25, 26, 27]"
+    assert f"# {output}" in code
+
+
+def test_the_delegate_s_example_prints_what_the_page_says() -> None:
+    (code,) = blocks("delegate.md", "python")
+    (said,) = blocks("delegate.md", "text")
+    assert run_python(code).strip() == said

@@ -1,0 +1,216 @@
+"""A drive in a folder, in a file, in memory: what is remembered, kept out, and refused."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from potash_device.media import (
+    FLASH_SIZE,
+    SIDECAR_SIZE,
+    Drive,
+    DriveError,
+    Media,
+    MediaError,
+    NamespaceShape,
+)
+
+KIB = 1024
+TWO = (NamespaceShape(64 * KIB, 512), NamespaceShape(128 * KIB, 4096))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def shapes(drive: Drive) -> list[tuple[int, int, int]]:
+    return [(nsid, one.size, drive.block_sizes[nsid]) for nsid, one in drive.namespaces.items()]
+
+
+def read(media: Media, at: int, size: int) -> bytes:
+    buffer = memoryview(bytearray(size))
+    media.read_into([buffer], at)
+    return bytes(buffer)
+
+
+def test_a_folder_remembers_its_namespaces(tmp_path: Path) -> None:
+    folder = tmp_path / "drive"
+    with Drive.open(folder, TWO) as drive:
+        assert shapes(drive) == [(1, 64 * KIB, 512), (2, 128 * KIB, 4096)]
+        drive.namespaces[2].write_from([memoryview(b"kept")], 4096)
+    assert names(folder) == {"namespace-1", "namespace-2", "namespaces.toml", "sidecar", "flash"}
+    for again in ((), TWO):
+        with Drive.open(folder, again) as drive:
+            assert shapes(drive) == [(1, 64 * KIB, 512), (2, 128 * KIB, 4096)]
+            assert read(drive.namespaces[2], 4096, 4) == b"kept"
+    with pytest.raises(DriveError, match="remembers other namespaces"):
+        Drive.open(folder, (NamespaceShape(64 * KIB, 4096),))
+
+
+def test_an_empty_folder_becomes_a_drive_of_one_namespace(tmp_path: Path) -> None:
+    with Drive.open(tmp_path) as drive:
+        assert shapes(drive) == [(1, 1 << 30, 4096)]
+
+
+def test_images_that_are_laid_into_a_folder_are_its_namespaces(tmp_path: Path) -> None:
+    for nsid, size in ((1, 8192), (2, 12288), (4, 4096)):
+        (tmp_path / f"namespace-{nsid}").write_bytes(bytes(size))
+    with Drive.open(tmp_path) as drive:
+        assert shapes(drive) == [(1, 8192, 4096), (2, 12288, 4096)]
+
+
+def test_a_file_is_a_drive_with_the_rest_beside_it(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(12288))
+    with Drive.open(image) as drive:
+        assert shapes(drive) == [(1, 12288, 4096)]
+        assert (drive.sidecar.size, drive.flash.size) == (SIDECAR_SIZE, FLASH_SIZE)
+    assert names(tmp_path) == {"image", "image.sidecar", "image.flash"}
+
+
+def test_a_file_s_block_size_is_remembered_where_it_is_not_the_usual_one(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    with Drive.open(image, (NamespaceShape(12288, 512),)):
+        pass
+    assert names(tmp_path) == {"image", "image.toml", "image.sidecar", "image.flash"}
+    with Drive.open(image) as drive:
+        assert shapes(drive) == [(1, 12288, 512)]
+
+
+def test_a_large_drive_takes_no_room_and_no_memory(tmp_path: Path) -> None:
+    size = 64 << 30
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with Drive.open(tmp_path, (NamespaceShape(size), NamespaceShape(size, 512))) as drive:
+        assert sum(one.size for one in drive.namespaces.values()) == 2 * size
+        drive.namespaces[1].write_from([memoryview(b"end")], size - 3)
+        assert read(drive.namespaces[1], size - 4096, 4096) == bytes(4093) + b"end"
+    used = sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir())
+    assert used < 1 << 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * KIB  # of KiB
+
+
+@pytest.mark.parametrize("part", ["namespace-1", "namespace-2", "sidecar", "flash"])
+def test_every_part_is_kept_to_one_device(tmp_path: Path, part: str) -> None:
+    with Drive.open(tmp_path, TWO):
+        other = tmp_path / "other"
+        other.mkdir()
+        with Drive.open(other, TWO):
+            pass
+        (other / part).unlink()
+        (other / part).symlink_to(tmp_path / part)
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(MediaError, match="another device has it open"):
+            Drive.open(other)
+        assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_reader_keeps_no_lock_and_cannot_write(tmp_path: Path) -> None:
+    """The accelerators' processes may outlive the device by a moment."""
+    with Drive.open(tmp_path, TWO) as drive:
+        reader = drive.namespaces[1].reader()
+    with pytest.raises(OSError):
+        os.pwrite(reader, b"x", 0)
+    with Drive.open(tmp_path):
+        assert os.pread(reader, 4, 0) == bytes(4)
+    os.close(reader)
+
+
+def test_a_namespace_without_write_permission_is_read_only(tmp_path: Path) -> None:
+    """Also to root, who is asked for nothing."""
+    with Drive.open(tmp_path, TWO):
+        pass
+    (tmp_path / "namespace-2").chmod(0o444)
+    with Drive.open(tmp_path) as drive:
+        assert [one.read_only for one in drive.namespaces.values()] == [False, True]
+        assert not drive.sidecar.read_only
+        for attempt in (drive.namespaces[2].write_from, drive.namespaces[2].write_at_once):
+            with pytest.raises(MediaError, match="read-only"):
+                attempt([memoryview(b"x")], 0)
+        drive.namespaces[2].flush()
+
+
+def test_a_drive_that_is_opened_for_reading_alone_changes_nothing(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(8192))
+    with Drive.open(image, read_only=True) as drive:
+        assert drive.namespaces[1].read_only
+        assert (drive.sidecar.size, drive.flash.size) == (SIDECAR_SIZE, FLASH_SIZE)
+    assert names(tmp_path) == {"image"}
+    with pytest.raises(MediaError, match="cannot open"):
+        Drive.open(tmp_path / "missing", read_only=True)
+
+
+def test_a_namespace_that_was_cut_keeps_its_size_and_lacks_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Drive.open(tmp_path, TWO):
+        pass
+    os.truncate(tmp_path / "namespace-1", 4096)
+    with Drive.open(tmp_path) as drive:
+        media = drive.namespaces[1]
+        assert media.size == 64 * KIB
+        assert read(media, 0, 4096) == bytes(4096)
+        with pytest.raises(MediaError) as caught:
+            read(media, 3584, 1024)
+        assert caught.value.at == 4096
+        media.write_from([memoryview(b"y" * 512)], 8192)
+        assert read(media, 8192, 512) == b"y" * 512
+    assert "4096 bytes of 65536" in caplog.text
+
+
+def test_a_namespace_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    with Drive.open(tmp_path, TWO):
+        pass
+    (tmp_path / "namespace-2").unlink()
+    with pytest.raises(MediaError, match="namespace-2"):
+        Drive.open(tmp_path)
+    assert not (tmp_path / "namespace-2").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "nonsense",
+        "[namespace]",
+        "[namespace.1]\nsize = 4096",
+        "[namespace.1]\nsize = 4096\nblock_size = 1024",
+        "[namespace.1]\nsize = 511\nblock_size = 512",
+        "[namespace.0]\nsize = 4096\nblock_size = 512",
+        "[namespace.one]\nsize = 4096\nblock_size = 512",
+        "[namespace.1]\nsize = 4096\nblock_size = 512\ncolour = 1",
+        "[namespace.1]\nsize = 'large'\nblock_size = 512",
+        "namespace = 1",
+    ],
+)
+def test_a_list_that_makes_no_sense_is_no_drive(tmp_path: Path, content: str) -> None:
+    """Better refused than taken for blocks of another size."""
+    (tmp_path / "namespaces.toml").write_text(content)
+    with pytest.raises(DriveError, match=r"namespaces\.toml"):
+        Drive.open(tmp_path)
+
+
+def test_what_cannot_be_a_drive_is_one_sentence(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.write_bytes(bytes(511))
+    for wanted in ((), (NamespaceShape(512, 512),)):
+        with pytest.raises(DriveError, match="fewer than a block"):
+            Drive.open(small, wanted)
+    with pytest.raises(DriveError, match="need a folder"):
+        Drive.open(small, TWO)
+    with pytest.raises(DriveError, match="cannot make the folder"):
+        Drive.open(tmp_path / "no" / "where", TWO)
+    with pytest.raises(DriveError, match="at most 64"):
+        Drive.open(None, 65 * TWO[:1])
+    image = tmp_path / "image"
+    image.write_bytes(bytes(8192))
+    with pytest.raises(DriveError, match="8192 bytes already"):
+        Drive.open(image, (NamespaceShape(4096),))
+
+
+def test_memory_has_namespaces_too_and_leaves_nothing() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with Drive.open(None, TWO) as drive:
+        assert shapes(drive) == [(1, 64 * KIB, 512), (2, 128 * KIB, 4096)]
+    assert set(os.listdir("/proc/self/fd")) == before

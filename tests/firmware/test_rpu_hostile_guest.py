@@ -1,0 +1,380 @@
+"""A guest that means harm: any entry in any queue, with lists that lead onto the queues themselves.
+
+Every command that the device has gets fields near its edges and pointers into everything: its own
+queue, the completion queues, the shadow pages, lists that lead to themselves, windows for reading
+only, and places where nothing is. The guest may ruin its own memory. The device must answer or
+fail, stay within its bounds, touch nothing that it was not given, and work again after a reset.
+"""
+
+import logging
+import os
+import random
+import struct
+from collections import Counter
+from typing import ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from potash_device.media import MemoryMedia
+from potash_firmware.mailbox.messages import (
+    NO_SLOT,
+    Reply,
+    Request,
+    Reset,
+    ResetDone,
+    WriteBackDone,
+)
+from potash_firmware.rpu.admin import ADMIN_COMMANDS
+from potash_firmware.rpu.io import IO_COMMANDS
+from pyvfio_user.client import SealedMemory
+from support.nvme_host import (
+    ADMIN_CQ,
+    ADMIN_SQ,
+    CC,
+    CSTS,
+    DATA,
+    DOORBELLS,
+    IO_QUEUES,
+    MEMORY,
+    PAGE,
+    Host,
+    Queue,
+)
+
+READ_ONLY, WRITE_ONLY, HOLE = 0x80_0000, 0x90_0000, 0xA0_0000
+"""A window that may only be read, one that may only be written, one without memory."""
+
+HIDDEN = 1 << 18
+"""Bytes at the end of the guest's memory that it never gives to the device."""
+
+SHADOW, EVENTS = 0x30_0000, 0x30_1000
+LISTS = 0x31_0000
+QUEUE_PAIRS = 4
+
+PLACES = (
+    (ADMIN_SQ, ADMIN_CQ, SHADOW, EVENTS, LISTS, LISTS + PAGE, DATA, DATA + PAGE)
+    + tuple(IO_QUEUES + 0x1_0000 * number for number in range(2 * QUEUE_PAIRS))
+    + (
+        READ_ONLY,
+        WRITE_ONLY,
+        HOLE,
+        MEMORY - HIDDEN - PAGE,
+        MEMORY - HIDDEN,
+        1 << 63,
+        (1 << 64) - PAGE,
+    )
+)
+
+MEDIA_LIMIT, OUTSTANDING_LIMIT = 64 + 256, 4096 + 256
+"""What the device takes on at most at a time; the burst of a pass comes on top."""
+
+
+def address(rng: random.Random) -> int:
+    """A place that means something, at its beginning or anywhere in it."""
+    return (
+        rng.choice(PLACES) + rng.choice((0, 0, 0, 8, 64, 512, 4092, 1, rng.randrange(PAGE)))
+    ) % (1 << 64)
+
+
+def descriptor(rng: random.Random) -> bytes:
+    """An SGL descriptor; its kinds are sub types in the low, types in the high digit."""
+    kind = rng.choice((0x00, 0x00, 0x10, 0x20, 0x30, 0x30, 0x01, 0x5A, rng.getrandbits(8)))
+    length = rng.choice((0, 16, 32, 64, 512, PAGE, 2 * PAGE, 0x8_0000, 17, rng.getrandbits(32)))
+    return struct.pack("<QI3xB", address(rng), length, kind)
+
+
+def dwords(rng: random.Random, admin: bool, opcode: int) -> list[int]:
+    """Command dwords: what the command could mean, with one of them changed now and then."""
+    qid, size = rng.randrange(QUEUE_PAIRS + 2), rng.choice((1, 3, 15, 63, 1023, 4095, 4096, 0xFFFF))
+    plausible: dict[tuple[bool, int], list[int]] = {
+        (True, 0x00): [qid],
+        (True, 0x01): [size << 16 | qid, rng.randrange(QUEUE_PAIRS + 2) << 16 | 1],
+        (True, 0x02): [rng.choice((15, 1023)) << 16 | rng.choice((1, 2, 3, 5, 0xC0))],
+        (True, 0x04): [qid],
+        (True, 0x05): [size << 16 | qid, rng.randrange(QUEUE_PAIRS + 2) << 16 | 3],
+        (True, 0x06): [rng.choice((0, 1, 2, 3, 6))],
+        (True, 0x08): [rng.randrange(64) << 16 | qid],
+        (True, 0x09): [rng.randrange(0x20), rng.getrandbits(32)],
+        (True, 0x0A): [rng.randrange(0x20)],
+        (True, 0x10): [rng.randrange(64)],
+        (True, 0x11): [rng.choice((0, 1023)), rng.randrange(4) * 1024],
+        (False, 0x01): [rng.randrange(260), 0, rng.randrange(130) | rng.getrandbits(1) << 30],
+        (False, 0x02): [rng.randrange(260), 0, rng.randrange(130)],
+    }
+    words = plausible.get((admin, opcode), [rng.choice((0, 8, 64, 1024, 0x2_0000, 0x2_0001))])
+    words += [0] * (6 - len(words))
+    if rng.random() < 0.2:
+        words[rng.randrange(6)] = rng.choice((0, 1, 0xFFFF_FFFF, rng.getrandbits(32)))
+    return words
+
+
+def entry(rng: random.Random, admin: bool) -> bytes:
+    """A submission entry."""
+    table = ADMIN_COMMANDS if admin else IO_COMMANDS
+    opcode = rng.choice(sorted(table)) if rng.random() < 0.95 else rng.getrandbits(8)
+    flags = rng.choice((0, 0, 0, 0x40, 0x40, 0x80)) if not admin else 0
+    if rng.random() < 0.03:
+        flags = rng.getrandbits(8)
+    nsid = rng.choice((1, 1, 1, 0, 2, 0xFFFF_FFFF))
+    head = struct.pack("<BBHI16x", opcode, flags, rng.getrandbits(7), nsid)
+    if flags & 0xC0:
+        pointers = descriptor(rng)
+    else:
+        pointers = struct.pack("<QQ", address(rng) & ~3, address(rng))
+    return head + pointers + struct.pack("<6I", *dwords(rng, admin, opcode))
+
+
+class Mistakes(logging.Handler):
+    """Keeps what is logged with a traceback: an exception that nobody expected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(self.format(record))
+
+
+class HostileGuest(RuleBasedStateMachine):
+    """The guest's steps, and what must hold whatever they are."""
+
+    seen: ClassVar[Counter[tuple[int, int]]] = Counter()
+    """Kinds of queue and statuses of all examples, to see what was reached."""
+
+    @initialize()
+    def start(self) -> None:
+        self.mistakes = Mistakes()
+        self.logger = logging.getLogger("potash_firmware")
+        self.logger.addHandler(self.mistakes)
+        self.logger.propagate = False
+        self.host = Host({1: MemoryMedia.create(1 << 20)}, queue_pairs=QUEUE_PAIRS)
+        self.apu = self.host.connect_apu()
+        self.requests: list[Request] = []
+        self.resets: list[Reset] = []
+        self.secret = os.urandom(PAGE)
+        self.read_only, self.write_only = SealedMemory(PAGE), SealedMemory(PAGE)
+        self.read_only.view[:] = self.secret
+        self.hidden = os.urandom(HIDDEN)
+        self.host.memory.view[MEMORY - HIDDEN :] = self.hidden
+        space = self.host.space
+        space.unmap(0, MEMORY)
+        self.host.board.memory_changed()
+        space.map(READ_ONLY, PAGE, fd=self.read_only.fd, offset=0, readable=True, writable=False)
+        space.map(WRITE_ONLY, PAGE, fd=self.write_only.fd, offset=0, readable=False, writable=True)
+        space.map(HOLE, PAGE, fd=None, offset=0, readable=True, writable=True)
+        self.mapped = False
+        self.give_memory()
+        self.host.enable()
+
+    def give_memory(self) -> None:
+        if not self.mapped:
+            self.host.space.map(
+                0,
+                MEMORY - HIDDEN,
+                fd=self.host.memory.fd,
+                offset=0,
+                readable=True,
+                writable=True,
+            )
+            self.host.board.memory_changed()
+            self.mapped = True
+
+    def teardown(self) -> None:
+        if not hasattr(self, "host"):
+            return
+        try:
+            self.works_again()
+        finally:
+            self.logger.removeHandler(self.mistakes)
+            self.logger.propagate = True
+            self.host.executor.run_all()
+            self.host.__exit__()
+            self.read_only.close()
+            self.write_only.close()
+
+    def works_again(self) -> None:
+        """After a reset nothing that was done matters."""
+        self.give_memory()
+        self.host.disable()
+        while self.host.executor.waiting:
+            self.host.executor.run_all()
+            self.host.service()
+        for _ in range(3):
+            self.apu_answers()
+            self.host.service()
+        assert len(self.host.link._free) == 16, "a transfer slot is lost"
+        self.host.enable()
+        queue = self.host.create_io_queue()
+        self.host.put(b"\x3c" * PAGE)
+        assert self.host.command(queue, 0x01, 1, nsid=1, cdws=(3,)).status == 0
+        self.host.clear(DATA, PAGE)
+        assert self.host.command(queue, 0x02, 2, nsid=1, cdws=(3,)).status == 0
+        assert self.host.data(PAGE) == b"\x3c" * PAGE
+        assert self.mistakes.found == []
+
+    # The guest.
+
+    @rule(
+        qid=st.integers(0, QUEUE_PAIRS),
+        seed=st.integers(0, 1 << 32),
+        count=st.integers(1, 15),
+        ring=st.booleans(),
+    )
+    def submit(self, qid: int, seed: int, count: int, ring: bool) -> None:
+        """Fill a queue's memory with entries, be there a queue or not."""
+        rng = random.Random(seed)
+        queue = self.host.io.get(qid, self.host.admin) if qid else self.host.admin
+        for _ in range(count):
+            at = queue.sq + queue.tail * 64
+            self.host.memory.view[at : at + 64] = entry(rng, admin=not queue.qid)
+            queue.tail = (queue.tail + 1) % queue.size
+        if ring:
+            self.host.ring(queue)
+
+    @rule(qid=st.integers(0, QUEUE_PAIRS), seed=st.integers(0, 1 << 32), count=st.integers(1, 15))
+    def exchange(self, qid: int, seed: int, count: int) -> None:
+        """Commands from their entries to their answers, as a guest without patience has it."""
+        self.submit(qid, seed, count, ring=True)
+        for _ in range(2):
+            self.host.service()
+            self.host.executor.run_all()
+            self.apu_answers()
+        self.host.service()
+        self.take_completions()
+
+    @precondition(lambda self: not self.host.io)
+    @rule()
+    def settle(self) -> None:
+        """A session with a queue pair that works."""
+        self.begin_again()
+        self.host.service()
+        if self.host.ready:
+            self.make_queues(1, None)
+            self.host.service()
+            self.take_completions()
+
+    @precondition(lambda self: self.host.ready and self.mapped)
+    @rule(qid=st.integers(1, QUEUE_PAIRS), where=st.sampled_from((None, *PLACES[:16])))
+    def make_queues(self, qid: int, where: int | None) -> None:
+        """Queues where they should be, or one on the other, or on what is something else."""
+        sq = IO_QUEUES + (qid - 1) * 0x2_0000 if where is None else where
+        cq = IO_QUEUES + (qid - 1) * 0x2_0000 + 0x1_0000
+        rng = random.Random(qid)
+        for opcode, at, word in ((5, cq, qid << 16 | 3), (1, sq, qid << 16 | 1)):
+            self.host.place(
+                self.host.admin, opcode, rng.getrandbits(15), prp1=at, cdws=(15 << 16 | qid, word)
+            )
+        self.host.ring(self.host.admin)
+        self.host.io[qid] = Queue(qid, sq, cq, 16)
+
+    @rule(seed=st.integers(0, 1 << 32), sgl=st.booleans())
+    def write_lists(self, seed: int, sgl: bool) -> None:
+        """PRP lists and SGL segments: in a place of their own, or across a queue."""
+        rng = random.Random(seed)
+        at = rng.choice((LISTS, LISTS + PAGE, DATA, *PLACES[8:16]))
+        if sgl:
+            content = b"".join(descriptor(rng) for _ in range(rng.choice((1, 2, 4, 256))))
+        else:
+            entries = [address(rng) & ~(PAGE - 1) for _ in range(511)]
+            content = struct.pack("<512Q", *entries, rng.choice((at, at + 8, address(rng))))
+        self.host.put(content, at)
+
+    @rule(
+        index=st.integers(0, 2 * QUEUE_PAIRS + 4),
+        value=st.sampled_from([0, 1, 2, 7, 15, 16, 63, 4095, 0xFFFF, 0xFFFF_FFFF]),
+        shadow=st.booleans(),
+    )
+    def ring_anything(self, index: int, value: int, shadow: bool) -> None:
+        if shadow:
+            self.host.put(struct.pack("<I", value), SHADOW + 4 * index)
+        else:
+            self.host.write32(DOORBELLS + 4 * index, value)
+
+    @rule()
+    def take_completions(self) -> None:
+        """As far as they can be made out in memory that anybody may have written."""
+        for queue in (self.host.admin, *self.host.io.values()):
+            for _ in range(queue.size):
+                at = queue.cq + queue.head * 16
+                if at + 16 > MEMORY:
+                    break
+                (word,) = struct.unpack_from("<H", self.host.memory.view, at + 14)
+                if word & 1 != queue.phase:
+                    break
+                self.seen[(min(queue.qid, 1), word >> 1 & 0x7FF)] += 1
+                queue.head = (queue.head + 1) % queue.size
+                queue.phase ^= not queue.head
+            self.host.write32(DOORBELLS + 8 * queue.qid + 4, queue.head)
+
+    @rule()
+    def take_memory_away_or_give_it_back(self) -> None:
+        if self.mapped:
+            self.host.space.unmap(0, MEMORY - HIDDEN)
+            self.host.board.memory_changed()
+            self.mapped = False
+        else:
+            self.give_memory()
+
+    @precondition(lambda self: not self.host.ready or self.host.fatal)
+    @rule()
+    def begin_again(self) -> None:
+        self.give_memory()
+        self.host.write32(CC, 0)
+        self.host.service()
+        self.host.begin_enable()
+
+    @rule(value=st.sampled_from([0, 1 << 14, 2 << 14, 4 << 20 | 6 << 16 | 1, 0xFFFF_FFFF]))
+    def write_cc(self, value: int) -> None:
+        self.host.write32(CC, value)
+
+    # The firmware, the media and the APU.
+
+    @rule()
+    def serve(self) -> None:
+        self.host.service()
+
+    @rule(later=st.floats(0, 0.01))
+    def time_passes(self, later: float) -> None:
+        self.host.now += later
+        self.host.service()
+
+    @precondition(lambda self: self.host.executor.waiting)
+    @rule()
+    def media_works(self) -> None:
+        self.host.executor.run_all()
+        self.host.service()
+
+    @rule()
+    def apu_answers(self) -> None:
+        while (message := self.apu.receive()) is not None:
+            if isinstance(message, Request):
+                inward = message.opcode & 3 == 2 and message.slot != NO_SLOT
+                self.apu.send(Reply(message.tag, 0, length=message.length if inward else 0))
+            elif isinstance(message, Reset):
+                self.apu.send(ResetDone(message.tag))
+            else:
+                assert isinstance(message, WriteBackDone)
+
+    # What must always hold.
+
+    @invariant()
+    def nothing_else_is_touched(self) -> None:
+        if hasattr(self, "host"):
+            assert self.read_only.view == self.secret
+            assert self.host.memory.view[MEMORY - HIDDEN :] == self.hidden
+
+    @invariant()
+    def what_is_begun_stays_bounded(self) -> None:
+        if hasattr(self, "host"):
+            controller = self.host.rpu.controller
+            assert len(controller.outstanding) <= OUTSTANDING_LIMIT
+            assert len(controller.unfinished) <= MEDIA_LIMIT
+            assert len(controller.aborted) <= OUTSTANDING_LIMIT
+            assert self.host.read32(CSTS) & ~0x1F == 0
+
+
+TestHostileGuest = HostileGuest.TestCase
+TestHostileGuest.settings = settings(max_examples=60, stateful_step_count=50)

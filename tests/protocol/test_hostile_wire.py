@@ -1,0 +1,188 @@
+"""A whole device under clients that mean harm: it neither ends, nor hangs, nor keeps anything.
+
+`pytest -m marathon tests/protocol/test_hostile_wire.py` does it with a million frames.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import select
+import struct
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from potash_device.media import FLASH_SIZE, MemoryMedia
+from potash_firmware.boot import Device
+from pyvfio_user.server import AddressSpace
+from support import vfio_user as wire
+from support.hostile import Descriptors, Frame, Grammar, bend, resident, wait_until
+from support.vfio_user import RawClient, open_descriptors
+
+FRAMES = 6_000
+MARATHON = 1_000_000
+GROWTH = 24 << 20
+"""Bytes that the process may grow by once it is warm: buffers that the allocator keeps."""
+
+PASSES = 100_000
+"""Passes of the loop after which it is called hung."""
+
+
+class Target:
+    """A running device, and all that one can see of what it holds."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.apu = device.apu.pid
+        self.spaces: list[AddressSpace] = []
+        attached = device.board.attached
+
+        def remember(memory: AddressSpace, lines: object) -> None:
+            self.spaces.append(memory)
+            attached(memory, lines)  # type: ignore[arg-type]  # passed on as it came
+
+        device.board.attached = remember  # type: ignore[method-assign]  # to see what it is given
+
+    def step(self) -> None:
+        self.device.run_once(timeout=0)
+
+    def pump(self) -> None:
+        """Run until there is nothing more to do without the client, the media or the APU."""
+        for _ in range(PASSES):
+            self.step()
+            server = self.device.server
+            readable, _, _ = select.select([server.fileno()], [], [], 0)
+            if not (readable or server.has_message or self.device._busy):
+                return
+        raise AssertionError("the loop never comes to rest")
+
+    def attack(self, grammar: Grammar, count: int) -> int:
+        """One client with about `count` frames; how many there were."""
+        rng = grammar.rng
+        frames: list[Frame] = []
+        if rng.random() < 0.95:
+            frames.append(Frame(wire.command(wire.VERSION, wire.QEMU_VERSION)))
+        if rng.random() < 0.6:
+            frames += grammar.bring_up()
+        opening = len(frames)
+        if opening > 1:
+            frames.append(grammar.ring_io())
+        frames += [grammar.frame() for _ in range(count)]
+        if rng.random() < 0.4:
+            frames[opening:] = bend(rng, frames[opening:])
+        reads = rng.random() < 0.9
+        client = RawClient(self.device.server)
+        with client:
+            for number, frame in enumerate(frames):
+                if not self.send(client, frame):
+                    break
+                if number % 8 == 0 or number == opening - 1:
+                    grammar.rewrite()
+                    self.pump()
+                    if reads:
+                        self.check_replies(client)
+            self.pump()
+            if reads:
+                self.check_replies(client)
+        return len(frames)
+
+    def send(self, client: RawClient, frame: Frame) -> bool:
+        """Put a frame into the socket; False when the connection is over."""
+        for _ in range(PASSES):
+            try:
+                client.send(frame.data, frame.fds)
+            except BlockingIOError:
+                self.pump()
+                client.discard()
+            except OSError:
+                return False
+            else:
+                return True
+        raise AssertionError("the device does not read any more")
+
+    @staticmethod
+    def check_replies(client: RawClient) -> None:
+        for reply in client.replies():
+            assert reply.flags in (0x01, 0x21)
+            assert (reply.error != 0) == (reply.flags == 0x21)
+            assert not (reply.payload and reply.error)
+
+    def gone(self) -> bool:
+        """Nobody is connected, and nothing of the last one is left."""
+        device = self.device
+        return not device.server.connected and not device.rpu.controller.unfinished
+
+    def check(self, before: dict[int, str]) -> None:
+        """Nothing of the last client is left, and the next one is served."""
+        wait_until(self.gone, lambda: self.device.run_once(timeout=0.01))
+        board, rpu = self.device.board, self.device.rpu
+        assert not board.queues.submissions and not board.queues.completions
+        assert not board.registers.host_writes
+        assert not any(board.interrupts.pending_bits())
+        assert len(rpu.controller.outstanding) == 0
+        assert not any(space._mappings or space._files for space in self.spaces)
+        self.spaces.clear()
+        assert wire.leaked(before) == {}
+        with RawClient(self.device.server) as client:
+            client.send(wire.command(wire.VERSION, wire.QEMU_VERSION))
+            client.send(wire.command(wire.REGION_READ, struct.pack("<QII", 8, 0, 4)))
+            self.pump()
+            version, read = client.replies()
+            assert (version.failed, read.payload[16:]) == (False, b"\x00\x00\x02\x00")
+        wait_until(self.gone, self.step)
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    mistakes: list[str] = []
+    monkeypatch.setattr(
+        logging.Logger, "exception", lambda *_: mistakes.append(traceback.format_exc())
+    )
+    # What a million frames are worth saying would be kept for a report, and fill memory.
+    logging.disable(logging.CRITICAL)
+    media, flash = MemoryMedia.create(1 << 20), MemoryMedia.create(FLASH_SIZE)
+    try:
+        with Device(wire.socket_path(tmp_path), {1: media}, flash) as device:
+            target = Target(device)
+            yield target
+            assert device.apu.pid == target.apu, "the APU was lost"
+    finally:
+        logging.disable(logging.NOTSET)
+        media.close()
+        flash.close()
+    assert mistakes == []
+
+
+def run(target: Target, frames: int, seed: int) -> None:
+    """Attack with as many frames, and look after every client at what is left."""
+    with Descriptors() as descriptors:
+        target.check(open_descriptors() | {-1: ""})
+        before = open_descriptors()
+        sent, clients, warm = 0, 0, 0
+        while sent < frames:
+            rng = random.Random(f"{seed} {clients}")
+            try:
+                sent += target.attack(Grammar(rng, descriptors), rng.choice((1, 5, 20, 100)))
+                target.check(before)
+            except BaseException:
+                print(f"client {clients} of seed {seed}, after {sent} frames")
+                raise
+            clients += 1
+            if not warm and sent > frames // 4:
+                gc.collect()
+                warm = resident()
+        gc.collect()
+        assert resident() - warm < GROWTH
+
+
+def test_thousands_of_hostile_frames_leave_a_device_that_works(target: Target) -> None:
+    run(target, FRAMES, seed=1)
+
+
+@pytest.mark.marathon
+def test_a_million_hostile_frames_leave_a_device_that_works(target: Target) -> None:
+    run(target, MARATHON, seed=random.randrange(1 << 32))

@@ -1,0 +1,54 @@
+"""The code that the documentation shows, for tests that type it in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [str(ROOT / name) for name in ("device", "firmware", "host")]
+
+SOCKET = "/tmp/potash.sock"
+"""Where the documentation's device listens."""
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of one language on a page of `docs`, from the top."""
+    text = (ROOT / "docs" / page).read_text()
+    return [block.partition("\n```")[0] for block in text.split(f"```{language}\n")[1:]]
+
+
+def environment() -> dict[str, str]:
+    """With this tree's packages, and the commands that were installed with this interpreter."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES), "PATH": path}
+
+
+def run_python(code: str, *, cwd: Path = ROOT, replace: Mapping[str, str] | None = None) -> str:
+    """What a block prints when it is pasted into a file and run, which must succeed."""
+    for old, new in (replace or {}).items():
+        assert old in code
+        code = code.replace(old, new)
+    return _output([sys.executable, "-c", code], cwd)
+
+
+def run_shell(code: str, *, cwd: Path) -> str:
+    """What a block prints, standard error included, when it is typed into a shell."""
+    return _output(["sh", "-ec", f"exec 2>&1\n{code}"], cwd)
+
+
+def _output(command: list[str], cwd: Path) -> str:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
