@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from potash.bench.backing import filled
 from potash.bench.processors import Followed, Meter, process_time, thread_time
 from potash.bench.report import Result, paired
 from potash.bench.workloads import WORKLOADS, Workload
@@ -27,10 +25,6 @@ from potash.vm.images import GuestImages
 
 PEER = "QEMU nvme"
 OURS, THEIRS = "/dev/nvme0n1", "/dev/nvme1n1"
-SIZE = 64 << 20
-"""Bytes of each drive."""
-BACKING = Path("/dev/shm")
-"""A file system in memory: what is compared are the devices, not a disk."""
 PROCESSORS = (1, 2)
 LIMIT = 60.0
 """Seconds that a window may take beyond its length before the guest counts as hung."""
@@ -141,16 +135,7 @@ class _Bench:
 def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
     """A guest with both drives."""
     with contextlib.ExitStack() as stack:
-        try:
-            named = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="potash-bench-", dir=BACKING)
-            )
-            folder = Path(named)
-            content = os.urandom(1 << 20) * (SIZE >> 20)
-            for file in ("ours", "peer"):
-                (folder / file).write_bytes(content)
-        except OSError as error:
-            raise PotashError(f"the drives have no room in {BACKING}: {error.strerror}") from None
+        folder = stack.enter_context(filled("ours", "peer"))
         device = stack.enter_context(
             device_process(folder / "drive", "--media", str(folder / "ours"))
         )

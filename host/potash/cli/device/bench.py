@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from potash.bench import guest as guest_bench
+from potash.bench import socket as socket_bench
 from potash.bench.report import document, table
 from potash.cli.device.guest import ending_on_signals
 from potash.vm import images
@@ -65,16 +66,21 @@ def nvme(
 ) -> None:
     """Measure the drive's reads and writes.
 
+    Without --guest, a load generator drives the device over its socket; copies of as many bytes
+    from memory to memory in plain Python are the peer. With two queues, a name that ends in -2q,
+    each has the depth.
+
     With --guest, fio runs in one Linux guest on our drive and on QEMU's own in turn. A ratio is
     ours over the peer's, the median of the pairs; the lowest and the highest stand beside it. A
     name that ends in -cpu2 is of a guest with two processors, each of which runs the load.
     """
-    if not guest:
-        raise click.UsageError("say --guest")
-    chosen = _chosen(patterns, guest_bench.NAMES)
+    chosen = _chosen(patterns, guest_bench.NAMES if guest else socket_bench.NAMES)
     with ending_on_signals(), reporting() as progress:
-        found = images.prepare(progress, mirror=debian_mirror)
-        results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
+        if guest:
+            found = images.prepare(progress, mirror=debian_mirror)
+            results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
+        else:
+            results = list(socket_bench.measure(chosen, pairs, seconds, progress))
     if as_json:
         click.echo(json.dumps(document(results), indent=2))
     else:
