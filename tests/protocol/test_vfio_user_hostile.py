@@ -7,7 +7,6 @@ import os
 import random
 import resource
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,22 +36,6 @@ from support.vfio_user import (
 
 PAGE = 4096
 READ = command(REGION_READ, struct.pack("<QII", 0, 0, 4))
-
-
-@pytest.fixture
-def device() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def ended() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def server(tmp_path: Path, device: Recorder, ended: list[str]) -> Iterator[Server]:
-    with Server(socket_path(tmp_path), device, on_disconnect=ended.append) as server:
-        yield server
 
 
 def _still_serves(server: Server) -> None:

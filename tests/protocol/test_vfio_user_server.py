@@ -6,10 +6,7 @@ import errno
 import json
 import os
 import select
-import socket
-import stat
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +34,7 @@ from support.vfio_user import (
     leaked,
     negotiated,
     open_descriptors,
+    region_read,
     region_write,
     set_irqs,
     socket_path,
@@ -45,29 +43,8 @@ from support.vfio_user import (
 PAGE = 4096
 
 
-@pytest.fixture
-def device() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def ended() -> list[str]:
-    """Why connections ended."""
-    return []
-
-
-@pytest.fixture
-def server(tmp_path: Path, device: Recorder, ended: list[str]) -> Iterator[Server]:
-    with Server(socket_path(tmp_path), device, on_disconnect=ended.append) as server:
-        yield server
-
-
 def _dma_unmap(address: int, size: int, flags: int = 0) -> bytes:
     return command(DMA_UNMAP, struct.pack("<IIQQ", 24, flags, address, size))
-
-
-def _region_read(offset: int, count: int, region: int = 0) -> bytes:
-    return command(REGION_READ, struct.pack("<QII", offset, region, count))
 
 
 def test_qemu_s_start_up_in_its_order(server: Server, device: Recorder) -> None:
@@ -118,7 +95,7 @@ def test_qemu_s_start_up_in_its_order(server: Server, device: Recorder) -> None:
             irqs[index] = struct.unpack("<IIII", reply.payload)
         assert irqs == {3: (16, 1, 3, 1), 2: (16, 9, 2, 16)}
 
-        config = client.ask(_region_read(0, 4096, region=7))
+        config = client.ask(region_read(0, 4096, region=7))
         assert struct.unpack_from("<QII", config.payload) == (0, 7, 4096)
         assert config.payload[16:20] == b"\x36\x1b\x10\x00"
         assert len(config.payload) == 16 + 4096
@@ -242,7 +219,7 @@ def test_an_access_outside_of_a_region_never_reaches_the_device(
     server: Server, device: Recorder, offset: int, count: int, region: int
 ) -> None:
     with negotiated(server) as client:
-        assert client.ask(_region_read(offset, count, region)).error == errno.EINVAL
+        assert client.ask(region_read(offset, count, region)).error == errno.EINVAL
         write = region_write(offset, bytes(count), region=region)
         assert client.ask(write).error == errno.EINVAL
         assert device.calls == [("attached",)]
@@ -254,8 +231,8 @@ def test_an_access_larger_than_the_largest_transfer_never_reaches_the_device(
     device = Recorder(regions={0: Region(4 * BIG)}, irqs={0: Irq(1)})
     device.pci = False
     with Server(socket_path(tmp_path), device) as server, negotiated(server) as client:
-        assert client.ask(_region_read(0, BIG + 1)).error == errno.EINVAL
-        client.send(_region_read(BIG, BIG))
+        assert client.ask(region_read(0, BIG + 1)).error == errno.EINVAL
+        client.send(region_read(BIG, BIG))
         parts = bytearray()
         while len(parts) < 16 + 16 + BIG:
             client.pump()
@@ -267,7 +244,7 @@ def test_an_access_larger_than_the_largest_transfer_never_reaches_the_device(
 def test_rights_of_a_region_are_kept(server: Server, device: Recorder) -> None:
     with negotiated(server) as client:
         assert client.ask(region_write(0, b"abcd", region=2)).error == errno.EINVAL
-        assert not client.ask(_region_read(0, 4, region=2)).failed
+        assert not client.ask(region_read(0, 4, region=2)).failed
         assert device.calls == [("attached",), ("read", 2, 0, 4)]
 
 
@@ -309,7 +286,7 @@ def test_coalesced_writes_happen_in_order_or_not_at_all(server: Server, device: 
 def test_a_device_s_error_is_the_reply_s(server: Server, device: Recorder) -> None:
     with negotiated(server) as client:
         for message in (
-            _region_read(0, 4),
+            region_read(0, 4),
             region_write(0, b"abcd"),
             command(DEVICE_RESET),
             set_irqs(0x21, 2, 0, 0),
@@ -326,7 +303,7 @@ def test_a_device_that_answers_another_number_of_bytes_is_an_error(
 ) -> None:
     with negotiated(server) as client:
         del device.bytes[0][0x2000:]
-        assert client.ask(_region_read(0x1FFE, 4)).error == errno.EIO
+        assert client.ask(region_read(0x1FFE, 4)).error == errno.EIO
 
 
 def test_posted_messages_have_no_reply_even_when_they_fail(
@@ -465,7 +442,7 @@ def test_a_second_client_waits_for_the_first_to_leave(server: Server, device: Re
         second.send(command(VERSION, QEMU_VERSION))
         second.pump()
         assert second.replies() == []
-        assert not first.ask(_region_read(0, 4)).failed
+        assert not first.ask(region_read(0, 4)).failed
         first.socket.close()
         second.pump()
         (reply,) = second.replies()
@@ -511,112 +488,3 @@ def test_the_descriptor_to_wait_for_is_the_listener_s_and_then_the_client_s(
     assert readable()
     client.pump()
     assert not readable()
-
-
-def test_the_socket_is_the_owner_s_alone_whatever_the_umask(
-    tmp_path: Path, device: Recorder
-) -> None:
-    before = os.umask(0)
-    try:
-        with Server(socket_path(tmp_path), device):
-            mode = socket_path(tmp_path).stat().st_mode
-            assert stat.S_ISSOCK(mode)
-            assert stat.S_IMODE(mode) == 0o600
-    finally:
-        os.umask(before)
-    assert not socket_path(tmp_path).exists()
-
-
-def test_a_path_that_is_served_is_left_alone(tmp_path: Path, server: Server) -> None:
-    before = open_descriptors()
-    with pytest.raises(OSError) as caught, Server(server.path, Recorder()):
-        pass
-    assert caught.value.errno == errno.EADDRINUSE
-    assert str(server.path) in str(caught.value)
-    assert not leaked(before)
-    server.drain(10)  # the look whether anybody is there
-    with negotiated(server) as client:
-        assert not client.ask(_region_read(0, 4)).failed
-
-
-def test_a_path_whose_backlog_is_full_is_served_too(server: Server) -> None:
-    waiting: list[socket.socket] = []
-    try:
-        with pytest.raises(BlockingIOError):
-            while len(waiting) < 100:
-                waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                waiting[-1].setblocking(False)
-                waiting[-1].connect(server.path)
-        with pytest.raises(OSError) as caught:
-            Server(server.path, Recorder()).__enter__()
-        assert caught.value.errno == errno.EADDRINUSE
-        assert Path(server.path).is_socket()
-    finally:
-        for sock in waiting:
-            sock.close()
-
-
-def test_a_stale_socket_is_replaced(tmp_path: Path, device: Recorder) -> None:
-    path = socket_path(tmp_path)
-    dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    dead.bind(str(path))
-    dead.close()
-    assert path.is_socket()
-    with Server(path, device) as server, negotiated(server):
-        pass
-
-
-@pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_what_is_no_socket_is_left_alone(tmp_path: Path, device: Recorder, kind: str) -> None:
-    path, target = socket_path(tmp_path), tmp_path / "target"
-    if kind == "file":
-        path.write_text("precious")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(target)
-    with pytest.raises(OSError) as caught, Server(path, device):
-        pass
-    assert caught.value.errno == errno.EADDRINUSE
-    assert os.path.lexists(path) and not path.is_socket()
-    assert not target.exists()
-
-
-def test_a_path_that_cannot_be_is_an_error_and_leaves_nothing(
-    tmp_path: Path, device: Recorder
-) -> None:
-    before = open_descriptors()
-    for path in (tmp_path / "missing" / "s", tmp_path / ("x" * 200)):
-        with pytest.raises(OSError):
-            Server(path, device).__enter__()
-    assert not leaked(before)
-
-
-def test_closing_removes_its_own_socket_and_no_other(tmp_path: Path, device: Recorder) -> None:
-    path = socket_path(tmp_path)
-    with Server(path, device):
-        path.unlink()
-        path.write_text("somebody else's")
-    assert path.read_text() == "somebody else's"
-    path.unlink()
-    with Server(path, device):
-        path.unlink()
-
-
-def test_closing_detaches_the_client(tmp_path: Path, device: Recorder) -> None:
-    before = open_descriptors()
-    reasons: list[str] = []
-    server = Server(socket_path(tmp_path), device, on_disconnect=reasons.append)
-    assert not leaked(before)
-    with server:
-        client = RawClient(server)
-        client.negotiate()
-    assert device.calls == [("attached",), ("detached",)]
-    assert client.disconnected
-    assert len(reasons) == 1
-    client.socket.close()
-    server.close()
-    device.memory = device.lines = None
-    assert not leaked(before)
-    with pytest.raises(ValueError):
-        server.fileno()

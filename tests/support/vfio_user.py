@@ -44,6 +44,11 @@ def command(number: int, payload: bytes = b"", *, message_id: int = 7, flags: in
     return header(message_id, number, len(payload), flags) + payload
 
 
+def region_read(offset: int, count: int, region: int = 0) -> bytes:
+    """A whole REGION_READ."""
+    return command(REGION_READ, struct.pack("<QII", offset, region, count))
+
+
 def region_write(offset: int, data: bytes, *, region: int = 0, flags: int = 0) -> bytes:
     """A whole REGION_WRITE."""
     return command(REGION_WRITE, struct.pack("<QII", offset, region, len(data)) + data, flags=flags)
