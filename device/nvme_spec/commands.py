@@ -334,6 +334,13 @@ class ReadWrite(NamedTuple):
         )
 
 
+READ_WRITE_ENTRY = struct.Struct("<BBHI16xQQQI")
+"""What a plain Read or Write says, straight from its 64-byte entry: opcode, flags, command
+identifier, namespace, PRP 1 and 2, starting LBA, command dword 12."""
+NLB_MASK = 0xFFFF
+"""NLB in command dword 12; a dword without other bits asks for nothing but a number of blocks."""
+
+
 class DatasetManagement(NamedTuple):
     """CDW10 NR (7:0), 0's based; CDW11 IDR (0), IDW (1), AD (2): deallocate."""
 

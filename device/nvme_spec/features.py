@@ -117,6 +117,13 @@ class NumberOfQueues(Word):
     ncq_z = field(16, 31)
 
 
+UNLIMITED_BURST = 7
+"""Arbitration's AB for which a queue keeps its turn while it has commands."""
+
+COALESCING_UNIT = 100e-6
+"""Seconds that Interrupt Coalescing counts its time in."""
+
+
 class InterruptCoalescing(Word):
     """08h: completions (0's based) and time in 100 microseconds."""
 

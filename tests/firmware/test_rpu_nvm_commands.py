@@ -167,3 +167,20 @@ def test_completions_wait_for_room_and_none_is_lost(host: Host) -> None:
     host.write32(0x1000 + 8 * 2 + 4, queue.head)
     host.service()
     assert [one.cid for one in host.reap(queue)] == [3, 4, 5]
+
+
+def test_a_read_waits_for_a_write_of_the_same_blocks_and_of_no_others(
+    host: Host, queue: Queue
+) -> None:
+    """It would otherwise see half of the write, though the media itself answers at once."""
+    host.put(b"n" * PAGE)
+    host.place(queue, WRITE, 1, nsid=1, cdws=(0, 0, FUA))
+    host.place(queue, READ, 2, nsid=1, prp1=DATA + PAGE)
+    host.place(queue, READ, 3, nsid=1, prp1=DATA + 2 * PAGE, cdws=(9, 0, 0))
+    host.ring(queue)
+    host.service()
+    assert [one.cid for one in host.reap(queue)] == [3]
+    host.executor.run_all()
+    host.service()
+    assert [(one.cid, one.status) for one in host.reap(queue)] == [(1, 0), (2, 0)]
+    assert host.data(PAGE, DATA + PAGE) == b"n" * PAGE

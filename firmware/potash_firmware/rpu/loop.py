@@ -14,6 +14,8 @@ from functools import partial
 
 from csd_spec.opcodes import JOB_ENDED_EVENT
 from nvme_spec.features import (
+    COALESCING_UNIT,
+    UNLIMITED_BURST,
     Arbitration,
     FeatureId,
     InterruptCoalescing,
@@ -54,9 +56,6 @@ from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
 
-UNLIMITED_BURST = 7
-"""Arbitration's AB for which a queue keeps its turn while it has commands."""
-
 CHUNK = 64
 """Commands of a turn without limit between two looks at the time."""
 
@@ -64,9 +63,6 @@ PASS_TIME = 500e-6
 """Seconds after which a pass begins no further turn."""
 
 HOST_WRITES_PER_PASS = 1024
-
-COALESCING_UNIT = 100e-6
-"""Seconds that Interrupt Coalescing counts its time in."""
 
 MEDIA_WORK_LIMIT = 64
 """Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""

@@ -8,9 +8,9 @@ unusual about it, be it a flag, an address or an error, it leaves where it is, f
 to deal with and to explain.
 """
 
-import struct
 from collections.abc import Callable
 
+from nvme_spec.commands import NLB_MASK, READ_WRITE_ENTRY
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError
@@ -18,12 +18,8 @@ from potash_device.controller.queues import SubmissionQueue
 from potash_device.media import MediaError
 from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
 
-_READ_OR_WRITE = struct.Struct("<BBHI16xQQQI")
-"""Opcode, flags, command identifier, namespace, PRP 1 and 2, starting LBA, command dword 12."""
 _READ = int(IoOpcode.READ)
 _WRITE = int(IoOpcode.WRITE)
-_PLAIN = 0xFFFF
-"""Command dword 12 of a read or write that has nothing but a number of blocks."""
 
 Complete = Callable[[SubmissionQueue, int], None]
 """Answers the command with that identifier: it has succeeded."""
@@ -48,7 +44,7 @@ class DirectReadsAndWrites:
             controller.health,
         )
         views_of = controller.board.dma.views
-        unpack = _READ_OR_WRITE.unpack_from
+        unpack = READ_WRITE_ENTRY.unpack_from
         entries, completions = queue.entries, queue.completions
         qid, size, tail = queue.qid, queue.size, queue.tail
         write_through = controller.features.write_through
@@ -58,7 +54,7 @@ class DirectReadsAndWrites:
             opcode, flags, cid, nsid, prp1, prp2, slba, dword12 = unpack(
                 entries, head * SUBMISSION_ENTRY_SIZE
             )
-            if flags or dword12 > _PLAIN or (qid, cid) in outstanding:
+            if flags or dword12 > NLB_MASK or (qid, cid) in outstanding:
                 break
             namespace = namespaces.get(nsid)
             if namespace is None or namespace.in_flight or slba + dword12 >= namespace.blocks:
