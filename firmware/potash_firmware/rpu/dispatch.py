@@ -70,7 +70,9 @@ def support(admin: Table, io: Table) -> CommandSupport:
     return CommandSupport(
         oacs=_capabilities(admin.values()),
         oncs=_capabilities(io.values()),
-        effects=CommandEffectsLog(acs=_effects(admin), iocs=_effects(io)),
+        effects=CommandEffectsLog(
+            acs=_effects(admin, CommandEffects.CONTROLLER_SCOPE), iocs=_effects(io, NO_EFFECT)
+        ),
     )
 
 
@@ -92,13 +94,17 @@ def _capabilities(rows: Iterable[Row]) -> int:
     return bits
 
 
-def _effects(rows: Table) -> tuple[int, ...]:
+def _effects(rows: Table, scope: CommandEffects) -> tuple[int, ...]:
+    """`scope` is that of commands for no single namespace.
+
+    I/O commands have none: Linux calls every bit of theirs unusual but CSUPP and LBCC.
+    """
     return tuple(
-        _effects_of(rows[opcode]) if opcode in rows else 0 for opcode in range(COMMAND_COUNT)
+        _effects_of(rows[opcode], scope) if opcode in rows else 0 for opcode in range(COMMAND_COUNT)
     )
 
 
-def _effects_of(row: Row) -> int:
-    one = row.namespace in (NamespaceUse.ONE, NamespaceUse.ONE_OR_ALL)
-    scope = CommandEffects.NAMESPACE_SCOPE if one else CommandEffects.CONTROLLER_SCOPE
+def _effects_of(row: Row, scope: CommandEffects) -> int:
+    if scope and row.namespace in (NamespaceUse.ONE, NamespaceUse.ONE_OR_ALL):
+        scope = CommandEffects.NAMESPACE_SCOPE
     return CommandEffects.CSUPP | row.effects | scope | row.alone << CSE_SHIFT

@@ -5,7 +5,6 @@ Health Information) and 5.16.1.5 (Changed Namespace List); NVM Command Set Speci
 section 4.1.4.5 (LBA Status Information).
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,18 +28,13 @@ from nvme_spec.logs import (
 )
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
-from potash_firmware.rpu.features import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
 from potash_firmware.rpu.media_work import MediaFailure
 
 ERROR_LOG_ENTRIES = 64
 """Entries kept; ELPE in Identify Controller is one less, being 0's based."""
 
-IDLE_TEMPERATURE = 313
+TEMPERATURE = 313
 """Kelvin: what a device without a sensor says of a comfortable room inside a machine."""
-LOAD_HEATS = 15
-"""Kelvin that a drive which is always busy is warmer."""
-LOAD_MEMORY = 60.0
-"""Seconds after which two thirds of a new load's heat have come."""
 
 SPARE_THRESHOLD = 10
 """Per cent."""
@@ -143,16 +137,10 @@ def _lba(command: Command, error: NvmeError) -> int:
 class Health:
     """Counters of the drive's life, as far as it is remembered.
 
-    `waiting` says whether an I/O command is outstanding. The device has no sensor: its temperature
-    is that of the room and what its load adds to that.
+    `waiting` says whether an I/O command is outstanding.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        waiting: Callable[[], bool] = lambda: False,
-        idle_temperature: int = IDLE_TEMPERATURE,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], waiting: Callable[[], bool]) -> None:
         self.bytes_read = 0
         self.bytes_written = 0
         self.reads = 0
@@ -161,17 +149,13 @@ class Health:
         self.power_cycles = 0
         self.unsafe_shutdowns = 0
         self.busy_seconds = 0.0
-        self.warning_seconds = 0.0
-        self.critical_seconds = 0.0
         self._clock = clock
         self._waiting = waiting
-        self._idle_temperature = idle_temperature
         self._started = clock()
         self._seconds_before = 0
         self._sampled = self._started
         self._was_waiting = False
         self._commands = 0
-        self._load = 0.0
 
     def count_read(self, size: int) -> None:
         """A host has read `size` bytes."""
@@ -195,22 +179,8 @@ class Health:
         busy = elapsed if self._was_waiting else 0.0
         if commands != self._commands:
             busy = max(busy, min(elapsed, SAMPLE))
-        decay = math.exp(-elapsed / LOAD_MEMORY)
-        if elapsed > 0:
-            self._load = self._load * decay + busy / elapsed * (1 - decay)
         self.busy_seconds += busy
-        if self.temperature >= CRITICAL_TEMPERATURE:
-            self.critical_seconds += elapsed
-        elif self.temperature >= WARNING_TEMPERATURE:
-            self.warning_seconds += elapsed
         self._sampled, self._commands, self._was_waiting = now, commands, self._waiting()
-
-    @property
-    def temperature(self) -> int:
-        """The composite temperature in Kelvin."""
-        since = max(0.0, self._clock() - self._sampled)
-        load = self._load * math.exp(-since / LOAD_MEMORY)
-        return self._idle_temperature + round(load * LOAD_HEATS)
 
     @property
     def power_on_seconds(self) -> int:
@@ -241,7 +211,7 @@ class Health:
         """The log page."""
         return SmartLog(
             critical_warning=warning,
-            composite_temperature=self.temperature,
+            composite_temperature=TEMPERATURE,
             available_spare=100,
             available_spare_threshold=SPARE_THRESHOLD,
             data_units_read=-(-self.bytes_read // SMART_DATA_UNIT),
@@ -254,8 +224,6 @@ class Health:
             unsafe_shutdowns=self.unsafe_shutdowns,
             media_errors=self.media_errors,
             error_log_entries=errors.count,
-            warning_temperature_time=int(self.warning_seconds / MINUTE),
-            critical_temperature_time=int(self.critical_seconds / MINUTE),
         )
 
 
@@ -343,7 +311,7 @@ _REMEMBERED = (
     "power_cycles",
     "unsafe_shutdowns",
 )
-_REMEMBERED_SECONDS = ("busy_seconds", "warning_seconds", "critical_seconds")
+_REMEMBERED_SECONDS = ("busy_seconds",)
 
 
 def _counter(state: Mapping[str, Any], name: str) -> int:
