@@ -118,6 +118,10 @@ class RecordingMedia(MemoryMedia):
             for life in lives:
                 life.ended = at
 
+    def erase(self, offset: int, length: int) -> None:
+        """As `Media.erase`: to a host it is a write of zeroes."""
+        self.write_from([memoryview(bytes(length))], offset)
+
     def flush(self) -> None:
         """As `Media.flush`: what was written before it begins is durable when it ends."""
         with self._lock:

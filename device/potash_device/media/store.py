@@ -11,6 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from potash_device.media.errors import MediaError
+from potash_device.media.holes import punch
+
+_ZEROES = memoryview(bytes(1 << 20))
 
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 """Views that one system call takes (POSIX `{IOV_MAX}`)."""
@@ -74,6 +77,21 @@ class Media:
         self._require_writable()
         for part, at in _in_calls(views, offset):
             _move_whole(os.pwritev, self.fd, part, at, "writing")
+
+    def erase(self, offset: int, length: int) -> None:
+        """Have `length` bytes from `offset` on read zeroes, and take no room where that can be.
+
+        Waits; what is erased is durable after a flush. Raises MediaError.
+        """
+        self._require_writable()
+        try:
+            if punch(self.fd, offset, length):
+                return
+        except OSError as error:
+            raise MediaError.of(error, "erasing", offset) from None
+        end = offset + length
+        for at in range(offset, end, len(_ZEROES)):
+            self.write_from([_ZEROES[: end - at]], at)
 
     def flush(self) -> None:
         """Return when everything written is on stable storage. Raises MediaError.
