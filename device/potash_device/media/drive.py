@@ -271,7 +271,7 @@ class Drive:
             )
         for nsid in unfinished:
             log.warning("namespace %d was being formatted, which is finished now", nsid)
-            self.namespaces[nsid].erase(0, self.namespaces[nsid].size)
+            self.namespaces[nsid].punch(0, self.namespaces[nsid].size)
             self.namespaces[nsid].flush()
         _remove_all(places, known.remove)
         finished = {nsid: shape._replace(erase=False) for nsid, shape in self.shapes.items()}

@@ -118,8 +118,8 @@ class RecordingMedia(MemoryMedia):
             for life in lives:
                 life.ended = at
 
-    def erase(self, offset: int, length: int) -> None:
-        """As `Media.erase`: to a host it is a write of zeroes."""
+    def punch(self, offset: int, length: int) -> None:
+        """As `Media.punch`: to a reader it is a write of zeroes."""
         self.write_from([memoryview(bytes(length))], offset)
 
     def flush(self) -> None:

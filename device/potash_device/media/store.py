@@ -78,20 +78,25 @@ class Media:
         for part, at in _in_calls(views, offset):
             _move_whole(os.pwritev, self.fd, part, at, "writing")
 
-    def erase(self, offset: int, length: int) -> None:
-        """Have `length` bytes from `offset` on read zeroes, and take no room where that can be.
+    def write_zeroes(self, offset: int, length: int) -> None:
+        """Write `length` zero bytes from byte `offset` on. Raises MediaError."""
+        end = offset + length
+        for at in range(offset, end, len(_ZEROES)):
+            self.write_from([_ZEROES[: end - at]], at)
 
-        Waits; what is erased is durable after a flush. Raises MediaError.
-        """
+    def punch(self, offset: int, length: int) -> None:
+        """Have `length` bytes from byte `offset` read as zeroes and take no room. Raises MediaError."""
         self._require_writable()
         try:
             if punch(self.fd, offset, length):
                 return
         except OSError as error:
-            raise MediaError.of(error, "erasing", offset) from None
-        end = offset + length
-        for at in range(offset, end, len(_ZEROES)):
-            self.write_from([_ZEROES[: end - at]], at)
+            raise MediaError.of(error, "deallocating", offset) from None
+        self.write_zeroes(offset, length)
+
+    def verify(self, offset: int, length: int) -> None:
+        """Read every byte of a range and keep none. Raises MediaError."""
+        self.read_into([memoryview(bytearray(length))], offset)
 
     def flush(self) -> None:
         """Return when everything written is on stable storage. Raises MediaError.

@@ -35,11 +35,17 @@ from potash_firmware.rpu.keeper import Keeper
 from potash_firmware.rpu.logs import ErrorLog, Health
 from potash_firmware.rpu.media_work import BlocksInFlight, MediaFailures
 from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.sanitizing import Sanitizing
+from potash_firmware.rpu.self_tests import SelfTests
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+CONTROLLER_ID = 0
+"""CNTLID of the one controller."""
 
 MAX_TRANSFER_SHIFT = 7
 """MDTS: 2**7 memory pages."""
@@ -50,13 +56,20 @@ MAX_TRANSFER = PAGE_SIZE << MAX_TRANSFER_SHIFT
 assert MAX_TRANSFER == SLOT_SIZE
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Namespace:
     """A namespace's blocks on its media."""
 
     settings: NamespaceSettings
     media: Media
     in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
+    unformatted: int = 0
+    """Per cent of a format that are still to be done."""
+
+    @property
+    def nsid(self) -> int:
+        """Its identifier."""
+        return self.settings.nsid
 
     @property
     def block_size(self) -> int:
@@ -128,10 +141,20 @@ class Controller:
         self.settings = settings
         self.apu = apu
         self.support = support
-        self.namespaces = {
+        self.allocated = {
             namespace.nsid: Namespace(namespace, board.media[namespace.nsid])
             for namespace in settings.namespaces
         }
+        """Every namespace that there is, by identifier."""
+        self.namespaces = {
+            nsid: namespace
+            for nsid, namespace in self.allocated.items()
+            if namespace.settings.attached
+        }
+        """Those that are attached, which a host calls active."""
+        self.inventory = 0
+        """Changes with the namespaces that there are, and with their block sizes."""
+        self.tasks = Tasks(board.executor.submit)
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()
@@ -148,6 +171,8 @@ class Controller:
         self.keeper = Keeper(
             board.sidecar, board.executor, self.health, self.errors, self.features, clock
         )
+        self.self_tests = SelfTests(self)
+        self.sanitizing = Sanitizing(self)
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended; the loop answers them before that one."""
         self.unfinished: set[Future[Any]] = set()
@@ -162,16 +187,49 @@ class Controller:
         self.events.clear()
         self.features.reset()
         self.firmware.reset()
+        self.self_tests.reset()
         self.apu.reset()
 
-    def namespace(self, command: Command) -> Namespace:
-        """The command's namespace. Raises NvmeError when there is none."""
-        namespace = self.namespaces.get(command.entry.nsid)
+    @property
+    def highest_nsid(self) -> int:
+        """NN: the largest identifier that a namespace may have."""
+        return max(self.board.drive.most, *self.allocated, 1)
+
+    @property
+    def unallocated(self) -> int:
+        """Bytes that no namespace has, of which new ones can be made."""
+        drive = self.board.drive
+        return drive.capacity - drive.allocated
+
+    @property
+    def total_capacity(self) -> int:
+        """Bytes of all namespaces that there are and can be."""
+        return sum(namespace.size for namespace in self.allocated.values()) + self.unallocated
+
+    def active(self, nsid: int) -> Namespace:
+        """The attached namespace of that identifier. Raises NvmeError where there is none."""
+        namespace = self.namespaces.get(nsid)
         if namespace is None:
+            raise no_namespace(self, nsid)
+        return namespace
+
+    def namespace(self, command: Command) -> Namespace:
+        """The command's namespace, whose blocks it may touch. Raises NvmeError."""
+        namespace = self.active(command.entry.nsid)
+        closed = namespace.in_flight.closed
+        if closed is not None:
             raise NvmeError(
-                Status.INVALID_NAMESPACE, detail=f"there is no namespace {command.entry.nsid}"
+                closed, dnr=False, detail=f"the blocks of namespace {namespace.nsid} are closed"
             )
         return namespace
+
+    @property
+    def media_in_use(self) -> "set[Future[Any]]":
+        """What the media executor does at this moment for commands and tasks."""
+        return self.unfinished | self.tasks.calls
+
+    def namespaces_changed(self, nsids: Iterable[int]) -> None:
+        """What Identify says of these namespaces, or which there are, is another now."""
 
     def views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
         """The command's `length` bytes of guest memory, as its PRPs or its SGL name them, in order.
@@ -210,10 +268,10 @@ class Controller:
     def critical_warning(self) -> CriticalWarning:
         """What of the media deserves a warning."""
         warning = CriticalWarning(0)
-        media = [namespace.media for namespace in self.namespaces.values()]
+        media = [namespace.media for namespace in self.allocated.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
-        if not any(one.writable for one in media):
+        if media and not any(one.writable for one in media):
             warning |= CriticalWarning.READ_ONLY
         return warning
 
@@ -240,9 +298,9 @@ class Controller:
     def media_finished(self, future: "Future[Any]") -> list[object]:
         """Media work has ended; the tokens that come with it."""
         self.unfinished.discard(future)
-        for namespace in self.namespaces.values():
+        for namespace in self.allocated.values():
             namespace.in_flight.discard(future)
-        come = []
+        come: list[object] = list(self.tasks.media_finished(future))
         for token, work in list(self._awaited.items()):
             work.discard(future)
             if not work:
@@ -274,3 +332,15 @@ class Controller:
             self.outstanding.take(token)
             self.aborted.append((waiting.command, NvmeError(Status.SQ_DELETION_ABORTED, dnr=False)))
         return begun
+
+
+def no_namespace(controller: Controller, nsid: int) -> NvmeError:
+    """What a command gets whose namespace is not there (Base 2.0, section 3.2.1).
+
+    An identifier that a namespace may have is invalid in no way but that none has it.
+    """
+    if 1 <= nsid <= controller.highest_nsid:
+        return NvmeError(Status.INVALID_FIELD, detail=f"namespace {nsid} is not active")
+    return NvmeError(
+        Status.INVALID_NAMESPACE, detail=f"no namespace can have the identifier {nsid:#x}"
+    )

@@ -118,11 +118,13 @@ class Rpu:
 
     def power_on(self) -> None:
         """Remember the time before; waits for the sidecar."""
-        self.keeper.power_on()
+        clean = self.keeper.power_on()
+        self.controller.self_tests.restore()
+        self.controller.sanitizing.restore(clean=clean)
 
     def power_off(self, *, clean: bool) -> None:
         """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
-        ended = flush_all(self.controller.namespaces.values())
+        ended = flush_all(self.controller.allocated.values())
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
@@ -341,6 +343,7 @@ class Rpu:
         psdt = entry.psdt
         if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
             raise NvmeError(Status.INVALID_FIELD, detail="SGLs are for the data of I/O commands")
+        self.controller.sanitizing.check(command)
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 

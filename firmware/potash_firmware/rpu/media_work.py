@@ -32,9 +32,11 @@ class BlocksInFlight:
 
     def __init__(self) -> None:
         self._ranges: dict[Future[Any], tuple[bool, tuple[tuple[int, int], ...]]] = {}
+        self.closed: Status | None = None
+        """Why no command may touch the blocks now, as one that tries is told."""
 
     def __bool__(self) -> bool:
-        return bool(self._ranges)
+        return bool(self._ranges) or self.closed is not None
 
     def add(
         self, future: "Future[Any]", ranges: Iterable[tuple[int, int]], *, writes: bool

@@ -46,6 +46,11 @@ class WriteBacks:
             log.error("the APU asked for a write-back that cannot be: %s", message)
             self._answer(message.tag, errno.EINVAL)
             return
+        if namespace.in_flight.closed is not None:
+            log.error("a job's output is lost: the blocks of namespace %d are closed", message.nsid)
+            self._answer(message.tag, errno.EBUSY)
+            return
+        self._controller.sanitizing.data_written()
         media, source, ranges = namespace.media, message.source, message.ranges
         durable = self._controller.features.write_through
 

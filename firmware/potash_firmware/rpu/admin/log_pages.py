@@ -141,6 +141,14 @@ def _effects(controller: Controller, command: Command, fields: GetLogPage) -> by
     return bytes(controller.support.effects)
 
 
+def _self_tests(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return controller.self_tests.encode()
+
+
+def _sanitize_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return controller.sanitizing.encode()
+
+
 def _accelerator(controller: Controller, command: Command, fields: GetLogPage) -> Pending:
     return forward(controller, command, fields.length)
 
@@ -151,6 +159,8 @@ PAGES: dict[int, Page] = {
     LogPage.SMART: Page(_smart),
     LogPage.FIRMWARE_SLOT: Page(_firmware_slots),
     LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
+    LogPage.DEVICE_SELF_TEST: Page(_self_tests),
+    LogPage.SANITIZE_STATUS: Page(_sanitize_status),
     csd_spec.opcodes.LOG_PAGE: Page(_accelerator, any_nsid=True),
 }
 """Every log page that the device has."""

@@ -24,7 +24,7 @@ def flush(controller: Controller, command: Command) -> Result:
     if command.entry.nsid == BROADCAST_NSID:
         namespaces = list(controller.namespaces.values())
     else:
-        namespaces = [controller.namespace(command)]
+        namespaces = [controller.active(command.entry.nsid)]
 
     def finish(future: Future[list[Flushed]]) -> None:
         failed = [
