@@ -75,7 +75,7 @@ class Media:
 
         What was refused half-way has to be written again as a whole. Raises MediaError.
         """
-        self._require_writable()
+        self.require_writable()
         return self._move_at_once(os.pwritev, views, offset, "writing")
 
     def read_into(self, views: Sequence[memoryview], offset: int) -> None:
@@ -85,7 +85,7 @@ class Media:
 
     def write_from(self, views: Sequence[memoryview], offset: int) -> None:
         """Write `views` from byte `offset` on. Raises MediaError."""
-        self._require_writable()
+        self.require_writable()
         for part, at in _in_calls(views, offset):
             _move_whole(os.pwritev, self.fd, part, at, "writing")
 
@@ -116,7 +116,7 @@ class Media:
         """Have `length` bytes from byte `offset` read as zeroes and take no room, as far as whole
         units of the file system go. One that has no holes gets zeroes. Raises MediaError.
         """
-        self._require_writable()
+        self.require_writable()
         try:
             _punch_hole(self.fd, offset, length)
         except OSError as error:
@@ -155,7 +155,8 @@ class Media:
             for at in range(first, first + size, _CHUNK):
                 self.read_into([buffer[: first + size - at]], at)
 
-    def _require_writable(self) -> None:
+    def require_writable(self) -> None:
+        """Raise MediaError when no write has a chance."""
         if self.read_only:
             raise MediaError(errno.EROFS, "the media is read-only")
         if self.lost is not None:

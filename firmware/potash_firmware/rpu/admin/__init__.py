@@ -5,7 +5,15 @@ from nvme_spec.identify import Oacs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.accelerator import accelerator_command
-from potash_firmware.rpu.admin import events, features, firmware, identify, log_pages, queues
+from potash_firmware.rpu.admin import (
+    events,
+    features,
+    firmware,
+    identify,
+    lba_status,
+    log_pages,
+    queues,
+)
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
 
 ADMIN_COMMANDS = table(
@@ -26,6 +34,12 @@ ADMIN_COMMANDS = table(
     ),
     Row(AdminOpcode.FIRMWARE_COMMIT, firmware.commit, capability=Oacs.FIRMWARE),
     Row(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, firmware.download, capability=Oacs.FIRMWARE),
+    Row(
+        AdminOpcode.GET_LBA_STATUS,
+        lba_status.get_lba_status,
+        NamespaceUse.ONE,
+        capability=Oacs.GET_LBA_STATUS,
+    ),
     Row(AcceleratorOpcode.GLOBAL_CONTROL, accelerator_command, effects=CommandEffects.CCC),
     Row(AcceleratorOpcode.IDENTIFY, accelerator_command),
     Row(AcceleratorOpcode.GET_STATUS, accelerator_command),

@@ -16,7 +16,6 @@ from nvme_spec.identify import (
     CommandSet,
     ControllerType,
     Ctratt,
-    Dlfeat,
     Frmw,
     IdentifyController,
     IdentifyNamespace,
@@ -41,6 +40,7 @@ from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import MAX_TRANSFER_SHIFT, Controller, Namespace
 from potash_firmware.rpu.events import REQUEST_LIMIT
 from potash_firmware.rpu.features import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
+from potash_firmware.rpu.io.limits import CONTROLLER_FIELDS, DEALLOCATION, namespace_fields
 from potash_firmware.rpu.logs import ERROR_LOG_ENTRIES
 
 ABORT_LIMIT = 4
@@ -106,6 +106,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             icsvscc=1,
             subnqn=identity.nqn,
             psd=(PowerStateDescriptor(mp=2500),),
+            **CONTROLLER_FIELDS,
         )
     )
 
@@ -117,7 +118,7 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
         sizes = sorted({namespace.block_size for namespace in controller.namespaces.values()})
         return bytes(
             IdentifyNamespace(
-                nlbaf_z=len(sizes) - 1, dlfeat=Dlfeat.READS_ZEROES, lbaf=tuple(map(_format, sizes))
+                nlbaf_z=len(sizes) - 1, dlfeat=DEALLOCATION, lbaf=tuple(map(_format, sizes))
             )
         )
     namespace = _active(controller, nsid)
@@ -128,10 +129,10 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
             nsze=namespace.blocks,
             ncap=namespace.blocks,
             nuse=namespace.blocks,
-            dlfeat=Dlfeat.READS_ZEROES,
             nvmcap=namespace.size,
             nsattr=NSATTR_WRITE_PROTECTED if not namespace.media.writable else 0,
             lbaf=(_format(namespace.block_size),),
+            **namespace_fields(namespace),
         )
     )
 
