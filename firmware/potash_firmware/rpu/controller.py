@@ -5,7 +5,7 @@ entries, never post a completion, and never wait.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from potash_device.controller.dma import PAGE_SIZE, scatter
 from potash_device.media import Media, MediaError
 from potash_firmware.mailbox.shared import SLOT_SIZE
 from potash_firmware.rpu.apu_link import ApuLink
-from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.events import AsyncEvents
 from potash_firmware.rpu.features import Features, Limits
 from potash_firmware.rpu.firmware import FirmwareSlots
@@ -38,7 +38,8 @@ from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.sanitizing import Sanitizing
 from potash_firmware.rpu.self_tests import SelfTests
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
-from potash_firmware.rpu.tasks import Tasks
+from potash_firmware.rpu.tasks import Steps, Tasks
+from potash_firmware.rpu.uncorrectable import MOST_RANGES, UncorrectableBlocks
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ T = TypeVar("T")
 
 CONTROLLER_ID = 0
 """CNTLID of the one controller."""
+
+UNCORRECTABLE = "uncorrectable"
+"""Section of the sidecar: the uncorrectable ranges of each namespace that has any."""
 
 MAX_TRANSFER_SHIFT = 7
 """MDTS: 2**7 memory pages."""
@@ -63,6 +67,7 @@ class Namespace:
     settings: NamespaceSettings
     media: Media
     in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
+    uncorrectable: UncorrectableBlocks = field(default_factory=UncorrectableBlocks)
     unformatted: int = 0
     """Per cent of a format that are still to be done."""
 
@@ -94,6 +99,16 @@ class Namespace:
                 detail=f"{count} blocks from {lba} on leave the namespace's {self.blocks}",
             )
         return lba * self.block_size, count * self.block_size
+
+    def whole_blocks(self, first: int, length: int) -> tuple[int, int]:
+        """First block and number of the blocks that a range of bytes covers whole."""
+        lba = -(-first // self.block_size)
+        return lba, max(0, (first + length) // self.block_size - lba)
+
+    @property
+    def tells_deallocated(self) -> bool:
+        """Every block is known to be allocated or not, so that reading one can be refused."""
+        return self.media.tells_holes(self.block_size)
 
     def lba_of(self, error: MediaError) -> int:
         """The block at which the media failed; 0 where that is not known."""
@@ -178,12 +193,17 @@ class Controller:
         self.unfinished: set[Future[Any]] = set()
         """Media work in flight, of whatever time: no reset recalls it."""
         self._awaited: dict[object, set[Future[Any]]] = {}
+        self.fused: dict[int, object] = {}
+        """First halves of fused operations that wait for the second: token by queue."""
+        self._uncorrectable_changes = 0
+        self._uncorrectable_kept = 0
 
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
         self.outstanding.clear()
         self.aborted.clear()
         self._awaited.clear()
+        self.fused.clear()
         self.events.clear()
         self.features.reset()
         self.firmware.reset()
@@ -223,10 +243,13 @@ class Controller:
             )
         return namespace
 
-    @property
-    def media_in_use(self) -> "set[Future[Any]]":
-        """What the media executor does at this moment for commands and tasks."""
-        return self.unfinished | self.tasks.calls
+    def quiet(self, namespaces: Iterable[Namespace]) -> Steps:
+        """Wait for whatever was begun on these namespaces, on which nothing new may begin."""
+        yield self.unfinished | self.tasks.calls
+        # A command that had begun may have a next step, which is what it has begun now.
+        while going_on := set().union(*(one.in_flight.futures for one in namespaces)):
+            yield going_on
+        return None
 
     def namespaces_changed(self, nsids: Iterable[int]) -> None:
         """What Identify says of these namespaces, or which there are, is another now."""
@@ -258,11 +281,69 @@ class Controller:
         call: Callable[[], T],
         *,
         writes: bool,
+        alone: bool = False,
     ) -> "Future[T]":
         """As `on_media`, for a call that touches `ranges` of first byte and length."""
         future = self.on_media(call)
-        namespace.in_flight.add(future, ranges, writes=writes)
+        namespace.in_flight.add(future, ranges, writes=writes, alone=alone)
         return future
+
+    def dulbe(self, namespace: Namespace) -> bool:
+        """Reading a block that is deallocated or was never written is an error."""
+        return namespace.tells_deallocated and self.features.dulbe(namespace.settings.nsid)
+
+    def watch(self) -> None:
+        """Have commands look before they touch blocks where some are special."""
+        for namespace in self.allocated.values():
+            namespace.in_flight.watched = bool(namespace.uncorrectable) or self.dulbe(namespace)
+
+    def restore_uncorrectable(self) -> None:
+        """Remember the uncorrectable blocks of the time before the power cycle."""
+        kept = self.board.sidecar.get(UNCORRECTABLE)
+        for nsid, namespace in self.allocated.items() if isinstance(kept, Mapping) else ():
+            namespace.uncorrectable.restore(kept.get(str(nsid)), namespace.blocks)
+        self.watch()
+
+    @property
+    def uncorrectable_is_full(self) -> bool:
+        """No further range of uncorrectable blocks can be kept."""
+        ranges = sum(len(namespace.uncorrectable) for namespace in self.allocated.values())
+        return ranges >= MOST_RANGES
+
+    @property
+    def uncorrectable_is_kept(self) -> bool:
+        """What is uncorrectable now would be so after a power cycle, and nothing else."""
+        return self._uncorrectable_kept == self._uncorrectable_changes
+
+    def keep_uncorrectable(self, then: Callable[[], Result] = lambda: None) -> Pending:
+        """Have the uncorrectable blocks, as they are now, outlive a power cycle, `then` go on."""
+        save = self.uncorrectable_changed()
+        change = self._uncorrectable_changes
+
+        def finish(future: "Future[None]") -> Result:
+            try:
+                future.result()
+            except MediaError as error:
+                # It is so for now, and kept as soon as a flush finds the sidecar writable again.
+                raise NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error.strerror)) from None
+            self._uncorrectable_kept = max(self._uncorrectable_kept, change)
+            return then()
+
+        return Pending(self.on_media(save), finish)
+
+    def uncorrectable_changed(self) -> Callable[[], None]:
+        """What is to be called, where it may wait, to have that kept. Raises MediaError."""
+        self._uncorrectable_changes += 1
+        self.watch()
+        self.board.sidecar.put(
+            UNCORRECTABLE,
+            {
+                str(nsid): namespace.uncorrectable.ranges()
+                for nsid, namespace in self.allocated.items()
+                if namespace.uncorrectable
+            },
+        )
+        return self.board.sidecar.save
 
     @property
     def critical_warning(self) -> CriticalWarning:
@@ -300,7 +381,7 @@ class Controller:
         self.unfinished.discard(future)
         for namespace in self.allocated.values():
             namespace.in_flight.discard(future)
-        come: list[object] = list(self.tasks.media_finished(future))
+        come = []
         for token, work in list(self._awaited.items()):
             work.discard(future)
             if not work:

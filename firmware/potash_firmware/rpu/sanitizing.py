@@ -36,6 +36,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.tasks import Steps
+from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
 
 if TYPE_CHECKING:
     from potash_firmware.rpu.controller import Controller
@@ -226,8 +227,9 @@ class Sanitizing:
     # The operation itself.
 
     def _work(self) -> Steps:
-        yield self._controller.media_in_use
-        media = [namespace.media for namespace in self._controller.allocated.values()]
+        namespaces = list(self._controller.allocated.values())
+        yield from self._controller.quiet(namespaces)
+        media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(one.size for one in media)
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
         self._done, self._total = self._passes * size, max(passes * size, 1)
@@ -244,6 +246,9 @@ class Sanitizing:
                 for call, _ in _in_pieces(media, PUNCHED_PIECE, Media.punch):
                     yield call
                 yield partial(_flush, media)
+            for namespace in namespaces:
+                namespace.uncorrectable = UncorrectableBlocks()
+            self._controller.uncorrectable_changed()
             # What says that it is over is durable before the host writes anything again.
             self._erased = self._controller.health.writes
             yield self._save(SanitizeState.SUCCEEDED, failed=False)

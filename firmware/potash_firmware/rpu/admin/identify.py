@@ -19,7 +19,6 @@ from nvme_spec.identify import (
     CommandSet,
     ControllerType,
     Ctratt,
-    Dlfeat,
     Dsto,
     Frmw,
     IdentifyController,
@@ -54,6 +53,7 @@ from potash_firmware.rpu.controller import (
 )
 from potash_firmware.rpu.events import REQUEST_LIMIT
 from potash_firmware.rpu.features import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
+from potash_firmware.rpu.io.limits import CONTROLLER_FIELDS, DEALLOCATION, namespace_fields
 from potash_firmware.rpu.logs import ERROR_LOG_ENTRIES
 from potash_firmware.rpu.sanitizing import ACTIONS
 
@@ -123,6 +123,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             icsvscc=1,
             subnqn=identity.nqn,
             psd=(PowerStateDescriptor(mp=2500),),
+            **CONTROLLER_FIELDS,
         )
     )
 
@@ -135,7 +136,7 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
             IdentifyNamespace(
                 nlbaf_z=len(BLOCK_SIZES) - 1,
                 fpi=FPI_SUPPORTED,
-                dlfeat=Dlfeat.READS_ZEROES,
+                dlfeat=DEALLOCATION,
                 lbaf=tuple(map(_format, BLOCK_SIZES)),
             )
         )
@@ -153,10 +154,10 @@ def _namespace_structure(namespace: Namespace) -> bytes:
             format_index=BLOCK_SIZES.index(namespace.block_size),
             nmic=NMIC_SHARED if namespace.settings.shared else 0,
             fpi=FPI_SUPPORTED | namespace.unformatted,
-            dlfeat=Dlfeat.READS_ZEROES,
             nvmcap=namespace.size,
             nsattr=NSATTR_WRITE_PROTECTED if not namespace.media.writable else 0,
             lbaf=tuple(map(_format, BLOCK_SIZES)),
+            **namespace_fields(namespace),
         )
     )
 

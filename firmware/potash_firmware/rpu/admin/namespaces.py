@@ -11,6 +11,7 @@ Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM), 5.19 (Nam
 
 import errno
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from uuid import uuid4
@@ -44,6 +45,7 @@ from potash_firmware.rpu.controller import (
 )
 from potash_firmware.rpu.settings import NamespaceSettings
 from potash_firmware.rpu.tasks import Steps
+from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
 
 ERASED_PIECE = 1 << 30
 """Bytes that a format erases in one go."""
@@ -110,7 +112,7 @@ def _format(controller: Controller, nsid: int, block_size: int) -> Steps:
     before = [namespace.in_flight.closed for namespace in namespaces]
     for namespace in namespaces:
         namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
-    yield controller.media_in_use
+    yield from controller.quiet(namespaces)
     # Those that a failure leaves alone are as they were.
     left = dict(zip(nsids, before, strict=True))
     try:
@@ -137,12 +139,14 @@ def _format_one(controller: Controller, namespace: Namespace, block_size: int) -
     namespace.settings = settings
     namespace.unformatted = 100
     controller.inventory += changed
+    namespace.uncorrectable = UncorrectableBlocks()
     controller.namespaces_changed([nsid])
     try:
         for at in range(0, media.size, ERASED_PIECE):
             yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
             namespace.unformatted = 100 - 99 * at // media.size
         yield media.flush
+        yield controller.uncorrectable_changed()
     except MediaError as error:
         raise controller.failures.writing(nsid, media, error, namespace.lba_of(error)) from None
     yield partial(drive.reshape, nsid, formatted)
@@ -221,7 +225,7 @@ def _delete(controller: Controller, nsid: int) -> Steps:
     controller.self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
     attached = _detach_now(controller, nsids)
     try:
-        yield controller.media_in_use
+        yield from controller.quiet(namespaces)
         yield partial(controller.board.drive.delete, nsids)
     except MediaError:
         controller.namespaces.update(attached)
@@ -229,6 +233,8 @@ def _delete(controller: Controller, nsid: int) -> Steps:
     for one in nsids:
         del controller.allocated[one]
         del controller.board.media[one]
+    with suppress(MediaError):  # what is kept of no namespace harms none
+        yield controller.uncorrectable_changed()
     controller.inventory += 1
     controller.namespaces_changed(attached)
     return None
@@ -244,7 +250,7 @@ def _attach(controller: Controller, nsid: int, *, attach: bool) -> Steps:
     settings = replace(namespace.settings, attached=attach)
     before = {} if attach else _detach_now(controller, [nsid])
     try:
-        yield controller.media_in_use
+        yield from controller.quiet([namespace])
         yield partial(controller.board.drive.reshape, nsid, _shape(settings, namespace.media.size))
     except MediaError:
         controller.namespaces.update(before)
