@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 
-from nvme_spec.layout import Structure, bits, table, text, u8, u16, u32, u64, u128, uint, uints
+from nvme_spec.layout import Structure, bits, raw, table, text, u8, u16, u32, u64, u128, uint, uints
 from nvme_spec.words import Word, field
 
 
@@ -62,6 +62,10 @@ class LogPageSupport(IntFlag):
     IOS = 1 << 1
 
 
+LOG_PAGE_SPECIFIC_SHIFT = 16
+"""Bits 31:16 of such an entry are specific to the page."""
+
+
 class ErrorLogEntry(Structure):
     """Error Information, 64 bytes (section 5.16.1.2)."""
 
@@ -86,6 +90,24 @@ class ErrorLogEntry(Structure):
 NO_PARAMETER_ERROR_LOCATION = 0xFFFF
 NO_COMMAND = 0xFFFF
 """SQID and CID of an error that is no particular command's."""
+
+
+class CommandByte(IntEnum):
+    """Where in a command its parameters begin, for a parameter error location."""
+
+    OPCODE = 0
+    FLAGS = 1
+    CID = 2
+    NSID = 4
+    PRP1 = 24
+    CDW10 = 40
+    CDW11 = 44
+    CDW12 = 48
+
+
+def parameter_error_location(byte: int, bit: int = 0) -> int:
+    """The byte of a command and the bit in it that are wrong."""
+    return bit << 8 | byte
 
 
 class CriticalWarning(IntFlag):
@@ -156,6 +178,8 @@ class CommandEffects(IntFlag):
     NIC = 1 << 3
     CCC = 1 << 4
     UUID_SELECTION = 1 << 19
+    NAMESPACE_SCOPE = 1 << 20
+    CONTROLLER_SCOPE = 1 << 21
 
 
 class SubmissionRestriction(IntEnum):
@@ -230,6 +254,67 @@ class SelfTestEntry(Structure):
 
 
 SELF_TEST_RESULTS = 20
+
+
+TELEMETRY_BLOCK_SIZE = 512
+"""Bytes; offset and length of a read of a telemetry log are multiples of it."""
+
+TELEMETRY_CREATE = 1 << 0
+"""Log specific parameter of the host-initiated log: capture the controller's state now."""
+
+
+class TelemetryHeader(Structure):
+    """Telemetry Host-Initiated and Controller-Initiated, block 0 (sections 5.16.1.8, 5.16.1.9).
+
+    Data area n is the blocks 1 to `last_block_n`, so each includes the ones before it. The host's
+    generation is reserved in the controller-initiated log.
+    """
+
+    SIZE = TELEMETRY_BLOCK_SIZE
+    lid = u8(0)
+    ieee = uint(5, 3)
+    last_block_1 = u16(8)
+    last_block_2 = u16(10)
+    last_block_3 = u16(12)
+    last_block_4 = u32(16)
+    host_generation = u8(381)
+    controller_available = u8(382)
+    controller_generation = u8(383)
+    reason = raw(384, 128)
+
+
+class LbaStatusLog(Structure):
+    """LBA Status Information, the header (NVM Command Set 1.0, section 4.1.4.5)."""
+
+    SIZE = 16
+    lslplen = u32(0)
+    nlslne = u32(4)
+    estulb = u32(8)
+    lsgc = u16(14)
+
+
+class LbaStatusElement(Structure):
+    """LBA Status Log Namespace Element, the header: a namespace and how many ranges follow."""
+
+    SIZE = 16
+    neid = u32(0)
+    nlrd = u32(4)
+    ratype = u8(8)
+
+
+class LbaRangeDescriptor(Structure):
+    """A range of blocks that may be unrecoverable; the number is 0's based."""
+
+    SIZE = 16
+    rslba = u64(0)
+    rnlb_z = u32(8)
+
+
+class LbaStatusAction(IntEnum):
+    """ATYPE of Get LBA Status, and RATYPE, which recommends one."""
+
+    SCAN_UNTRACKED = 0x10
+    TRACKED = 0x11
 
 
 class DeviceSelfTestLog(Structure):

@@ -17,8 +17,10 @@ from nvme_spec.logs import (
     CommandEffectsLog,
     CriticalWarning,
     LogPage,
+    NoticeEvent,
     SmartEvent,
 )
+from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
 from nvme_spec.queues import FLAGS_PSDT_SHIFT
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
@@ -31,14 +33,17 @@ from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.events import AsyncEvents
 from potash_firmware.rpu.features import Features, Limits
 from potash_firmware.rpu.firmware import FirmwareSlots
+from potash_firmware.rpu.inspection import areas
 from potash_firmware.rpu.keeper import Keeper
-from potash_firmware.rpu.logs import ErrorLog, Health
+from potash_firmware.rpu.logs import ChangedNamespaces, ErrorLog, Health, LbaStatus
 from potash_firmware.rpu.media_work import BlocksInFlight, MediaFailures
 from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.persistent_events import PersistentEvents
 from potash_firmware.rpu.sanitizing import Sanitizing
 from potash_firmware.rpu.self_tests import SelfTests
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from potash_firmware.rpu.tasks import Steps, Tasks
+from potash_firmware.rpu.telemetry import Telemetry
 from potash_firmware.rpu.uncorrectable import MOST_RANGES, UncorrectableBlocks
 
 log = logging.getLogger(__name__)
@@ -173,7 +178,7 @@ class Controller:
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()
-        self.health = Health(clock)
+        self.health = Health(clock, self._io_waits)
         self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.features = Features(
@@ -183,11 +188,19 @@ class Controller:
                 io_queues_exist=lambda: len(board.queues.completions) > 1,
             )
         )
-        self.keeper = Keeper(
-            board.sidecar, board.executor, self.health, self.errors, self.features, clock
-        )
+        self.persistent_events = PersistentEvents(board.sidecar, clock, self.timestamp)
+        self.telemetry = Telemetry(board.sidecar, lambda: areas(self))
+        self.changed_namespaces = ChangedNamespaces()
+        self.lba_status = LbaStatus()
+        self.keeper = Keeper(board.sidecar, board.executor, self, clock)
+        self.persistent_events.on_add = self.keeper.hurry
         self.self_tests = SelfTests(self)
         self.sanitizing = Sanitizing(self)
+        self._clock = clock
+        self._reset_at = clock()
+        self._news = True
+        """There was a reset, or power has come, since the controller was last ready."""
+        self._activated = False
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended; the loop answers them before that one."""
         self.unfinished: set[Future[Any]] = set()
@@ -205,9 +218,15 @@ class Controller:
         self._awaited.clear()
         self.fused.clear()
         self.events.clear()
+        self.errors.clear()
+        self.persistent_events.release()
         self.features.reset()
+        before = self.firmware.active
         self.firmware.reset()
         self.self_tests.reset()
+        self._news = True
+        self._activated |= self.firmware.active != before
+        self._reset_at = self._clock()
         self.apu.reset()
 
     @property
@@ -250,9 +269,6 @@ class Controller:
         while going_on := set().union(*(one.in_flight.futures for one in namespaces)):
             yield going_on
         return None
-
-    def namespaces_changed(self, nsids: Iterable[int]) -> None:
-        """What Identify says of these namespaces, or which there are, is another now."""
 
     def views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
         """The command's `length` bytes of guest memory, as its PRPs or its SGL name them, in order.
@@ -356,14 +372,62 @@ class Controller:
             warning |= CriticalWarning.READ_ONLY
         return warning
 
-    def _media_failed(self) -> None:
-        self.health.media_errors += 1
+    def began(self) -> None:
+        """Power has come, or a reset is over: an event, but for the first use after power came."""
+        if self._news:
+            self.persistent_events.add(
+                PowerOnOrReset(
+                    revision=self.firmware.revision,
+                    firmware_activation=self._activated,
+                    power_cycle=self.health.power_cycles,
+                    power_on_milliseconds=self.health.power_on_seconds * 1000,
+                    timestamp=self.timestamp(),
+                )
+            )
+        self._news = self._activated = False
 
-    def _media_lost(self) -> None:
-        wanted = AsyncEventConfiguration(
+    def namespace_changed(self, nsid: int) -> None:
+        """A namespace has come, gone, or changed: note it for the host, and tell it so."""
+        self.changed_namespaces.add(nsid)
+        if self._wanted_events.namespace_attributes:
+            self._notice(NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED, LogPage.CHANGED_NAMESPACE_LIST)
+
+    def internal_fault(self, reason: str) -> None:
+        """The firmware has gone wrong: keep what it was at, for whoever looks for the mistake."""
+        if not self.telemetry.capture(reason):
+            return
+        self.keeper.hurry()
+        if self._wanted_events.telemetry:
+            self._notice(NoticeEvent.TELEMETRY_LOG_CHANGED, LogPage.TELEMETRY_CONTROLLER)
+
+    def failed(self) -> None:
+        """Controller fatal status."""
+        self.persistent_events.add(HardwareError(code=HardwareErrorCode.CONTROLLER_FATAL_STATUS))
+        self.internal_fault("controller fatal status")
+
+    def timestamp(self) -> int:
+        """The Timestamp feature's value, as its structure lies in memory."""
+        return int((self._clock() - self._reset_at) * 1000)
+
+    @property
+    def _wanted_events(self) -> AsyncEventConfiguration:
+        return AsyncEventConfiguration(
             self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
         )
-        if wanted.smart & CriticalWarning.RELIABILITY_DEGRADED:
+
+    def _notice(self, info: NoticeEvent, log_page: LogPage) -> None:
+        self.events.add(AsyncEvent(type=AsyncEventType.NOTICE, info=info, log_page=log_page))
+
+    def _io_waits(self) -> bool:
+        return len(self.outstanding) > self.outstanding.admin
+
+    def _media_failed(self) -> None:
+        self.health.media_errors += 1
+        self.persistent_events.add(HardwareError(code=HardwareErrorCode.MEDIA_AND_DATA_INTEGRITY))
+
+    def _media_lost(self) -> None:
+        self.persistent_events.add(HardwareError(code=HardwareErrorCode.CRITICAL_WARNING))
+        if self._wanted_events.smart & CriticalWarning.RELIABILITY_DEGRADED:
             self.events.add(
                 AsyncEvent(
                     type=AsyncEventType.SMART, info=SmartEvent.RELIABILITY, log_page=LogPage.SMART

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from nvme_spec.logs import COMMAND_COUNT, CommandEffects, CommandEffectsLog
+from nvme_spec.logs import (
+    COMMAND_COUNT,
+    CSE_SHIFT,
+    CommandEffects,
+    CommandEffectsLog,
+    SubmissionRestriction,
+)
 from nvme_spec.queues import BROADCAST_NSID
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import CommandSupport, Controller
@@ -35,7 +41,8 @@ class Row:
     """One supported command.
 
     `capability` is its bit in the field of Identify Controller that names optional commands, OACS
-    for an admin command and ONCS for an I/O command; 0 for those that every controller has.
+    for an admin command and ONCS for an I/O command; 0 for those that every controller has. `alone`
+    says beside which commands a host should not submit it (CSE).
     """
 
     opcode: int
@@ -43,6 +50,7 @@ class Row:
     namespace: NamespaceUse = NamespaceUse.NONE
     effects: CommandEffects = NO_EFFECT
     capability: int = 0
+    alone: SubmissionRestriction = SubmissionRestriction.NONE
 
 
 Table = dict[int, Row]
@@ -87,6 +95,11 @@ def _capabilities(rows: Iterable[Row]) -> int:
 
 def _effects(rows: Table) -> tuple[int, ...]:
     return tuple(
-        int(CommandEffects.CSUPP | rows[opcode].effects) if opcode in rows else 0
-        for opcode in range(COMMAND_COUNT)
+        _effects_of(rows[opcode]) if opcode in rows else 0 for opcode in range(COMMAND_COUNT)
     )
+
+
+def _effects_of(row: Row) -> int:
+    one = row.namespace in (NamespaceUse.ONE, NamespaceUse.ONE_OR_ALL)
+    scope = CommandEffects.NAMESPACE_SCOPE if one else CommandEffects.CONTROLLER_SCOPE
+    return CommandEffects.CSUPP | row.effects | scope | row.alone << CSE_SHIFT

@@ -156,6 +156,11 @@ class Features:
         self._values = dict(self._saved)
         self.version += 1
 
+    @property
+    def values(self) -> dict[Key, int]:
+        """What a host has set, and what was saved."""
+        return dict(self._values)
+
     def saved_values(self) -> list[list[int]]:
         """What is to outlive a power cycle, for `restore`."""
         return [[*key, value] for key, value in self._saved.items()]

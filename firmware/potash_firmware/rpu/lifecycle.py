@@ -138,8 +138,10 @@ class Lifecycle:
             self._no_shutdown()
         elif after is State.READY:
             self._controller.keeper.in_use()
+            self._controller.began()
             self._update_status(rdy=1)
         elif after is State.FAILED:
+            self._controller.failed()
             self._board.dma.stop()
             self._update_status(cfs=1)
 

@@ -21,7 +21,13 @@ from nvme_spec.features import (
     InterruptCoalescing,
     InterruptVectorConfiguration,
 )
-from nvme_spec.logs import AsyncEvent, AsyncEventType, ErrorEvent, LogPage
+from nvme_spec.logs import (
+    AsyncEvent,
+    AsyncEventType,
+    CommandByte,
+    ErrorEvent,
+    LogPage,
+)
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
 from nvme_spec.registers import (
@@ -40,6 +46,7 @@ from potash_device.controller.queues import (
     InvalidDoorbell,
     SubmissionQueue,
 )
+from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.messages import JobEnded, ResetDone, WriteBack
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
@@ -80,6 +87,9 @@ _DOORBELL_STATUS = {
     ErrorEvent.INVALID_DOORBELL_VALUE: Status.INVALID_FIELD,
 }
 """The most applicable status, which the log wants of an error that no command had."""
+
+_NO_SUCH_THING = (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE, Status.INVALID_NAMESPACE)
+"""Answers to a question of a driver that finds out what there is."""
 
 
 class Rpu:
@@ -327,6 +337,7 @@ class Rpu:
                     continue
             executed += 1
             command = Command(queue.fetch(), queue)
+            self._note("rpu.fetch", command, command.entry)
             if self._board.trace.sink is not None:
                 self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
             if queue.qid and (self.controller.fused or command.entry.flags & FLAGS_FUSE_MASK):
@@ -349,7 +360,11 @@ class Rpu:
                 Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
             )
         if entry.fuse is not Fuse.NORMAL:
-            raise NvmeError(Status.INVALID_FIELD, detail="there is no such fused operation")
+            raise NvmeError(
+                Status.INVALID_FIELD,
+                detail="there is no such fused operation",
+                location=CommandByte.FLAGS,
+            )
         require_pointer(command)
         self.controller.sanitizing.check(command)
         check_namespace(self.controller, command, row.namespace)
@@ -371,13 +386,20 @@ class Rpu:
             self._refuse(command, error)
         except Exception as error:  # a mistake of ours must not end the drive
             log.exception("opcode %#04x went wrong", command.entry.opcode)
+            self.controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
         else:
             if isinstance(result, Pending):
                 self.controller.outstanding.add(command, result)
             else:
                 self._answer_aborted()
+                self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
                 self._complete(command.queue, command.entry.cid, dw0=result or 0)
+
+    def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
+        """Remember what was asked, or answered, for telemetry: not for `DirectReadsAndWrites`."""
+        qid, cid = command.queue.qid, command.entry.cid
+        self._board.trace.recent.append(Note(self._clock(), point, qid, cid, what))
 
     def _answer_aborted(self) -> None:
         """Commands that another one has ended are answered before it."""
@@ -390,10 +412,11 @@ class Rpu:
         question = (
             command.queue.qid == 0
             and data_direction(command.entry.opcode) is DataDirection.CONTROLLER_TO_HOST
-            and error.status in (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE)
+            and error.status in _NO_SUCH_THING
         )
         if not question:
             self.controller.errors.add(command, error)
+        self._note("rpu.complete", command, (error.status, 0))
         self._complete(command.queue, command.entry.cid, error.status, error.dnr)
 
     def _complete(

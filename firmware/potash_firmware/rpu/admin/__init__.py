@@ -37,7 +37,12 @@ ADMIN_COMMANDS = table(
         queues.doorbell_buffer_config,
         capability=Oacs.DOORBELL_BUFFER_CONFIG,
     ),
-    Row(AdminOpcode.FIRMWARE_COMMIT, firmware.commit, capability=Oacs.FIRMWARE),
+    Row(
+        AdminOpcode.FIRMWARE_COMMIT,
+        firmware.commit,
+        effects=CommandEffects.CCC,
+        capability=Oacs.FIRMWARE,
+    ),
     Row(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, firmware.download, capability=Oacs.FIRMWARE),
     Row(
         AdminOpcode.FORMAT_NVM,

@@ -102,6 +102,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             | LAST_SLOT << FRMW_SLOTS_SHIFT
             | Frmw.ACTIVATION_WITHOUT_RESET,
             lpa=log_pages.attributes(),
+            pels=log_pages.PERSISTENT_EVENT_LOG_UNITS,
             elpe_z=ERROR_LOG_ENTRIES - 1,
             avscc=1,
             wctemp=WARNING_TEMPERATURE,

@@ -140,7 +140,7 @@ def _format_one(controller: Controller, namespace: Namespace, block_size: int) -
     namespace.unformatted = 100
     controller.inventory += changed
     namespace.uncorrectable = UncorrectableBlocks()
-    controller.namespaces_changed([nsid])
+    controller.namespace_changed(nsid)
     try:
         for at in range(0, media.size, ERASED_PIECE):
             yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
@@ -152,7 +152,7 @@ def _format_one(controller: Controller, namespace: Namespace, block_size: int) -
     yield partial(drive.reshape, nsid, formatted)
     namespace.unformatted = 0
     namespace.in_flight.closed = None
-    controller.namespaces_changed([nsid])
+    controller.namespace_changed(nsid)
     return None
 
 
@@ -236,7 +236,8 @@ def _delete(controller: Controller, nsid: int) -> Steps:
     with suppress(MediaError):  # what is kept of no namespace harms none
         yield controller.uncorrectable_changed()
     controller.inventory += 1
-    controller.namespaces_changed(attached)
+    for one in attached:
+        controller.namespace_changed(one)
     return None
 
 
@@ -258,7 +259,7 @@ def _attach(controller: Controller, nsid: int, *, attach: bool) -> Steps:
     namespace.settings = settings
     if attach:
         controller.namespaces[nsid] = namespace
-    controller.namespaces_changed([nsid])
+    controller.namespace_changed(nsid)
     return None
 
 
