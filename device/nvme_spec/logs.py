@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 
-from nvme_spec.layout import Structure, bits, raw, text, u8, u16, u32, u64, u128, uint, uints
+from nvme_spec.layout import Structure, bits, raw, table, text, u8, u16, u32, u64, u128, uint, uints
 from nvme_spec.words import Word, field
 
 
@@ -218,6 +218,44 @@ def encode_dword_log(entries: Mapping[int, int]) -> bytes:
     return struct.pack(f"<{LOG_PAGE_COUNT}I", *(entries.get(i, 0) for i in range(LOG_PAGE_COUNT)))
 
 
+class SelfTestResult(IntEnum):
+    """How a device self-test has ended (section 5.16.1.7)."""
+
+    PASSED = 0x0
+    ABORTED_BY_COMMAND = 0x1
+    ABORTED_BY_RESET = 0x2
+    ABORTED_BY_NAMESPACE_REMOVAL = 0x3
+    ABORTED_BY_FORMAT = 0x4
+    FATAL_ERROR = 0x5
+    UNKNOWN_SEGMENT_FAILED = 0x6
+    SEGMENT_FAILED = 0x7
+    ABORTED = 0x8
+    ABORTED_BY_SANITIZE = 0x9
+    NOT_USED = 0xF
+
+
+class SelfTestEntry(Structure):
+    """One result of the Device Self-test log, 28 bytes."""
+
+    SIZE = 28
+    result = bits(0, 1, 0, 3)
+    code = bits(0, 1, 4, 7)
+    segment = u8(1)
+    nsid_valid = bits(2, 1, 0, 0)
+    lba_valid = bits(2, 1, 1, 1)
+    sct_valid = bits(2, 1, 2, 2)
+    sc_valid = bits(2, 1, 3, 3)
+    power_on_hours = u64(4)
+    nsid = u32(12)
+    failing_lba = u64(16)
+    sct = bits(24, 1, 0, 2)
+    sc = u8(25)
+    vendor_specific = u16(26)
+
+
+SELF_TEST_RESULTS = 20
+
+
 TELEMETRY_BLOCK_SIZE = 512
 """Bytes; offset and length of a read of a telemetry log are multiples of it."""
 
@@ -285,19 +323,44 @@ class DeviceSelfTestLog(Structure):
     SIZE = 564
     current_operation = bits(0, 1, 0, 3)
     current_completion = bits(1, 1, 0, 6)
-    results = raw(4, 560)
+    results = table(4, SelfTestEntry, SELF_TEST_RESULTS)
+
+
+class SanitizeState(IntEnum):
+    """Bits 2:0 of SSTAT."""
+
+    NEVER_SANITIZED = 0
+    SUCCEEDED = 1
+    IN_PROGRESS = 2
+    FAILED = 3
+    SUCCEEDED_WITH_DEALLOCATION = 4
+
+
+SANITIZE_PROGRESS_UNIT = 1 << 16
+"""SPROG counts in parts of this."""
+SANITIZE_NO_PROGRESS = 0xFFFF
+"""SPROG while no sanitize operation is in progress."""
+NO_TIME_REPORTED = 0xFFFF_FFFF
 
 
 class SanitizeStatusLog(Structure):
-    """Sanitize Status, 512 bytes (section 5.16.1.25)."""
+    """Sanitize Status, 512 bytes (section 5.16.1.25); times in seconds.
+
+    Those that end in `_nd` are with No-Deallocate After Sanitize.
+    """
 
     SIZE = 512
     sprog = u16(0)
-    sstat = u16(2)
+    state = bits(2, 2, 0, 2)
+    passes = bits(2, 2, 3, 7)
+    global_data_erased = bits(2, 2, 8, 8)
     scdw10 = u32(4)
     overwrite_time = u32(8)
     block_erase_time = u32(12)
     crypto_erase_time = u32(16)
+    overwrite_time_nd = u32(20)
+    block_erase_time_nd = u32(24)
+    crypto_erase_time_nd = u32(28)
 
 
 class AsyncEventType(IntEnum):
@@ -339,6 +402,14 @@ class NoticeEvent(IntEnum):
     PREDICTABLE_LATENCY = 0x04
     LBA_STATUS = 0x05
     ENDURANCE_GROUP = 0x06
+
+
+class IoCommandSetEvent(IntEnum):
+    """Information of an I/O command specific event."""
+
+    RESERVATION_LOG_AVAILABLE = 0x00
+    SANITIZE_COMPLETED = 0x01
+    SANITIZE_COMPLETED_WITH_DEALLOCATION = 0x02
 
 
 class AsyncEvent(Word):

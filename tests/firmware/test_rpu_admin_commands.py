@@ -33,7 +33,7 @@ def test_identify_controller_is_what_linux_reads(host: Host) -> None:
     assert host.data(20, DATA + 4) == b"POTASH0001          "
     assert host.data(1, DATA + 77) == b"\x07"
     assert u32(host, 80) == 0x00020000
-    assert u16(host, 256) == 1 << 8 | 1 << 2
+    assert u16(host, 256) == 1 << 9 | 1 << 8 | 1 << 2
     assert host.data(2, DATA + 512) == b"\x66\x44"
     assert u32(host, 516) == 1
     assert host.data(1, DATA + 525)[0] & 1

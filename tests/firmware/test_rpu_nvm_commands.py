@@ -50,7 +50,7 @@ def test_what_is_written_is_read_back(host: Host, queue: Queue) -> None:
         (READ, {"nsid": 1, "cdws": (0, 0, 128)}, 0x002),
         (READ, {"nsid": 1, "cdws": (0, 0, 1 << 26)}, 0x002),
         (READ, {"nsid": 1, "flags": 3 << 6}, 0x002),
-        (WRITE, {"nsid": 1, "flags": 1}, 0x002),
+        (WRITE, {"nsid": 1, "flags": 3}, 0x002),
         (READ, {"nsid": 1, "prp1": DATA + 2}, 0x013),
         (READ, {"nsid": 1, "cdws": (0, 0, 1), "prp2": DATA + 8}, 0x013),
         (READ, {"nsid": 1, "prp1": 1 << 40}, 0x004),

@@ -277,8 +277,9 @@ class Host:
         self.place(queue, opcode, cid, **fields)
         self.ring(queue)
         self.service()
-        if isinstance(self.executor, SteppedExecutor):
+        while isinstance(self.executor, SteppedExecutor) and self.executor.waiting:
             self.executor.run_all()
+            self.service()
         self.service()
         (completion,) = self.reap(queue)
         assert completion.cid == cid

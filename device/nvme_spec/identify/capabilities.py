@@ -170,6 +170,29 @@ class Dlfeat(IntFlag):
     GUARD_IS_CRC = 1 << 4
 
 
+class Sanicap(IntFlag):
+    """Sanitize Capabilities, byte 328; bits 31:30 are one of the last two."""
+
+    CRYPTO_ERASE = 1 << 0
+    BLOCK_ERASE = 1 << 1
+    OVERWRITE = 1 << 2
+    NO_DEALLOCATE_INHIBITED = 1 << 29
+    MEDIA_NOT_MODIFIED = 1 << 30
+    MEDIA_MODIFIED = 2 << 30
+
+
+class Dsto(IntFlag):
+    """Device Self-test Options, byte 318."""
+
+    ONE_IN_SUBSYSTEM = 1 << 0
+
+
+NMIC_SHARED = 1 << 0
+"""Bit of NMIC: two or more controllers may have the namespace attached."""
+
+FPI_SUPPORTED = 1 << 7
+"""Bit of FPI: bits 6:0 are the per cent of a format that are still to be done."""
+
 NSTAT_READY = 1 << 0
 """Bit of NSTAT: the namespace is ready."""
 

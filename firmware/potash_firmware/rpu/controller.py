@@ -5,7 +5,7 @@ entries, never post a completion, and never wait.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,22 +29,32 @@ from potash_device.controller.dma import PAGE_SIZE, scatter
 from potash_device.media import Media, MediaError
 from potash_firmware.mailbox.shared import SLOT_SIZE
 from potash_firmware.rpu.apu_link import ApuLink
-from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.events import AsyncEvents
 from potash_firmware.rpu.features import Features, Limits
 from potash_firmware.rpu.firmware import FirmwareSlots
 from potash_firmware.rpu.inspection import areas
 from potash_firmware.rpu.keeper import Keeper
-from potash_firmware.rpu.logs import ChangedNamespaces, ErrorLog, Health, LbaStatus, Ranges
+from potash_firmware.rpu.logs import ChangedNamespaces, ErrorLog, Health, LbaStatus
 from potash_firmware.rpu.media_work import BlocksInFlight, MediaFailures
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.persistent_events import PersistentEvents
+from potash_firmware.rpu.sanitizing import Sanitizing
+from potash_firmware.rpu.self_tests import SelfTests
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.tasks import Steps, Tasks
 from potash_firmware.rpu.telemetry import Telemetry
+from potash_firmware.rpu.uncorrectable import MOST_RANGES, UncorrectableBlocks
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+CONTROLLER_ID = 0
+"""CNTLID of the one controller."""
+
+UNCORRECTABLE = "uncorrectable"
+"""Section of the sidecar: the uncorrectable ranges of each namespace that has any."""
 
 MAX_TRANSFER_SHIFT = 7
 """MDTS: 2**7 memory pages."""
@@ -55,15 +65,21 @@ MAX_TRANSFER = PAGE_SIZE << MAX_TRANSFER_SHIFT
 assert MAX_TRANSFER == SLOT_SIZE
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Namespace:
     """A namespace's blocks on its media."""
 
     settings: NamespaceSettings
     media: Media
     in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
-    uncorrectable: Ranges = ()
-    """Blocks that cannot be read."""
+    uncorrectable: UncorrectableBlocks = field(default_factory=UncorrectableBlocks)
+    unformatted: int = 0
+    """Per cent of a format that are still to be done."""
+
+    @property
+    def nsid(self) -> int:
+        """Its identifier."""
+        return self.settings.nsid
 
     @property
     def block_size(self) -> int:
@@ -88,6 +104,16 @@ class Namespace:
                 detail=f"{count} blocks from {lba} on leave the namespace's {self.blocks}",
             )
         return lba * self.block_size, count * self.block_size
+
+    def whole_blocks(self, first: int, length: int) -> tuple[int, int]:
+        """First block and number of the blocks that a range of bytes covers whole."""
+        lba = -(-first // self.block_size)
+        return lba, max(0, (first + length) // self.block_size - lba)
+
+    @property
+    def tells_deallocated(self) -> bool:
+        """Every block is known to be allocated or not, so that reading one can be refused."""
+        return self.media.tells_holes(self.block_size)
 
     def lba_of(self, error: MediaError) -> int:
         """The block at which the media failed; 0 where that is not known."""
@@ -135,10 +161,20 @@ class Controller:
         self.settings = settings
         self.apu = apu
         self.support = support
-        self.namespaces = {
+        self.allocated = {
             namespace.nsid: Namespace(namespace, board.media[namespace.nsid])
             for namespace in settings.namespaces
         }
+        """Every namespace that there is, by identifier."""
+        self.namespaces = {
+            nsid: namespace
+            for nsid, namespace in self.allocated.items()
+            if namespace.settings.attached
+        }
+        """Those that are attached, which a host calls active."""
+        self.inventory = 0
+        """Changes with the namespaces that there are, and with their block sizes."""
+        self.tasks = Tasks(board.executor.submit)
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()
@@ -158,6 +194,8 @@ class Controller:
         self.lba_status = LbaStatus()
         self.keeper = Keeper(board.sidecar, board.executor, self, clock)
         self.persistent_events.on_add = self.keeper.hurry
+        self.self_tests = SelfTests(self)
+        self.sanitizing = Sanitizing(self)
         self._clock = clock
         self._reset_at = clock()
         self._news = True
@@ -168,31 +206,69 @@ class Controller:
         self.unfinished: set[Future[Any]] = set()
         """Media work in flight, of whatever time: no reset recalls it."""
         self._awaited: dict[object, set[Future[Any]]] = {}
+        self.fused: dict[int, object] = {}
+        """First halves of fused operations that wait for the second: token by queue."""
+        self._uncorrectable_changes = 0
+        self._uncorrectable_kept = 0
 
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
         self.outstanding.clear()
         self.aborted.clear()
         self._awaited.clear()
+        self.fused.clear()
         self.events.clear()
         self.errors.clear()
         self.persistent_events.release()
         self.features.reset()
         before = self.firmware.active
         self.firmware.reset()
+        self.self_tests.reset()
         self._news = True
         self._activated |= self.firmware.active != before
         self._reset_at = self._clock()
         self.apu.reset()
 
-    def namespace(self, command: Command) -> Namespace:
-        """The command's namespace. Raises NvmeError when there is none."""
-        namespace = self.namespaces.get(command.entry.nsid)
+    @property
+    def highest_nsid(self) -> int:
+        """NN: the largest identifier that a namespace may have."""
+        return max(self.board.drive.most, *self.allocated, 1)
+
+    @property
+    def unallocated(self) -> int:
+        """Bytes that no namespace has, of which new ones can be made."""
+        drive = self.board.drive
+        return drive.capacity - drive.allocated
+
+    @property
+    def total_capacity(self) -> int:
+        """Bytes of all namespaces that there are and can be."""
+        return sum(namespace.size for namespace in self.allocated.values()) + self.unallocated
+
+    def active(self, nsid: int) -> Namespace:
+        """The attached namespace of that identifier. Raises NvmeError where there is none."""
+        namespace = self.namespaces.get(nsid)
         if namespace is None:
+            raise no_namespace(self, nsid)
+        return namespace
+
+    def namespace(self, command: Command) -> Namespace:
+        """The command's namespace, whose blocks it may touch. Raises NvmeError."""
+        namespace = self.active(command.entry.nsid)
+        closed = namespace.in_flight.closed
+        if closed is not None:
             raise NvmeError(
-                Status.INVALID_NAMESPACE, detail=f"there is no namespace {command.entry.nsid}"
+                closed, dnr=False, detail=f"the blocks of namespace {namespace.nsid} are closed"
             )
         return namespace
+
+    def quiet(self, namespaces: Iterable[Namespace]) -> Steps:
+        """Wait for whatever was begun on these namespaces, on which nothing new may begin."""
+        yield self.unfinished | self.tasks.calls
+        # A command that had begun may have a next step, which is what it has begun now.
+        while going_on := set().union(*(one.in_flight.futures for one in namespaces)):
+            yield going_on
+        return None
 
     def views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
         """The command's `length` bytes of guest memory, as its PRPs or its SGL name them, in order.
@@ -221,20 +297,78 @@ class Controller:
         call: Callable[[], T],
         *,
         writes: bool,
+        alone: bool = False,
     ) -> "Future[T]":
         """As `on_media`, for a call that touches `ranges` of first byte and length."""
         future = self.on_media(call)
-        namespace.in_flight.add(future, ranges, writes=writes)
+        namespace.in_flight.add(future, ranges, writes=writes, alone=alone)
         return future
+
+    def dulbe(self, namespace: Namespace) -> bool:
+        """Reading a block that is deallocated or was never written is an error."""
+        return namespace.tells_deallocated and self.features.dulbe(namespace.settings.nsid)
+
+    def watch(self) -> None:
+        """Have commands look before they touch blocks where some are special."""
+        for namespace in self.allocated.values():
+            namespace.in_flight.watched = bool(namespace.uncorrectable) or self.dulbe(namespace)
+
+    def restore_uncorrectable(self) -> None:
+        """Remember the uncorrectable blocks of the time before the power cycle."""
+        kept = self.board.sidecar.get(UNCORRECTABLE)
+        for nsid, namespace in self.allocated.items() if isinstance(kept, Mapping) else ():
+            namespace.uncorrectable.restore(kept.get(str(nsid)), namespace.blocks)
+        self.watch()
+
+    @property
+    def uncorrectable_is_full(self) -> bool:
+        """No further range of uncorrectable blocks can be kept."""
+        ranges = sum(len(namespace.uncorrectable) for namespace in self.allocated.values())
+        return ranges >= MOST_RANGES
+
+    @property
+    def uncorrectable_is_kept(self) -> bool:
+        """What is uncorrectable now would be so after a power cycle, and nothing else."""
+        return self._uncorrectable_kept == self._uncorrectable_changes
+
+    def keep_uncorrectable(self, then: Callable[[], Result] = lambda: None) -> Pending:
+        """Have the uncorrectable blocks, as they are now, outlive a power cycle, `then` go on."""
+        save = self.uncorrectable_changed()
+        change = self._uncorrectable_changes
+
+        def finish(future: "Future[None]") -> Result:
+            try:
+                future.result()
+            except MediaError as error:
+                # It is so for now, and kept as soon as a flush finds the sidecar writable again.
+                raise NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error.strerror)) from None
+            self._uncorrectable_kept = max(self._uncorrectable_kept, change)
+            return then()
+
+        return Pending(self.on_media(save), finish)
+
+    def uncorrectable_changed(self) -> Callable[[], None]:
+        """What is to be called, where it may wait, to have that kept. Raises MediaError."""
+        self._uncorrectable_changes += 1
+        self.watch()
+        self.board.sidecar.put(
+            UNCORRECTABLE,
+            {
+                str(nsid): namespace.uncorrectable.ranges()
+                for nsid, namespace in self.allocated.items()
+                if namespace.uncorrectable
+            },
+        )
+        return self.board.sidecar.save
 
     @property
     def critical_warning(self) -> CriticalWarning:
         """What of the media deserves a warning."""
         warning = CriticalWarning(0)
-        media = [namespace.media for namespace in self.namespaces.values()]
+        media = [namespace.media for namespace in self.allocated.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
-        if not any(one.writable for one in media):
+        if media and not any(one.writable for one in media):
             warning |= CriticalWarning.READ_ONLY
         return warning
 
@@ -309,7 +443,7 @@ class Controller:
     def media_finished(self, future: "Future[Any]") -> list[object]:
         """Media work has ended; the tokens that come with it."""
         self.unfinished.discard(future)
-        for namespace in self.namespaces.values():
+        for namespace in self.allocated.values():
             namespace.in_flight.discard(future)
         come = []
         for token, work in list(self._awaited.items()):
@@ -343,3 +477,15 @@ class Controller:
             self.outstanding.take(token)
             self.aborted.append((waiting.command, NvmeError(Status.SQ_DELETION_ABORTED, dnr=False)))
         return begun
+
+
+def no_namespace(controller: Controller, nsid: int) -> NvmeError:
+    """What a command gets whose namespace is not there (Base 2.0, section 3.2.1).
+
+    An identifier that a namespace may have is invalid in no way but that none has it.
+    """
+    if 1 <= nsid <= controller.highest_nsid:
+        return NvmeError(Status.INVALID_FIELD, detail=f"namespace {nsid} is not active")
+    return NvmeError(
+        Status.INVALID_NAMESPACE, detail=f"no namespace can have the identifier {nsid:#x}"
+    )

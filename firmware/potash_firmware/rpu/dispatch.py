@@ -19,7 +19,6 @@ from nvme_spec.logs import (
     SubmissionRestriction,
 )
 from nvme_spec.queues import BROADCAST_NSID
-from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import CommandSupport, Controller
 
@@ -83,8 +82,10 @@ def check_namespace(controller: Controller, command: Command, use: NamespaceUse)
     nsid = command.entry.nsid
     if nsid == BROADCAST_NSID and use is NamespaceUse.ONE_OR_ALL:
         return
-    if nsid not in controller.namespaces:
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+    if use is NamespaceUse.ONE:
+        controller.namespace(command)
+    else:
+        controller.active(nsid)
 
 
 def _capabilities(rows: Iterable[Row]) -> int:

@@ -244,6 +244,10 @@ class Features:
         """The host has switched the volatile write cache off: every write is to be durable."""
         return not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
 
+    def dulbe(self, nsid: int) -> bool:
+        """The host wants an error where it reads a deallocated block of this namespace."""
+        return bool(ErrorRecovery(self.get(FeatureId.ERROR_RECOVERY, nsid=nsid)).dulbe)
+
     @staticmethod
     def _key(fid: int, feature: Feature, value: int, nsid: int) -> Key:
         return (fid, value & feature.selector_mask, nsid if feature.namespace_specific else 0)

@@ -64,8 +64,8 @@ class Keeper:
         self._snapshot_at = 0.0
         self._saving: Future[None] | None = None
 
-    def power_on(self) -> None:
-        """Remember, and count this power cycle; also whether the last one ended as it should."""
+    def power_on(self) -> bool:
+        """Remember, and count this power cycle; whether the last one ended as it should."""
         self._health.restore(self._sidecar.get(HEALTH), self._errors)
         self._features.restore(self._sidecar.get(FEATURES))
         self._events.restore()
@@ -82,6 +82,7 @@ class Keeper:
         self._sidecar.put(SHUTDOWN, False)
         self._record()
         self._try_to_save()
+        return shutdown is not False
 
     def power_off(self, *, clean: bool) -> None:
         """The last record; `clean` when everything acknowledged is on stable storage."""

@@ -206,7 +206,7 @@ class Lifecycle:
         if not self._flush_is_due or self._controller.unfinished:
             return
         self._flush_is_due = False
-        namespaces = list(self._controller.namespaces.values())
+        namespaces = list(self._controller.allocated.values())
         remember = self._controller.keeper.shut_down()
 
         def flush() -> list[Flushed]:

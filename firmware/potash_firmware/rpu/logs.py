@@ -187,6 +187,11 @@ class Health:
         """For how long the drive has been on, all power cycles together."""
         return self._seconds_before + int(self._clock() - self._started)
 
+    @property
+    def power_on_hours(self) -> int:
+        """The same in whole hours."""
+        return int(self.power_on_seconds / HOUR)
+
     def state(self, errors: ErrorLog) -> dict[str, int]:
         """What is to be remembered."""
         counters = {name: getattr(self, name) for name in _REMEMBERED}
@@ -220,7 +225,7 @@ class Health:
             host_write_commands=self.writes,
             controller_busy_time=int(self.busy_seconds / MINUTE),
             power_cycles=self.power_cycles,
-            power_on_hours=int(self.power_on_seconds / HOUR),
+            power_on_hours=self.power_on_hours,
             unsafe_shutdowns=self.unsafe_shutdowns,
             media_errors=self.media_errors,
             error_log_entries=errors.count,

@@ -27,10 +27,9 @@ from nvme_spec.logs import (
     CommandByte,
     ErrorEvent,
     LogPage,
-    parameter_error_location,
 )
 from nvme_spec.opcodes import DataDirection, data_direction
-from nvme_spec.queues import FLAGS_PSDT_SHIFT, Fuse, Psdt
+from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
 from nvme_spec.registers import (
     DOORBELL_BASE,
     SUBSYSTEM_RESET_KEY,
@@ -55,7 +54,8 @@ from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller, flush_all
 from potash_firmware.rpu.dispatch import check_namespace, support
-from potash_firmware.rpu.io import IO_COMMANDS
+from potash_firmware.rpu.io import IO_COMMANDS, fused
+from potash_firmware.rpu.io.blocks import require_pointer
 from potash_firmware.rpu.io.direct import DirectReadsAndWrites
 from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.settings import RpuSettings
@@ -129,11 +129,14 @@ class Rpu:
 
     def power_on(self) -> None:
         """Remember the time before; waits for the sidecar."""
-        self.keeper.power_on()
+        clean = self.keeper.power_on()
+        self.controller.self_tests.restore()
+        self.controller.sanitizing.restore(clean=clean)
+        self.controller.restore_uncorrectable()
 
     def power_off(self, *, clean: bool) -> None:
         """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
-        ended = flush_all(self.controller.namespaces.values())
+        ended = flush_all(self.controller.allocated.values())
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
@@ -223,6 +226,9 @@ class Rpu:
                 self._resume(future, future)
             for token in come:
                 self._resume(token, None)
+            # Commands first: what they go on to do is what an operation has to wait for.
+            for task in self.controller.tasks.media_finished(future):
+                self._resume(task, None)
             # Last, as what was waiting may have begun a write that a shutdown's flush is to cover.
             self.lifecycle.media_finished(future)
 
@@ -289,6 +295,7 @@ class Rpu:
         """The host has set features, or a reset has taken them back."""
         features = self.controller.features
         self._features_version = features.version
+        self.controller.watch()
         ab = Arbitration(features.get(FeatureId.ARBITRATION)).ab
         self._burst = 0 if ab == UNLIMITED_BURST else 1 << ab
         chosen = features.chosen(FeatureId.INTERRUPT_COALESCING)
@@ -323,7 +330,7 @@ class Rpu:
         """Execute up to `burst` commands of a queue; how many there were."""
         executed = 0
         while executed < burst and self._may_fetch(queue) and self.lifecycle.serving:
-            if queue.qid and self._board.trace.sink is None:
+            if queue.qid and self._board.trace.sink is None and not self.controller.fused:
                 done = self._direct.run(queue, burst - executed)
                 if done:
                     executed += done
@@ -333,6 +340,10 @@ class Rpu:
             self._note("rpu.fetch", command, command.entry)
             if self._board.trace.sink is not None:
                 self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
+            if queue.qid and (self.controller.fused or command.entry.flags & FLAGS_FUSE_MASK):
+                alone = fused.begin(self.controller, command, self._run)
+                if alone is None:
+                    continue
             self._run(command, partial(self._begin, command))
         return executed
 
@@ -351,16 +362,11 @@ class Rpu:
         if entry.fuse is not Fuse.NORMAL:
             raise NvmeError(
                 Status.INVALID_FIELD,
-                detail="fused operations are not supported",
+                detail="there is no such fused operation",
                 location=CommandByte.FLAGS,
             )
-        psdt = entry.psdt
-        if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
-            raise NvmeError(
-                Status.INVALID_FIELD,
-                detail="SGLs are for the data of I/O commands",
-                location=parameter_error_location(CommandByte.FLAGS, FLAGS_PSDT_SHIFT),
-            )
+        require_pointer(command)
+        self.controller.sanitizing.check(command)
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 

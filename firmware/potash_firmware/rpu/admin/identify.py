@@ -4,19 +4,22 @@ Source: NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specif
 4.1.5.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from uuid import UUID
 
 from nvme_spec.commands import Identify
 from nvme_spec.identify import (
+    FPI_SUPPORTED,
     FRMW_SLOTS_SHIFT,
     FWUG_NO_RESTRICTION,
     IDENTIFY_SIZE,
+    NMIC_SHARED,
     NSATTR_WRITE_PROTECTED,
     Cns,
     CommandSet,
     ControllerType,
     Ctratt,
-    Dlfeat,
+    Dsto,
     Frmw,
     IdentifyController,
     IdentifyNamespace,
@@ -27,21 +30,32 @@ from nvme_spec.identify import (
     Oacs,
     Oncs,
     PowerStateDescriptor,
+    Sanicap,
     Sgls,
     Vwc,
+    encode_controller_list,
     encode_namespace_list,
     entry_sizes,
 )
 from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
+from potash_device.media import BLOCK_SIZES
 from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.admin import log_pages
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.controller import MAX_TRANSFER_SHIFT, Controller, Namespace
+from potash_firmware.rpu.controller import (
+    CONTROLLER_ID,
+    MAX_TRANSFER_SHIFT,
+    Controller,
+    Namespace,
+    no_namespace,
+)
 from potash_firmware.rpu.events import REQUEST_LIMIT
 from potash_firmware.rpu.features import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
+from potash_firmware.rpu.io.limits import CONTROLLER_FIELDS, DEALLOCATION, namespace_fields
 from potash_firmware.rpu.logs import ERROR_LOG_ENTRIES
+from potash_firmware.rpu.sanitizing import ACTIONS
 
 ABORT_LIMIT = 4
 """Concurrent Abort commands; they are answered at once."""
@@ -93,11 +107,14 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             avscc=1,
             wctemp=WARNING_TEMPERATURE,
             cctemp=CRITICAL_TEMPERATURE,
-            tnvmcap=sum(namespace.size for namespace in controller.namespaces.values()),
-            unvmcap=0,
+            tnvmcap=controller.total_capacity,
+            unvmcap=controller.unallocated,
+            edstt=controller.self_tests.extended_minutes,
+            dsto=Dsto.ONE_IN_SUBSYSTEM,
+            sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
             sqes=entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
             cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
-            nn=max(controller.namespaces),
+            nn=controller.highest_nsid,
             oncs=controller.support.oncs | Oncs.SAVE_AND_SELECT,
             sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
             vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
@@ -107,6 +124,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             icsvscc=1,
             subnqn=identity.nqn,
             psd=(PowerStateDescriptor(mp=2500),),
+            **CONTROLLER_FIELDS,
         )
     )
 
@@ -115,24 +133,32 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
     nsid = command.entry.nsid
     if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
-        sizes = sorted({namespace.block_size for namespace in controller.namespaces.values()})
         return bytes(
             IdentifyNamespace(
-                nlbaf_z=len(sizes) - 1, dlfeat=Dlfeat.READS_ZEROES, lbaf=tuple(map(_format, sizes))
+                nlbaf_z=len(BLOCK_SIZES) - 1,
+                fpi=FPI_SUPPORTED,
+                dlfeat=DEALLOCATION,
+                lbaf=tuple(map(_format, BLOCK_SIZES)),
             )
         )
     namespace = _active(controller, nsid)
-    if namespace is None:
-        return bytes(IDENTIFY_SIZE)
+    return bytes(IDENTIFY_SIZE) if namespace is None else _namespace_structure(namespace)
+
+
+def _namespace_structure(namespace: Namespace) -> bytes:
     return bytes(
         IdentifyNamespace(
             nsze=namespace.blocks,
             ncap=namespace.blocks,
             nuse=namespace.blocks,
-            dlfeat=Dlfeat.READS_ZEROES,
+            nlbaf_z=len(BLOCK_SIZES) - 1,
+            format_index=BLOCK_SIZES.index(namespace.block_size),
+            nmic=NMIC_SHARED if namespace.settings.shared else 0,
+            fpi=FPI_SUPPORTED | namespace.unformatted,
             nvmcap=namespace.size,
             nsattr=NSATTR_WRITE_PROTECTED if not namespace.media.writable else 0,
-            lbaf=(_format(namespace.block_size),),
+            lbaf=tuple(map(_format, BLOCK_SIZES)),
+            **namespace_fields(namespace),
         )
     )
 
@@ -142,17 +168,47 @@ def _format(block_size: int) -> LbaFormat:
 
 
 def _namespace_list(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return _listed_after(command, controller.namespaces)
+
+
+def _allocated_list(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return _listed_after(command, controller.allocated)
+
+
+def _listed_after(command: Command, nsids: Iterable[int]) -> bytes:
     first = command.entry.nsid
     if first >= BROADCAST_NSID - 1:
         raise NvmeError(Status.INVALID_NAMESPACE, detail="no namespace can follow that one")
-    return encode_namespace_list(nsid for nsid in controller.namespaces if nsid > first)
+    return encode_namespace_list(nsid for nsid in nsids if nsid > first)
+
+
+def _allocated_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
+    nsid = command.entry.nsid
+    _require_possible(controller, nsid)
+    namespace = controller.allocated.get(nsid)
+    return bytes(IDENTIFY_SIZE) if namespace is None else _namespace_structure(namespace)
+
+
+def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
+    nsid = command.entry.nsid
+    _require_possible(controller, nsid)
+    if nsid not in controller.allocated:
+        raise no_namespace(controller, nsid)
+    return _controllers_from(fields, [CONTROLLER_ID] if nsid in controller.namespaces else [])
+
+
+def _all_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return _controllers_from(fields, [CONTROLLER_ID])
+
+
+def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
+    return encode_controller_list(one for one in identifiers if one >= fields.cntid)
 
 
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    if _active(controller, nsid) is None:
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid}")
-    uuid = controller.settings.identity.uuid(f"namespace {nsid}")
+    settings = controller.active(nsid).settings
+    uuid = UUID(settings.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
     descriptors = (
         NamespaceIdentificationDescriptor(NamespaceIdType.UUID, uuid.bytes),
         NamespaceIdentificationDescriptor(NamespaceIdType.CSI, bytes([CommandSet.NVM])),
@@ -168,9 +224,13 @@ def _command_set_controller(controller: Controller, command: Command, fields: Id
 
 def _active(controller: Controller, nsid: int) -> Namespace | None:
     """The namespace; None where an inactive one could be. Raises NvmeError for no identifier."""
-    if not 1 <= nsid <= max(controller.namespaces):
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
+    _require_possible(controller, nsid)
     return controller.namespaces.get(nsid)
+
+
+def _require_possible(controller: Controller, nsid: int) -> None:
+    if not 1 <= nsid <= controller.highest_nsid:
+        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
 
 
 _STRUCTURES: dict[int, Callable[[Controller, Command, Identify], bytes]] = {
@@ -179,4 +239,8 @@ _STRUCTURES: dict[int, Callable[[Controller, Command, Identify], bytes]] = {
     Cns.ACTIVE_NAMESPACE_LIST: _namespace_list,
     Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: _descriptors,
     Cns.COMMAND_SET_CONTROLLER: _command_set_controller,
+    Cns.ALLOCATED_NAMESPACE_LIST: _allocated_list,
+    Cns.ALLOCATED_NAMESPACE: _allocated_namespace,
+    Cns.NAMESPACE_CONTROLLER_LIST: _attached_controllers,
+    Cns.CONTROLLER_LIST: _all_controllers,
 }

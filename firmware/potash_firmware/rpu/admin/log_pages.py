@@ -176,6 +176,14 @@ def _effects(controller: Controller, command: Command, fields: GetLogPage) -> by
     return bytes(controller.support.effects)
 
 
+def _self_tests(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return controller.self_tests.encode()
+
+
+def _sanitize_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return controller.sanitizing.encode()
+
+
 def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     _require_blocks(fields)
     if fields.lsp & TELEMETRY_CREATE:
@@ -233,7 +241,7 @@ def _persistent_event_header(controller: Controller) -> PersistentEventHeader:
 
 
 def _lba_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    bad = {nsid: one.uncorrectable for nsid, one in controller.namespaces.items()}
+    bad = {nsid: one.uncorrectable.ranges() for nsid, one in controller.namespaces.items()}
     return controller.lba_status.read(bad, fields.offset)
 
 
@@ -261,6 +269,8 @@ PAGES: dict[int, Page] = {
         after_reading=lambda controller: controller.changed_namespaces.clear(),
     ),
     LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
+    LogPage.DEVICE_SELF_TEST: Page(_self_tests),
+    LogPage.SANITIZE_STATUS: Page(_sanitize_status),
     LogPage.TELEMETRY_HOST: Page(_telemetry_host, Lpa.TELEMETRY),
     LogPage.TELEMETRY_CONTROLLER: Page(
         _telemetry_controller,
