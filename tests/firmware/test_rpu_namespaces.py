@@ -86,8 +86,8 @@ def test_blocks_of_512_bytes_are_read_and_written(host: Host, queue: Queue) -> N
         (2, 194, 2, 0x080),
         (4, 2, 1, 0),
         (4, 3, 1, 0x080),
-        (3, 0, 1, 0x00B),
-        (5, 0, 1, 0x00B),
+        (3, 0, 1, 0x002),  # inactive
+        (5, 0, 1, 0x00B),  # invalid
         (2, 0, 1025, 0x002),
         (1, 0, 129, 0x002),
     ],
@@ -103,7 +103,7 @@ def test_each_has_its_own_end(
 
 
 def test_flush_means_one_or_all(host: Host, queue: Queue) -> None:
-    for nsid, status in ((2, 0), (0xFFFFFFFF, 0), (3, 0x00B)):
+    for nsid, status in ((2, 0), (0xFFFFFFFF, 0), (3, 0x002)):
         assert host.command(queue, FLUSH, nsid=nsid).status == status
 
 

@@ -75,11 +75,13 @@ class SteppedExecutor:
         """Do one piece of work."""
         future, call = self.waiting[index]
         del self.waiting[index]
+        self._finished.append(future)
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             future.set_result(call())
         except OSError as error:
             future.set_exception(error)
-        self._finished.append(future)
 
     def run_all(self) -> None:
         while self.waiting:

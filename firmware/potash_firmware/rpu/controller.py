@@ -10,15 +10,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from nvme_spec.features import AsyncEventConfiguration, FeatureId
-from nvme_spec.logs import (
-    AsyncEvent,
-    AsyncEventType,
-    CommandEffectsLog,
-    CriticalWarning,
-    LogPage,
-    SmartEvent,
+from nvme_spec.features import (
+    FeatureId,
+    HostControlledThermalManagement,
+    TemperatureThreshold,
+    ThresholdType,
 )
+from nvme_spec.identify import Oncs
+from nvme_spec.logs import CommandEffectsLog, CriticalWarning
 from nvme_spec.queues import FLAGS_PSDT_SHIFT
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
@@ -26,20 +25,27 @@ from potash_device.controller import sgl
 from potash_device.controller.dma import PAGE_SIZE, scatter
 from potash_device.media import Media, MediaError
 from potash_firmware.mailbox.shared import SLOT_SIZE
+from potash_firmware.rpu.alerts import Alerts
 from potash_firmware.rpu.apu_link import ApuLink
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.events import AsyncEvents
-from potash_firmware.rpu.features import Features, Limits
+from potash_firmware.rpu.feature_table import Limits
+from potash_firmware.rpu.features import Features
 from potash_firmware.rpu.firmware import FirmwareSlots
+from potash_firmware.rpu.keep_alive import KeepAlive
 from potash_firmware.rpu.keeper import Keeper
 from potash_firmware.rpu.logs import ErrorLog, Health
 from potash_firmware.rpu.media_work import BlocksInFlight, MediaFailures
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.thermal import Thermal
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+CONTROLLER_ID = 0
+"""CNTLID of the one controller."""
 
 MAX_TRANSFER_SHIFT = 7
 """MDTS: 2**7 memory pages."""
@@ -136,15 +142,21 @@ class Controller:
         self.events = AsyncEvents()
         self.errors = ErrorLog()
         self.health = Health(clock)
-        self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
+        self.failures = MediaFailures(clock, self._media_failed, lambda: self.alerts.health())
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.features = Features(
             Limits(
                 io_queue_pairs=board.settings.queue_pairs,
                 vectors=board.interrupts.vectors,
                 io_queues_exist=lambda: len(board.queues.completions) > 1,
-            )
+                blocks=self._blocks,
+                tells_deallocated=self._tells_deallocated,
+            ),
+            clock,
         )
+        self.keep_alive = KeepAlive(clock)
+        self.thermal = Thermal(self.health, clock, self._throttling_thresholds)
+        self.alerts = Alerts(self.events, self.errors, self.features, lambda: self.critical_warning)
         self.keeper = Keeper(
             board.sidecar, board.executor, self.health, self.errors, self.features, clock
         )
@@ -161,15 +173,32 @@ class Controller:
         self._awaited.clear()
         self.events.clear()
         self.features.reset()
+        self.alerts.reset()
+        self.keep_alive.stop()
+        self.thermal.look()
         self.firmware.reset()
         self.apu.reset()
 
     def namespace(self, command: Command) -> Namespace:
         """The command's namespace. Raises NvmeError when there is none."""
-        namespace = self.namespaces.get(command.entry.nsid)
+        return self.active(command.entry.nsid)
+
+    @property
+    def highest_nsid(self) -> int:
+        """NN of Identify Controller: the largest identifier that a namespace could have."""
+        return max(self.namespaces)
+
+    def active(self, nsid: int) -> Namespace:
+        """The active namespace `nsid`. Raises NvmeError for an inactive and for an invalid one.
+
+        An inactive identifier could be a namespace's, and none has it (section 3.2.1.4).
+        """
+        namespace = self.namespaces.get(nsid)
         if namespace is None:
+            inactive = 1 <= nsid <= self.highest_nsid
             raise NvmeError(
-                Status.INVALID_NAMESPACE, detail=f"there is no namespace {command.entry.nsid}"
+                Status.INVALID_FIELD if inactive else Status.INVALID_NAMESPACE,
+                detail=f"there is no namespace {nsid:#x}",
             )
         return namespace
 
@@ -208,8 +237,14 @@ class Controller:
 
     @property
     def critical_warning(self) -> CriticalWarning:
-        """What of the media deserves a warning."""
+        """What of the media and of the temperature deserves a warning."""
         warning = CriticalWarning(0)
+        if (
+            not self._threshold(ThresholdType.UNDER)
+            < self.health.temperature
+            < self._threshold(ThresholdType.OVER)
+        ):
+            warning |= CriticalWarning.TEMPERATURE
         media = [namespace.media for namespace in self.namespaces.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
@@ -220,16 +255,23 @@ class Controller:
     def _media_failed(self) -> None:
         self.health.media_errors += 1
 
-    def _media_lost(self) -> None:
-        wanted = AsyncEventConfiguration(
-            self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
+    def _threshold(self, kind: ThresholdType) -> int:
+        choice = TemperatureThreshold(thsel=kind).encode()
+        return TemperatureThreshold(
+            self.features.get(FeatureId.TEMPERATURE_THRESHOLD, choice)
+        ).tmpth
+
+    def _tells_deallocated(self, nsid: int) -> bool:
+        return bool(self.support.oncs & Oncs.DATASET_MANAGEMENT)
+
+    def _throttling_thresholds(self) -> HostControlledThermalManagement:
+        return HostControlledThermalManagement(
+            self.features.get(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
         )
-        if wanted.smart & CriticalWarning.RELIABILITY_DEGRADED:
-            self.events.add(
-                AsyncEvent(
-                    type=AsyncEventType.SMART, info=SmartEvent.RELIABILITY, log_page=LogPage.SMART
-                )
-            )
+
+    def _blocks(self, nsid: int) -> int:
+        namespace = self.namespaces.get(nsid)
+        return namespace.blocks if namespace is not None else 0
 
     def end_of(self, work: "set[Future[Any]]") -> object:
         """A token that comes when all of `work`, of which there is some, has ended."""
@@ -250,10 +292,10 @@ class Controller:
                 come.append(token)
         return come
 
-    def abort_event_request(self, key: tuple[int, int]) -> bool:
-        """End an event request that waits; False when no such one does."""
+    def abort(self, key: tuple[int, int]) -> bool:
+        """End a command that waits; False when no such one does, or it cannot be recalled."""
         waiting = self.outstanding.find(key)
-        if waiting is None or not self.events.withdraw(waiting.pending.token):
+        if waiting is None or waiting.pending.recall is None or not waiting.pending.recall():
             return False
         self.outstanding.take(waiting.pending.token)
         self.aborted.append((waiting.command, NvmeError(Status.ABORT_REQUESTED, dnr=False)))

@@ -13,7 +13,6 @@ from enum import Enum
 
 from nvme_spec.logs import COMMAND_COUNT, CommandEffects, CommandEffectsLog
 from nvme_spec.queues import BROADCAST_NSID
-from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import CommandSupport, Controller
 
@@ -73,8 +72,7 @@ def check_namespace(controller: Controller, command: Command, use: NamespaceUse)
     nsid = command.entry.nsid
     if nsid == BROADCAST_NSID and use is NamespaceUse.ONE_OR_ALL:
         return
-    if nsid not in controller.namespaces:
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+    controller.active(nsid)
 
 
 def _capabilities(rows: Iterable[Row]) -> int:

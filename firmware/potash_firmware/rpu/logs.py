@@ -30,6 +30,7 @@ SPARE_THRESHOLD = 10
 """Per cent."""
 
 HOUR = 3600.0
+MINUTE = 60.0
 
 COUNTER_LIMIT = 1 << 63
 """Of what is believed: more than any drive does in its life, and far below what a field holds."""
@@ -81,6 +82,13 @@ class Health:
         self.media_errors = 0
         self.power_cycles = 0
         self.unsafe_shutdowns = 0
+        self.temperature = TEMPERATURE
+        self.warning_temperature_time = 0.0
+        self.critical_temperature_time = 0.0
+        self.thermal_transitions_1 = 0
+        self.thermal_transitions_2 = 0
+        self.thermal_time_1 = 0.0
+        self.thermal_time_2 = 0.0
         self._clock = clock
         self._started = clock()
         self._seconds_before = 0
@@ -119,7 +127,7 @@ class Health:
         return bytes(
             SmartLog(
                 critical_warning=warning,
-                composite_temperature=TEMPERATURE,
+                composite_temperature=self.temperature,
                 available_spare=100,
                 available_spare_threshold=SPARE_THRESHOLD,
                 data_units_read=-(-self.bytes_read // SMART_DATA_UNIT),
@@ -131,6 +139,12 @@ class Health:
                 unsafe_shutdowns=self.unsafe_shutdowns,
                 media_errors=self.media_errors,
                 error_log_entries=errors.count,
+                warning_temperature_time=int(self.warning_temperature_time / MINUTE),
+                critical_temperature_time=int(self.critical_temperature_time / MINUTE),
+                thermal_transitions_1=self.thermal_transitions_1,
+                thermal_transitions_2=self.thermal_transitions_2,
+                thermal_time_1=int(self.thermal_time_1),
+                thermal_time_2=int(self.thermal_time_2),
             )
         )
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from nvme_spec.commands import CommitAction, FirmwareCommit, FirmwareImageDownload
+from nvme_spec.logs import NoticeEvent
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import MediaError
 from potash_device.media.flash import LAST_SLOT, StoredImage
@@ -68,6 +69,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
         if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
             slots.next = slot
         elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
+            controller.alerts.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
             slots.active, slots.next = slot, None
 
     slots.busy = True

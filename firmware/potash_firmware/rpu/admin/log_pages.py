@@ -128,6 +128,7 @@ def _errors(controller: Controller, command: Command, fields: GetLogPage) -> byt
 
 
 def _smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    controller.thermal.look()
     return controller.health.encode(controller.errors, controller.critical_warning)
 
 

@@ -15,7 +15,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import MAX_TRANSFER, Controller, Flushed, Namespace, flush_all
 
 
@@ -35,7 +35,7 @@ def flush(controller: Controller, command: Command) -> Result:
         if failed:
             raise failed[0]
 
-    return Pending(controller.on_media(lambda: flush_all(namespaces)), finish)
+    return Pending(controller.on_media(lambda: flush_all(namespaces)), finish, nothing_to_undo)
 
 
 def read(controller: Controller, command: Command) -> Result:
@@ -46,7 +46,9 @@ def read(controller: Controller, command: Command) -> Result:
     if namespace.in_flight:
         before = namespace.in_flight.in_the_way(offset, length, writes=False)
         if before:
-            return Pending(controller.end_of(before), lambda _: read(controller, command))
+            return Pending(
+                controller.end_of(before), lambda _: read(controller, command), nothing_to_undo
+            )
     try:
         done = media.read_at_once(views, offset)
     except MediaError as error:
@@ -72,6 +74,7 @@ def read(controller: Controller, command: Command) -> Result:
             writes=False,
         ),
         deliver,
+        nothing_to_undo,
     )
 
 
@@ -83,7 +86,9 @@ def write(controller: Controller, command: Command) -> Result:
     if namespace.in_flight:
         before = namespace.in_flight.in_the_way(offset, length, writes=True)
         if before:
-            return Pending(controller.end_of(before), lambda _: write(controller, command))
+            return Pending(
+                controller.end_of(before), lambda _: write(controller, command), nothing_to_undo
+            )
     durable = fua or controller.features.write_through
     try:
         if not durable and media.write_at_once(views, offset):
@@ -106,7 +111,8 @@ def write(controller: Controller, command: Command) -> Result:
             raise _write_error(controller, namespace, error) from None
         controller.health.count_write(length)
 
-    return Pending(controller.on_blocks(namespace, [(offset, length)], store, writes=True), finish)
+    future = controller.on_blocks(namespace, [(offset, length)], store, writes=True)
+    return Pending(future, finish, future.cancel)
 
 
 def _target(controller: Controller, command: Command) -> tuple[Namespace, int, int, bool]:
