@@ -92,15 +92,16 @@ class Alerts:
             AsyncEvent(type=AsyncEventType.NOTICE, info=what, log_page=notice.log_page)
         )
 
-    def error(self, what: ErrorEvent, status: int) -> bool:
-        """Something went wrong that is no command's; `status` is the most applicable one.
+    def error(self, what: ErrorEvent, status: int | None = None) -> bool:
+        """Something went wrong; the most applicable `status` makes an entry of the error log.
 
-        No entry of the error log for each repetition: a host could bury all others.
+        A command that fails has an entry of its own. There is none for each repetition, as a host
+        could bury all others.
         """
         added = self._events.add(
             AsyncEvent(type=AsyncEventType.ERROR, info=what, log_page=LogPage.ERROR_INFORMATION)
         )
-        if added:
+        if added and status is not None:
             self._errors.add_event(status)
         return added
 

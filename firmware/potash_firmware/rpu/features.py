@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nvme_spec.features import (
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Key = tuple[int, int, int]
 """What a value is kept by: feature, the part of the dword that chooses, namespace or 0."""
 
-KEPT_LIMIT = 32 << 10
+KEPT_LIMIT = 12 << 10
 """Bytes of saved values in the sidecar, which has other things to hold."""
 
 MILLISECOND = 1e-3
@@ -95,36 +95,41 @@ class Features:
 
     # Set Features.
 
-    def check(self, fid: int, dword: int, nsid: int = 0, data: bytes = b"") -> None:
-        """Raise NvmeError for what `set` would refuse."""
-        feature = row(fid)
-        feature.check(Value(dword & feature.mask, data), nsid, self._limits)
-
     def set(
-        self, fid: int, dword: int, nsid: int = 0, data: bytes = b"", *, save: bool = False
+        self,
+        fid: int,
+        dword: int,
+        nsids: Sequence[int] = (0,),
+        data: bytes = b"",
+        *,
+        save: bool = False,
     ) -> int:
-        """Store a value, and give dword 0 of the completion. Raises NvmeError."""
+        """Store a value, of each namespace that is meant, and give dword 0 of the completion.
+
+        Raises NvmeError, having stored nothing.
+        """
         feature = row(fid)
         if save and not feature.saveable:
             raise NvmeError(
                 Status.FEATURE_NOT_SAVEABLE, detail=f"feature {fid:#x} outlives no power cycle"
             )
-        self.check(fid, dword, nsid, data)
+        for nsid in nsids:
+            feature.check(Value(dword & feature.mask, data), nsid, self._limits)
         if fid == FeatureId.NUMBER_OF_QUEUES:
             return self.granted_queues
-        key = _key(fid, feature, dword, nsid)
         value = Value(feature.rounded(dword & feature.mask), data.rstrip(b"\0"))
+        new = {_key(fid, feature, dword, nsid): value for nsid in nsids}
         if save or feature.persistent:
-            self._keep(key, value)
-        self._values[key] = value
+            self._keep(new)
+        self._values.update(new)
         if fid == FeatureId.TIMESTAMP:
             self._timestamp_since = self._clock()
         self.version += 1
         return 0
 
-    def _keep(self, key: Key, value: Value) -> None:
-        """Have a value come back with every reset. Raises NvmeError when there is no room."""
-        kept = {**self._saved, key: value}
+    def _keep(self, new: dict[Key, Value]) -> None:
+        """Have values come back with every reset. Raises NvmeError when there is no room."""
+        kept = {**self._saved, **new}
         if len(json.dumps([_record(*item) for item in kept.items()])) > KEPT_LIMIT:
             raise NvmeError(Status.INTERNAL_ERROR, detail="there is no room to save so many values")
         self._saved = kept

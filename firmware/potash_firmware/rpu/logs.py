@@ -110,7 +110,7 @@ class Health:
 
     def state(self, errors: ErrorLog) -> dict[str, int]:
         """What is to be remembered."""
-        counters = {name: getattr(self, name) for name in _REMEMBERED}
+        counters = {name: int(getattr(self, name)) for name in _REMEMBERED}
         return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors.count}
 
     def restore(self, state: Any, errors: ErrorLog) -> None:
@@ -157,6 +157,12 @@ _REMEMBERED = (
     "media_errors",
     "power_cycles",
     "unsafe_shutdowns",
+    "warning_temperature_time",
+    "critical_temperature_time",
+    "thermal_transitions_1",
+    "thermal_transitions_2",
+    "thermal_time_1",
+    "thermal_time_2",
 )
 
 

@@ -357,6 +357,7 @@ class Rpu:
             self._refuse(command, error)
         except Exception as error:  # a mistake of ours must not end the drive
             log.exception("opcode %#04x went wrong", command.entry.opcode)
+            self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
         else:
             if isinstance(result, Pending):

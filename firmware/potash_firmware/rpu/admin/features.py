@@ -35,11 +35,7 @@ def set_features(controller: Controller, command: Command) -> Result:
         )
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     data = _data(controller, command, feature.taken(fields.value))
-    for one in nsids:  # all of them before any is set
-        features.check(fields.fid, fields.value, one, data)
-    result = 0
-    for one in nsids:
-        result = features.set(fields.fid, fields.value, one, data, save=fields.save)
+    result = features.set(fields.fid, fields.value, nsids, data, save=fields.save)
     _AFTER.get(fields.fid, _nothing)(controller)
     if not (fields.save or feature.persistent):
         return result
