@@ -177,5 +177,5 @@ def _capabilities(settings: BoardSettings) -> Capabilities:
         cqr=1,
         to=settings.ready_timeout,
         nssrs=1,
-        css=CommandSets.NVM,
+        css=CommandSets.NVM | CommandSets.IO_COMMAND_SETS,
     )

@@ -284,7 +284,7 @@ class Device:
                 writable.append(port.fileno())
         if wake is not None:
             readable.append(wake)
-        limits = [timeout, self.rpu.timeout, self.rpu.keeper.timeout]
+        limits = [timeout, self.rpu.timeout, self.rpu.keeper.timeout, self.rpu.keep_alive.timeout]
         if self._busy or self._more_messages:
             limits = [0.0]
         if port is None and self.rpu.apu_may_start:

@@ -54,6 +54,13 @@ class Ctratt(IntFlag):
     EXTENDED_LBA_FORMATS = 1 << 15
 
 
+class Nvmsr(IntFlag):
+    """NVM Subsystem Report, byte 253."""
+
+    STORAGE_DEVICE = 1 << 0
+    ENCLOSURE = 1 << 1
+
+
 class Oacs(IntFlag):
     """Optional Admin Command Support, byte 256."""
 
@@ -144,6 +151,19 @@ class Sgls(IntFlag):
     METADATA_SEGMENT = 1 << 19
     OFFSET = 1 << 20
     TRANSPORT = 1 << 21
+
+
+class Hctma(IntFlag):
+    """Host Controlled Thermal Management Attributes, byte 322."""
+
+    SUPPORTED = 1 << 0
+
+
+KEEP_ALIVE_UNIT = 100
+"""Milliseconds that KAS, byte 320, counts the granularity of the Keep Alive Timer in."""
+
+THIS_CONTROLLER = 0xFFFF
+"""CNTID of CNS 1Ch that means the controller which has the command."""
 
 
 def entry_sizes(required: int, maximum: int) -> int:

@@ -10,16 +10,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from nvme_spec.features import AsyncEventConfiguration, FeatureId
-from nvme_spec.logs import (
-    AsyncEvent,
-    AsyncEventType,
-    CommandEffectsLog,
-    CriticalWarning,
-    LogPage,
-    NoticeEvent,
-    SmartEvent,
+from nvme_spec.features import (
+    FeatureId,
+    HostControlledThermalManagement,
+    TemperatureThreshold,
+    ThresholdType,
 )
+from nvme_spec.logs import CommandEffectsLog, CriticalWarning, NoticeEvent
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
 from nvme_spec.queues import FLAGS_PSDT_SHIFT
 from nvme_spec.status import NvmeError, Status
@@ -28,12 +25,15 @@ from potash_device.controller import sgl
 from potash_device.controller.dma import PAGE_SIZE, scatter
 from potash_device.media import Media, MediaError
 from potash_firmware.mailbox.shared import SLOT_SIZE
+from potash_firmware.rpu.alerts import Alerts
 from potash_firmware.rpu.apu_link import ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.events import AsyncEvents
-from potash_firmware.rpu.features import Features, Limits
+from potash_firmware.rpu.feature_table import Limits
+from potash_firmware.rpu.features import Features
 from potash_firmware.rpu.firmware import FirmwareSlots
 from potash_firmware.rpu.inspection import areas
+from potash_firmware.rpu.keep_alive import KeepAlive
 from potash_firmware.rpu.keeper import Keeper
 from potash_firmware.rpu.logs import ChangedNamespaces, ErrorLog, Health, LbaStatus
 from potash_firmware.rpu.media_work import BlocksInFlight, MediaFailures
@@ -44,6 +44,7 @@ from potash_firmware.rpu.self_tests import SelfTests
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from potash_firmware.rpu.tasks import Steps, Tasks
 from potash_firmware.rpu.telemetry import Telemetry
+from potash_firmware.rpu.thermal import Thermal
 from potash_firmware.rpu.uncorrectable import MOST_RANGES, UncorrectableBlocks
 
 log = logging.getLogger(__name__)
@@ -186,8 +187,14 @@ class Controller:
                 io_queue_pairs=board.settings.queue_pairs,
                 vectors=board.interrupts.vectors,
                 io_queues_exist=lambda: len(board.queues.completions) > 1,
-            )
+                blocks=self._blocks,
+                tells_deallocated=self._tells_deallocated,
+            ),
+            clock,
         )
+        self.keep_alive = KeepAlive(clock)
+        self.thermal = Thermal(self.health, clock, self._throttling_thresholds)
+        self.alerts = Alerts(self.events, self.errors, self.features, lambda: self.critical_warning)
         self.persistent_events = PersistentEvents(board.sidecar, clock, self.timestamp)
         self.telemetry = Telemetry(board.sidecar, lambda: areas(self))
         self.changed_namespaces = ChangedNamespaces()
@@ -196,8 +203,6 @@ class Controller:
         self.persistent_events.on_add = self.keeper.hurry
         self.self_tests = SelfTests(self)
         self.sanitizing = Sanitizing(self)
-        self._clock = clock
-        self._reset_at = clock()
         self._news = True
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False
@@ -221,12 +226,14 @@ class Controller:
         self.errors.clear()
         self.persistent_events.release()
         self.features.reset()
+        self.alerts.reset()
+        self.keep_alive.stop()
+        self.thermal.look()
         before = self.firmware.active
         self.firmware.reset()
         self.self_tests.reset()
         self._news = True
         self._activated |= self.firmware.active != before
-        self._reset_at = self._clock()
         self.apu.reset()
 
     @property
@@ -363,8 +370,14 @@ class Controller:
 
     @property
     def critical_warning(self) -> CriticalWarning:
-        """What of the media deserves a warning."""
+        """What of the media and of the temperature deserves a warning."""
         warning = CriticalWarning(0)
+        if (
+            not self._threshold(ThresholdType.UNDER)
+            < self.health.temperature
+            < self._threshold(ThresholdType.OVER)
+        ):
+            warning |= CriticalWarning.TEMPERATURE
         media = [namespace.media for namespace in self.allocated.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
@@ -389,16 +402,13 @@ class Controller:
     def namespace_changed(self, nsid: int) -> None:
         """A namespace has come, gone, or changed: note it for the host, and tell it so."""
         self.changed_namespaces.add(nsid)
-        if self._wanted_events.namespace_attributes:
-            self._notice(NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED, LogPage.CHANGED_NAMESPACE_LIST)
+        self.alerts.notice(NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED)
 
     def internal_fault(self, reason: str) -> None:
         """The firmware has gone wrong: keep what it was at, for whoever looks for the mistake."""
-        if not self.telemetry.capture(reason):
-            return
-        self.keeper.hurry()
-        if self._wanted_events.telemetry:
-            self._notice(NoticeEvent.TELEMETRY_LOG_CHANGED, LogPage.TELEMETRY_CONTROLLER)
+        if self.telemetry.capture(reason):
+            self.keeper.hurry()
+            self.alerts.notice(NoticeEvent.TELEMETRY_LOG_CHANGED)
 
     def failed(self) -> None:
         """Controller fatal status."""
@@ -407,16 +417,7 @@ class Controller:
 
     def timestamp(self) -> int:
         """The Timestamp feature's value, as its structure lies in memory."""
-        return int((self._clock() - self._reset_at) * 1000)
-
-    @property
-    def _wanted_events(self) -> AsyncEventConfiguration:
-        return AsyncEventConfiguration(
-            self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
-        )
-
-    def _notice(self, info: NoticeEvent, log_page: LogPage) -> None:
-        self.events.add(AsyncEvent(type=AsyncEventType.NOTICE, info=info, log_page=log_page))
+        return int.from_bytes(bytes(self.features.timestamp), "little")
 
     def _io_waits(self) -> bool:
         return len(self.outstanding) > self.outstanding.admin
@@ -427,12 +428,26 @@ class Controller:
 
     def _media_lost(self) -> None:
         self.persistent_events.add(HardwareError(code=HardwareErrorCode.CRITICAL_WARNING))
-        if self._wanted_events.smart & CriticalWarning.RELIABILITY_DEGRADED:
-            self.events.add(
-                AsyncEvent(
-                    type=AsyncEventType.SMART, info=SmartEvent.RELIABILITY, log_page=LogPage.SMART
-                )
-            )
+        self.alerts.health()
+
+    def _threshold(self, kind: ThresholdType) -> int:
+        choice = TemperatureThreshold(thsel=kind).encode()
+        return TemperatureThreshold(
+            self.features.get(FeatureId.TEMPERATURE_THRESHOLD, choice)
+        ).tmpth
+
+    def _tells_deallocated(self, nsid: int) -> bool:
+        namespace = self.namespaces.get(nsid)
+        return namespace is not None and namespace.tells_deallocated
+
+    def _throttling_thresholds(self) -> HostControlledThermalManagement:
+        return HostControlledThermalManagement(
+            self.features.get(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
+        )
+
+    def _blocks(self, nsid: int) -> int:
+        namespace = self.namespaces.get(nsid)
+        return namespace.blocks if namespace is not None else 0
 
     def end_of(self, work: "set[Future[Any]]") -> object:
         """A token that comes when all of `work`, of which there is some, has ended."""
@@ -453,10 +468,10 @@ class Controller:
                 come.append(token)
         return come
 
-    def abort_event_request(self, key: tuple[int, int]) -> bool:
-        """End an event request that waits; False when no such one does."""
+    def abort(self, key: tuple[int, int]) -> bool:
+        """End a command that waits; False when no such one does, or it cannot be recalled."""
         waiting = self.outstanding.find(key)
-        if waiting is None or not self.events.withdraw(waiting.pending.token):
+        if waiting is None or waiting.pending.recall is None or not waiting.pending.recall():
             return False
         self.outstanding.take(waiting.pending.token)
         self.aborted.append((waiting.command, NvmeError(Status.ABORT_REQUESTED, dnr=False)))

@@ -37,10 +37,11 @@ def _configuration(controller: Controller) -> dict[str, object]:
             for nsid, namespace in controller.namespaces.items()
         },
         "features": [
-            {"fid": fid, "selector": selector, "nsid": nsid, "value": value}
-            for (fid, selector, nsid), value in sorted(controller.features.values.items())
+            {"fid": fid, "selector": selector, "nsid": nsid, "value": value.dword,
+             "data": value.data.hex()}
+            for (fid, selector, nsid), value in controller.features.values.items()
         ],
-    }
+    }  # fmt: skip
 
 
 def _state(controller: Controller) -> dict[str, object]:

@@ -131,7 +131,7 @@ class Keeper:
         """Record the counters if it is time."""
         # Called at every pass of the loop: the clock alone says no nearly always.
         now = self._clock()
-        if now >= self._sample_at:
+        if now >= self._sample_at or self._health.waited:
             self._sample_at = now + SAMPLE
             self._health.sample()
         if now >= self._due and self.timeout == 0.0:

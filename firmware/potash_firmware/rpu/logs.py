@@ -41,6 +41,7 @@ SPARE_THRESHOLD = 10
 
 MINUTE = 60.0
 HOUR = 3600.0
+MINUTE = 60.0
 
 SAMPLE = 1e-3
 """Seconds between two looks at how busy a working drive is."""
@@ -86,8 +87,13 @@ class ErrorLog:
         self._entries: deque[ErrorLogEntry] = deque(maxlen=ERROR_LOG_ENTRIES)
 
     def clear(self) -> None:
-        """A controller reset removes the entries, and forgets no error."""
+        """A controller reset removes the entries of commands, which nobody remembers any more.
+
+        What was no command's stays: it may be why there was a reset.
+        """
+        lasting = [entry for entry in self._entries if entry.sqid == NO_COMMAND]
         self._entries.clear()
+        self._entries.extend(lasting)
 
     def add(self, command: Command, error: NvmeError) -> None:
         """A command has ended with `error`."""
@@ -149,12 +155,20 @@ class Health:
         self.power_cycles = 0
         self.unsafe_shutdowns = 0
         self.busy_seconds = 0.0
+        self.temperature = TEMPERATURE
+        self.warning_temperature_time = 0.0
+        self.critical_temperature_time = 0.0
+        self.thermal_transitions_1 = 0
+        self.thermal_transitions_2 = 0
+        self.thermal_time_1 = 0.0
+        self.thermal_time_2 = 0.0
         self._clock = clock
         self._waiting = waiting
         self._started = clock()
         self._seconds_before = 0
         self._sampled = self._started
-        self._was_waiting = False
+        self.waited = False
+        """A command was waited for at the last look, so that the next one is due when it ends."""
         self._commands = 0
 
     def count_read(self, size: int) -> None:
@@ -176,11 +190,11 @@ class Health:
         """
         now = self._clock()
         elapsed, commands = now - self._sampled, self.reads + self.writes
-        busy = elapsed if self._was_waiting else 0.0
+        busy = elapsed if self.waited else 0.0
         if commands != self._commands:
             busy = max(busy, min(elapsed, SAMPLE))
         self.busy_seconds += busy
-        self._sampled, self._commands, self._was_waiting = now, commands, self._waiting()
+        self._sampled, self._commands, self.waited = now, commands, self._waiting()
 
     @property
     def power_on_seconds(self) -> int:
@@ -194,20 +208,14 @@ class Health:
 
     def state(self, errors: ErrorLog) -> dict[str, int]:
         """What is to be remembered."""
-        counters = {name: getattr(self, name) for name in _REMEMBERED}
-        seconds = {name: int(getattr(self, name)) for name in _REMEMBERED_SECONDS}
-        return {
-            **counters,
-            **seconds,
-            "power_on_seconds": self.power_on_seconds,
-            "errors": errors.count,
-        }
+        counters = {name: int(getattr(self, name)) for name in _REMEMBERED}
+        return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors.count}
 
     def restore(self, state: Any, errors: ErrorLog) -> None:
         """Go on from what was remembered; what is no counter there begins at zero."""
         if not isinstance(state, Mapping):
             return
-        for name in (*_REMEMBERED, *_REMEMBERED_SECONDS):
+        for name in _REMEMBERED:
             setattr(self, name, _counter(state, name))
         self._seconds_before = _counter(state, "power_on_seconds")
         errors.count = _counter(state, "errors")
@@ -216,7 +224,7 @@ class Health:
         """The log page."""
         return SmartLog(
             critical_warning=warning,
-            composite_temperature=TEMPERATURE,
+            composite_temperature=self.temperature,
             available_spare=100,
             available_spare_threshold=SPARE_THRESHOLD,
             data_units_read=-(-self.bytes_read // SMART_DATA_UNIT),
@@ -229,6 +237,12 @@ class Health:
             unsafe_shutdowns=self.unsafe_shutdowns,
             media_errors=self.media_errors,
             error_log_entries=errors.count,
+            warning_temperature_time=int(self.warning_temperature_time / MINUTE),
+            critical_temperature_time=int(self.critical_temperature_time / MINUTE),
+            thermal_transitions_1=self.thermal_transitions_1,
+            thermal_transitions_2=self.thermal_transitions_2,
+            thermal_time_1=int(self.thermal_time_1),
+            thermal_time_2=int(self.thermal_time_2),
         )
 
 
@@ -315,8 +329,14 @@ _REMEMBERED = (
     "media_errors",
     "power_cycles",
     "unsafe_shutdowns",
+    "warning_temperature_time",
+    "critical_temperature_time",
+    "thermal_transitions_1",
+    "thermal_transitions_2",
+    "thermal_time_1",
+    "thermal_time_2",
+    "busy_seconds",
 )
-_REMEMBERED_SECONDS = ("busy_seconds",)
 
 
 def _counter(state: Mapping[str, Any], name: str) -> int:

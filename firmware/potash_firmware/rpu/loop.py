@@ -21,13 +21,7 @@ from nvme_spec.features import (
     InterruptCoalescing,
     InterruptVectorConfiguration,
 )
-from nvme_spec.logs import (
-    AsyncEvent,
-    AsyncEventType,
-    CommandByte,
-    ErrorEvent,
-    LogPage,
-)
+from nvme_spec.logs import CommandByte, ErrorEvent
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
 from nvme_spec.registers import (
@@ -101,6 +95,7 @@ class Rpu:
         supported = support(ADMIN_COMMANDS, IO_COMMANDS)
         self.controller = Controller(board, settings, apu, supported, clock)
         self.keeper = self.controller.keeper
+        self.keep_alive = self.controller.keep_alive
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
         self._board = board
         self._apu = apu
@@ -118,7 +113,7 @@ class Rpu:
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due.
 
-        The keeper has a time of its own.
+        The keeper and the keep alive timer have times of their own.
         """
         queues, held = self._board.queues, self._coalescing.timeout
         looking = queues.shadow is not None and (
@@ -133,6 +128,7 @@ class Rpu:
         self.controller.self_tests.restore()
         self.controller.sanitizing.restore(clean=clean)
         self.controller.restore_uncorrectable()
+        self.controller.thermal.look()
 
     def power_off(self, *, clean: bool) -> None:
         """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
@@ -169,6 +165,8 @@ class Rpu:
             self._deliver_events()
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
+        if self.keep_alive.expired:
+            self._host_is_dead()
         self._interrupt()
         self.keeper.service()
         return (
@@ -176,6 +174,11 @@ class Rpu:
             or self._apu.due
             or (self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready)))
         )
+
+    def _host_is_dead(self) -> None:
+        self.keep_alive.stop()
+        self.controller.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
+        self.lifecycle.fail("the host has sent no Keep Alive command in time")
 
     # What came in.
 
@@ -208,14 +211,8 @@ class Rpu:
                 self._announce(queue)
 
     def _error_event(self, information: ErrorEvent, error: Exception) -> None:
-        event = AsyncEvent(
-            type=AsyncEventType.ERROR,
-            info=information,
-            log_page=LogPage.ERROR_INFORMATION,
-        )
-        # No entry and no line for each ring: a host could bury all others, and its reader be slow.
-        if self.controller.events.add(event):
-            self.controller.errors.add_event(_DOORBELL_STATUS[information])
+        # No line for each ring: a host could make its reader slow.
+        if self.controller.alerts.error(information, _DOORBELL_STATUS[information]):
             log.warning("%s", error)
 
     def _take_media(self) -> None:
@@ -240,13 +237,7 @@ class Rpu:
             elif isinstance(message, WriteBack):
                 self._write_backs.start(message)
             elif isinstance(message, JobEnded):
-                self.controller.events.add(
-                    AsyncEvent(
-                        type=AsyncEventType.VENDOR_SPECIFIC,
-                        info=JOB_ENDED_EVENT,
-                        log_page=message.log_page,
-                    )
-                )
+                self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
         for token, slot in self._apu.grants():
@@ -387,6 +378,7 @@ class Rpu:
         except Exception as error:  # a mistake of ours must not end the drive
             log.exception("opcode %#04x went wrong", command.entry.opcode)
             self.controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
+            self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
         else:
             if isinstance(result, Pending):

@@ -32,6 +32,7 @@ ADMIN_COMMANDS = table(
     Row(AdminOpcode.SET_FEATURES, features.set_features, NamespaceUse.OWN),
     Row(AdminOpcode.GET_FEATURES, features.get_features, NamespaceUse.OWN),
     Row(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, events.asynchronous_event_request),
+    Row(AdminOpcode.KEEP_ALIVE, events.keep_alive),
     Row(
         AdminOpcode.DOORBELL_BUFFER_CONFIG,
         queues.doorbell_buffer_config,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from nvme_spec.commands import CommitAction, FirmwareCommit, FirmwareImageDownload
+from nvme_spec.logs import NoticeEvent
 from nvme_spec.persistent_events import FirmwareCommitted
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.media import MediaError
@@ -105,6 +106,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
         if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
             slots.next = slot
         elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
+            controller.alerts.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
             slots.active, slots.next = slot, None
 
     slots.busy = True

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage
-from nvme_spec.features import FeatureCapabilities
 from nvme_spec.identify import Lpa
 from nvme_spec.logs import (
     LOG_PAGE_SPECIFIC_SHIFT,
@@ -37,7 +36,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.accelerator import forward
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
-from potash_firmware.rpu.features import FEATURES
+from potash_firmware.rpu.feature_table import FEATURES, Feature
 from potash_firmware.rpu.persistent_events import SIZE_LIMIT
 
 DWORD = 4
@@ -159,6 +158,7 @@ def _errors(controller: Controller, command: Command, fields: GetLogPage) -> byt
 
 
 def _smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    controller.thermal.look()
     return bytes(controller.health.log(controller.errors, controller.critical_warning))
 
 
@@ -246,13 +246,14 @@ def _lba_status(controller: Controller, command: Command, fields: GetLogPage) ->
 
 
 def _feature_effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return encode_dword_log({fid: _feature_effect(controller, fid) for fid in FEATURES})
+    return encode_dword_log({fid: _feature_effect(row) for fid, row in FEATURES.items()})
 
 
-def _feature_effect(controller: Controller, fid: int) -> int:
-    one = FeatureCapabilities.NAMESPACE_SPECIFIC in controller.features.capabilities(fid)
-    scope = FeatureEffects.NAMESPACE_SCOPE if one else FeatureEffects.CONTROLLER_SCOPE
-    return FeatureEffects.FSUPP | scope
+def _feature_effect(row: Feature) -> int:
+    one = row.namespace_specific
+    return FeatureEffects.FSUPP | (
+        FeatureEffects.NAMESPACE_SCOPE if one else FeatureEffects.CONTROLLER_SCOPE
+    )
 
 
 def _accelerator(controller: Controller, command: Command, fields: GetLogPage) -> Pending:

@@ -10,10 +10,11 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from nvme_spec.commands import ReadWrite
-from nvme_spec.queues import Psdt
+from nvme_spec.logs import CommandByte, parameter_error_location
+from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import MAX_TRANSFER, Controller, Namespace
 from potash_firmware.rpu.media_work import MediaFailure
 
@@ -71,7 +72,11 @@ def require_pointer(command: Command) -> None:
     """Raise NvmeError for a command that says in no way that there is where its data lies."""
     psdt = command.entry.psdt
     if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
-        raise NvmeError(Status.INVALID_FIELD, detail="SGLs are for the data of I/O commands")
+        raise NvmeError(
+            Status.INVALID_FIELD,
+            detail="SGLs are for the data of I/O commands",
+            location=parameter_error_location(CommandByte.FLAGS, FLAGS_PSDT_SHIFT),
+        )
 
 
 # Blocks that cannot be read.
@@ -192,7 +197,7 @@ def after(
         before |= in_flight.in_the_way(first, length, writes=writes, alone=alone)
     if not before:
         return None
-    return Pending(controller.end_of(before), lambda _: again())
+    return Pending(controller.end_of(before), lambda _: again(), nothing_to_undo)
 
 
 class Step(NamedTuple):

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from nvme_spec.queues import BROADCAST_NSID
 from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller, Flushed, flush_all
 from potash_firmware.rpu.io.blocks import (
     after,
@@ -45,7 +45,7 @@ def flush(controller: Controller, command: Command) -> Result:
             raise failed[0]
         return None if controller.uncorrectable_is_kept else controller.keep_uncorrectable()
 
-    return Pending(controller.on_media(lambda: flush_all(namespaces)), finish)
+    return Pending(controller.on_media(lambda: flush_all(namespaces)), finish, nothing_to_undo)
 
 
 def read(controller: Controller, command: Command) -> Result:
@@ -86,7 +86,9 @@ def read(controller: Controller, command: Command) -> Result:
         controller.health.count_read(length)
 
     return Pending(
-        controller.on_blocks(namespace, [(offset, length)], fetch, writes=False), deliver
+        controller.on_blocks(namespace, [(offset, length)], fetch, writes=False),
+        deliver,
+        nothing_to_undo,
     )
 
 
@@ -125,4 +127,5 @@ def write(controller: Controller, command: Command) -> Result:
         controller.health.count_write(length)
         return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
 
-    return Pending(controller.on_blocks(namespace, [(offset, length)], store, writes=True), finish)
+    future = controller.on_blocks(namespace, [(offset, length)], store, writes=True)
+    return Pending(future, finish, future.cancel)
