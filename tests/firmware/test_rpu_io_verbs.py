@@ -237,7 +237,7 @@ def test_the_limits_of_copy(
         ({"nsid": 1, "cdws": (BLOCKS, 0, 0)}, 0x080),
         ({"nsid": 1, "cdws": (BLOCKS - 1, 0, 1)}, 0x080),
         ({"nsid": 1, "cdws": (0xFFFFFFFF, 0xFFFFFFFF, 0)}, 0x080),
-        ({"nsid": 2}, 0x00B),
+        ({"nsid": 2}, 0x002),
         ({"nsid": 0}, 0x00B),
         ({"nsid": 0xFFFFFFFF}, 0x00B),
         ({"nsid": 1, "cdws": (0, 0, 1 << 26)}, 0x002),

@@ -44,7 +44,8 @@ def test_what_is_written_is_read_back(host: Host, queue: Queue) -> None:
         (READ, {"nsid": 1, "cdws": (255, 0, 1), "prp2": DATA + PAGE}, 0x080),
         (READ, {"nsid": 1, "cdws": (0, 1 << 31, 0)}, 0x080),
         (WRITE, {"nsid": 1, "cdws": (0xFFFFFFFF, 0xFFFFFFFF, 0)}, 0x080),
-        (READ, {"nsid": 2}, 0x00B),
+        (READ, {"nsid": 2}, 0x002),
+        (READ, {"nsid": 65}, 0x00B),
         (WRITE, {"nsid": 0}, 0x00B),
         (READ, {"nsid": 0xFFFFFFFF}, 0x00B),
         (READ, {"nsid": 1, "cdws": (0, 0, 128)}, 0x002),
@@ -56,7 +57,8 @@ def test_what_is_written_is_read_back(host: Host, queue: Queue) -> None:
         (READ, {"nsid": 1, "prp1": 1 << 40}, 0x004),
         (WRITE, {"nsid": 1, "prp1": (4 << 20) - 8, "prp2": 4 << 20}, 0x004),
         (0x7F, {"nsid": 1}, 0x001),
-        (FLUSH, {"nsid": 9}, 0x00B),
+        (FLUSH, {"nsid": 9}, 0x002),
+        (FLUSH, {"nsid": 65}, 0x00B),
     ],
 )
 def test_a_bad_field_gets_its_status_and_changes_nothing(

@@ -15,6 +15,7 @@ from potash_device.board import Board, BoardSettings
 from potash_device.media import (
     FLASH_SIZE,
     SIDECAR_SIZE,
+    Drive,
     Flash,
     Media,
     MediaExecutor,
@@ -22,7 +23,7 @@ from potash_device.media import (
     Sidecar,
 )
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
-from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
+from potash_firmware.rpu import ApuLink, NamespaceSettings, Rpu, RpuSettings
 from pyvfio_user.client import SealedMemory
 from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace
@@ -128,7 +129,15 @@ class Host:
         executor: Any = None,
         sidecar: Media | None = None,
         memory: int = MEMORY,
+        drive: Drive | None = None,
     ) -> None:
+        if drive is not None:
+            media, sidecar = drive.namespaces, drive.sidecar
+            settings = RpuSettings(
+                namespaces=tuple(
+                    NamespaceSettings(nsid, *shape[1:5]) for nsid, shape in drive.shapes.items()
+                )
+            )
         self.memory = SealedMemory(memory)
         self.space = AddressSpace()
         self.space.map(0, memory, fd=self.memory.fd, offset=0, readable=True, writable=True)
@@ -148,6 +157,7 @@ class Host:
             self.flash,
             cast(MediaExecutor, self.executor),
             self.sidecar,
+            drive,
         )
         self.rpu = Rpu(
             self.board,
