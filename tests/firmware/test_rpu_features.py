@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvme_spec.status import Status
+from nvme_spec.status import NvmeError, Status
 from potash_device.media import SIDECAR_SIZE, FileMedia, MemoryMedia
 from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.feature_table import Limits
+from potash_firmware.rpu.features import Features
 from support.nvme_host import DATA, PAGE, Cqe, Host
 
 IDENTIFY, SET_FEATURES, GET_FEATURES = 6, 9, 0xA
@@ -443,3 +445,52 @@ def test_every_set_features_ends_with_a_status_of_the_standard_and_can_be_read(
             GET_FEATURES, (fid, CURRENT, where, cdw11 & ~0xF0000 if fid == 4 else cdw11), b""
         )
         assert read.status == SUCCESS
+
+
+# What the firmware asks for.
+
+
+def features_of_one_namespace() -> Features:
+    """Namespace 1 has 100 blocks and tells which are deallocated, namespace 2 does not."""
+    limits = Limits(
+        io_queue_pairs=1,
+        vectors=2,
+        io_queues_exist=lambda: False,
+        blocks={1: 100, 2: 100}.__getitem__,
+        tells_deallocated={1: True, 2: False}.__getitem__,
+    )
+    return Features(limits, clock=lambda: 0.0)
+
+
+def test_errors_of_deallocated_blocks_are_each_namespace_s_own() -> None:
+    features = features_of_one_namespace()
+    dulbe = 1 << 16
+    assert not features.dulbe(1)
+    assert features.set(0x05, dulbe | 7, (1,)) == 0
+    assert (features.dulbe(1), features.dulbe(2)) == (True, False)
+    with pytest.raises(NvmeError) as refusal:
+        features.set(0x05, dulbe, (1, 2))
+    assert refusal.value.status == INVALID_FIELD
+    assert features.get(0x05, nsid=1) == dulbe | 7
+    features.reset()
+    assert not features.dulbe(1)
+
+
+def test_a_namespace_that_is_gone_leaves_no_values_to_the_next() -> None:
+    features = features_of_one_namespace()
+    assert features.set(0x05, 7, (1, 2), save=True) == 0
+    assert features.set(0x03, 0, (1,), lba_range(0, 5)) == 0
+    features.forget_namespace(1)
+    assert (features.get(0x05, nsid=1), features.get(0x05, nsid=2)) == (0, 7)
+    assert features.saved_values() == [[5, 0, 2, 7]]
+    assert features.read(CURRENT, 0x03, 0, 1).data[:64] == lba_range(0, 100)
+
+
+def test_the_cache_and_the_host_are_told_at_once() -> None:
+    features = features_of_one_namespace()
+    assert (features.write_through, features.host_identifier) == (False, 0)
+    features.set(0x06, 0)
+    features.set(0x81, 1, data=(7).to_bytes(16, "little"))
+    assert (features.write_through, features.host_identifier) == (True, 7)
+    features.reset()
+    assert (features.write_through, features.host_identifier) == (False, 0)

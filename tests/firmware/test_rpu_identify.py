@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from potash_device.media import MemoryMedia
 from potash_firmware.rpu import NamespaceSettings, RpuSettings
@@ -25,10 +27,10 @@ def host() -> Iterator[Host]:
     """Namespaces 1, 2 (read-only) and 4: 3 is inactive, and 5 and more are invalid."""
     media = {nsid: MemoryMedia.create(1 << 20) for nsid in (1, 2, 4)}
     media[2].read_only = True
-    settings = RpuSettings(
+    shapes = RpuSettings(
         namespaces=(NamespaceSettings(1), NamespaceSettings(2), NamespaceSettings(4, 512))
     )
-    with Host(media, settings) as host:
+    with Host(media, shapes) as host:
         host.enable()
         yield host
 
@@ -170,3 +172,26 @@ def test_what_is_not_announced_is_no_command(host: Host, opcode: int, bit: int) 
     assert (completion.status, completion.dnr) == (0x001, True)
     assert host.command(host.admin, GET_LOG, cdws=(1023 << 16 | 5,)).status == SUCCESS
     assert host.data(4, DATA + 4 * opcode) == bytes(4)
+
+
+words = st.integers(0, 0xFFFFFFFF)
+cns_values = st.one_of(st.sampled_from([*range(9), *range(0x10, 0x1D)]), st.integers(0, 255))
+nsids = st.one_of(st.sampled_from([0, 1, 2, 3, 4, 5, 0xFFFFFFFE, ALL]), words)
+
+
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Host]:
+    with Host() as host:
+        host.enable()
+        yield host
+
+
+@settings(max_examples=300, deadline=None)
+@given(cns_values, st.integers(0, 0xFFFFFF), nsids, words, words)
+def test_every_identify_ends_with_a_status_of_the_standard(
+    asked: Host, cns: int, upper: int, nsid: int, cdw11: int, cdw14: int
+) -> None:
+    cdws = (upper << 8 | cns, cdw11, 0, 0, cdw14)
+    completion = asked.command(asked.admin, IDENTIFY, nsid=nsid, cdws=cdws)
+    assert completion.status in (SUCCESS, INVALID_FIELD, INVALID_NAMESPACE)
+    assert completion.dnr == bool(completion.status)

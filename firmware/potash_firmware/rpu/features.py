@@ -44,17 +44,20 @@ class Features:
         self._clock = clock
         self._values: dict[Key, Value] = {}
         self._saved: dict[Key, Value] = {}
-        self._timestamp_since = clock()
+        self._timestamp_since = 0.0
         self.version = 0
         """Changes with every value, for those that act on them."""
         self.own_coalescing: Callable[[], int] = lambda: 0
         """What Interrupt Coalescing reads as while the host has set nothing."""
+        self.write_through = False
+        """The host has switched the volatile write cache off: every write is to be durable."""
+        self.reset()
 
     def reset(self) -> None:
         """Back to what was saved, or else to the defaults."""
         self._values = dict(self._saved)
         self._timestamp_since = self._clock()
-        self.version += 1
+        self._changed()
 
     @property
     def values(self) -> dict[Key, Value]:
@@ -66,7 +69,12 @@ class Features:
         for values in (self._values, self._saved):
             for key in [key for key in values if key[2] == nsid]:
                 del values[key]
+        self._changed()
+
+    def _changed(self) -> None:
         self.version += 1
+        # Asked for every write.
+        self.write_through = not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
 
     # What outlives a power cycle.
 
@@ -129,7 +137,7 @@ class Features:
         self._values.update(new)
         if fid == FeatureId.TIMESTAMP:
             self._timestamp_since = self._clock()
-        self.version += 1
+        self._changed()
         return 0
 
     def _keep(self, new: dict[Key, Value]) -> None:
@@ -186,11 +194,6 @@ class Features:
         """Dword 0 of Number of Queues: all that there are, however many were asked for."""
         pairs = self._limits.io_queue_pairs
         return NumberOfQueues(nsq_z=pairs - 1, ncq_z=pairs - 1).encode()
-
-    @property
-    def write_through(self) -> bool:
-        """The host has switched the volatile write cache off: every write is to be durable."""
-        return not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
 
     def dulbe(self, nsid: int) -> bool:
         """Reading a deallocated or unwritten block of the namespace is an error."""
