@@ -92,11 +92,6 @@ def _threshold_default(selector: int) -> int:
     return 0
 
 
-def _check_error_recovery(value: int, limits: Limits) -> None:
-    if ErrorRecovery(value).dulbe:
-        raise _refuse("reading a deallocated block is no error on this device")
-
-
 def _check_queues(value: int, limits: Limits) -> None:
     wanted = NumberOfQueues(value)
     if 0xFFFF in (wanted.nsq_z, wanted.ncq_z):
@@ -121,9 +116,7 @@ FEATURES: dict[int, Feature] = {
         selector_mask=TemperatureThreshold.thsel.mask,
         saveable=True,
     ),
-    FeatureId.ERROR_RECOVERY: Feature(
-        check=_check_error_recovery, namespace_specific=True, saveable=True
-    ),
+    FeatureId.ERROR_RECOVERY: Feature(namespace_specific=True, saveable=True),
     FeatureId.VOLATILE_WRITE_CACHE: Feature(default=lambda selector: 1, saveable=True),
     FeatureId.NUMBER_OF_QUEUES: Feature(check=_check_queues),
     FeatureId.INTERRUPT_COALESCING: Feature(saveable=True),
