@@ -24,7 +24,7 @@ from support.nvme_host import DATA, PAGE, Cqe, Host
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DSM, VERIFY, COPY = 0, 1, 2, 4, 5, 8, 9, 12, 25
 DEAC, FUA, AD = 1 << 25, 1 << 30, 4
 BLOCK_SIZES = {1: 512, 2: 4096}
-BLOCKS = 24
+BLOCKS = 10
 SLOTS = 12
 SLOT = 4 * PAGE
 """Each command under way has memory of its own."""
@@ -76,9 +76,15 @@ class Blocks(RuleBasedStateMachine):
         self.begin_session()
 
     def begin_session(self) -> None:
+        """As soon as the drive allows it; what the media then still do, they do later."""
         self.host.begin_enable()
-        self.rest()
-        assert self.host.ready
+        self.host.service()
+        while not self.host.ready:
+            self.host.executor.run_next()
+            self.host.service()
+        waiting = self.host.executor.waiting
+        self.left = list(waiting)
+        waiting.clear()
         self.host.create_io_queue(1)
         self.host.create_io_queue(2)
         self.dulbe.clear()
@@ -88,12 +94,6 @@ class Blocks(RuleBasedStateMachine):
             self.host.executor.run_all()
             self.host.__exit__()
             shutil.rmtree(self.folder)
-
-    def rest(self) -> None:
-        self.host.service()
-        while self.host.executor.waiting:
-            self.host.executor.run_all()
-            self.host.service()
 
     # What is in the dictionary.
 
@@ -271,6 +271,9 @@ class Blocks(RuleBasedStateMachine):
         self.send(FLUSH, nsid, set(), (), 0)
 
     @rule(on=st.booleans())
+    def switch_dulbe(self, on: bool) -> None:
+        self.set_dulbe(on)
+
     def set_dulbe(self, on: bool) -> None:
         """Of the namespace whose blocks are as large as what a file system deallocates."""
         self.settle()
@@ -296,8 +299,7 @@ class Blocks(RuleBasedStateMachine):
         """A reset, or the end of the process, whatever is under way."""
         if rung:
             self.ring()
-        old = dict(self.blocks)
-        possible = {one: {held} for one, held in old.items()}
+        possible = {one: {held} for one, held in self.blocks.items()}
         for asked in self.asked.values():
             for one, held in asked.change.items():
                 possible[one].add(held)
@@ -310,6 +312,15 @@ class Blocks(RuleBasedStateMachine):
             self.host.__exit__()
             self.open()
         self.find_out(possible)
+        self.host.executor.waiting.extend(self.left)
+
+    @rule()
+    def look_at_everything(self) -> None:
+        self.settle()
+        dulbe = set(self.dulbe)
+        self.find_out({one: {held} for one, held in self.blocks.items()})
+        if dulbe:
+            self.set_dulbe(True)
 
     def find_out(self, possible: dict[tuple[int, int], set[Block]]) -> None:
         """Read every block; each must be one of what it may be."""
@@ -325,6 +336,7 @@ class Blocks(RuleBasedStateMachine):
             assert held in choices, (nsid, lba, held, choices)
             self.blocks[nsid, lba] = held
         assert self.host.command(self.host.admin, 9, nsid=2, cdws=(5, 0)).status == 0
+        self.dulbe = set()
 
     @invariant()
     def nothing_is_answered_twice(self) -> None:
