@@ -8,6 +8,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ def copy(host: Host, queue: Queue, to: int, *ranges: tuple[int, int], flags: int
 def test_compare_tells_equal_from_different(host: Host, queue: Queue) -> None:
     fill(host.media[1])
     host.put(b"\x03" * PAGE + b"\x04" * PAGE)
-    where = {"nsid": 1, "prp2": DATA + PAGE, "cdws": (2, 0, 1)}
+    where: dict[str, Any] = {"nsid": 1, "prp2": DATA + PAGE, "cdws": (2, 0, 1)}
     assert host.command(queue, COMPARE, **where).status == 0
     host.put(b"\x00", DATA + 2 * PAGE - 1)
     completion = host.command(queue, COMPARE, **where)

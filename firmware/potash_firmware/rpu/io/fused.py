@@ -85,6 +85,7 @@ class _CompareAndWrite:
         self._controller = controller
         self._first = first
         self._second = second
+        self._conflict = first.key == second.key or second.key in controller.outstanding
         self._before: set[Future[object]] = set()
         self._work: Future[Outcome] | None = None
         self._aborted: NvmeError | None = None
@@ -112,7 +113,7 @@ class _CompareAndWrite:
 
     def _begin(self) -> Result:
         controller, first, second = self._controller, self._first, self._second
-        if first.key == second.key or second.key in controller.outstanding:
+        if self._conflict:
             self._aborted = NvmeError(
                 Status.COMMAND_ID_CONFLICT, detail="the other half's identifier is outstanding"
             )
