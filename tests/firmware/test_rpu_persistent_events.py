@@ -244,3 +244,32 @@ def test_telemetry_that_a_host_creates_is_an_event(host: Host) -> None:
     assert host.command(host.admin, GET_LOG, cdws=(127 << 16 | 1 << 8 | 7,)).status == 0
     header = host.data(512)
     assert events(host)[0] == (TELEMETRY, header)
+
+
+def test_format_and_sanitize_are_events_when_they_begin_and_when_they_end(host: Host) -> None:
+    assert host.command(host.admin, 0x80, nsid=1, cdws=(0,)).status == 0
+    assert host.command(host.admin, 0x80, nsid=3, cdws=(1,)).status == 0x002
+    assert host.command(host.admin, 0x84, cdws=(2,)).status == 0
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()
+    (ended, how), (began, what), *formats = events(host)[:6]
+    assert (ended, began) == (0xA, 9)
+    assert struct.unpack_from("<HHH", how) == (0xFFFF, 1 << 8 | 1, 0)  # erased, and a success
+    assert struct.unpack("<III", what) == (1 << 30 | 6, 2, 0)
+    assert formats == [
+        (8, struct.pack("<IBBHI", 3, 0, 1, 0, 0x002 << 1)),
+        (7, struct.pack("<IB3xI", 3, 0, 1)),
+        (8, struct.pack("<IBBHI", 1, 0, 0, 0, 0)),
+        (7, struct.pack("<IB3xI", 1, 0, 0)),
+    ]
+
+
+def test_a_deleted_and_a_created_namespace_are_events(host: Host) -> None:
+    assert host.command(host.admin, 0x0D, nsid=1, cdws=(1,)).status == 0
+    host.put(struct.pack("<QQ10xB", 100, 100, 1).ljust(PAGE, b"\0"))
+    assert host.command(host.admin, 0x0D, cdws=(0,)).dw0 == 1
+    (_, created), (_, deleted) = [one for one in events(host) if one[0] == 6]
+    assert struct.unpack_from("<I4xQ8xQB", created) == (0, 100, 100, 1)
+    assert struct.unpack_from("<I", created, 44) == (1,)
+    assert deleted == struct.pack("<I40xI", 1, 1)

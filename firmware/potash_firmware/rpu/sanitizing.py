@@ -32,6 +32,7 @@ from nvme_spec.logs import (
     SelfTestResult,
 )
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
+from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command
@@ -168,6 +169,13 @@ class Sanitizing:
             self._close(self._restriction)
             raise
         self.state, self.failure_mode = SanitizeState.IN_PROGRESS, False
+        self._controller.persistent_events.add(
+            SanitizeStarted(
+                sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
+                cdw10=dword10,
+                cdw11=fields.ovrpat,
+            )
+        )
         self._controller.self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
         self._controller.tasks.start(self._work(), exclusive=True)
         return None
@@ -262,6 +270,9 @@ class Sanitizing:
             log.info("a sanitize operation has succeeded")
             self.state = SanitizeState.SUCCEEDED
         self._close(self._restriction)
+        # Its data begins as the log page does: SPROG, SSTAT.
+        event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
+        self._controller.persistent_events.add(event)
         self._controller.events.add(
             AsyncEvent(
                 type=AsyncEventType.IO_COMMAND_SET,

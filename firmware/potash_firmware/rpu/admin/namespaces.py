@@ -32,6 +32,7 @@ from nvme_spec.identify import (
     decode_controller_list,
 )
 from nvme_spec.logs import SelfTestResult
+from nvme_spec.persistent_events import FormatCompleted, FormatStarted, NamespaceChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
@@ -59,7 +60,7 @@ def format_nvm(controller: Controller, command: Command) -> Result:
     block_size = _block_size(fields.lbaf)
     if fields.mset or fields.pi or fields.pil:
         raise NvmeError(Status.INVALID_FORMAT, detail="no format has metadata or protection")
-    return controller.tasks.command(_format(controller, command.entry.nsid, block_size))
+    return controller.tasks.command(_noted_format(controller, command, block_size))
 
 
 def namespace_management(controller: Controller, command: Command) -> Result:
@@ -94,6 +95,20 @@ def namespace_attachment(controller: Controller, command: Command) -> Result:
 
 
 # Format NVM.
+
+
+def _noted_format(controller: Controller, command: Command, block_size: int) -> Steps:
+    """The persistent event log has how it began and how it ended."""
+    nsid, events = command.entry.nsid, controller.persistent_events
+    events.add(FormatStarted(nsid=nsid, cdw10=command.entry.cdw10))
+    try:
+        result = yield from _format(controller, nsid, block_size)
+    except (NvmeError, MediaError) as error:
+        status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
+        events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
+        raise
+    events.add(FormatCompleted(nsid=nsid))
+    return result
 
 
 def _format(controller: Controller, nsid: int, block_size: int) -> Steps:
@@ -187,6 +202,17 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
     controller.board.media[nsid] = media
     controller.allocated[nsid] = Namespace(settings, media)
     controller.inventory += 1
+    blocks = controller.allocated[nsid].blocks
+    controller.persistent_events.add(
+        NamespaceChanged(
+            cdw10=NamespaceManagementOperation.CREATE,
+            nsid=nsid,
+            nsze=blocks,
+            ncap=blocks,
+            flbas=BLOCK_SIZES.index(settings.block_size),
+            nmic=NMIC_SHARED if settings.shared else 0,
+        )
+    )
     return nsid
 
 
@@ -238,6 +264,9 @@ def _delete(controller: Controller, nsid: int) -> Steps:
     controller.inventory += 1
     for one in attached:
         controller.namespace_changed(one)
+    controller.persistent_events.add(
+        NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid)
+    )
     return None
 
 
