@@ -77,7 +77,9 @@ def test_namespaces_come_change_and_go_under_linux(images: GuestImages, tmp_path
         sh(guest, f"dd if=/dev/zero of=/dev/{name} bs=1M count=4 oflag=direct conv=fsync")
         said = refused(guest, "attach-ns /dev/nvme0 --namespace-id=2 --controllers=0")
         assert "already" in said
-        assert "capacity" in refused(guest, "create-ns /dev/nvme0 --nsze=65537 --ncap=65537 --flbas=0")
+        assert "capacity" in refused(
+            guest, "create-ns /dev/nvme0 --nsze=65537 --ncap=65537 --flbas=0"
+        )
         controllers = nvme(guest, "list-ctrl /dev/nvme0 --namespace-id=2")
         assert [one["ctrl_id"] for one in controllers["ctrl_list"]] == [0]
         sh(guest, "nvme detach-ns /dev/nvme0 --namespace-id=2 --controllers=0")
