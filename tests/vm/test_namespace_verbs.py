@@ -94,7 +94,8 @@ def test_namespaces_come_change_and_go_under_linux(images: GuestImages, tmp_path
         tests = nvme(guest, "self-test-log /dev/nvme0")
         first = tests["List of Valid Reports"][0]
         assert (first["Self test result"], first["Self test code"]) == (0, 1), tests
-        sh(guest, "nvme device-self-test /dev/nvme0 --namespace-id=1 --self-test-code=2 --wait")
+        sh(guest, "nvme device-self-test /dev/nvme0 --namespace-id=1 --self-test-code=2")
+        await_(guest, "nvme self-test-log /dev/nvme0 | grep -q '0% complete\\|operation.*: 0'")
         tests = nvme(guest, "self-test-log /dev/nvme0")
         first = tests["List of Valid Reports"][0]
         assert (first["Self test result"], first["Self test code"]) == (0, 2), tests
