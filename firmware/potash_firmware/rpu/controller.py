@@ -484,6 +484,7 @@ class Controller:
         called ended would undo what the host writes to the same blocks after it.
         """
         begun: set[Future[Any]] = set()
+        self.fused.pop(qid, None)
         for waiting in self.outstanding.of_queue(qid):
             token = waiting.pending.token
             if isinstance(token, Future):

@@ -321,7 +321,11 @@ class Rpu:
         """Execute up to `burst` commands of a queue; how many there were."""
         executed = 0
         while executed < burst and self._may_fetch(queue) and self.lifecycle.serving:
-            if queue.qid and self._board.trace.sink is None and not self.controller.fused:
+            if (
+                queue.qid
+                and self._board.trace.sink is None
+                and queue.qid not in self.controller.fused
+            ):
                 done = self._direct.run(queue, burst - executed)
                 if done:
                     executed += done
@@ -331,7 +335,9 @@ class Rpu:
             self._note("rpu.fetch", command, command.entry)
             if self._board.trace.sink is not None:
                 self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
-            if queue.qid and (self.controller.fused or command.entry.flags & FLAGS_FUSE_MASK):
+            if queue.qid and (
+                queue.qid in self.controller.fused or command.entry.flags & FLAGS_FUSE_MASK
+            ):
                 alone = fused.begin(self.controller, command, self._run)
                 if alone is None:
                     continue
