@@ -9,7 +9,7 @@ the end of a session empties that, so what comes later for it finds nobody and i
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from csd_spec.opcodes import JOB_ENDED_EVENT
@@ -96,7 +96,7 @@ class Rpu:
         self._clock = clock
         self._notify = Notify(clock)
         self._coalescing = Coalescing(clock)
-        self._direct = DirectReadsAndWrites(self.controller, self._complete)
+        self._direct = DirectReadsAndWrites(self.controller, self._complete_successes)
         self._write_backs = WriteBacks(self.controller)
         self._features_version = -1
         self._burst = 0
@@ -403,6 +403,17 @@ class Rpu:
             self._announce(queue.completions, urgent=status != 0)
         else:
             self._notify.worked(0)  # look for room soon: the host may never ring for it
+
+    def _complete_successes(self, queue: SubmissionQueue, cids: Sequence[int]) -> None:
+        """As `_complete`, for commands that have succeeded and whose completions have room."""
+        completions = queue.completions
+        try:
+            completions.post_successes(queue, cids)
+        except AccessFault as fault:
+            self.lifecycle.fail(f"queue memory is gone: {fault}")
+            return
+        if completions.interrupt.enabled:
+            self._coalescing.announce(completions.interrupt.vector, len(cids))
 
     def _deliver_events(self) -> None:
         if self.lifecycle.state is State.READY:
