@@ -4,24 +4,57 @@ A device that looks at the shadow page at every instant answers each command at 
 one command at a time wants that. One with many is better off when it is interrupted once for many
 completions, which it is when the device looks rarely, but then the host must have something else to
 do meanwhile, and nobody can ask it. So this tries: the throughput of short windows at one tick is
-compared with that at the next longer or shorter one, and the better one stays.
+compared with that at the next longer or shorter one, in turn, and the better one stays.
 
-Ticks closer together than a factor of two give no difference that could be told from noise.
+Throughput is never measured alone: others use the machine too. So a longer tick must also be seen
+to do what it is for, which is to find more commands at a look; a host with one command at a time
+gives it none, and gets the shortest one at once. Ticks closer together than a factor of two give no
+difference that could be told from noise.
 """
 
 from collections.abc import Sequence
 
 WINDOW = 25e-3
 """Seconds in which commands are counted."""
-STEADY_WINDOWS = 6
-"""Windows at one tick before another is tried."""
-TRIAL_WINDOWS = 2
+STEADY_WINDOWS = 4
+"""Windows at one tick before another is tried; twice as many after each that was no better."""
+MOST_STEADY_WINDOWS = 16
+TRIAL_WINDOWS = 4
+"""Windows in which the other tick and this one take turns."""
 LONGER_MUST_GAIN = 1.08
 SHORTER_MAY_LOSE = 0.96
 """A longer tick delays what it does not speed up, so it has to be worth it; a shorter one need not
 be."""
-KEPT = 0.7
-"""How much of the past a new window leaves in the average."""
+LONGER_MUST_GATHER = 1.25
+"""Times as many commands a look."""
+
+
+class _Count:
+    """Commands and the looks that found them, in some time."""
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.looks = 0
+        self.seconds = 0.0
+
+    def add(self, commands: int) -> None:
+        self.commands += commands
+        self.looks += 1
+
+    def include(self, window: "_Count") -> None:
+        self.commands += window.commands
+        self.looks += window.looks
+        self.seconds += window.seconds
+
+    @property
+    def rate(self) -> float:
+        """Commands a second."""
+        return self.commands / self.seconds
+
+    @property
+    def gathered(self) -> float:
+        """Commands that one look finds."""
+        return self.commands / self.looks
 
 
 class Tuner:
@@ -34,57 +67,66 @@ class Tuner:
     def reset(self, now: float) -> None:
         """The load has ended: the next one begins with the shortest tick."""
         self._level = 0
-        self._trial: int | None = None
         self._direction = 1
-        self._average: float | None = None
-        self._steady = 0
-        self._trial_rates: list[float] = []
-        self._commands = 0
+        self._patience = STEADY_WINDOWS
+        self._windows = 0
+        self._tried: _Count | None = None
+        """What the other tick has brought so far, while it is tried."""
+        self._stayed = _Count()
+        self._window = _Count()
         self._window_began = now
 
     @property
     def tick(self) -> float:
         """Seconds between two looks."""
-        return self._ticks[self._level if self._trial is None else self._trial]
+        trying = self._tried is not None and self._windows % 2 == 0
+        return self._ticks[self._level + self._direction if trying else self._level]
 
     def executed(self, commands: int, now: float) -> None:
-        """`commands` have been executed at the time `now`."""
-        self._commands += commands
-        elapsed = now - self._window_began
-        if elapsed < WINDOW:
+        """A look has found `commands`, which have been executed at the time `now`."""
+        window = self._window
+        window.add(commands)
+        window.seconds = now - self._window_began
+        if window.seconds < WINDOW:
             return
-        rate = self._commands / elapsed
-        self._commands = 0
+        self._window = _Count()
         self._window_began = now
-        if self._trial is None:
-            self._end_steady_window(rate)
+        if self._tried is None:
+            self._end_steady_window(window)
         else:
-            self._end_trial_window(rate)
+            self._end_trial_window(self._tried, window)
 
-    def _end_steady_window(self, rate: float) -> None:
-        average = self._average
-        self._average = rate if average is None else KEPT * average + (1 - KEPT) * rate
-        self._steady += 1
-        if self._steady < STEADY_WINDOWS:
+    def _end_steady_window(self, window: _Count) -> None:
+        if self._level and window.gathered < LONGER_MUST_GATHER:
+            self._level = 0
+        self._windows += 1
+        if self._windows < self._patience:
             return
-        self._steady = 0
-        level = self._level + self._direction
-        if 0 <= level < len(self._ticks):
-            self._trial = level
-            self._trial_rates.clear()
+        self._windows = 0
+        if 0 <= self._level + self._direction < len(self._ticks):
+            self._tried = _Count()
+            self._stayed = _Count()
         else:
             self._direction = -self._direction
 
-    def _end_trial_window(self, rate: float) -> None:
-        assert self._trial is not None and self._average is not None
-        self._trial_rates.append(rate)
-        if len(self._trial_rates) < TRIAL_WINDOWS:
+    def _end_trial_window(self, tried: _Count, window: _Count) -> None:
+        (self._stayed if self._windows % 2 else tried).include(window)
+        self._windows += 1
+        if self._windows < TRIAL_WINDOWS:
             return
-        tried = sum(self._trial_rates) / len(self._trial_rates)
-        needed = LONGER_MUST_GAIN if self._trial > self._level else SHORTER_MAY_LOSE
-        if tried > needed * self._average:
-            self._level = self._trial
-            self._average = tried
+        stayed = self._stayed
+        if self._direction > 0:
+            better = (
+                tried.rate > LONGER_MUST_GAIN * stayed.rate
+                and tried.gathered > LONGER_MUST_GATHER * stayed.gathered
+            )
+        else:
+            better = tried.rate > SHORTER_MAY_LOSE * stayed.rate
+        if better:
+            self._level += self._direction
+            self._patience = STEADY_WINDOWS
         else:
             self._direction = -self._direction
-        self._trial = None
+            self._patience = min(2 * self._patience, MOST_STEADY_WINDOWS)
+        self._tried = None
+        self._windows = 0
