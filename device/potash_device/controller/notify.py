@@ -18,10 +18,11 @@ from enum import Enum
 
 from potash_device.controller.tuner import Tuner
 
-TICKS = (0.0, 20e-6, 200e-6, 400e-6)
+TICKS = (0.0, 50e-6, 200e-6)
+"""Few and far apart: between two of them there is no valley for the tuner to turn back at."""
 SPIN = 250e-6
 """Seconds after the last work in which a tick may be none at all."""
-RESTING_TICK = 20e-6
+RESTING_TICK = 50e-6
 """The tick from then on."""
 IDLE = 1.5e-3
 """Without work for so long, being rung is cheaper than looking."""
