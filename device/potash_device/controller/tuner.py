@@ -1,10 +1,10 @@
-"""Finding out how long to leave the host alone: a climb along a few ticks, on throughput.
+"""Finding out how long to leave the host alone: a choice out of a few ticks, on throughput.
 
 A device that looks at the shadow page at every instant answers each command at once: a host with
 one command at a time wants that. One with many is better off when it is interrupted once for many
 completions, which it is when the device looks rarely, but then the host must have something else to
 do meanwhile, and nobody can ask it. So this tries: the throughput of short windows at one tick is
-compared with that at the next longer or shorter one, in turn, and the better one stays.
+compared with that at another one, in turn, and the better one stays.
 
 Throughput is never measured alone: others use the machine too. So a longer tick must also be seen
 to do what it is for, which is to find more commands at a look; a host with one command at a time
@@ -14,19 +14,19 @@ difference that could be told from noise.
 
 from collections.abc import Sequence
 
-WINDOW = 25e-3
+WINDOW = 10e-3
 """Seconds in which commands are counted."""
 STEADY_WINDOWS = 4
 """Windows at one tick before another is tried; twice as many after each that was no better."""
-MOST_STEADY_WINDOWS = 16
-TRIAL_WINDOWS = 4
+MOST_STEADY_WINDOWS = 32
+TRIAL_WINDOWS = 6
 """Windows in which the other tick and this one take turns."""
-LONGER_MUST_GAIN = 1.08
-SHORTER_MAY_LOSE = 0.96
-"""A longer tick delays what it does not speed up, so it has to be worth it; a shorter one need not
-be."""
+MUST_GAIN = 1.03
+"""Times the throughput, so that noise alone seldom changes anything."""
 LONGER_MUST_GATHER = 1.25
 """Times as many commands a look."""
+CLEARLY_WORSE, CLEARLY_BETTER = 0.8, 1.3
+"""Ratios at which a trial ends early."""
 
 
 class _Count:
@@ -67,11 +67,12 @@ class Tuner:
     def reset(self, now: float) -> None:
         """The load has ended: the next one begins with the shortest tick."""
         self._level = 0
-        self._direction = 1
+        self._other = 0
+        """The level that is tried, or was last."""
+        self._trying = False
         self._patience = STEADY_WINDOWS
         self._windows = 0
-        self._tried: _Count | None = None
-        """What the other tick has brought so far, while it is tried."""
+        self._tried = _Count()
         self._stayed = _Count()
         self._window = _Count()
         self._window_began = now
@@ -79,8 +80,7 @@ class Tuner:
     @property
     def tick(self) -> float:
         """Seconds between two looks."""
-        trying = self._tried is not None and self._windows % 2 == 0
-        return self._ticks[self._level + self._direction if trying else self._level]
+        return self._ticks[self._other if self._trying and not self._windows % 2 else self._level]
 
     def executed(self, commands: int, now: float) -> None:
         """A look has found `commands`, which have been executed at the time `now`."""
@@ -91,42 +91,44 @@ class Tuner:
             return
         self._window = _Count()
         self._window_began = now
-        if self._tried is None:
-            self._end_steady_window(window)
+        if self._trying:
+            self._end_trial_window(window)
         else:
-            self._end_trial_window(self._tried, window)
+            self._end_steady_window(window)
 
     def _end_steady_window(self, window: _Count) -> None:
         if self._level and window.gathered < LONGER_MUST_GATHER:
             self._level = 0
         self._windows += 1
-        if self._windows < self._patience:
-            return
-        self._windows = 0
-        if 0 <= self._level + self._direction < len(self._ticks):
-            self._tried = _Count()
-            self._stayed = _Count()
-        else:
-            self._direction = -self._direction
+        if self._windows >= self._patience:
+            self._begin_trial()
 
-    def _end_trial_window(self, tried: _Count, window: _Count) -> None:
-        (self._stayed if self._windows % 2 else tried).include(window)
+    def _begin_trial(self) -> None:
+        """Try the others in turn, the longest first."""
+        self._other = (self._other - 1) % len(self._ticks)
+        if self._other == self._level:
+            self._other = (self._other - 1) % len(self._ticks)
+        self._trying = True
+        self._windows = 0
+        self._tried = _Count()
+        self._stayed = _Count()
+
+    def _end_trial_window(self, window: _Count) -> None:
+        tried, stayed = self._tried, self._stayed
+        (stayed if self._windows % 2 else tried).include(window)
         self._windows += 1
-        if self._windows < TRIAL_WINDOWS:
+        if self._windows % 2:
             return
-        stayed = self._stayed
-        if self._direction > 0:
-            better = (
-                tried.rate > LONGER_MUST_GAIN * stayed.rate
-                and tried.gathered > LONGER_MUST_GATHER * stayed.gathered
-            )
-        else:
-            better = tried.rate > SHORTER_MAY_LOSE * stayed.rate
+        gain = tried.rate / stayed.rate
+        if self._windows < TRIAL_WINDOWS and CLEARLY_WORSE < gain < CLEARLY_BETTER:
+            return
+        better = gain > MUST_GAIN
+        if self._other > self._level:
+            better &= tried.gathered > LONGER_MUST_GATHER * stayed.gathered
         if better:
-            self._level += self._direction
+            self._level = self._other
             self._patience = STEADY_WINDOWS
         else:
-            self._direction = -self._direction
             self._patience = min(2 * self._patience, MOST_STEADY_WINDOWS)
-        self._tried = None
+        self._trying = False
         self._windows = 0
