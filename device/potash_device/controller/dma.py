@@ -15,9 +15,10 @@ from pyvfio_user.memory import AccessFault, AddressSpace
 PAGE_SIZE = 4096
 """Bytes of a memory page; CC.MPS other than 0 is not offered in CAP."""
 
-TRANSLATIONS = 256
-"""Transfers of several pages whose views are kept: hosts use the same buffers again and again, and
-finding 32 pages takes two thirds of the time of moving them."""
+SINGLE_PAGES = 4096
+PAGE_LISTS = 256
+"""Transfers of one page and of several whose views are kept: hosts use the same buffers again and
+again, and finding 32 pages takes two thirds of the time of moving them."""
 
 PRP_ENTRY_SIZE = 8
 PRP_ALIGNMENT = 4
@@ -32,7 +33,9 @@ class DmaEngine:
         self._memory: AddressSpace | None = None
         """The host's memory while transfers are allowed."""
 
-        self._translations: dict[tuple[int, int, bool, bytes], list[memoryview]] = {}
+        self._single_pages: dict[tuple[int, int, bool], list[memoryview]] = {}
+        self._page_lists: dict[tuple[int, int, bool, bytes], list[memoryview]] = {}
+        """The views of transfers, by what names their pages."""
 
     def connect(self, memory: AddressSpace | None) -> None:
         """Use a host's memory, or none, once transfers are allowed."""
@@ -50,7 +53,8 @@ class DmaEngine:
 
     def forget(self) -> None:
         """Hold no memory that the host may have taken back."""
-        self._translations.clear()
+        self._single_pages.clear()
+        self._page_lists.clear()
 
     def view(self, address: int, size: int, *, write: bool) -> memoryview:
         """`size` contiguous bytes of guest memory at `address`.
@@ -77,21 +81,28 @@ class DmaEngine:
         Raises NvmeError: Invalid PRP Offset for an entry that is not aligned as it must be, Data
         Transfer Error for memory that the host has not mapped.
         """
+        found = self._single_pages.get((prp1, length, write))
+        if found is not None:
+            return found
         memory = self._memory
         try:
             if memory is None:
                 raise AccessFault(prp1, length, "the DMA engine is stopped")
             if 0 < length <= PAGE_SIZE - prp1 % PAGE_SIZE and not prp1 % PRP_ALIGNMENT:
-                return [memory.view(prp1, length, write=write)]
+                found = [memory.view(prp1, length, write=write)]
+                if len(self._single_pages) >= SINGLE_PAGES:
+                    self._single_pages.clear()
+                self._single_pages[prp1, length, write] = found
+                return found
             entries = self._entries_behind(prp1, prp2, length)
             key = (prp1, length, write, entries)
-            known = self._translations.get(key)
-            if known is None:
-                known = memory.views_of(_pieces(prp1, length, entries), write=write)
-                if len(self._translations) >= TRANSLATIONS:
-                    self._translations.clear()
-                self._translations[key] = known
-            return known
+            found = self._page_lists.get(key)
+            if found is None:
+                found = memory.views_of(_pieces(prp1, length, entries), write=write)
+                if len(self._page_lists) >= PAGE_LISTS:
+                    self._page_lists.clear()
+                self._page_lists[key] = found
+            return found
         except AccessFault as fault:
             raise NvmeError(Status.DATA_TRANSFER_ERROR, dnr=False, detail=str(fault)) from None
 

@@ -127,11 +127,14 @@ class Rpu:
         waits for. Others who want this processor get it: a guest may have as many of its own.
         """
         shadow = self._board.queues.shadow
+        now = self._clock()
         try:
             for _ in range(WATCH):
                 if shadow is None or shadow.stirs():
                     return
                 os.sched_yield()
+                before, now = now, self._clock()
+                self._notify.yielded(now - before)
         except AccessFault:
             pass  # The pass that follows finds that too.
 
