@@ -4,13 +4,15 @@ The program finds its input where the caller put it, sees its context in r5, and
 in the output buffer.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from csd_spec.program import Context
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
-from potash_firmware.bpf.errors import ProgramError
+from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
 from potash_firmware.bpf.interpreter import Interpreter
 from potash_firmware.bpf.verifier import verify
@@ -37,11 +39,26 @@ class Outcome:
     instructions: int
 
 
-def load_program(data: bytes) -> Program:
-    """Link and verify a program's object file. Raises ProgramError, one sentence."""
-    program = elf.load(data)
-    verify(program.code, program.entry, HELPER_NUMBERS)
+def load_program(data: bytes, *, entry: str | None = None) -> Program:
+    """Link and verify a program's object file. Raises ProgramError, one sentence.
+
+    `entry` names the function to begin with: else `prog`, else the first global function.
+    """
+    program = elf.load(data, entry=entry)
+    with _placing(program):
+        verify(program.code, program.entry, HELPER_NUMBERS)
     return program
+
+
+@contextmanager
+def _placing(program: Program) -> Iterator[None]:
+    """Tell what is wrong with an instruction where that came from."""
+    try:
+        yield
+    except (Fault, VerificationError) as error:
+        if error.pc is not None:
+            error.place = program.debug.place(error.pc)
+        raise
 
 
 def buffer_layout(input_size: int, output_size: int) -> Layout:
@@ -91,7 +108,8 @@ def run_program(
     helpers = Helpers(arena, services, output_length)
     interpreter = Interpreter(image.code, arena, helpers.table(), instruction_limit)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
-    value = interpreter.run(program.entry, arguments)
+    with _placing(program):
+        value = interpreter.run(program.entry, arguments)
     return Outcome(value, helpers.output_length, interpreter.executed)
 
 
