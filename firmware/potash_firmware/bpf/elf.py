@@ -168,12 +168,19 @@ def _extent(kind: int) -> int:
     return 8 if kind == RelocationType.R_BPF_64_32 else _PLACES[kind][-1] + _WORD.size
 
 
-def _update_callx(code: bytearray) -> None:
-    """Put the register of each CALLX where it belongs: LLVM up to 18 had it in the imm field."""
-    for offset in range(0, len(code), isa.INSTRUCTION_SIZE):
+def with_callx_registers(code: bytes) -> bytes:
+    """`code` with the register of each CALLX in its dst field: LLVM up to 18 had it in imm."""
+    if isa.CALLX not in code[:: isa.INSTRUCTION_SIZE]:
+        return code
+    changed = bytearray(code)
+    end = len(code) - isa.INSTRUCTION_SIZE
+    offset = 0
+    while offset <= end:
         opcode, registers, field, imm = isa.INSTRUCTION.unpack_from(code, offset)
         if opcode == isa.CALLX and registers == 0 and 0 < imm <= isa.FRAME_POINTER:
-            isa.INSTRUCTION.pack_into(code, offset, opcode, imm, field, 0)
+            isa.INSTRUCTION.pack_into(changed, offset, opcode, imm, field, 0)
+        offset += isa.INSTRUCTION_SIZE * (2 if opcode == isa.LDDW else 1)
+    return bytes(changed)
 
 
 class _Linker:
@@ -194,10 +201,10 @@ class _Linker:
         for section, relocation in self._object.relocations():
             if section.number in self._placed:
                 self._relocate(section, relocation)
-        _update_callx(self._pieces[Segment.CODE])
         code, data, rodata = map(bytes, self._pieces.values())
-        start = self._entry(entry)
-        return Program(code, start, data, rodata, tuple(self._fixups), self._debug_info())
+        start, fixups = self._entry(entry), tuple(self._fixups)
+        code = with_callx_registers(code)
+        return Program(code, start, data, rodata, fixups, self._debug_info())
 
     def _place(self, section: Section) -> None:
         """Append a section to its piece of the program."""
