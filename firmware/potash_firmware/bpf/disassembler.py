@@ -178,13 +178,13 @@ _TEXTS: Final[Mapping[int, Callable[[Instruction, str | None], str]]] = {
 
 
 class Row(NamedTuple):
-    """One instruction of a listing.
+    """One instruction of a listing, at index `pc`.
 
     `function` is the name of one that begins here, `label` that of a place that is jumped to, and
     `source` the line that begins here.
     """
 
-    index: int
+    pc: int
     code: bytes
     text: str
     function: str | None

@@ -4,7 +4,7 @@ The program finds its input where the caller put it, sees its context in r5, and
 in the output buffer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
-from potash_firmware.bpf.interpreter import Interpreter
+from potash_firmware.bpf.interpreter import Helper, Interpreter
 from potash_firmware.bpf.verifier import verify
 
 INSTRUCTION_LIMIT = 100_000_000
@@ -24,6 +24,27 @@ MAX_CONTEXT = 1 << 20
 
 _NO_ARGUMENTS = Context()
 _CONTEXT_ALIGNMENT = 8
+
+
+Engine = Callable[
+    [bytes, int, Arena, Mapping[int, Helper], Sequence[int], int],
+    tuple[int, int],
+]
+"""Runs linked code: code, entry, arena, helpers, arguments and instruction limit in; r0 and the
+number of instructions that were executed out. Raises Fault."""
+
+
+def interpret(
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    instruction_limit: int,
+) -> tuple[int, int]:
+    """The engine that shows what is right."""
+    interpreter = Interpreter(code, arena, helpers, instruction_limit)
+    return interpreter.run(entry, arguments), interpreter.executed
 
 
 @dataclass(frozen=True)
@@ -77,6 +98,7 @@ def run_program(
     output_length: int | None = None,
     context: Context = _NO_ARGUMENTS,
     instruction_limit: int = INSTRUCTION_LIMIT,
+    engine: Engine = interpret,
 ) -> Outcome:
     """Run `program` from its entry to its exit.
 
@@ -106,11 +128,12 @@ def run_program(
     image = elf.link(program, layout)
     _fill(memory, layout, image, context_offset, encoded)
     helpers = Helpers(arena, services, output_length)
-    interpreter = Interpreter(image.code, arena, helpers.table(), instruction_limit)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
     with _placing(program):
-        value = interpreter.run(program.entry, arguments)
-    return Outcome(value, helpers.output_length, interpreter.executed)
+        value, executed = engine(
+            image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
+        )
+    return Outcome(value, helpers.output_length, executed)
 
 
 def _fill(

@@ -13,6 +13,7 @@ from potash_firmware.apu.models import Models
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.interpreter import Helper, Interpreter
+from potash_firmware.bpf.machine import Engine, interpret
 from potash_firmware.bpf.verifier import verify
 
 BUFFER_SIZE = 64 << 20
@@ -34,6 +35,7 @@ def execute(
     arguments: Sequence[bytes] = (),
     output_size: int = BUFFER_SIZE,
     instruction_limit: int = bpf.INSTRUCTION_LIMIT,
+    engine: Engine = interpret,
     show: Callable[[str], None],
 ) -> Ran:
     """Run `program` with `data` as its input; `show` gets what it prints.
@@ -54,6 +56,7 @@ def execute(
         services=bpf.Services(show, models.infer_apu, models.infer_vta),
         context=Context(encode_arguments(arguments)),
         instruction_limit=instruction_limit,
+        engine=engine,
     )
     length = output_size if outcome.output_length is None else outcome.output_length
     output = bytes(memory[layout.output_offset : layout.output_offset + length])

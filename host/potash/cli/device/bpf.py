@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,11 +13,15 @@ import click
 from potash.cli.drive.run import STREAM, Argument
 from potash.cli.units import Size
 from potash.programs import engines
+from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
+from potash.programs.shell import Shell
 from potash.sdk.errors import PotashError
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import elf
+from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.disassembler import Row, listing
+from potash_firmware.bpf.interpreter import Helper, Interpreter
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -70,7 +75,7 @@ def disasm(file: Path, entry: str | None, as_json: bool) -> None:
             lines.append(f"{row.label}:")
         for number, at in enumerate(range(0, len(row.code), 8)):
             code = row.code[at : at + 8].hex(" ")
-            lines.append(f"{row.index + number:8}: {code}  {'' if number else row.text}".rstrip())
+            lines.append(f"{row.pc + number:8}: {code}  {'' if number else row.text}".rstrip())
     click.echo("\n".join(lines))
 
 
@@ -176,6 +181,56 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None, *, as_json: b
         f"after {ran.instructions} instructions",
         err=aside,
     )
+
+
+@bpf.command()
+@click.argument("file", type=_FILE)
+@_input
+@_argument
+@_entry
+def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: str | None) -> None:
+    """Run FILE, an object file, step by step, on the interpreter.
+
+    Commands come from standard input, one a line; `help` lists them. The program stands before its
+    first instruction. Built with -g, as `potash build` does, it has source lines.
+    """
+    if given == STREAM:
+        raise click.UsageError("standard input has the commands; give --input a file")
+    program = _load(file, entry)
+
+    def engine(
+        code: bytes,
+        start: int,
+        arena: Arena,
+        helpers: Mapping[int, Helper],
+        registers: Sequence[int],
+        instruction_limit: int,
+    ) -> tuple[int, int]:
+        cpu = Interpreter(code, arena, helpers, instruction_limit)
+        cpu.start(start, registers)
+        Shell(Debugger(program, cpu), click.echo).run(_lines())
+        return 0, 0
+
+    try:
+        execute(
+            program,
+            _read(given),
+            arguments=arguments,
+            engine=engine,
+            show=lambda text: click.echo(f"program: {text.rstrip()}"),
+        )
+    except machine.ProgramError as error:
+        raise PotashError(str(error)) from error
+
+
+def _lines() -> Iterator[str]:
+    """What a person types, or what a script says."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    with suppress(EOFError):
+        while True:
+            yield input("(bpf) ")
 
 
 @bpf.command()
