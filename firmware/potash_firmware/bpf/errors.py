@@ -29,6 +29,10 @@ class VerificationError(ProgramError):
         return f"instruction {self.pc}{_in_brackets(self.place)}: {self.reason}"
 
 
+class EngineUnavailable(ProgramError):
+    """The engine that was asked for is not there, or cannot take this program."""
+
+
 class FaultKind(Enum):
     """Why a running program was stopped."""
 

@@ -4,17 +4,18 @@ The program finds its input where the caller put it, sees its context in r5, and
 in the output buffer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from csd_spec.program import Context
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
+from potash_firmware.bpf.engine import Engine, Execute, execute
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
-from potash_firmware.bpf.interpreter import Helper, Interpreter
 from potash_firmware.bpf.verifier import verify
 
 INSTRUCTION_LIMIT = 100_000_000
@@ -24,27 +25,6 @@ MAX_CONTEXT = 1 << 20
 
 _NO_ARGUMENTS = Context()
 _CONTEXT_ALIGNMENT = 8
-
-
-Engine = Callable[
-    [bytes, int, Arena, Mapping[int, Helper], Sequence[int], int],
-    tuple[int, int],
-]
-"""Runs linked code: code, entry, arena, helpers, arguments and instruction limit in; r0 and the
-number of instructions that were executed out. Raises Fault."""
-
-
-def interpret(
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    arguments: Sequence[int],
-    instruction_limit: int,
-) -> tuple[int, int]:
-    """The engine that shows what is right."""
-    interpreter = Interpreter(code, arena, helpers, instruction_limit)
-    return interpreter.run(entry, arguments), interpreter.executed
 
 
 @dataclass(frozen=True)
@@ -98,17 +78,17 @@ def run_program(
     output_length: int | None = None,
     context: Context = _NO_ARGUMENTS,
     instruction_limit: int = INSTRUCTION_LIMIT,
-    engine: Engine = interpret,
+    engine: Engine | Execute = Engine.INTERPRETER,
 ) -> Outcome:
-    """Run `program` from its entry to its exit.
+    """Run `program` from its entry to its exit, on `engine` or on what does its work.
 
     `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes. Input and
     output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
     are the input, the result is left from its `output_offset` on. Stack and data are made anew.
     The program is told `input_length` and `output_length` (else `output_size`).
 
-    Raises Fault when the program is stopped, ProgramError when its context is too long, and
-    DescriptorError when its argument list is malformed.
+    Raises Fault when the program is stopped, ProgramError when its context is too long,
+    EngineUnavailable, and DescriptorError when its argument list is malformed.
     """
     if output_length is None:
         output_length = output_size
@@ -129,8 +109,9 @@ def run_program(
     _fill(memory, layout, image, context_offset, encoded)
     helpers = Helpers(arena, services, output_length)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
+    run = partial(execute, engine) if isinstance(engine, Engine) else engine
     with _placing(program):
-        value, executed = engine(
+        value, executed = run(
             image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
         )
     return Outcome(value, helpers.output_length, executed)

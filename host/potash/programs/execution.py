@@ -11,9 +11,10 @@ from csd_spec.program import Context
 from potash_firmware import bpf
 from potash_firmware.apu.models import Models
 from potash_firmware.bpf import elf
+from potash_firmware.bpf import engine as engines
 from potash_firmware.bpf.arena import Arena, Layout
-from potash_firmware.bpf.interpreter import Helper, Interpreter
-from potash_firmware.bpf.machine import Engine, interpret
+from potash_firmware.bpf.engine import Engine, Execute
+from potash_firmware.bpf.interpreter import Helper
 from potash_firmware.bpf.verifier import verify
 
 BUFFER_SIZE = 64 << 20
@@ -35,12 +36,12 @@ def execute(
     arguments: Sequence[bytes] = (),
     output_size: int = BUFFER_SIZE,
     instruction_limit: int = bpf.INSTRUCTION_LIMIT,
-    engine: Engine = interpret,
+    engine: Engine | Execute = Engine.INTERPRETER,
     show: Callable[[str], None],
 ) -> Ran:
     """Run `program` with `data` as its input; `show` gets what it prints.
 
-    Raises Fault and ProgramError.
+    Raises Fault, ProgramError and EngineUnavailable.
     """
     input_size = max(BUFFER_SIZE, len(data))
     layout = bpf.buffer_layout(input_size, output_size)
@@ -67,11 +68,12 @@ def execute(
 SUITE_HELPERS: Mapping[int, Helper] = {5: lambda first, *_: first}
 
 
-def conform(given: bytes, data: bytes, *, is_elf: bool) -> int:
+def conform(given: bytes, data: bytes, *, is_elf: bool, engine: Engine) -> int:
     """Run a program of the public conformance suite; returns r0.
 
     `given` is the program's instructions, or an object file. It finds the address of `data` in r1,
-    or 0 where there is none, and its length in r2. Raises Fault and ProgramError.
+    or 0 where there is none, and its length in r2. Raises Fault,
+    ProgramError and EngineUnavailable.
     """
     if is_elf:
         program = elf.load(given)
@@ -88,5 +90,13 @@ def conform(given: bytes, data: bytes, *, is_elf: bool) -> int:
     ):
         memory[offset : offset + len(contents)] = contents
     arena = Arena(memory, layout)
-    interpreter = Interpreter(image.code, arena, SUITE_HELPERS, bpf.INSTRUCTION_LIMIT)
-    return interpreter.run(program.entry, (arena.input if data else 0, len(data)))
+    arguments = (arena.input if data else 0, len(data))
+    return engines.execute(
+        engine,
+        image.code,
+        program.entry,
+        arena,
+        SUITE_HELPERS,
+        arguments,
+        bpf.INSTRUCTION_LIMIT,
+    ).value

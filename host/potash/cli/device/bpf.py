@@ -12,7 +12,6 @@ import click
 
 from potash.cli.drive.run import STREAM, Argument
 from potash.cli.units import Size
-from potash.programs import engines
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
@@ -21,6 +20,7 @@ from potash_firmware import bpf as machine
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.disassembler import Row, listing
+from potash_firmware.bpf.engine import Engine, Execution
 from potash_firmware.bpf.interpreter import Helper, Interpreter
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -28,8 +28,8 @@ _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Pat
 
 _engine = click.option(
     "--engine",
-    type=click.Choice(engines.ENGINES),
-    default=engines.ENGINES[0],
+    type=click.Choice([engine.value for engine in Engine]),
+    default=Engine.INTERPRETER.value,
     show_default=True,
     help="What runs the program.",
 )
@@ -133,7 +133,6 @@ def exec_(
 
     What the program prints goes to standard error.
     """
-    engines.require(engine)
     program = _load(file, entry)
     printed: list[str] = []
 
@@ -149,10 +148,13 @@ def exec_(
             arguments=arguments,
             output_size=output_size,
             instruction_limit=limit,
+            engine=Engine(engine),
             show=show,
         )
-    except (machine.Fault, machine.ProgramError) as error:
-        raise PotashError(f"the program was stopped: {error}") from error
+    except machine.Fault as fault:
+        raise PotashError(f"the program was stopped: {fault}") from fault
+    except machine.ProgramError as error:
+        raise PotashError(f"the program cannot be run: {error}") from error
     if output == STREAM:
         sys.stdout.buffer.write(ran.output)
         sys.stdout.buffer.flush()
@@ -198,25 +200,25 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
         raise click.UsageError("standard input has the commands; give --input a file")
     program = _load(file, entry)
 
-    def engine(
+    def debugged(
         code: bytes,
         start: int,
         arena: Arena,
         helpers: Mapping[int, Helper],
         registers: Sequence[int],
         instruction_limit: int,
-    ) -> tuple[int, int]:
+    ) -> Execution:
         cpu = Interpreter(code, arena, helpers, instruction_limit)
         cpu.start(start, registers)
         Shell(Debugger(program, cpu), click.echo).run(_lines())
-        return 0, 0
+        return Execution(0, 0)
 
     try:
         execute(
             program,
             _read(given),
             arguments=arguments,
-            engine=engine,
+            engine=debugged,
             show=lambda text: click.echo(f"program: {text.rstrip()}"),
         )
     except machine.ProgramError as error:
@@ -244,7 +246,6 @@ def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: s
     The program comes as hexadecimal bytes on standard input, the memory whose address it finds in
     r1, and whose length in r2, as MEMORY. Prints r0 in hexadecimal.
     """
-    engines.require(engine)
     given = [text for text in memory if text.strip()]  # a runner may pass empty ones
     if len(given) > 1:
         raise click.UsageError("MEMORY is one argument")
@@ -254,7 +255,7 @@ def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: s
     except ValueError:
         raise PotashError("the program and the memory are hexadecimal bytes") from None
     try:
-        value = conform(code, data, is_elf=is_elf)
+        value = conform(code, data, is_elf=is_elf, engine=Engine(engine))
     except (machine.Fault, machine.ProgramError) as error:
         raise PotashError(str(error)) from error
     click.echo(f"{value:x}")
