@@ -7,6 +7,14 @@ from typing import NamedTuple
 
 from potash_firmware.bpf.line_info import LineTable, SourceLine
 
+MAX_SHOWN = 80
+"""Characters of a name in a message: enough to know it by, and little enough for what follows."""
+
+
+def printable(text: str) -> str:
+    """`text` without what could do anything but be read: an object file may hold any bytes."""
+    return text if text.isprintable() else "".join(filter(str.isprintable, text.expandtabs(4)))
+
 
 class Function(NamedTuple):
     """A function, and the index of its first instruction."""
@@ -32,7 +40,7 @@ class Place(NamedTuple):
     line: SourceLine | None
 
     def __str__(self) -> str:
-        return ", ".join(str(part) for part in self if part)
+        return ", ".join(printable(str(part)[:MAX_SHOWN]) for part in self if part)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from potash.programs.debugger import Debugger, DebuggerError, State
+from potash_firmware.bpf.debug_info import printable
 
 SHOWN_BYTES = 64
 SHOWN_LINES = 5
@@ -32,7 +33,7 @@ class Shell:
 
     def __init__(self, debugger: Debugger, say: Callable[[str], None]) -> None:
         self._debugger = debugger
-        self._say = say
+        self._say = lambda line: say(printable(line))
         self._sources: dict[str, list[str]] = {}
 
     def run(self, lines: Iterable[str]) -> None:
@@ -163,7 +164,7 @@ class Shell:
         for number in range(line.number - SHOWN_LINES, line.number + SHOWN_LINES + 1):
             if number in known:
                 mark = "=>" if number == line.number else "  "
-                self._say(f"{mark} {number:5} {known[number].expandtabs(4)}".rstrip())
+                self._say(f"{mark} {number:5} {known[number]}".rstrip())
 
     def _source(self, file: str) -> list[str]:
         """The lines of a source file, none where it is not there any more."""

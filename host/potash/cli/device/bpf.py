@@ -19,6 +19,7 @@ from potash.sdk.errors import PotashError
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.debug_info import printable
 from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.engine import Engine, Execution
 from potash_firmware.bpf.interpreter import Helper, Interpreter
@@ -76,7 +77,7 @@ def disasm(file: Path, entry: str | None, as_json: bool) -> None:
         for number, at in enumerate(range(0, len(row.code), 8)):
             code = row.code[at : at + 8].hex(" ")
             lines.append(f"{row.pc + number:8}: {code}  {'' if number else row.text}".rstrip())
-    click.echo("\n".join(lines))
+    click.echo("\n".join(map(printable, lines)))
 
 
 def _document(program: machine.Program, rows: Sequence[Row]) -> dict[str, object]:
