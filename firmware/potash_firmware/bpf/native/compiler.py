@@ -18,6 +18,9 @@ OPTIMISATION = 2
 
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)
+declare i128 @llvm.smax.i128(i128, i128)
+declare i128 @llvm.smin.i128(i128, i128)
 declare i16 @llvm.bswap.i16(i16)
 declare i32 @llvm.bswap.i32(i32)
 declare i64 @llvm.bswap.i64(i64)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE, FRAME_SIZE
 from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, Source
-from potash_firmware.bpf.native import lowering
+from potash_firmware.bpf.native import loops, lowering, nests
 from potash_firmware.bpf.native.blocks import Block, Code, Function
 from potash_firmware.bpf.native.checks import (
     Check,
@@ -23,8 +23,10 @@ from potash_firmware.bpf.native.checks import (
     stretches,
 )
 from potash_firmware.bpf.native.context import Leave, Word
+from potash_firmware.bpf.native.nests import Nest
+from potash_firmware.bpf.native.ranges import Proof
 from potash_firmware.bpf.native.registers import read_first
-from potash_firmware.bpf.native.writer import CONTEXT, UNLIKELY, Writer
+from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, UNLIKELY, Writer
 
 PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
 _ARGUMENTS = range(1, 6)
@@ -45,13 +47,21 @@ class _Generator:
     def __init__(self, code: Code, function: Function) -> None:
         self._instructions = list(code.instructions)
         self._function = function
-        self._order = {start: index for index, start in enumerate(function.blocks)}
+        self._flow = loops.flow(function)
+        self._order = self._flow.order
+        self._nests = {
+            nest.loop.header: nest for nest in nests.find(self._instructions, function, self._flow)
+        }
+        self._nest: Nest | None = None
+        """The one whose version without checks is being written."""
         self._writer = Writer()
         self._prologue: dict[str, str] = {}
 
     def definition(self, exported: bool) -> str:
         for block in self._function.blocks.values():
             self._block(block)
+        for nest in self._nests.values():
+            self._unchecked(nest)
         linkage = "" if exported else "internal "
         name = symbol(self._function.entry)
         lines = [f"define {linkage}i64 @{name}({PARAMETERS}) nounwind {{", "start:"]
@@ -62,7 +72,7 @@ class _Generator:
         lines.append("  %fuel = alloca i64")
         lines += self._prologue.values()
         lines.append(f"  store i64 {fuel}, ptr %fuel")
-        lines.append(f"  br label %{self._label(self._function.entry)}")
+        lines.append(f"  br label %{self._entrance(None, self._function.entry)}")
         return "\n".join([*lines, self._writer.text(), "}", ""])
 
     # What every function finds out once
@@ -89,17 +99,45 @@ class _Generator:
     # Ways
 
     def _label(self, start: int) -> str:
-        return f"b{self._order[start]}"
+        """Where a block's code is, in the version that is being written."""
+        return f"{'u' if self._nest is not None else 'b'}{self._order[start]}"
+
+    def _entrance(self, source: int | None, target: int) -> str:
+        """The label to go to from one block to another: a nest is entered through its proof."""
+        nest = self._nest
+        if nest is not None and target in nest.loop.blocks:
+            return self._label(target)
+        entered = self._nests.get(target)
+        if entered is not None and source not in entered.loop.blocks:
+            return f"proof{self._order[target]}"
+        return f"b{self._order[target]}"
 
     def _way(self, block: Block, target: int) -> str:
-        """The label to go to from a block: through a look at the fuel where it leads back."""
-        label = self._label(target)
-        if self._order[target] > self._order[block.start]:
+        """The same, by way of a look at the fuel where it leads back."""
+        label = self._entrance(block.start, target)
+        back = self._order[target] <= self._order[block.start]
+        if not back or (self._nest is not None and self._nest.counted):
             return label
-        back = self._writer.name("back")
-        with self._writer.begin_cold(back):
+        look = self._writer.name("back")
+        with self._writer.begin_cold(look):
             self._look_at_fuel(block.pcs[-1], label)
-        return back
+        return look
+
+    def _unchecked(self, nest: Nest) -> None:
+        """The proof in front of a nest, and the version of the nest that it allows."""
+        writer = self._writer
+        order = self._order[nest.loop.header]
+        writer.label(f"proof{order}")
+        limits = self._from_context(Word.READABLE), self._from_context(Word.WRITABLE)
+        holds = Proof(writer, nest, self._function).holds(
+            *limits, lambda: writer.value("load i64, ptr %fuel")
+        )
+        writer.branch(holds, f"u{order}", f"b{order}", LIKELY)
+        self._nest = nest
+        for start, block in self._function.blocks.items():
+            if start in nest.loop.blocks:
+                self._block(block)
+        self._nest = None
 
     def _look_at_fuel(self, pc: int, enough: str) -> None:
         """Go to the label `enough`, or leave at `pc`."""
@@ -142,7 +180,8 @@ class _Generator:
     def _block(self, block: Block) -> None:
         writer = self._writer
         writer.label(self._label(block.start))
-        for stretch in stretches(self._instructions, block.pcs, ()):
+        proven = self._nest.proven if self._nest is not None else ()
+        for stretch in stretches(self._instructions, block.pcs, proven):
             self._stretch(stretch)
         if block.traps:
             self._leave(Leave.REPLAY, block.end, 0)
