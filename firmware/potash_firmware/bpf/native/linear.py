@@ -13,7 +13,10 @@ _WRAP = 1 << 64
 _HALF = 1 << 63
 
 Symbol = Hashable
-"""Something that has one value, which is not known; two of them are the same when equal."""
+"""Something that has one value, which is not known; two of them are the same when equal.
+
+No tuples, because those are equal whatever they are called.
+"""
 
 
 def wrapped(value: int) -> int:

@@ -35,14 +35,16 @@ MOST_TURN_FACTOR = 1 << 12
 """As above, for what is multiplied by the number of a turn already."""
 
 
-class Phi(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Phi:
     """What a register holds when a turn of the loop with this header begins."""
 
     header: int
     register: int
 
 
-class Merged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Merged:
     """What a register holds where ways meet that leave different things in it: up to `high`."""
 
     block: int
@@ -51,34 +53,39 @@ class Merged(NamedTuple):
     high: int
 
 
-class Unsteady(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unsteady:
     """The same, where nothing is known of it."""
 
     block: int
     register: int
 
 
-class Widened(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Widened:
     """The low 32 bits of a form, extended; under a condition, the form itself."""
 
     form: Linear
     signed: bool
 
 
-class Turn(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Turn:
     """The number of the current turn of a loop, from 0."""
 
     header: int
 
 
-class Times(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Times:
     """That number times a register's value at the nest's beginning."""
 
     header: int
     register: int
 
 
-class Drift(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Drift:
     """What a register has gained up to a turn: each turn before it added from `low` to `high`."""
 
     header: int
@@ -384,7 +391,12 @@ class _Analysis:
             register = symbol.register
             if step != 1 or jump not in RISING:
                 return None
-        elif not isinstance(symbol, Turn) or abs(step) > MOST_FACTOR or (jump in RISING and step < 0) or (jump in FALLING and step > 0):
+        elif (
+            not isinstance(symbol, Turn)
+            or abs(step) > MOST_FACTOR
+            or (jump in RISING and step < 0)
+            or (jump in FALLING and step > 0)
+        ):
             return None
         conditions = self._condition_of(left) | self._condition_of(right)
         known = {loop.header, *self._tests}
@@ -442,7 +454,7 @@ class _Analysis:
             return None
         bounds = _static(step)
         if bounds is not None and not step.known:
-            return first + unknown(Drift(*phi, *bounds))
+            return first + unknown(Drift(phi.header, phi.register, *bounds))
         total = first + unknown(Turn(phi.header)).scaled(step.constant)
         for symbol, factor in step.terms:
             assert isinstance(symbol, Start)

@@ -5,6 +5,7 @@ guess is impossible; what loads and narrow operations give at least has bounds.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from potash_firmware.bpf import isa
@@ -15,7 +16,8 @@ from potash_firmware.bpf.native.linear import Linear, number, unknown
 WORD = 32
 
 
-class Bounded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Bounded:
     """The result of the instruction at `pc`, from `low` to `high`."""
 
     pc: int
@@ -23,13 +25,15 @@ class Bounded(NamedTuple):
     high: int
 
 
-class Opaque(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Opaque:
     """The result of the instruction at `pc`, whatever it may be."""
 
     pc: int
 
 
-class Start(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Start:
     """What a register holds where the analysis begins."""
 
     register: int
