@@ -26,7 +26,7 @@ from potash_firmware.bpf.native.context import Leave, Word
 from potash_firmware.bpf.native.nests import Nest
 from potash_firmware.bpf.native.ranges import Proof
 from potash_firmware.bpf.native.registers import read_first
-from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, UNLIKELY, Writer
+from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer
 
 PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
 _ARGUMENTS = range(1, 6)
@@ -192,12 +192,14 @@ class _Generator:
             writer.store_context(Word.FUEL, fuel)
             writer.store_context(Word.PC, block.pcs[-1])
             writer.line(f"ret i64 {lowering.get(writer, 0)}")
-        elif len(block.successors) == 1:
-            writer.jump(self._way(block, block.successors[0]))
+            return
+        note = SCALAR if self._nest is not None and block.start in self._nest.branching else ""
+        if len(block.successors) == 1:
+            writer.jump(self._way(block, block.successors[0]), note)
         else:
             taken = lowering.condition(writer, last)
             target, following = block.successors
-            writer.branch(taken, self._way(block, target), self._way(block, following))
+            writer.branch(taken, self._way(block, target), self._way(block, following), note)
 
     def _stretch(self, stretch: Stretch) -> None:
         writer = self._writer

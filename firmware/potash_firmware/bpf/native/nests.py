@@ -31,8 +31,11 @@ MOST_FACTOR = 1 << 31
 MOST_RANGES = 24
 """Ranges that are worth checking in front of a nest."""
 
+MOST_CONDITIONAL = 3
+"""Blocks with accesses that a turn may leave out, for a loop that is worth vectorising."""
+
 MOST_TURN_FACTOR = 1 << 12
-"""As above, for what is multiplied by the number of a turn already."""
+"""As MOST_FACTOR, for what is multiplied by the number of a turn already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,8 @@ class Nest:
     conditions: list[Fits]
     proven: frozenset[int]
     counted: bool
+    branching: frozenset[int]
+    """Latches of loops most of which a turn may leave out."""
 
 
 def find(instructions: Sequence[Instruction], function: Function, flow: Flow) -> list[Nest]:
@@ -252,7 +257,13 @@ class _Analysis:
             conditions |= test.conditions
         resolved = {Fits(self._resolved(one.form), one.signed) for one in conditions}
         return Nest(
-            self._root, tests, ranges, sorted(resolved, key=repr), frozenset(proven), counted
+            self._root,
+            tests,
+            ranges,
+            sorted(resolved, key=repr),
+            frozenset(proven),
+            counted,
+            self._branching(),
         )
 
     def _walk(self) -> None:
@@ -527,6 +538,25 @@ class _Analysis:
             and start != test.after
             and self._flow.dominates(test.after, start)
         )
+
+    def _branching(self) -> frozenset[int]:
+        """The latches of innermost loops that have accesses in many blocks not always executed.
+
+        To vectorise such a loop means to execute all of them always.
+        """
+        found: set[int] = set()
+        for loop in self._loops.values():
+            sometimes = [
+                start
+                for start in loop.blocks
+                if not all(self._flow.dominates(start, latch) for latch in loop.latches)
+                and any(
+                    is_access(self._instructions[pc]) for pc in self._function.blocks[start].pcs
+                )
+            ]
+            if not loop.children and len(sometimes) > MOST_CONDITIONAL:
+                found.update(loop.latches)
+        return frozenset(found)
 
     def _needed(self, ranges: list[Range], conditions: set[Fits]) -> set[int]:
         """The loops whose number of turns matters to any range."""

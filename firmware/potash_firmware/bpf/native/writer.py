@@ -12,9 +12,13 @@ FOOTER = """
 !4 = !{!"context", !2, i64 0}
 !5 = !{!3, !3, i64 0}
 !6 = !{!4, !4, i64 0}
+!7 = distinct !{!7, !8}
+!8 = !{!"llvm.loop.vectorize.width", i32 1}
 """
 ARENA, CONTEXT = "!tbaa !5", "!tbaa !6"
 """The program cannot reach the context, so accesses to one never touch the other."""
+SCALAR = "!llvm.loop !7"
+"""On a loop's way back: not to be vectorised."""
 
 
 class Writer:
@@ -42,11 +46,12 @@ class Writer:
     def label(self, name: str) -> None:
         self._lines.append(f"{name}:")
 
-    def jump(self, target: str) -> None:
-        self._lines.append(f"  br label %{target}")
+    def jump(self, target: str, note: str = "") -> None:
+        comma = f", {note}" if note else ""
+        self._lines.append(f"  br label %{target}{comma}")
 
-    def branch(self, condition: str, yes: str, no: str, weights: str = "") -> None:
-        comma = f", {weights}" if weights else ""
+    def branch(self, condition: str, yes: str, no: str, note: str = "") -> None:
+        comma = f", {note}" if note else ""
         self._lines.append(f"  br i1 {condition}, label %{yes}, label %{no}{comma}")
 
     def cold(self, label: str, lines: Sequence[str]) -> None:
