@@ -108,6 +108,16 @@ class Interpreter:
                 fault.pc = pc
             raise
 
+    def resume(self, pc: int, registers: Sequence[int], depth: int, executed: int) -> None:
+        """Stand before the instruction at `pc`, where another engine has got to.
+
+        `depth` functions are active, of which only the innermost one's `registers` are known.
+        """
+        self.registers = list(registers)
+        self.frames = [_Frame(pc=-1, registers=[0] * 11)] * depth
+        self.executed = executed
+        self.pc = pc
+
 
 def _fresh_registers(arguments: Sequence[int], frame_pointer: int) -> list[int]:
     """r0 to r10 as a function finds them: nothing of its caller but the arguments."""
