@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 
 from potash.cli.app import run_app
-from support.bpf import insn
+from potash_firmware.bpf.engine import Engine
+from support.bpf import engines, insn
 from support.bpf_assembler import assemble
 from support.bpf_btf import Line, btf_parts
 from support.bpf_elf import R_64_64, Name, Part, elf, text
 from support.bpf_vectors import VECTORS, Vector
 
-ENGINES = ["interpreter"]
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled is kept apart from the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
 
 PROGRAM = """
 prog:                   ; 0  line 10
@@ -148,12 +154,12 @@ def test_what_is_no_object_file_is_one_sentence(
     assert said == f"potash: {path}: this is not a 64-bit little endian ELF file\n"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engines())
 def test_exec_runs_a_program_on_files(
-    engine: str, program: Path, given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Engine, program: Path, given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "output"
-    options = ["--input", given, "--output", output, "--engine", engine]
+    options = ["--input", given, "--output", output, "--engine", engine.value]
     assert potash("exec", program, *options) == 0
     assert output.read_bytes() == b"\x2a"
     said = capsys.readouterr()
@@ -171,29 +177,29 @@ def test_exec_runs_a_program_on_files(
     }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engines())
 def test_exec_hands_on_arguments_and_begins_where_it_is_told(
-    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The context: its version, two arguments, 8 bytes and 7 of list; the second's value."""
     code = "f:\nexit\ng:\nr0 = *(u32 *)(r5 + 4)\nr0 <<= 32\nr3 = *(u32 *)(r5 + 28)\nr0 |= r3\nexit"
     path = tmp_path / "p.o"
     path.write_bytes(elf([text(assemble(code))], [Name("f"), Name("g", value=8)]))
-    options = ["--arg", "5", "--arg", "hex:01020304", "--entry", "g", "--engine", engine]
+    options = ["--arg", "5", "--arg", "hex:01020304", "--entry", "g", "--engine", engine.value]
     assert potash("exec", path, *options, "--output-size", "4K", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["return_value"] == 2 << 32 | 0x04030201
     assert (report["produced"], report["output"]) == (4096, None)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engines())
 def test_exec_says_how_a_program_was_stopped(
-    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "p.o"
     path.write_bytes(object_file(PROGRAM.replace("(r1 + 0)", "(r9 + 0)")))
     output = tmp_path / "output"
-    assert potash("exec", path, "--output", output, "--engine", engine) == 1
+    assert potash("exec", path, "--output", output, "--engine", engine.value) == 1
     assert capsys.readouterr().err.startswith(
         "potash: the program was stopped: memory access out of bounds at instruction 11 "
         "(double, sum.c:3): a read of 1 byte at 0x0 was refused: "
@@ -201,13 +207,13 @@ def test_exec_says_how_a_program_was_stopped(
     assert not output.exists()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engines())
 def test_exec_stops_an_endless_loop(
-    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "p.o"
     path.write_bytes(elf([text(assemble("loop:\ngoto loop"))], [Name("prog")]))
-    assert potash("exec", path, "--limit", "1000", "--engine", engine) == 1
+    assert potash("exec", path, "--limit", "1000", "--engine", engine.value) == 1
     assert "instruction limit exceeded at instruction 0" in capsys.readouterr().err
 
 
@@ -235,15 +241,15 @@ def spaced(data: bytes) -> str:
     return "".join(f"{byte:02x}  " for byte in data)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engines())
 @pytest.mark.parametrize("vector", VECTORS[::20], ids=lambda vector: vector.name)
 def test_plugin_prints_r0(
-    engine: str,
+    engine: Engine,
     vector: Vector,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    plug(monkeypatch, spaced(vector.code), spaced(vector.memory), "--engine", engine)
+    plug(monkeypatch, spaced(vector.code), spaced(vector.memory), "--engine", engine.value)
     assert capsys.readouterr().out == f"{vector.value:x}\n"
 
 
