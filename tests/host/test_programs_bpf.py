@@ -228,6 +228,15 @@ def test_exec_as_a_process_between_pipes(program: Path) -> None:
     assert done.stderr.splitlines()[0] == b"program: done"
 
 
+def test_exec_runs_models(tmp_path: Path) -> None:
+    """The shipped example: two vectors added on the tensor accelerator."""
+    example = Path(__file__).parents[2] / "examples" / "add"
+    output = tmp_path / "output"
+    options = ["--input", example / "input.bin", "--arg", "520", "--arg", "1024"]
+    assert potash("exec", example / "program.o", *options, "--output", output) == 0
+    assert output.read_bytes() == (example / "expected.bin").read_bytes()
+
+
 # The public conformance suite's plugin: an ordinary program's hexadecimal bytes in, r0 out
 
 
