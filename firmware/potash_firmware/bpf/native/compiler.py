@@ -18,6 +18,7 @@ OPTIMISATION = 2
 
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)
+declare void @llvm.sideeffect()
 declare i64 @llvm.umax.i64(i64, i64)
 declare i128 @llvm.smax.i128(i128, i128)
 declare i128 @llvm.smin.i128(i128, i128)
@@ -88,9 +89,16 @@ def assembly(code: bytes, entry: int) -> str:
 
 def compile_program(code: bytes, entry: int) -> bytes:
     """An object file that exports the function at `entry`. Raises EngineUnavailable."""
+    try:
+        return _compiled(assembly(code, entry))
+    except RuntimeError as error:
+        raise EngineUnavailable(f"LLVM does not take a program: {error}") from None
+
+
+def _compiled(text: str) -> bytes:
     binding = llvm()
     machine = target()
-    module = binding.parse_assembly(assembly(code, entry))
+    module = binding.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     tuning = binding.create_pipeline_tuning_options(OPTIMISATION)
