@@ -18,7 +18,7 @@ from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
 from potash_firmware.bpf.verifier import verify
 
-INSTRUCTION_LIMIT = 100_000_000
+INSTRUCTION_LIMIT = 1_000_000_000_000
 
 MAX_CONTEXT = 1 << 20
 """Most bytes of a program's context, its argument list included."""

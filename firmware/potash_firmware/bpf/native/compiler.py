@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,15 @@ from potash_firmware.bpf.native.blocks import Code
 
 OPTIMISATION = 2
 
+_MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
+"""What LLVM may call for a loop; every process has these. Any other call would be to address 0."""
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_UNDEFINED = 0
+
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)
+declare void @llvm.sideeffect()
 declare i64 @llvm.umax.i64(i64, i64)
 declare i128 @llvm.smax.i128(i128, i128)
 declare i128 @llvm.smin.i128(i128, i128)
@@ -88,9 +96,16 @@ def assembly(code: bytes, entry: int) -> str:
 
 def compile_program(code: bytes, entry: int) -> bytes:
     """An object file that exports the function at `entry`. Raises EngineUnavailable."""
+    try:
+        return _compiled(assembly(code, entry))
+    except RuntimeError as error:
+        raise EngineUnavailable(f"LLVM does not take a program: {error}") from None
+
+
+def _compiled(text: str) -> bytes:
     binding = llvm()
     machine = target()
-    module = binding.parse_assembly(assembly(code, entry))
+    module = binding.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     tuning = binding.create_pipeline_tuning_options(OPTIMISATION)
@@ -98,4 +113,23 @@ def compile_program(code: bytes, entry: int) -> bytes:
     tuning.slp_vectorization = True
     builder = binding.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
-    return bytes(machine.emit_object(module))
+    contents = bytes(machine.emit_object(module))
+    foreign = undefined_symbols(contents) - _MEMORY_FUNCTIONS
+    if foreign:
+        raise EngineUnavailable(f"a compiled program wants {', '.join(sorted(foreign))}")
+    return contents
+
+
+def undefined_symbols(contents: bytes) -> set[str]:
+    """What an object file (ELF64) expects to find elsewhere."""
+    binding = llvm()
+    sections = {
+        section.name(): section.data()
+        for section in binding.ObjectFileRef.from_data(contents).sections()
+    }
+    names = sections[b".strtab"]
+    found = set()
+    for name, _, _, section, _, _ in _SYMBOL.iter_unpack(sections[b".symtab"]):
+        if name and section == _UNDEFINED:
+            found.add(names[name : names.index(b"\0", name)].decode())
+    return found

@@ -68,9 +68,14 @@ def machine_code(code: bytes, entry: int) -> bytes:
 @functools.lru_cache(maxsize=KEPT)
 def load(code: bytes, entry: int) -> Loaded:
     """The function at `entry`, ready to be called. Raises EngineUnavailable."""
+    return place(machine_code(code, entry), entry)
+
+
+def place(contents: bytes, entry: int) -> Loaded:
+    """Put an object file into this process. Raises EngineUnavailable."""
     binding = compiler.llvm()
     owner = binding.create_mcjit_compiler(binding.parse_assembly(""), compiler.target())
-    owner.add_object_file(binding.ObjectFileRef.from_data(machine_code(code, entry)))
+    owner.add_object_file(binding.ObjectFileRef.from_data(contents))
     owner.finalize_object()
     address = owner.get_function_address(symbol(entry))
     if not address:

@@ -120,6 +120,8 @@ class _Generator:
             return label
         look = self._writer.name("back")
         with self._writer.begin_cold(look):
+            # Else a loop that does nothing would be seen through, and over its limit at once.
+            self._writer.line("call void @llvm.sideeffect()")
             self._look_at_fuel(block.pcs[-1], label)
         return look
 
