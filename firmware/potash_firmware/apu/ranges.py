@@ -9,7 +9,7 @@ from csd_spec.fields import LocalStorage
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.config import NamespaceConfig, RangeBlocks, RangeUnit
-from potash_firmware.apu.model import ByteRange
+from potash_firmware.apu.model import ByteRange, Grant
 
 Namespaces = Mapping[int, NamespaceConfig]
 
@@ -35,6 +35,22 @@ def resolve(
     if fields.start * unit >= namespace.size:
         raise NvmeError(Status.LBA_OUT_OF_RANGE, detail=f"{fields.start} is past the end")
     return ByteRange(nsid, fields.start * unit, count * unit)
+
+
+def missing(item: ByteRange | Grant, namespaces: Namespaces) -> str | None:
+    """Why a range that was chosen once is not there any more; None when it is.
+
+    A host may delete or format the namespace between its choice and Start.
+    """
+    namespace = namespaces.get(item.nsid)
+    if namespace is None:
+        return f"namespace {item.nsid} is not there any more"
+    if isinstance(item, Grant):
+        block = namespace.block_size
+        item = ByteRange(item.nsid, item.first_lba * block, item.blocks * block)
+    if item.first % namespace.block_size or overhang(item, namespaces):
+        return f"namespace {item.nsid} has changed since the range was chosen"
+    return None
 
 
 def overhang(item: ByteRange, namespaces: Namespaces) -> int:
