@@ -303,8 +303,8 @@ class Accelerator:
         """Bring the accelerator back to its blank, stopped state."""
         self._control(Operation.RESET)
 
-    def status(self) -> AcceleratorStatus:
-        """What the accelerator does, or did last."""
+    def status(self, *, retain: bool = False) -> AcceleratorStatus:
+        """What the accelerator does, or did last; to `retain` it gives the next reader the same."""
 
         def read(size: int, retain: bool) -> bytes:
             count = dwords(size)
@@ -315,15 +315,16 @@ class Accelerator:
             )
             return completion.data
 
-        return self._snapshot("status", self.device.max_transfer, read, AcceleratorStatus.decode)
+        limit = self.device.max_transfer
+        return self._snapshot("status", limit, read, AcceleratorStatus.decode, retain)
 
-    def log(self) -> LogPage:
-        """The accelerator's log, the oldest entry first."""
+    def log(self, *, retain: bool = False) -> LogPage:
+        """The accelerator's log, the oldest entry first; `retain` is as with `status`."""
 
         def read(size: int, retain: bool) -> bytes:
             return self.device.log_page(LOG_PAGE, size, lsi=self.id, rae=retain)
 
-        return self._snapshot("log", MAX_LOG_SIZE, read, LogPage.decode)
+        return self._snapshot("log", MAX_LOG_SIZE, read, LogPage.decode, retain)
 
     def wait(
         self,
@@ -471,6 +472,7 @@ class Accelerator:
         limit: int,
         read: Callable[[int, bool], bytes],
         decode: Callable[[bytes], T],
+        retain: bool,
     ) -> T:
         """Read a structure that first tells its length: retain it, measure it, take it."""
         mistake: DescriptorError
@@ -479,7 +481,7 @@ class Accelerator:
                 length = leading_length(read(DWORD_SIZE, True))
                 if not DWORD_SIZE <= length <= limit:
                     raise DescriptorError(f"it states a length of {length} bytes")
-                return decode(read(length, False))
+                return decode(read(length, retain))
             except DescriptorError as error:
                 mistake = error
         raise DeviceMisbehaved(f"the {what} of accelerator {self.id} is unreadable: {mistake}")
