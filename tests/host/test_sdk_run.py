@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from potash.sdk import (
     FileSource,
     InvalidRequest,
     JobTimeout,
+    PotashError,
 )
 from potash.sdk.job import _ended
 from potash.sdk.places import Range, Told
@@ -179,8 +182,32 @@ def test_a_job_has_ended_when_the_device_says_so_or_is_gone(
     assert _ended(played(*answers), KeyboardInterrupt()) is certain
 
 
+class Recorder:
+    """Everything that a place for output needs of an accelerator; `refusing` what fails."""
+
+    id, output_size = 0, 1 << 20
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.device = SimpleNamespace(block_device=1)
+        self.refusing: PotashError | None = None
+
+    def use_local_output(self, page: int, pages: int, nsid: int | None) -> None:
+        self.asked.append(f"output {page}:{pages}")
+
+    def reset(self) -> None:
+        if self.refusing is not None:
+            raise self.refusing
+        self.asked.append("reset")
+
+
 @pytest.fixture
-def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSink:
+def target() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def sink(target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSink:
     """A place for output in a folder that plays a file system of the drive."""
     monkeypatch.setattr("potash.sdk.files.volume_of", lambda path, device: (0, "ext4", ""))
     monkeypatch.setattr("potash.sdk.files.require_usable", lambda name, fd, volume: None)
@@ -188,31 +215,54 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSink:
     monkeypatch.setattr("os.O_DIRECT", 0)
     (tmp_path / "output").write_bytes(b"old")
     made = FileSink(tmp_path / "output", size=4096)
-    target = played()
     made.prepare(target, 5)
     made.offer(target, silent_told())
     return made
 
 
-def test_an_output_takes_its_name_when_it_is_whole(sink: FileSink, tmp_path: Path) -> None:
-    (place,) = tmp_path.glob(".output.potash-*")
+def places(folder: Path) -> list[Path]:
+    return list(folder.glob(".output.potash-*"))
+
+
+def test_an_output_takes_its_name_when_it_is_whole(
+    sink: FileSink, target: Any, tmp_path: Path
+) -> None:
+    (place,) = places(tmp_path)
     assert place.read_bytes() == bytes(4096), "what was not written has no contents of its own"
     assert (tmp_path / "output").read_bytes() == b"old"
-    assert sink.collect(played(), 7, silent_told()) == b""
+    assert sink.collect(target, 7, silent_told()) == b""
     sink.close()
+    assert target.asked == ["output 5:1", "reset"]
     assert [path.name for path in tmp_path.iterdir()] == ["output"]
     assert (tmp_path / "output").read_bytes() == bytes(7)
 
 
-def test_an_output_that_does_not_come_leaves_what_was_there(sink: FileSink, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [None, DeviceGone("gone")])
+def test_an_output_that_does_not_come_leaves_what_was_there(
+    sink: FileSink, target: Any, gone: PotashError | None, tmp_path: Path
+) -> None:
+    target.refusing = gone
     sink.close()
     sink.close()
+    assert target.asked == ["output 5:1", "reset"][: 1 if gone else 2]
     assert [path.name for path in tmp_path.iterdir()] == ["output"]
     assert (tmp_path / "output").read_bytes() == b"old"
 
 
 def test_blocks_that_may_still_be_written_are_not_given_back(
-    sink: FileSink, tmp_path: Path
+    sink: FileSink, target: Any, tmp_path: Path
 ) -> None:
     sink.close(still_written=True)
-    assert len(list(tmp_path.glob(".output.potash-*"))) == 1
+    assert len(places(tmp_path)) == 1
+    assert target.asked == ["output 5:1"]
+
+
+def test_blocks_that_a_later_job_would_write_are_not_given_back(
+    sink: FileSink, target: Any, tmp_path: Path
+) -> None:
+    target.refusing = CommandTimeout("late")
+    with pytest.raises(CommandTimeout):
+        sink.collect(target, 7, silent_told())
+    sink.close()
+    assert len(places(tmp_path)) == 1
+    assert (tmp_path / "output").read_bytes() == b"old"

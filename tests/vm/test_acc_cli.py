@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,11 @@ from potash.vm.drive import serving
 from potash.vm.guest import Captured, Guest
 from potash.vm.images import GuestImages
 from support.apu import program
-from support.bpf import ADD, ALU64, JA, JGE, JMP, MOV, STX, XOR, B, K, X, call, exit_, insn, load
+from support.bpf import ADD as PLUS
+from support.bpf import ALU64, JA, JGE, JMP, MOV, STX, XOR, B, K, X, call, exit_, insn, load
+from support.docs import blocks
 
+ADD = Path(__file__).parents[2] / "examples" / "add"
 SIZE = 64 << 20
 PAGE = 4096
 DISK = "/dev/nvme0n1"
@@ -36,13 +40,13 @@ XORED = program(
     insn(ALU64 | MOV | K, 7, imm=0),
     insn(JMP | JGE | X, 7, 6, offset=9),
     insn(ALU64 | MOV | X, 8, 1),
-    insn(ALU64 | ADD | X, 8, 7),
+    insn(ALU64 | PLUS | X, 8, 7),
     load(9, 8, size=B),
     insn(ALU64 | XOR | K, 9, imm=KEY),
     insn(ALU64 | MOV | X, 8, 2),
-    insn(ALU64 | ADD | X, 8, 7),
+    insn(ALU64 | PLUS | X, 8, 7),
     insn(STX | 0x60 | B, 8, 9),
-    insn(ALU64 | ADD | K, 7, imm=1),
+    insn(ALU64 | PLUS | K, 7, imm=1),
     insn(JMP | JA, offset=-10),
     insn(ALU64 | MOV | X, 1, 6),
     call(SET_OUTPUT_LENGTH),
@@ -308,7 +312,9 @@ def test_an_interrupt_stops_the_job_and_leaves_nothing_behind(
     )
     command.signal(number)
     assert command.wait(LIMIT) == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
-    assert report(mounted, "acc", "status", DISK)["status"] == "stopped"
+    # Nobody who starts a job now writes to the blocks that the output was to have.
+    assert report(mounted, "acc", "status", DISK)["status"] == "idle"
+    assert "no firmware 0" in refused(mounted, "acc", "start", DISK, "--firmware", "0")
     assert sh(mounted, f"ls -A {MOUNT}").split() == ["input", "lost+found", "output"]
     assert get(mounted, f"{MOUNT}/output") == b"output"
 
@@ -328,3 +334,12 @@ def test_what_is_asked_wrongly_is_said_in_one_sentence(linux: Guest) -> None:
     done = linux.capture(["su", "-s", "/bin/sh", "nobody", "-c", command])
     assert (done.code, done.stderr.count(b"\n")) == (1, 1), done
     assert b"Permission denied; run this as root" in done.stderr
+
+
+def test_the_documents_example_of_a_file_on_the_drive(linux: Guest) -> None:
+    linux.copy_in(ADD, "/tmp/add")
+    (script,) = [block for block in blocks("commands.md", "sh") if "mkfs.ext4" in block]
+    done = linux.capture(["sh", "-ec", f"cd /tmp/add\n{script}"], timeout=LIMIT)
+    assert done.code == 0, done
+    assert get(linux, f"{MOUNT}/output.bin") == (ADD / "expected.bin").read_bytes()
+    sh(linux, f"umount {MOUNT}")

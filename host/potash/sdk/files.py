@@ -4,7 +4,8 @@ No byte of them passes through the host: the job is told of their blocks. The ho
 it still held of the input before the job begins. An output is a new file, whose every block has
 been written (a block that is only reserved reads as zeroes, whatever the device wrote there) and of
 which the host keeps nothing in memory; it takes its name when the job is done, so that a job that
-fails leaves what had that name before.
+fails leaves what had that name before. The accelerator is reset before that, and before the file is
+given up, since its ranges would be those of the next job that somebody starts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
 from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
 from potash.sdk.places import Range, Told, require_fit, room_for, use_input, use_output
 
@@ -90,6 +91,7 @@ class FileSink:
         self._volume = Volume(0, "", "")
         self._room = 0
         self._ranges: list[Range] = []
+        self._offered_to: Accelerator | None = None
 
     def prepare(self, accelerator: Accelerator, input_size: int) -> None:
         self._volume = _volume(self.path.parent, accelerator)
@@ -107,11 +109,13 @@ class FileSink:
         require_usable(str(self.path), self._fd, self._volume)
         self._fill(told)
         self._ranges = self._look()
+        self._offered_to = accelerator
         use_output(accelerator, self._ranges, None, told)
 
     def collect(self, accelerator: Accelerator, produced: int, told: Told) -> bytes:
         if self._look() != self._ranges:
             raise PotashError(f"{self.path} was moved on the drive while the job ran; run it again")
+        self._take_back()
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.ftruncate(self._fd, min(produced, self._room))
         os.fsync(self._fd)
@@ -121,10 +125,20 @@ class FileSink:
         return b""
 
     def close(self, *, still_written: bool = False) -> None:
-        if self._fd >= 0 and not still_written:
-            with suppress(OSError):
-                os.unlink(self._place)
-        self._release()
+        try:
+            if self._fd >= 0 and not still_written:
+                with suppress(PotashError, OSError):
+                    self._take_back()
+                    os.unlink(self._place)
+        finally:
+            self._release()
+
+    def _take_back(self) -> None:
+        """See to it that nobody writes to the file's blocks any more. Raises PotashError."""
+        if self._offered_to is not None:
+            with suppress(DeviceGone):
+                self._offered_to.reset()
+            self._offered_to = None
 
     def _release(self) -> None:
         fd, self._fd = self._fd, -1

@@ -167,6 +167,8 @@ def run(
             told.report("start")
             status = accelerator.wait(timeout, progress=told.progress)
         except BaseException as error:
+            still_written = True  # until the opposite is known, whatever comes between
+            still_written = True  # until the opposite is known, whatever comes between
             still_written = not _ended(accelerator, error)
             if isinstance(error, JobTimeout):
                 raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
