@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from csd_spec.descriptors import AcceleratorStatus, LogEntry
 from csd_spec.status import StatusId
 from potash.sdk.errors import (
+    CommandFailed,
     DeviceGone,
     DeviceNotFound,
     InvalidRequest,
@@ -140,7 +141,7 @@ def run(
     An interrupt stops the job as well.
     """
     told = told or Told(_unheard, silent)
-    still_written = False
+    started = still_written = False
     try:
         image = content_of(program)
         _describe(accelerator, told)
@@ -164,10 +165,12 @@ def run(
         told.report(f"select firmware {firmware_id}")
         try:
             accelerator.start(arguments=values)
+            started = True
             told.report("start")
             status = accelerator.wait(timeout, progress=told.progress)
         except BaseException as error:
-            still_written = True  # until the opposite is known, whatever comes between
+            if not started and isinstance(error, CommandFailed):
+                raise  # there is no job, or it is another host's
             still_written = True  # until the opposite is known, whatever comes between
             still_written = not _ended(accelerator, error)
             if isinstance(error, JobTimeout):
