@@ -143,7 +143,8 @@ def test_a_reset_changes_nothing_about_them(host: Host, queue: Queue) -> None:
 
 
 def test_what_was_kept_and_makes_no_sense_is_left_out() -> None:
-    kept = {"1": [[5, 1], [-1, 2], [3], "x", [255, 2], [7, 0], [250, 6]], "2": [[0, 1]], "x": 3}
+    good, bad = [[5, 1], [250, 6]], [[-1, 2], [3], "x", [255, 2], [7, 0]]
+    kept = {"1/0": [*good, *bad], "1": [[1, 1]], "1/1": [[2, 1]], "2/0": [[0, 1]], "x": 3}
     sidecar = MemoryMedia.create(SIDECAR_SIZE)
     with Host(sidecar=sidecar) as host:
         host.sidecar.put("uncorrectable", kept)
@@ -201,7 +202,7 @@ def test_a_sidecar_that_cannot_be_written_is_told_and_tried_again_by_flush() -> 
         sidecar.failing = False
         assert host.command(queue, FLUSH, nsid=1).status == 0
         host.sidecar.load()
-        assert host.sidecar.get("uncorrectable") == {"1": [[5, 1]]}
+        assert host.sidecar.get("uncorrectable") == {"1/0": [[5, 1]]}
 
 
 def test_the_list_has_an_end_and_nothing_beyond_it_is_promised() -> None:
