@@ -185,7 +185,7 @@ class Controller:
         """Those that are attached, which a host calls active."""
         self.inventory = 0
         """Changes with the namespaces that there are, and with their block sizes."""
-        self.tasks = Tasks(board.executor.submit)
+        self.tasks = Tasks(board.executor.submit, clock)
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()
@@ -211,7 +211,7 @@ class Controller:
         self.lba_status = LbaStatus()
         self.keeper = Keeper(board.sidecar, board.executor, self, clock)
         self.persistent_events.on_add = self.keeper.hurry
-        self.self_tests = SelfTests(self)
+        self.self_tests = SelfTests(self, clock)
         self.sanitizing = Sanitizing(self)
         self._news = True
         """There was a reset, or power has come, since the controller was last ready."""

@@ -117,7 +117,7 @@ class Rpu:
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due.
 
-        The keeper and the keep alive timer have times of their own.
+        The keeper, the keep alive timer and operations on the drive have times of their own.
         """
         queues, held = self._board.queues, self._coalescing.timeout
         looking = queues.shadow is not None and (
@@ -181,6 +181,9 @@ class Rpu:
             self._take_media()
         if apu or self._apu.due:
             self._take_apu()
+        if self.controller.tasks.resting:
+            for task in self.controller.tasks.time_passed():
+                self._resume(task, None)
         self.lifecycle.start_if_possible()
         try:
             self._look_and_execute()
