@@ -46,6 +46,8 @@ def apu(booted: Board) -> Board:
     booted.reset_controller()
     booted.ended.clear()
     booted.write_backs.clear()
+    booted.read_checks.clear()
+    booted.read_error = (0, 0)
     booted.write_error = 0
     booted.hold_write_backs = False
     for memory in booted.media.values():
@@ -169,6 +171,24 @@ def test_the_latest_input_wins(apu: Board) -> None:
     apu.control(Operation.START)
     assert apu.wait().consumed == 4096
     assert apu.read_data(8) == b"........"
+
+
+def test_blocks_that_cannot_be_read_fail_the_job_before_it_begins(apu: Board) -> None:
+    apu.read_error = (5, 3 * 4096)
+    apu.enable()
+    apu.send_firmware(COPY_8)
+    apu.local(IoOpcode.LOCAL_INPUT, 2, 2)
+    apu.local(IoOpcode.APPEND_LOCAL_INPUT, 9, 1)
+    assert apu.control(Operation.START) == 0
+    assert apu.wait().status == StatusId.FAILED
+    (asked,) = apu.read_checks
+    assert (asked.nsid, asked.ranges) == (1, ((2 * 4096, 2 * 4096), (9 * 4096, 4096)))
+    (text,) = apu.log_texts(LogEntryType.INVALID_INPUT_BUFFER)
+    assert "byte 12288" in text
+    assert "Input/output error" in text
+    apu.read_error = (0, 0)
+    apu.control(Operation.START)
+    assert apu.wait().status == StatusId.DONE
 
 
 def test_output_goes_to_its_ranges_before_the_job_is_done(apu: Board) -> None:

@@ -66,6 +66,28 @@ def test_the_identify_verbs_agree(linux: Guest) -> None:
     assert described[1]["csi"] == "0"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",),
+        ("list-subsys",),
+        ("id-ns", NAMESPACE),
+        ("id-ns-lba-format", DRIVE, "--lba-format-index=0"),
+        ("id-iocs", DRIVE),
+        ("list-ns", DRIVE, "--all"),
+        ("list-ctrl", DRIVE),
+        ("get-ns-id", NAMESPACE),
+        ("get-lba-status", NAMESPACE, "-n", "1", "-s", "0", "-m", "64", "-a", "17", "-l", "0"),
+        ("self-test-log", DRIVE),
+        ("sanitize-log", DRIVE),
+        ("smart-log", DRIVE),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_verb_answers_programs_too(linux: Guest, arguments: tuple[str, ...]) -> None:
+    assert nvme(linux, *arguments)
+
+
 def test_a_structure_that_is_not_there_says_so(linux: Guest) -> None:
     for arguments in (
         ("id-nvmset", DRIVE),

@@ -43,7 +43,7 @@ from potash_device.controller.queues import (
 )
 from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
-from potash_firmware.mailbox.messages import JobEnded, ResetDone, WriteBack
+from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
 from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
@@ -261,6 +261,8 @@ class Rpu:
                 self._apu.free_slot(message.slot)
             elif isinstance(message, WriteBack):
                 self._write_backs.start(message)
+            elif isinstance(message, ReadCheck):
+                self._write_backs.check(message)
             elif isinstance(message, JobEnded):
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
