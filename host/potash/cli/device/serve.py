@@ -86,6 +86,12 @@ def qemu_device(socket: Path) -> str:
     type=Size(DEFAULT_BLOCK_SIZE),
     help=f"Short for one --namespace of this size (default: {human(DEFAULT_SIZE)}).",
 )
+@click.option(
+    "--capacity",
+    type=Size(DEFAULT_BLOCK_SIZE),
+    help="What all namespaces together may have, for a host that makes some of its own (default: "
+    "what they have). The folder remembers it.",
+)
 @click.option("--read-only", is_flag=True, help="Open the media for reading alone.")
 @click.option(
     "--profile",
@@ -113,6 +119,7 @@ def serve(
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
+    capacity: int | None,
     read_only: bool,
     profile: str,
     trace: Path | None,
@@ -132,13 +139,14 @@ def serve(
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(_drive(media, namespaces, read_only=read_only))
+        drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
         device = Device(
             path,
             drive.namespaces,
             drive.flash,
             _settings(PROFILES[profile], drive),
             sidecar=drive.sidecar,
+            drive=drive,
         )
         try:
             stack.enter_context(device)
@@ -153,10 +161,12 @@ def serve(
         run_until(device, stop)
 
 
-def _drive(path: Path | None, wanted: tuple[NamespaceShape, ...], *, read_only: bool) -> Drive:
+def _drive(
+    path: Path | None, wanted: tuple[NamespaceShape, ...], capacity: int | None, read_only: bool
+) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
     try:
-        return Drive.open(path, wanted, read_only=read_only)
+        return Drive.open(path, wanted, capacity=capacity, read_only=read_only)
     except DriveError as error:
         raise PotashError(str(error)) from None
     except MediaError as error:
@@ -165,7 +175,10 @@ def _drive(path: Path | None, wanted: tuple[NamespaceShape, ...], *, read_only: 
 
 def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
     """The profile's device with the drive's namespaces."""
-    namespaces = tuple(NamespaceSettings(nsid, size) for nsid, size in drive.block_sizes.items())
+    namespaces = tuple(
+        NamespaceSettings(nsid, shape.block_size, shape.attached, shape.shared, shape.uuid)
+        for nsid, shape in drive.shapes.items()
+    )
     return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 
@@ -177,6 +190,7 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
             "socket": str(socket),
             "media": str(media) if media else None,
             "size": sum(sizes.values()),
+            "capacity": drive.capacity,
             "namespaces": [
                 {
                     "nsid": nsid,
@@ -191,7 +205,7 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
         click.echo(json.dumps(report))
         return
     where = f"in {media}" if media else "in memory, gone when this ends"
-    what = " and ".join(human(size) for size in sizes.values())
+    what = " and ".join(human(size) for size in sizes.values()) or "no namespace yet"
     click.echo(f"A drive of {what}, {where}, listens at {socket}")
     click.echo("QEMU (10.1.1 or later) takes it with:")
     click.echo(f"  -device {shlex.quote(device)}")
