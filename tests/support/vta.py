@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Dependencies, Finish, Instruction, Load, MicroOp, Store
-from potash_device.vta.simulator import Event, Simulator
+from potash_device.vta.simulator import Event, Order, Simulator
 from potash_firmware.vta_runtime import Runtime
 
 BASE = 0x1000
@@ -28,11 +28,17 @@ TINY = Config(
 class Bench:
     """A simulator, the DRAM that it has, and guards around that which it must not touch."""
 
-    def __init__(self, config: Config = TINY, size: int = 4096, step_limit: int = 1 << 16) -> None:
+    def __init__(
+        self,
+        config: Config = TINY,
+        size: int = 4096,
+        step_limit: int = 1 << 16,
+        order: Order = Order.TOKENS,
+    ) -> None:
         self.config = config
         self._memory = bytearray(GUARD + bytes(size) + GUARD)
         self.dram = memoryview(self._memory)[len(GUARD) : len(GUARD) + size]
-        self.simulator = Simulator(config, self.dram, BASE, step_limit=step_limit)
+        self.simulator = Simulator(config, self.dram, BASE, step_limit=step_limit, order=order)
 
     @property
     def guards_intact(self) -> bool:

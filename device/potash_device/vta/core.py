@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from potash_device.vta.config import Config
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Simulator
-from potash_device.vta.stream import StreamError
+from potash_device.vta.stream import Order, StreamError
 
 
 class RegisterError(ValueError):
@@ -61,13 +61,14 @@ class Core:
         base: int = DRAM_BASE,
         *,
         step_limit: int = STEP_LIMIT,
+        order: Order = Order.TOKENS,
     ) -> None:
         self.config = config
         self.dram = dram.cast("B")
         self.base = base
         self.error: StreamError | None = None
         """Why the last stream failed; None when it did not."""
-        self._simulator = Simulator(config, self.dram, base, step_limit=step_limit)
+        self._simulator = Simulator(config, self.dram, base, step_limit=step_limit, order=order)
         self._registers = dict.fromkeys(Register, 0)
 
     @classmethod
@@ -102,6 +103,11 @@ class Core:
         elif value & Control.START:
             self._start()
 
+    def execute(self, stream: bytes) -> None:
+        """Run a stream that does not lie in DRAM, as START runs one that does. Raises StreamError,
+        which `error` then holds too."""
+        self._carry_out(lambda: self._simulator.execute(stream))
+
     def reset(self) -> None:
         """Registers and buffers as they are at power-on. DRAM keeps its contents."""
         self._registers = dict.fromkeys(Register, 0)
@@ -109,12 +115,14 @@ class Core:
         self._simulator.reset()
 
     def _start(self) -> None:
+        insns, count = (self._registers[r] for r in (Register.INSNS, Register.INSN_COUNT))
+        self._carry_out(lambda: self._simulator.run(insns, count))
+
+    def _carry_out(self, run: Callable[[], None]) -> None:
         self._registers[Register.CONTROL] = 0
         self.error = None
         try:
-            self._simulator.run(
-                self._registers[Register.INSNS], self._registers[Register.INSN_COUNT]
-            )
+            run()
         except StreamError as error:
             self.error = error
             raise

@@ -30,9 +30,9 @@ from potash_device.vta.isa import (
     Store,
     decode,
 )
-from potash_device.vta.stream import StreamError, canonical_order
+from potash_device.vta.stream import Order, StreamError, execution_order
 
-__all__ = ["DRAM_BASE", "Event", "Simulator", "StreamError"]
+__all__ = ["DRAM_BASE", "Event", "Order", "Simulator", "StreamError"]
 
 DRAM_BASE = 0x1000
 """Physical address of the shared DRAM's first byte: no buffer has address 0."""
@@ -82,8 +82,8 @@ ALU_OPERATIONS: Mapping[AluOpcode, Callable[[Accumulators, Accumulators], Accumu
 class Simulator:
     """A core's buffers, and the execution of streams that lie in `dram`.
 
-    `dram` is writable bytes, the first of them at physical address `base`, which is a multiple of
-    the largest element. Buffers keep their contents from stream to stream; tokens do not.
+    `dram` is writable bytes, the first of them at physical address `base`. Buffers keep their
+    contents from stream to stream; tokens do not.
     """
 
     trace: Callable[[Event], None] | None = None
@@ -96,14 +96,16 @@ class Simulator:
         base: int = DRAM_BASE,
         *,
         step_limit: int = STEP_LIMIT,
+        order: Order = Order.TOKENS,
     ) -> None:
         if dram.readonly:
             raise ValueError("the VTA's DRAM must be writable")
-        if base % config.alignment:
-            raise ValueError(f"the DRAM's base must be a multiple of {config.alignment}")
+        if base < 0:
+            raise ValueError(f"the VTA's DRAM cannot begin at {base}")
         self.config = config
         self.base = base
         self.step_limit = step_limit
+        self.order = order
         self._dram = np.frombuffer(dram.cast("B"), np.uint8)
         self._formats = _dram_formats(config)
         self.reset()
@@ -132,8 +134,12 @@ class Simulator:
 
     def run(self, address: int, count: int) -> None:
         """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
-        instructions = self._fetch(address, count)
-        order = canonical_order(instructions)
+        self.execute(self._fetch(address, count))
+
+    def execute(self, stream: bytes) -> None:
+        """Execute a stream that was fetched already. Raises StreamError."""
+        instructions = self._decode(stream)
+        order = execution_order(instructions, self.order)
         for index, instruction in enumerate(instructions):
             self._check(index, instruction)
         self._check_steps(instructions)
@@ -151,14 +157,19 @@ class Simulator:
                 case Alu():
                     self._alu(index, instruction)
 
-    def _fetch(self, address: int, count: int) -> list[Instruction]:
+    def _fetch(self, address: int, count: int) -> bytes:
         offset = address - self.base
         size = count * INSTRUCTION_BYTES
         if address % INSTRUCTION_BYTES:
             raise StreamError(0, f"the stream's address {address:#x} is not 16-byte aligned")
         if offset < 0 or offset + size > self._dram.size:
             raise StreamError(0, f"the stream at {address:#x} does not lie in DRAM")
-        stream = self._dram[offset : offset + size].tobytes()
+        return self._dram[offset : offset + size].tobytes()
+
+    def _decode(self, stream: bytes) -> list[Instruction]:
+        count, rest = divmod(len(stream), INSTRUCTION_BYTES)
+        if rest:
+            raise StreamError(count, f"the stream ends after {rest} of its bytes")
         instructions = []
         for index in range(count):
             at = index * INSTRUCTION_BYTES
