@@ -117,6 +117,11 @@ def test_a_value_that_is_too_wide_is_refused(core: Core, register: int, value: i
         core.write(register, value)
 
 
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(ValueError, match="no VTA engine 'quick'; there is readable"):
+        Core.create(Config.default(), 4096, engine="quick")
+
+
 def test_reset_forgets_everything_but_dram(core: Core) -> None:
     start(core, Finish())
     core.reset()

@@ -10,7 +10,7 @@ Vivado HLS makes: control at 0, arguments from 0x10 on, eight bytes apart.
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from potash_device.vta.config import Config
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Simulator
@@ -51,8 +51,40 @@ class Control(IntFlag):
     DONE = 2
 
 
+class Engine(Protocol):
+    """What executes streams; all of them leave the same bits in DRAM and in every buffer."""
+
+    trace: Callable[[Event], None] | None
+
+    def run(self, address: int, count: int) -> None:
+        """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
+
+    def execute(self, stream: bytes) -> None:
+        """Execute a stream that does not lie in DRAM. Raises StreamError."""
+
+    def reset(self) -> None:
+        """Zero every buffer on the chip."""
+
+
+class MakeEngine(Protocol):
+    """Makes an engine for a configuration, a DRAM and its base."""
+
+    def __call__(
+        self, config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
+    ) -> Engine: ...
+
+
+ENGINES: Mapping[str, MakeEngine] = {"readable": Simulator}
+"""What a core can be run by. `readable` is the oracle."""
+
+DEFAULT_ENGINE = "readable"
+
+
 class Core:
-    """A tensor accelerator whose DRAM is `dram`, writable bytes from physical address `base` on."""
+    """A tensor accelerator whose DRAM is `dram`, writable bytes from physical address `base` on.
+
+    `engine` is one of `ENGINES`; it decides how fast a stream runs and not what it does.
+    """
 
     def __init__(
         self,
@@ -61,29 +93,32 @@ class Core:
         base: int = DRAM_BASE,
         *,
         step_limit: int = STEP_LIMIT,
+        engine: str = DEFAULT_ENGINE,
         order: Order = Order.TOKENS,
     ) -> None:
+        if engine not in ENGINES:
+            raise ValueError(f"there is no VTA engine {engine!r}; there is {', '.join(ENGINES)}")
         self.config = config
         self.dram = dram.cast("B")
         self.base = base
         self.error: StreamError | None = None
         """Why the last stream failed; None when it did not."""
-        self._simulator = Simulator(config, self.dram, base, step_limit=step_limit, order=order)
+        self._engine = ENGINES[engine](config, self.dram, base, step_limit=step_limit, order=order)
         self._registers = dict.fromkeys(Register, 0)
 
     @classmethod
-    def create(cls, config: Config, dram_bytes: int) -> "Core":
+    def create(cls, config: Config, dram_bytes: int, *, engine: str = DEFAULT_ENGINE) -> "Core":
         """A core with a DRAM of its own."""
-        return cls(config, memoryview(bytearray(dram_bytes)))
+        return cls(config, memoryview(bytearray(dram_bytes)), engine=engine)
 
     @property
     def trace(self) -> Callable[[Event], None] | None:
         """Called before each instruction, when set."""
-        return self._simulator.trace
+        return self._engine.trace
 
     @trace.setter
     def trace(self, trace: Callable[[Event], None] | None) -> None:
-        self._simulator.trace = trace
+        self._engine.trace = trace
 
     def read(self, register: int) -> int:
         """A register's value. Raises RegisterError where there is none or it cannot be read."""
@@ -106,17 +141,17 @@ class Core:
     def execute(self, stream: bytes) -> None:
         """Run a stream that does not lie in DRAM, as START runs one that does. Raises StreamError,
         which `error` then holds too."""
-        self._carry_out(lambda: self._simulator.execute(stream))
+        self._carry_out(lambda: self._engine.execute(stream))
 
     def reset(self) -> None:
         """Registers and buffers as they are at power-on. DRAM keeps its contents."""
         self._registers = dict.fromkeys(Register, 0)
         self.error = None
-        self._simulator.reset()
+        self._engine.reset()
 
     def _start(self) -> None:
         insns, count = (self._registers[r] for r in (Register.INSNS, Register.INSN_COUNT))
-        self._carry_out(lambda: self._simulator.run(insns, count))
+        self._carry_out(lambda: self._engine.run(insns, count))
 
     def _carry_out(self, run: Callable[[], None]) -> None:
         self._registers[Register.CONTROL] = 0

@@ -20,7 +20,7 @@ def accelerator_command(controller: Controller, command: Command) -> Result:
     return forward(controller, command, command.entry.cdw10 * DWORD_SIZE)
 
 
-def forward(controller: Controller, command: Command, length: int) -> Result:
+def forward(controller: Controller, command: Command, length: int) -> Pending:
     """Have the APU answer a command that moves `length` bytes. Raises NvmeError.
 
     Memory that is not there is refused before the APU hears of the command.

@@ -21,7 +21,6 @@ from nvme_spec.identify import (
     IdentifyController,
     IdentifyNamespace,
     LbaFormat,
-    Lpa,
     NamespaceIdentificationDescriptor,
     NamespaceIdType,
     NvmCommandSetController,
@@ -37,6 +36,7 @@ from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.flash import LAST_SLOT
+from potash_firmware.rpu.admin import log_pages
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import MAX_TRANSFER_SHIFT, Controller, Namespace
 from potash_firmware.rpu.events import REQUEST_LIMIT
@@ -87,7 +87,7 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             frmw=Frmw.FIRST_SLOT_READ_ONLY
             | LAST_SLOT << FRMW_SLOTS_SHIFT
             | Frmw.ACTIVATION_WITHOUT_RESET,
-            lpa=Lpa.COMMANDS_SUPPORTED_AND_EFFECTS | Lpa.EXTENDED_DATA,
+            lpa=log_pages.attributes(),
             elpe_z=ERROR_LOG_ENTRIES - 1,
             avscc=1,
             wctemp=WARNING_TEMPERATURE,
