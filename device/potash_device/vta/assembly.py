@@ -41,6 +41,9 @@ MICRO_OP_BYTES = MICRO_OP_BITS // 8
 WORD = "word"
 RESERVED = "reserved"
 
+MAX_QUOTED = 40
+"""Characters of a wrong operand that its error shows."""
+
 FLAGS = frozenset({"reset", "use_imm"})
 """Fields that stand alone, without a value, where they are set."""
 
@@ -175,7 +178,9 @@ def _assemble(line: str, config: Config) -> int | None:
         opcode = Opcode[mnemonic.upper()]
     except KeyError:
         known = ", ".join(code.name.lower() for code in Opcode)
-        raise ValueError(f"{mnemonic!r} is no instruction; there is {known}, {WORD}") from None
+        raise ValueError(
+            f"{_clipped(mnemonic)} is no instruction; there is {known}, {WORD}"
+        ) from None
     form = FORMS[opcode]
     layout = _layout(form, config)
     values: dict[str, int] = {}
@@ -206,7 +211,7 @@ def _operand(operand: str, form: Form, layout: Layout) -> tuple[str, int]:
             return name, 1
     elif name == RESERVED or (name in layout.by_name and name not in ("opcode", "dependencies")):
         return name, _integer(text)
-    raise ValueError(f"{operand!r} is nothing that the {layout.kind} encoding has")
+    raise ValueError(f"{_clipped(operand)} is nothing that the {layout.kind} encoding has")
 
 
 def _bits(operands: list[str]) -> int:
@@ -214,7 +219,7 @@ def _bits(operands: list[str]) -> int:
         raise ValueError(f"{WORD} needs one number")
     word = _integer(operands[0])
     if not 0 <= word < 1 << INSTRUCTION_BITS:
-        raise ValueError(f"{operands[0]} does not fit into {INSTRUCTION_BITS} bits")
+        raise ValueError(f"{_clipped(operands[0])} does not fit into {INSTRUCTION_BITS} bits")
     return word
 
 
@@ -222,7 +227,12 @@ def _integer(text: str) -> int:
     try:
         return int(text, 0)
     except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{_clipped(text)} is no number") from None
+
+
+def _clipped(text: str) -> str:
+    """Somebody's text in an error, which it must not fill."""
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
 
 
 def _number(name: str, value: int) -> str:
@@ -240,9 +250,7 @@ def _layout(form: Form, config: Config) -> Layout:
     return layout
 
 
-def _micro_ops(
-    word: int, config: Config, dram: memoryview, base: int
-) -> Iterator[tuple[int, str]]:
+def _micro_ops(word: int, config: Config, dram: memoryview, base: int) -> Iterator[tuple[int, str]]:
     """The micro-ops that an instruction loads, and their places in the buffer; none where it loads
     something else, or cannot be executed."""
     try:

@@ -6,6 +6,7 @@ widths in bits, of shapes in elements and of buffer sizes in bytes.
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -214,6 +215,14 @@ class Config:
         """Bytes that one element of `memory` takes in DRAM."""
         return self._element_bytes[memory]
 
+    def element_shape(self, memory: MemoryId) -> tuple[int, ...]:
+        """Rows and columns of an element; a micro-op has none."""
+        return self._shapes[memory]
+
+    def value_bits(self, memory: MemoryId) -> int:
+        """Bits of one value of an element in DRAM."""
+        return self.element_bytes(memory) * 8 // math.prod(self.element_shape(memory))
+
     def depth(self, memory: MemoryId) -> int:
         """Elements that `memory` holds on the chip."""
         return self._depths[memory]
@@ -227,6 +236,18 @@ class Config:
             MemoryId.INP: 1 << self._log_inp_bytes,
             MemoryId.ACC: 1 << self._log_acc_bytes,
             MemoryId.OUT: tile << self.log_out_width - LOG_BYTE,
+            MemoryId.ACC_8BIT: tile,
+        }
+
+    @functools.cached_property
+    def _shapes(self) -> Mapping[MemoryId, tuple[int, ...]]:
+        tile = (self.batch, self.block_out)
+        return {
+            MemoryId.UOP: (),
+            MemoryId.WGT: (self.block_out, self.block_in),
+            MemoryId.INP: (self.batch, self.block_in),
+            MemoryId.ACC: tile,
+            MemoryId.OUT: tile,
             MemoryId.ACC_8BIT: tile,
         }
 

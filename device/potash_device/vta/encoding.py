@@ -52,6 +52,11 @@ class Field(NamedTuple):
         return (1 << self.width) - 1
 
     @property
+    def high(self) -> int:
+        """The last of the field's bits; below `low` where it has none."""
+        return self.low + self.width - 1
+
+    @property
     def minimum(self) -> int:
         """The least value that fits."""
         return -(1 << self.width - 1) if self.signed else 0

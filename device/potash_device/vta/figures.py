@@ -10,7 +10,7 @@ from potash_device.vta.config import Config, MemoryId
 CLOCK = 100e6
 """Hertz of the paper's core on a PYNQ board (section 5)."""
 
-PORTS = (MemoryId.UOP, MemoryId.INP, MemoryId.WGT, MemoryId.ACC, MemoryId.OUT)
+BUFFERS = (MemoryId.UOP, MemoryId.INP, MemoryId.WGT, MemoryId.ACC, MemoryId.OUT)
 """The memories that are buffers on the chip."""
 
 

@@ -100,6 +100,8 @@ class Simulator:
     ) -> None:
         if dram.readonly:
             raise ValueError("the VTA's DRAM must be writable")
+        if not dram.nbytes:
+            raise ValueError("the VTA's DRAM must have at least one byte")
         if base < 0:
             raise ValueError(f"the VTA's DRAM cannot begin at {base}")
         self.config = config
@@ -362,15 +364,8 @@ def _steps(loops: Gemm | Alu, micro_ops: Indices) -> Iterator[Indices]:
 def _dram_formats(config: Config) -> Mapping[MemoryId, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Type and shape of an element of each memory as it stands in DRAM."""
 
-    def integer(log_width: int) -> np.dtype[Any]:
-        return np.dtype(f"<i{(1 << log_width) // 8}")
+    def dtype(memory: MemoryId) -> np.dtype[Any]:
+        sign = "u" if memory is MemoryId.UOP else "i"
+        return np.dtype(f"<{sign}{config.value_bits(memory) // 8}")
 
-    tile = (config.batch, config.block_out)
-    return {
-        MemoryId.UOP: (np.dtype("<u4"), ()),
-        MemoryId.WGT: (integer(config.log_wgt_width), (config.block_out, config.block_in)),
-        MemoryId.INP: (integer(config.log_inp_width), (config.batch, config.block_in)),
-        MemoryId.ACC: (integer(config.log_acc_width), tile),
-        MemoryId.OUT: (integer(config.log_out_width), tile),
-        MemoryId.ACC_8BIT: (np.dtype("<i1"), tile),
-    }
+    return {memory: (dtype(memory), config.element_shape(memory)) for memory in MemoryId}
