@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,23 @@ class Address(click.ParamType[int]):
         if not 0 <= address < 1 << 64:
             self.fail(f"{value!r} is no physical address; write 0x1000", param, ctx)
         return address
+
+
+class Megahertz(click.ParamType[float]):
+    """A clock that ticks."""
+
+    name = "MHZ"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            clock = float(value)
+        except ValueError:
+            clock = math.nan
+        if not (clock > 0 and math.isfinite(clock)):
+            self.fail(f"{value!r} is no number of megahertz above 0", param, ctx)
+        return clock
 
 
 class ConfigFile(click.ParamType[Config]):
@@ -233,7 +251,7 @@ def asm(text: Path, out: Path, config: Config, as_json: bool) -> None:
 @config_option
 @click.option(
     "--clock",
-    type=click.FloatRange(0, min_open=True),
+    type=Megahertz(),
     default=figures.CLOCK / MEGA,
     show_default=True,
     help="The core's clock, in MHz.",
