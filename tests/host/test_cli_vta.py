@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ class TestRun:
         """The same elements, seen from another first byte."""
         first = -(-base // 64) * 64
         stored = first + 0x180
-        one = {"y_size": 1, "x_size": 2, "x_stride": 2}
+        one: dict[str, Any] = {"y_size": 1, "x_size": 2, "x_stride": 2}
         stream: list[Instruction] = [
             Load(memory_type=MemoryId.ACC, dram_base=first // 64, **one),
             Store(memory_type=MemoryId.OUT, dram_base=stored // 16, **one),
@@ -129,7 +130,7 @@ class TestRun:
     @pytest.mark.parametrize("engine", ENGINES)
     def test_program_order_ignores_tokens(self, case: Run, engine: str) -> None:
         """Without its tokens this stream stores before it computes."""
-        one = {"y_size": 1, "x_size": 1, "x_stride": 1}
+        one: dict[str, Any] = {"y_size": 1, "x_size": 1, "x_stride": 1}
         stream: list[Instruction] = [
             Store(
                 memory_type=MemoryId.OUT,
@@ -159,7 +160,7 @@ class TestRun:
         self, case: Run, config: Config, engine: str
     ) -> None:
         """Negate an element of ACC and store it behind itself."""
-        one = {"y_size": 1, "x_size": 1}
+        one: dict[str, Any] = {"y_size": 1, "x_size": 1}
         acc, out = (config.element_bytes(memory) for memory in (MemoryId.ACC, MemoryId.OUT))
         base = 1 << 16
         values = np.random.default_rng(3).integers(-(2**31), 2**31, acc // 4).astype("<i4")
@@ -210,9 +211,9 @@ class TestRun:
 
     def test_pipes_and_standard_streams(self, case: Run) -> None:
         before = case.dram.read_bytes()
-        command = [sys.executable, "-m", "potash.cli.main", "vta", "run", "--insns", case.insns]
+        command = [sys.executable, "-m", "potash.cli.main", "vta", "run", "--insns"]
         done = subprocess.run(
-            [*command, "--dram", "-", "--out", "-"],
+            [*command, str(case.insns), "--dram", "-", "--out", "-"],
             input=before,
             capture_output=True,
             timeout=LIMIT,
