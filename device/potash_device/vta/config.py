@@ -265,9 +265,9 @@ class Config:
 
     @functools.cached_property
     def alignment(self) -> int:
-        """Bytes of the largest element: an address aligned to it can be named in any memory's
-        elements."""
-        return max(self._element_bytes.values())
+        """Bytes of the largest element, or of an instruction: an address aligned to it can be named
+        in any memory's elements, and a stream can begin there."""
+        return max(encoding.INSTRUCTION_BYTES, *self._element_bytes.values())
 
 
 def _is_integer(value: object) -> bool:
