@@ -27,6 +27,7 @@ from potash_device.vta.isa import (
     Store,
     encode_stream,
 )
+from support.docs import blocks, run_shell
 from support.vta import CONFIGS, TINY
 
 LIMIT = 60
@@ -413,6 +414,12 @@ class TestText:
         assert reason in said
         assert said.count("\n") == 1
         assert not out.exists()
+
+
+def test_the_documents_session(tmp_path: Path) -> None:
+    (session,) = blocks("vta.md", "sh")
+    (said,) = blocks("vta.md", "text")
+    assert run_shell(session, cwd=tmp_path) == f"{said}\n"
 
 
 class TestInfo:

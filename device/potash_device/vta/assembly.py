@@ -134,7 +134,8 @@ def remark(word: int, config: Config) -> str:
             last = first + (rows * instruction.x_stride + instruction.x_size) * element - 1
             return f"{stage}: {first:#x} to {last:#x}"
         case Gemm() | Alu():
-            return f"{stage}: {instruction.steps} micro-ops"
+            many = "" if instruction.steps == 1 else "s"
+            return f"{stage}: {instruction.steps} micro-op{many}"
         case _:
             return stage
 
