@@ -9,6 +9,7 @@ documentation, section 3.4.3). The APU's worker needs two calls:
     run_program(
         program, memory: memoryview, *, input_size, output_size, input_length, services: Services,
         output_length=None, context=Context(), instruction_limit=INSTRUCTION_LIMIT,
+        engine=Engine.INTERPRETER,
     ) -> Outcome(return_value, output_length: int | None, instructions)
         raises Fault(kind, pc, address, reason)
 
@@ -20,8 +21,10 @@ and `buffer_layout(input_size, output_size)`, which says how large the accelerat
 
 from potash_firmware.bpf.arena import Layout
 from potash_firmware.bpf.elf import Program
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import (
     ElfError,
+    EngineUnavailable,
     Fault,
     FaultKind,
     ProgramError,
@@ -39,6 +42,8 @@ from potash_firmware.bpf.machine import (
 __all__ = [
     "INSTRUCTION_LIMIT",
     "ElfError",
+    "Engine",
+    "EngineUnavailable",
     "Fault",
     "FaultKind",
     "Layout",

@@ -20,6 +20,10 @@ class VerificationError(ProgramError):
         self.reason = reason
 
 
+class EngineUnavailable(ProgramError):
+    """The engine that was asked for is not there, or cannot take this program."""
+
+
 class FaultKind(Enum):
     """Why a running program was stopped."""
 

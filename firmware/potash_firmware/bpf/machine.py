@@ -10,9 +10,9 @@ from csd_spec.program import Context
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
+from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import ProgramError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
-from potash_firmware.bpf.interpreter import Interpreter
 from potash_firmware.bpf.verifier import verify
 
 INSTRUCTION_LIMIT = 100_000_000
@@ -60,16 +60,17 @@ def run_program(
     output_length: int | None = None,
     context: Context = _NO_ARGUMENTS,
     instruction_limit: int = INSTRUCTION_LIMIT,
+    engine: Engine = Engine.INTERPRETER,
 ) -> Outcome:
-    """Run `program` from its entry to its exit.
+    """Run `program` from its entry to its exit, on `engine`.
 
     `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes. Input and
     output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
     are the input, the result is left from its `output_offset` on. Stack and data are made anew.
     The program is told `input_length` and `output_length` (else `output_size`).
 
-    Raises Fault when the program is stopped, ProgramError when its context is too long, and
-    DescriptorError when its argument list is malformed.
+    Raises Fault when the program is stopped, ProgramError when its context is too long,
+    EngineUnavailable, and DescriptorError when its argument list is malformed.
     """
     if output_length is None:
         output_length = output_size
@@ -89,10 +90,11 @@ def run_program(
     image = elf.link(program, layout)
     _fill(memory, layout, image, context_offset, encoded)
     helpers = Helpers(arena, services, output_length)
-    interpreter = Interpreter(image.code, arena, helpers.table(), instruction_limit)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
-    value = interpreter.run(program.entry, arguments)
-    return Outcome(value, helpers.output_length, interpreter.executed)
+    value, executed = execute(
+        engine, image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
+    )
+    return Outcome(value, helpers.output_length, executed)
 
 
 def _fill(

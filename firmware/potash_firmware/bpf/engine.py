@@ -1,0 +1,103 @@
+"""Which machine runs a program: one interface, and what may stand behind it.
+
+Every engine gives the same value, leaves the same memory and stops a program with the same fault
+(kind, instruction, address); only where a program exceeds its limit is each one's own. The
+interpreter is always there and says what is right.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.errors import EngineUnavailable
+from potash_firmware.bpf.interpreter import Helper, Interpreter
+
+log = logging.getLogger(__name__)
+
+
+class Engine(Enum):
+    """The engines, as a configuration names them."""
+
+    INTERPRETER = "interpreter"
+    NATIVE = "native"
+    UBPF = "ubpf"
+
+
+class Execution(NamedTuple):
+    """A program's end: r0, unsigned, and how many instructions were executed."""
+
+    value: int
+    executed: int
+
+
+Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
+"""See `execute`, whose arguments but for the engine these are."""
+
+
+def execute(
+    engine: Engine,
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    instruction_limit: int,
+) -> Execution:
+    """Run linked `code` from the instruction at index `entry` to its exit, on `engine`.
+
+    `arguments` are the entry function's, r1 first. Raises Fault, and EngineUnavailable before
+    anything has happened when the engine is not there or cannot take the program.
+    """
+    run = _ENGINES[engine]
+    return run(code, entry, arena, helpers, arguments, instruction_limit)
+
+
+def unavailable(engine: Engine) -> str | None:
+    """Why an engine cannot be used here, in one sentence; None where it can."""
+    return _REASONS[engine]()
+
+
+def usable(engine: Engine) -> Engine:
+    """`engine`, or else the interpreter; the log then says why."""
+    reason = unavailable(engine)
+    if reason is None:
+        return engine
+    log.warning("programs run in the interpreter: %s", reason)
+    return Engine.INTERPRETER
+
+
+def _interpret(
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    instruction_limit: int,
+) -> Execution:
+    interpreter = Interpreter(code, arena, helpers, instruction_limit)
+    return Execution(interpreter.run(entry, arguments), interpreter.executed)
+
+
+def _missing(
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    instruction_limit: int,
+) -> Execution:
+    raise EngineUnavailable("this engine is not part of this version")
+
+
+_ENGINES: Mapping[Engine, Execute] = {
+    Engine.INTERPRETER: _interpret,
+    Engine.NATIVE: _missing,
+    Engine.UBPF: _missing,
+}
+_REASONS: Mapping[Engine, Callable[[], str | None]] = {
+    Engine.INTERPRETER: lambda: None,
+    Engine.NATIVE: lambda: "this engine is not part of this version",
+    Engine.UBPF: lambda: "this engine is not part of this version",
+}

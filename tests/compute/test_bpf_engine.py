@@ -1,0 +1,47 @@
+"""The engines' one interface: what it gives, and what becomes of an engine that is not there."""
+
+import logging
+
+import pytest
+
+from potash_firmware.bpf import engine as engines
+from potash_firmware.bpf.engine import Engine, execute, unavailable, usable
+from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
+from support.bpf import arena, exit_, load, mov
+
+
+def test_the_interpreter_gives_the_value_and_counts() -> None:
+    code = mov(0, -1) + exit_
+    execution = execute(Engine.INTERPRETER, code, 0, arena(), {}, (), 10)
+    assert execution == (2**64 - 1, 2)
+
+
+def test_a_fault_passes_through() -> None:
+    with pytest.raises(Fault) as caught:
+        execute(Engine.INTERPRETER, load(0, 1) + exit_, 0, arena(), {}, (8,), 10)
+    assert (caught.value.kind, caught.value.pc, caught.value.address) == (
+        FaultKind.OUT_OF_BOUNDS,
+        0,
+        8,
+    )
+
+
+def test_what_is_missing_is_replaced_with_a_word_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engines, "_REASONS", {Engine.UBPF: lambda: "there is no libubpf"})
+    with caplog.at_level(logging.WARNING):
+        assert usable(Engine.UBPF) is Engine.INTERPRETER
+    assert "there is no libubpf" in caplog.text
+
+
+def test_the_interpreter_is_always_there() -> None:
+    assert unavailable(Engine.INTERPRETER) is None
+    assert usable(Engine.INTERPRETER) is Engine.INTERPRETER
+
+
+def test_an_engine_that_is_not_there_says_so_before_anything_happens() -> None:
+    missing = [engine for engine in Engine if unavailable(engine)]
+    for engine in missing:
+        with pytest.raises(EngineUnavailable):
+            execute(engine, exit_, 0, arena(), {}, (), 10)
