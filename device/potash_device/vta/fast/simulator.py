@@ -16,12 +16,15 @@ from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
 from potash_device.vta.fast.execution import execute
-from potash_device.vta.fast.gemm import TABLE_PAIRS
+from potash_device.vta.fast.positions import TABLE_PAIRS
 from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Order, Simulator
 
 KEPT_INSTRUCTIONS = 1 << 17
 """Of all the streams that are kept decoded: 15 MiB."""
+
+ROOM = 512
+"""Values: how long a piece ALU works on where one element is the source of many."""
 
 
 class Program(NamedTuple):
@@ -65,6 +68,7 @@ class FastSimulator:
         self._geometry = layout.geometry(config, base, step_limit)
         self._in_order = order is Order.PROGRAM
         self._table = np.zeros((config.depth(MemoryId.UOP) + TABLE_PAIRS, 2), np.int32)
+        self._room = paths.aligned(ROOM, np.int32)
         self._programs: OrderedDict[bytes, Program] = OrderedDict()
         self._kept = 0
         self.reset()
@@ -116,6 +120,7 @@ class FastSimulator:
             self._buffers,
             self._acc,
             self._table,
+            self._room,
         )
         if failed >= 0:
             self._readable.uop[:] = self._uop
