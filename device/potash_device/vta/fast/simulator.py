@@ -135,6 +135,11 @@ class FastSimulator:
         self._acc[:] = other.acc.reshape(-1)
         paths.set_tensors(self._buffers, other.inp, other.wgt)
 
+    def forget(self) -> None:
+        """Drop the streams that are kept decoded."""
+        self._programs.clear()
+        self._kept = 0
+
     def _program(self, stream: bytes) -> Program | None:
         """The stream, if it may run."""
         found = self._programs.get(stream)
