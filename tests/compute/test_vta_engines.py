@@ -86,8 +86,10 @@ class TestGemm:
             # INP indices that go back, and that pass the field's end
             ([MicroOp(x, 40 - x) for x in range(9)], {}),
             ([MicroOp(x, (2044 + x) % 2048) for x in range(9)], {}),
-            # ACC indices that come to the field's end: the carry looks like a step in INP
-            ([MicroOp((2044 + x) % 2048, x // 5) for x in range(9)], {}),
+            # fields that come to their ends, so that the words still grow by equal steps
+            ([MicroOp((2044 + x) % 2048, x // 4) for x in range(8)], {}),
+            ([MicroOp(x, (2044 + x) % 2048, x // 4) for x in range(8)], {}),
+            ([MicroOp((2044 + x) % 2048, x // 4, k) for x in range(8) for k in range(2)], {}),
             # the products of a position stand together
             ([MicroOp(x, x + k, k) for x in range(15) for k in range(3)], {}),
             # the same, but the last one differs
