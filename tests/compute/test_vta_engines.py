@@ -161,6 +161,69 @@ class TestAlu:
         if -(2**15) <= amount < 2**15:
             pair.check(finished(Alu(alu_opcode=opcode, uop_end=1, use_imm=True, imm=amount)))
 
+    def test_fields_that_come_to_their_ends_are_no_contiguous_elements(self) -> None:
+        # 2047 and 0 in ACC, whose words grow by what one element more in both makes
+        pair = Pair(DEFAULT, micro_ops=[MicroOp(2047, 0), MicroOp(0, 2)])
+        pair.check(finished(Alu(alu_opcode=AluOpcode.ADD, uop_end=2)))
+
+
+class TestEdges:
+    """The last that fits and the first that does not, for whatever has an end."""
+
+    @pytest.mark.parametrize("beyond", [0, 1])
+    @pytest.mark.parametrize("memory", [memory for memory in MemoryId if memory != MemoryId.OUT])
+    @pytest.mark.parametrize("config", CONFIGS)
+    def test_of_a_buffer(self, config: Config, memory: MemoryId, beyond: int) -> None:
+        depth = config.depth(memory)
+        load = Load(
+            memory_type=memory,
+            sram_base=depth - 1,
+            dram_base=-(-BASE // config.element_bytes(memory)),
+            y_size=1,
+            x_size=1,
+            x_stride=1,
+            x_pad_1=beyond,
+        )
+        refusal = Pair(config).check(finished(load)).refusal
+        name = memory.name
+        reason = f"element {depth} is past the {depth} of {name}"
+        assert refusal == ((0, reason) if beyond else None)
+
+    @pytest.mark.parametrize("beyond", [0, 1])
+    @pytest.mark.parametrize("kind", [Load, Store])
+    def test_of_dram(self, kind: type[Load] | type[Store], beyond: int) -> None:
+        memory = MemoryId.OUT if kind is Store else MemoryId.INP
+        pair = Pair(DEFAULT)
+        elements = len(pair.drams[0]) // 16
+        for first in (BASE // 16 - beyond, BASE // 16 + elements - 7 + beyond):
+            instruction = kind(memory_type=memory, dram_base=first, y_size=3, x_size=1, x_stride=3)
+            refusal = pair.check(finished(instruction)).refusal
+            assert (refusal is not None) == bool(beyond)
+
+    @pytest.mark.parametrize("beyond", [0, 1])
+    @pytest.mark.parametrize("field", ["dst", "src", "wgt"])
+    @pytest.mark.parametrize("loop", ["out", "in"])
+    def test_of_an_index(self, field: str, loop: str, beyond: int) -> None:
+        config = CONFIGS[1]  # 16 elements of each
+        pair = Pair(
+            config, micro_ops=[MicroOp(1, 1, 1), MicroOp(3 + beyond, 3 + beyond, 3 + beyond)]
+        )
+        factors: dict[str, Any] = {f"iter_{loop}": 3, f"{field}_factor_{loop}": 6}
+        refusals = [pair.check(finished(Gemm(uop_end=2, **factors))).refusal]
+        if field != "wgt":
+            alu = Alu(alu_opcode=AluOpcode.ADD, uop_end=2, **factors)
+            refusals.append(pair.check(finished(alu)).refusal)
+        assert [refusal is not None for refusal in refusals] == [bool(beyond)] * len(refusals)
+
+    @pytest.mark.parametrize("beyond", [0, 1])
+    def test_of_the_micro_ops_and_of_the_steps(self, beyond: int) -> None:
+        depth = CONFIGS[1].depth(MemoryId.UOP)
+        pair = Pair(CONFIGS[1], micro_ops=[MicroOp(0)] * depth, step_limit=depth * 4)
+        last = pair.check(finished(Gemm(uop_end=depth + beyond)))
+        assert (last.refusal is not None) == bool(beyond)
+        steps = finished(Gemm(uop_end=depth, iter_in=3), Gemm(uop_end=depth), Gemm(uop_end=beyond))
+        assert (pair.check(steps).refusal is not None) == bool(beyond)
+
 
 def _put(pair: Pair, offset: int, data: bytes) -> None:
     for dram in pair.drams:

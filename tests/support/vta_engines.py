@@ -156,6 +156,7 @@ def kernels(draw: st.DrawFn) -> tuple[Gemm, list[MicroOp]]:
     factors = st.sampled_from((0, 0, 1, 2, 5, 14, 30))
     gemm = Gemm(
         uop_end=len(micro_ops),
+        reset=draw(st.integers(0, 5)) == 0,
         iter_out=draw(st.integers(1, 5)),
         iter_in=draw(st.sampled_from((1, 1, 2, 3, 15))),
         dst_factor_out=draw(factors),
