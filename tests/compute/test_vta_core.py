@@ -118,7 +118,7 @@ def test_a_value_that_is_too_wide_is_refused(core: Core, register: int, value: i
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(ValueError, match="no VTA engine 'quick'; there is readable"):
+    with pytest.raises(ValueError, match="no VTA engine 'quick'; there is auto, fast, readable"):
         Core.create(Config.default(), 4096, engine="quick")
 
 

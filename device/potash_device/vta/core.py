@@ -10,11 +10,14 @@ Vivado HLS makes: control at 0, arguments from 0x10 on, eight bytes apart.
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from potash_device.vta.config import Config
-from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Simulator
+from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
+from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event
 from potash_device.vta.stream import Order, StreamError
+
+__all__ = ["DEFAULT_ENGINE", "ENGINES", "Control", "Core", "Register", "RegisterError"]
 
 
 class RegisterError(ValueError):
@@ -49,35 +52,6 @@ class Control(IntFlag):
 
     START = 1
     DONE = 2
-
-
-class Engine(Protocol):
-    """What executes streams; all of them leave the same bits in DRAM and in every buffer."""
-
-    trace: Callable[[Event], None] | None
-
-    def run(self, address: int, count: int) -> None:
-        """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
-
-    def execute(self, stream: bytes) -> None:
-        """Execute a stream that does not lie in DRAM. Raises StreamError."""
-
-    def reset(self) -> None:
-        """Zero every buffer on the chip."""
-
-
-class MakeEngine(Protocol):
-    """Makes an engine for a configuration, a DRAM and its base."""
-
-    def __call__(
-        self, config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
-    ) -> Engine: ...
-
-
-ENGINES: Mapping[str, MakeEngine] = {"readable": Simulator}
-"""What a core can be run by. `readable` is the oracle."""
-
-DEFAULT_ENGINE = "readable"
 
 
 class Core:

@@ -136,11 +136,11 @@ class Simulator:
 
     def run(self, address: int, count: int) -> None:
         """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
-        self.execute(self._fetch(address, count))
+        self.execute(self.fetch(address, count))
 
     def execute(self, stream: bytes) -> None:
         """Execute a stream that was fetched already. Raises StreamError."""
-        instructions = self._decode(stream)
+        instructions = self.decode(stream)
         order = execution_order(instructions, self.order)
         for index, instruction in enumerate(instructions):
             self._check(index, instruction)
@@ -159,7 +159,8 @@ class Simulator:
                 case Alu():
                     self._alu(index, instruction)
 
-    def _fetch(self, address: int, count: int) -> bytes:
+    def fetch(self, address: int, count: int) -> bytes:
+        """The bytes of `count` instructions at physical `address`. Raises StreamError."""
         offset = address - self.base
         size = count * INSTRUCTION_BYTES
         if address % INSTRUCTION_BYTES:
@@ -168,7 +169,8 @@ class Simulator:
             raise StreamError(0, f"the stream at {address:#x} does not lie in DRAM")
         return self._dram[offset : offset + size].tobytes()
 
-    def _decode(self, stream: bytes) -> list[Instruction]:
+    def decode(self, stream: bytes) -> list[Instruction]:
+        """A stream's instructions. Raises StreamError."""
         count, rest = divmod(len(stream), INSTRUCTION_BYTES)
         if rest:
             raise StreamError(count, f"the stream ends after {rest} of its bytes")
@@ -269,11 +271,8 @@ class Simulator:
         """
         if not gemm.steps:
             return
+        self.check_indices(index, gemm)
         micro_ops = self._micro_ops(gemm)
-        self._check_index(index, MemoryId.ACC, micro_ops.dst, gemm, "dst")
-        if not gemm.reset:
-            self._check_index(index, MemoryId.INP, micro_ops.src, gemm, "src")
-            self._check_index(index, MemoryId.WGT, micro_ops.wgt, gemm, "wgt")
         for step in _steps(gemm, micro_ops):
             if gemm.reset:
                 self.acc[step.dst] = 0
@@ -289,10 +288,8 @@ class Simulator:
         """
         if not alu.steps:
             return
+        self.check_indices(index, alu)
         micro_ops = self._micro_ops(alu)
-        self._check_index(index, MemoryId.ACC, micro_ops.dst, alu, "dst")
-        if not alu.use_imm:
-            self._check_index(index, MemoryId.ACC, micro_ops.src, alu, "src")
         operation = ALU_OPERATIONS[alu.alu_opcode]
         immediate = np.full(1, alu.imm, np.int32)
         for step in _steps(alu, micro_ops):
@@ -311,6 +308,19 @@ class Simulator:
             yield slice(0, dst.size)
         else:
             yield from (slice(at, at + 1) for at in range(dst.size))
+
+    def check_indices(self, index: int, instruction: Gemm | Alu) -> None:
+        """What the micro-ops in the buffer lead to lies in the buffers. Raises StreamError."""
+        if not instruction.steps:
+            return
+        micro_ops = self._micro_ops(instruction)
+        self._check_index(index, MemoryId.ACC, micro_ops.dst, instruction, "dst")
+        if isinstance(instruction, Alu):
+            if not instruction.use_imm:
+                self._check_index(index, MemoryId.ACC, micro_ops.src, instruction, "src")
+        elif not instruction.reset:
+            self._check_index(index, MemoryId.INP, micro_ops.src, instruction, "src")
+            self._check_index(index, MemoryId.WGT, micro_ops.wgt, instruction, "wgt")
 
     def _micro_ops(self, instruction: Gemm | Alu) -> Indices:
         words = self.uop[instruction.uop_bgn : instruction.uop_end].astype(np.int64)

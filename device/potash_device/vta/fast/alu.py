@@ -1,0 +1,147 @@
+"""ALU: micro-op after micro-op, or a row of them at once where the rows are contiguous.
+
+Going through a contiguous row value by value is going through its micro-ops in their order, so a
+row that overlaps its own source comes out as it should.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.gemm import greatest, reaches
+from potash_device.vta.fast.layout import (
+    ACC,
+    ALU_OPCODE,
+    DST_IN,
+    DST_OUT,
+    IMM,
+    ITER_IN,
+    ITER_OUT,
+    SRC_IN,
+    SRC_OUT,
+    UOP_BGN,
+    UOP_END,
+    USE_IMM,
+    Geometry,
+)
+from potash_device.vta.isa import AluOpcode
+
+MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
+SHIFT_MASK = 31
+
+
+@compiled
+def alu(row: Any, uop: Any, geometry: Geometry, acc: Any) -> Flag:
+    """Execute an ALU instruction. False, and nothing done, where an index leaves ACC."""
+    words = uop[row[UOP_BGN] : row[UOP_END]]
+    count = words.size
+    if count * row[ITER_OUT] * row[ITER_IN] == 0:
+        return True
+    depth = geometry.depths[ACC]
+    if reaches(row, greatest(words, 0, geometry.dst_bits), DST_OUT, DST_IN) >= depth:
+        return False
+    own = row[USE_IMM] != 0
+    src_low = geometry.dst_bits
+    if not own:
+        src = greatest(words, src_low, geometry.src_bits)
+        if reaches(row, src, SRC_OUT, SRC_IN) >= depth:
+            return False
+    dst_mask = (1 << geometry.dst_bits) - 1
+    src_mask = (1 << geometry.src_bits) - 1
+    outer, inner = row[ITER_OUT], row[ITER_IN]
+    length = contiguous(words, geometry, own)
+    if length and (inner == 1 or length == step_of(row, DST_IN, SRC_IN, own)):
+        length *= inner
+        inner = 1
+    if length and inner == 1 and length == step_of(row, DST_OUT, SRC_OUT, own):
+        length *= outer
+        outer = 1
+    lines = 1 if length else count
+    size = max(length, 1) * geometry.lanes
+    for turn in range(outer):
+        for step in range(inner):
+            for number in range(lines):
+                word = np.int64(words[number])
+                dst = (word & dst_mask) + turn * row[DST_OUT] + step * row[DST_IN]
+                src = dst
+                if not own:
+                    src = word >> src_low & src_mask
+                    src += turn * row[SRC_OUT] + step * row[SRC_IN]
+                dst *= geometry.lanes
+                src *= geometry.lanes
+                target = acc[dst : dst + size]
+                if own:
+                    with_immediate(target, row[ALU_OPCODE], np.int32(row[IMM]))
+                else:
+                    with_source(target, acc[src : src + size], row[ALU_OPCODE])
+    return True
+
+
+@compiled
+def step_of(row: Any, dst: Number, src: Number, own: Flag) -> Number:
+    """By how many elements a loop goes on, the same in destination and source; else 0."""
+    return row[dst] if own or row[src] == row[dst] else 0
+
+
+@compiled
+def contiguous(words: Any, geometry: Geometry, own: Flag) -> Number:
+    """How many elements the micro-ops are in one piece, in their order; 0 where they are not."""
+    step = 1 if own else 1 + (1 << geometry.dst_bits)
+    mask = (1 << geometry.dst_bits) - 1
+    if not own:
+        mask |= ((1 << geometry.src_bits) - 1) << geometry.dst_bits
+    first = np.int64(words[0]) & mask
+    same = True
+    for number in range(words.size):
+        same &= (np.int64(words[number]) & mask) - first == number * step
+    # Without a carry: nothing that grows by one passes the end of its field.
+    fits = (first & (1 << geometry.dst_bits) - 1) + words.size <= 1 << geometry.dst_bits
+    return words.size if same and fits else 0
+
+
+@compiled
+def with_immediate(target: Any, opcode: Number, imm: Number) -> None:
+    """One operation on `target` and a number."""
+    if opcode == MIN:
+        for at in range(target.size):
+            target[at] = min(target[at], imm)
+    elif opcode == MAX:
+        for at in range(target.size):
+            target[at] = max(target[at], imm)
+    elif opcode == ADD:
+        for at in range(target.size):
+            target[at] += imm
+    elif opcode == SHR and imm >= 0:
+        for at in range(target.size):
+            target[at] >>= imm & SHIFT_MASK
+    elif opcode == SHR:
+        for at in range(target.size):
+            target[at] <<= -imm & SHIFT_MASK
+    else:
+        for at in range(target.size):
+            target[at] *= imm
+
+
+@compiled
+def with_source(target: Any, source: Any, opcode: Number) -> None:
+    """One operation on `target` and `source`, value after value."""
+    if opcode == MIN:
+        for at in range(target.size):
+            target[at] = min(target[at], source[at])
+    elif opcode == MAX:
+        for at in range(target.size):
+            target[at] = max(target[at], source[at])
+    elif opcode == ADD:
+        for at in range(target.size):
+            target[at] += source[at]
+    elif opcode == SHR:
+        for at in range(target.size):
+            amount = source[at]
+            if amount >= 0:
+                target[at] >>= amount & SHIFT_MASK
+            else:
+                target[at] <<= -amount & SHIFT_MASK
+    else:
+        for at in range(target.size):
+            target[at] *= source[at]
