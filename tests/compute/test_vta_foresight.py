@@ -145,11 +145,18 @@ class TestNotRefused:
         board.run(load_micro_op(4), store(64), load_micro_op(0), STEP)
 
     def test_a_bad_micro_op_that_the_stream_overwrites_in_dram(self, board: Board) -> None:
-        """What stands in DRAM before says nothing about what is loaded."""
-        board.run(eight_bit(16), store(0), load_micro_op(0), STEP)
-        assert bytes(board.memory[:4]) == GOOD.encode(TINY).to_bytes(4, "little")
-        moved = load_micro_op(4 + 12)
-        board.run(eight_bit(16), store(16), moved, STEP)
+        """What stands in DRAM before says nothing about what is loaded: zero, a good one."""
+        board.run(eight_bit(16), store(0), load_micro_op(4), STEP)
+        assert bytes(board.memory[:16]) == GOOD.encode(TINY).to_bytes(16, "little")
+
+    def test_stores_on_both_sides_of_a_bad_micro_op(self, board: Board) -> None:
+        """Between them all counts as written, so it is seen as it runs."""
+        stores = store(64), store(96)
+        moved = Load(memory_type=MemoryId.UOP, dram_base=at(80, MemoryId.UOP), **ONE)
+        board.memory[80:84] = BAD.encode(TINY).to_bytes(4, "little")
+        board.memory[64] = 0xA5
+        assert board.refused(*stores, moved, STEP).index == 3
+        assert board.memory[64] == 0
 
 
 def test_a_micro_op_that_the_stream_itself_writes_is_seen_as_it_runs(board: Board) -> None:
