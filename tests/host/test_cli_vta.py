@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from potash.cli.app import run_app
 from potash.cli.files import LONG
+from potash_device.vta.assembly import assemble
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import ENGINES
 from potash_device.vta.isa import (
@@ -238,6 +241,21 @@ class TestRun:
         said = capsys.readouterr().err.splitlines()
         assert said == [f"potash: reading {case.dram}", f"potash: writing {case.out}"]
         case.out.unlink()
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_an_interrupted_run_leaves_nothing(self, case: Run, number: signal.Signals) -> None:
+        forever = "gemm uop_end=1 iter_out=16383 iter_in=16383\nfinish"
+        case.insns.write_bytes(assemble(forever.splitlines(), Config.default()))
+        command = [sys.executable, "-m", "potash.cli.main", "vta", "run", "--engine", "readable"]
+        command += ["--insns", str(case.insns), "--dram", str(case.dram), "--out", str(case.out)]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + LIMIT
+            while case.nothing_is_left_over and time.monotonic() < deadline:
+                assert process.poll() is None
+            process.send_signal(number)
+            assert process.wait(LIMIT) == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+        assert case.nothing_is_left_over
+        assert not case.out.exists()
 
 
 class TestRefusedRun:

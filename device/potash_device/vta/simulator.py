@@ -1,10 +1,10 @@
 """The functional simulator: what each instruction does, said as plainly as numpy allows.
 
 It is the specification of the core and the oracle that faster engines are compared with. A stream
-is fetched and decoded whole, its order decided (`stream`), and everything that can be known without
-the micro-ops is checked; only then does the first instruction execute. GEMM and ALU check the
-indices that their micro-ops lead to before they change anything. Nothing outside the DRAM that the
-simulator was given is ever touched.
+is fetched and decoded whole, its order decided (`stream`), and everything that can be known is
+checked; only then does the first instruction execute. Where micro-ops lead can be known too, unless
+the stream itself may have written them; GEMM and ALU look at it again before they change anything.
+Nothing outside the DRAM that the simulator was given is ever touched.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.5 (figures 7 and 8) and
 2.6 (figure 9); the platform's document, chapter "VTA accelerator".
@@ -145,6 +145,7 @@ class Simulator:
         for index, instruction in enumerate(instructions):
             self._check(index, instruction)
         self._check_steps(instructions)
+        self._foresee(instructions, order)
         for index in order:
             instruction = instructions[index]
             if self.trace is not None:
@@ -214,13 +215,12 @@ class Simulator:
                 index, f"element {end - 1} is past the {self.config.depth(memory)} of {memory.name}"
             )
         if instruction.y_size:
-            element = self.config.element_bytes(memory)
-            rows = (instruction.y_size - 1) * instruction.x_stride
-            first = instruction.dram_base * element
-            last = first + (rows + instruction.x_size) * element
-            if first < self.base or last > self.base + self._dram.size:
+            first, end = self._reach(instruction)
+            if first < 0 or end > self._dram.size:
                 raise StreamError(
-                    index, f"physical addresses {first:#x} to {last - 1:#x} do not lie in DRAM"
+                    index,
+                    f"physical addresses {self.base + first:#x} to {self.base + end - 1:#x} "
+                    "do not lie in DRAM",
                 )
 
     def _check_steps(self, instructions: Sequence[Instruction]) -> None:
@@ -232,6 +232,34 @@ class Simulator:
                     raise StreamError(
                         index, f"the stream executes more than {self.step_limit} micro-ops"
                     )
+
+    def _foresee(self, instructions: Sequence[Instruction], order: Sequence[int]) -> None:
+        """Look where micro-ops lead before anything executes, as long as their loads read what no
+        STORE before them may have written."""
+        first, end = self._dram.size, 0  # the bytes of DRAM between which there were stores
+        before = self.uop.copy()
+        try:
+            for index in order:
+                match instructions[index]:
+                    case Load(memory_type=MemoryId.UOP) as load if load.x_size:
+                        low, high = self._reach(load)
+                        if low < end and high > first and load.y_size:
+                            return
+                        self._load(load)
+                    case Store() as store if store.x_size and store.y_size:
+                        low, high = self._reach(store)
+                        first, end = min(first, low), max(end, high)
+                    case Gemm() | Alu() as loops:
+                        self.check_indices(index, loops)
+        finally:
+            self.uop[:] = before
+
+    def _reach(self, instruction: MemoryInstruction) -> tuple[int, int]:
+        """Offsets in DRAM of a rectangle's first byte and of the byte behind its last one."""
+        element = self.config.element_bytes(instruction.memory_type)
+        rows = (instruction.y_size - 1) * instruction.x_stride
+        first = instruction.dram_base * element - self.base
+        return first, first + (rows + instruction.x_size) * element
 
     def _load(self, load: Load) -> None:
         if load.x_size == 0:

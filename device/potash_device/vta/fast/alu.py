@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast.compiling import Flag, Number, compiled
-from potash_device.vta.fast.gemm import greatest, reaches
 from potash_device.vta.fast.layout import (
-    ACC,
     ALU_OPCODE,
     DST_IN,
     DST_OUT,
@@ -32,21 +30,14 @@ SHIFT_MASK = 31
 
 
 @compiled
-def alu(row: Any, uop: Any, geometry: Geometry, acc: Any, room: Any) -> Flag:
-    """Execute an ALU instruction. False, and nothing done, where an index leaves ACC."""
+def alu(row: Any, uop: Any, geometry: Geometry, acc: Any, room: Any) -> None:
+    """Execute an ALU instruction that stays in ACC."""
     words = uop[row[UOP_BGN] : row[UOP_END]]
     count = words.size
     if count * row[ITER_OUT] * row[ITER_IN] == 0:
-        return True
-    depth = geometry.depths[ACC]
-    if reaches(row, greatest(words, 0, geometry.dst_bits), DST_OUT, DST_IN) >= depth:
-        return False
+        return
     alone = row[USE_IMM] != 0
     src_low = geometry.dst_bits
-    if not alone:
-        src = greatest(words, src_low, geometry.src_bits)
-        if reaches(row, src, SRC_OUT, SRC_IN) >= depth:
-            return False
     # One source for all, as for a constant.
     fixed = not alone and count == 1 and row[SRC_OUT] == 0 and row[SRC_IN] == 0
     dst_mask = (1 << geometry.dst_bits) - 1
@@ -78,7 +69,6 @@ def alu(row: Any, uop: Any, geometry: Geometry, acc: Any, room: Any) -> Flag:
                     with_one_source(target, source, row[ALU_OPCODE], own, room)
                 else:
                     with_source(target, source, row[ALU_OPCODE])
-    return True
 
 
 @compiled

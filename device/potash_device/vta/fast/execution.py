@@ -5,6 +5,7 @@ from typing import Any
 from potash_device.vta.fast.alu import alu
 from potash_device.vta.fast.compiling import Number, compiled
 from potash_device.vta.fast.gemm import gemm
+from potash_device.vta.fast.indices import stays
 from potash_device.vta.fast.layout import ALU, GEMM, LOAD, OPCODE, STORE, X_SIZE, Geometry
 from potash_device.vta.fast.transfer import load, store
 
@@ -28,12 +29,13 @@ def execute(
         index = order[place]
         row = rows[index]
         opcode = row[OPCODE]
-        if opcode == GEMM:
-            if not gemm(row, uop, geometry, buffers, acc, table):
+        if opcode == GEMM or opcode == ALU:
+            if not stays(row, uop, geometry):
                 return index
-        elif opcode == ALU:
-            if not alu(row, uop, geometry, acc, room):
-                return index
+            if opcode == GEMM:
+                gemm(row, uop, geometry, buffers, acc, table)
+            else:
+                alu(row, uop, geometry, acc, room)
         elif opcode == LOAD and row[X_SIZE]:
             load(row, geometry, dram, uop, buffers, acc)
         elif opcode == STORE and row[X_SIZE]:

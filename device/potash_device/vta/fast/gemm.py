@@ -1,15 +1,13 @@
-"""GEMM: what is checked before, and the paths that it takes."""
+"""GEMM: zeroing, and the paths that multiply."""
 
 from typing import Any
 
 import numpy as np
 
-from potash_device.vta.fast.compiling import Flag, Number, compiled, implements
+from potash_device.vta.fast.compiling import compiled, implements
 from potash_device.vta.fast.layout import (
-    ACC,
     DST_IN,
     DST_OUT,
-    INP,
     ITER_IN,
     ITER_OUT,
     RESET,
@@ -17,7 +15,6 @@ from potash_device.vta.fast.layout import (
     SRC_OUT,
     UOP_BGN,
     UOP_END,
-    WGT,
     WGT_IN,
     WGT_OUT,
     Geometry,
@@ -27,43 +24,15 @@ from potash_device.vta.fast.positions import in_tiles
 
 
 @compiled
-def greatest(words: Any, shift: Number, bits: Number) -> Number:
-    """The greatest value of a field of the micro-ops."""
-    mask = np.uint32((1 << bits) - 1)
-    low = np.uint32(shift)
-    found = np.uint32(0)
-    for number in range(words.size):
-        found = max(found, np.uint32((words[number] >> low) & mask))
-    return np.int64(found)
-
-
-@compiled
-def reaches(row: Any, base: Number, out: Number, inner: Number) -> Number:
-    """The greatest index that the loops lead to from `base`."""
-    return base + (row[ITER_OUT] - 1) * row[out] + (row[ITER_IN] - 1) * row[inner]
-
-
-@compiled
-def gemm(row: Any, uop: Any, geometry: Geometry, buffers: Any, acc: Any, table: Any) -> Flag:
-    """Execute a GEMM instruction. False, and nothing done, where an index leaves its buffer."""
+def gemm(row: Any, uop: Any, geometry: Geometry, buffers: Any, acc: Any, table: Any) -> None:
+    """Execute a GEMM instruction that stays in its buffers."""
     words = uop[row[UOP_BGN] : row[UOP_END]]
     if words.size * row[ITER_OUT] * row[ITER_IN] == 0:
-        return True
-    src_low = geometry.dst_bits
-    wgt_low = src_low + geometry.src_bits
-    if reaches(row, greatest(words, 0, geometry.dst_bits), DST_OUT, DST_IN) >= geometry.depths[ACC]:
-        return False
+        return
     if row[RESET]:
         zero(row, words, geometry, acc)
-        return True
-    src = greatest(words, src_low, geometry.src_bits)
-    if reaches(row, src, SRC_OUT, SRC_IN) >= geometry.depths[INP]:
-        return False
-    wgt = greatest(words, wgt_low, geometry.wgt_bits)
-    if reaches(row, wgt, WGT_OUT, WGT_IN) >= geometry.depths[WGT]:
-        return False
-    multiply(buffers, row, words, geometry, acc, table)
-    return True
+    else:
+        multiply(buffers, row, words, geometry, acc, table)
 
 
 @compiled

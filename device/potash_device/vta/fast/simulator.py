@@ -1,8 +1,8 @@
 """The fast engine: what `simulator.Simulator` does, in compiled code.
 
 A stream is decoded, checked and put in order once and found again by its bytes. What micro-ops lead
-to is looked at whenever they are executed: they lie in memory that a stream may change. Where a
-stream is refused, or wants to be watched, the readable simulator takes over.
+to is looked at before each run and again when they are executed: they lie in memory that a stream
+may change. Where a stream is refused, or wants to be watched, the readable simulator takes over.
 """
 
 from collections import OrderedDict
@@ -16,6 +16,7 @@ from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
 from potash_device.vta.fast.execution import execute
+from potash_device.vta.fast.foresight import foresee
 from potash_device.vta.fast.positions import TABLE_PAIRS
 from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Order, Simulator
@@ -78,6 +79,7 @@ class FastSimulator:
         config = self.config
         lanes = config.batch * config.block_out
         self._uop = paths.aligned(config.depth(MemoryId.UOP), np.uint32)
+        self._foreseen = np.zeros_like(self._uop)
         self._acc = paths.aligned(config.depth(MemoryId.ACC) * lanes, np.int32)
         self._buffers = paths.make(self.path, config)
 
@@ -111,6 +113,10 @@ class FastSimulator:
         if program is None or self.trace is not None:
             self._execute_readable(stream)
             return
+        self._foreseen[:] = self._uop
+        failed = foresee(program.rows, program.order, self._geometry, self._dram, self._foreseen)
+        if failed >= 0:
+            self._refuse(stream, failed, self._foreseen)
         failed = execute(
             program.rows,
             program.order,
@@ -123,11 +129,7 @@ class FastSimulator:
             self._room,
         )
         if failed >= 0:
-            self._readable.uop[:] = self._uop
-            instruction = self._readable.decode(stream)[failed]
-            assert isinstance(instruction, Gemm | Alu)
-            self._readable.check_indices(failed, instruction)
-            raise AssertionError(f"the engines do not agree on instruction {failed}")
+            self._refuse(stream, failed, self._uop)
 
     def adopt(self, other: Simulator) -> None:
         """Take over the buffers' contents of another engine of the same configuration."""
@@ -139,6 +141,14 @@ class FastSimulator:
         """Drop the streams that are kept decoded."""
         self._programs.clear()
         self._kept = 0
+
+    def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:
+        """Raise StreamError for an instruction that `micro_ops` lead out of a buffer."""
+        instruction = self._readable.decode(stream)[index]
+        assert isinstance(instruction, Gemm | Alu)
+        self._readable.uop[:] = micro_ops
+        self._readable.check_indices(index, instruction)
+        raise AssertionError(f"the engines do not agree on instruction {index}")
 
     def _program(self, stream: bytes) -> Program | None:
         """The stream, if it may run."""
