@@ -55,14 +55,15 @@ class TestAnyStream:
         Pair(CONFIGS[1]).check_bytes(stream)
 
 
-class TestGemm:
-    @settings(max_examples=120, deadline=None)
-    @given(st.sampled_from(PATHS), kernels())
-    def test_any_kernel(self, path: str, kernel: tuple[Gemm, list[MicroOp]]) -> None:
-        gemm, micro_ops = kernel
-        outcome = Pair(DEFAULT, path=path, micro_ops=micro_ops).check(finished(gemm))
-        assert outcome.refusal is None
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(PATHS), kernels())
+def test_any_kernel(path: str, kernel: tuple[Gemm | Alu, list[MicroOp]]) -> None:
+    instruction, micro_ops = kernel
+    outcome = Pair(DEFAULT, path=path, micro_ops=micro_ops).check(finished(instruction))
+    assert outcome.refusal is None
 
+
+class TestGemm:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize(
         ("inp", "wgt"), [(-128, -128), (-128, 127), (127, -128), (127, 127), (-1, -128)]

@@ -137,6 +137,10 @@ class FastSimulator:
         self._acc[:] = other.acc.reshape(-1)
         paths.set_tensors(self._buffers, other.inp, other.wgt)
 
+    def keeps(self, stream: bytes) -> bool:
+        """Whether a stream is kept decoded, as one that ran is."""
+        return stream in self._programs
+
     def forget(self) -> None:
         """Drop the streams that are kept decoded."""
         self._programs.clear()
