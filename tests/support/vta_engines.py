@@ -58,9 +58,10 @@ class Pair:
         random = np.random.default_rng(seed)
         contents = random.bytes(config.alignment * DRAM_ELEMENTS)
         self._memories = [bytearray(GUARD + contents + GUARD) for _ in range(2)]
-        readable, fast = (
+        self.drams = tuple(
             memoryview(memory)[len(GUARD) : len(GUARD) + len(contents)] for memory in self._memories
         )
+        readable, fast = self.drams
         limits: dict[str, Any] = {"order": order, "step_limit": step_limit}
         self.readable = Simulator(config, readable, BASE, **limits)
         self.fast = FastSimulator(config, fast, BASE, path=path, **limits)
@@ -97,6 +98,11 @@ class Pair:
         return Outcome(bytes(self._memories[number]), buffers, refusal)
 
 
+def finished(*instructions: Instruction) -> list[Instruction]:
+    """A stream of these, with FINISH."""
+    return [*instructions, Finish()]
+
+
 def near(limit: int) -> st.SearchStrategy[int]:
     """Numbers from 0 to `limit`, mostly small ones, and the last of them."""
     return st.integers(0, min(limit, 5)) | st.integers(0, limit) | st.just(limit)
@@ -122,6 +128,44 @@ def micro_op_lists(draw: st.DrawFn, config: Config) -> list[MicroOp]:
             )
             found.append(MicroOp(*places))
     return found[:room]
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> tuple[Gemm, list[MicroOp]]:
+    """A GEMM of the default core that stays in its buffers, and its micro-ops: two loops unrolled,
+    in which now and then one micro-op differs."""
+    small = st.sampled_from((0, 0, 1, 1, 2, 3))
+    turns = draw(st.sampled_from((1, 2, 3, 7, 8, 9, 14, 15, 17, 30))), draw(st.integers(1, 4))
+    steps = [[draw(small) for _ in range(3)] for _ in turns]
+    step_inp = draw(st.sampled_from((1, 1, 2, 0, -1, 16)))
+    shared = draw(st.booleans())  # the weights, by all positions
+    micro_ops = [
+        MicroOp(
+            inner * steps[0][0] + outer * steps[1][0],
+            500 + inner * step_inp + outer * steps[1][1],
+            inner * steps[0][2] * (not shared) + outer * steps[1][2],
+        )
+        for outer in range(turns[1])
+        for inner in range(turns[0])
+    ]
+    if draw(st.booleans()):
+        micro_ops = [one for at in range(turns[0]) for one in micro_ops[at :: turns[0]]]
+    if draw(st.integers(0, 3)) == 0:
+        place = draw(st.integers(0, len(micro_ops) - 1))
+        micro_ops[place] = MicroOp(*(draw(st.integers(0, 40)) for _ in range(3)))
+    factors = st.sampled_from((0, 0, 1, 2, 5, 14, 30))
+    gemm = Gemm(
+        uop_end=len(micro_ops),
+        iter_out=draw(st.integers(1, 5)),
+        iter_in=draw(st.sampled_from((1, 1, 2, 3, 15))),
+        dst_factor_out=draw(factors),
+        dst_factor_in=draw(factors),
+        src_factor_out=draw(factors),
+        src_factor_in=draw(factors),
+        wgt_factor_out=draw(factors),
+        wgt_factor_in=draw(factors),
+    )
+    return gemm, micro_ops
 
 
 def _factor(depth: int) -> st.SearchStrategy[int]:

@@ -32,7 +32,7 @@ SHIFT_MASK = 31
 
 
 @compiled
-def alu(row: Any, uop: Any, geometry: Geometry, acc: Any) -> Flag:
+def alu(row: Any, uop: Any, geometry: Geometry, acc: Any, room: Any) -> Flag:
     """Execute an ALU instruction. False, and nothing done, where an index leaves ACC."""
     words = uop[row[UOP_BGN] : row[UOP_END]]
     count = words.size
@@ -41,20 +41,22 @@ def alu(row: Any, uop: Any, geometry: Geometry, acc: Any) -> Flag:
     depth = geometry.depths[ACC]
     if reaches(row, greatest(words, 0, geometry.dst_bits), DST_OUT, DST_IN) >= depth:
         return False
-    own = row[USE_IMM] != 0
+    alone = row[USE_IMM] != 0
     src_low = geometry.dst_bits
-    if not own:
+    if not alone:
         src = greatest(words, src_low, geometry.src_bits)
         if reaches(row, src, SRC_OUT, SRC_IN) >= depth:
             return False
+    # One source for all, as for a constant.
+    fixed = not alone and count == 1 and row[SRC_OUT] == 0 and row[SRC_IN] == 0
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     outer, inner = row[ITER_OUT], row[ITER_IN]
-    length = contiguous(words, geometry, own)
-    if length and (inner == 1 or length == step_of(row, DST_IN, SRC_IN, own)):
+    length = contiguous(words, geometry, alone or fixed)
+    if length and (inner == 1 or length == step_of(row, DST_IN, SRC_IN, alone or fixed)):
         length *= inner
         inner = 1
-    if length and inner == 1 and length == step_of(row, DST_OUT, SRC_OUT, own):
+    if length and inner == 1 and length == step_of(row, DST_OUT, SRC_OUT, alone or fixed):
         length *= outer
         outer = 1
     lines = 1 if length else count
@@ -64,40 +66,64 @@ def alu(row: Any, uop: Any, geometry: Geometry, acc: Any) -> Flag:
             for number in range(lines):
                 word = np.int64(words[number])
                 dst = (word & dst_mask) + turn * row[DST_OUT] + step * row[DST_IN]
-                src = dst
-                if not own:
-                    src = word >> src_low & src_mask
-                    src += turn * row[SRC_OUT] + step * row[SRC_IN]
-                dst *= geometry.lanes
-                src *= geometry.lanes
-                target = acc[dst : dst + size]
-                if own:
+                src = word >> src_low & src_mask
+                src += turn * row[SRC_OUT] + step * row[SRC_IN]
+                target = acc[dst * geometry.lanes : dst * geometry.lanes + size]
+                source = acc[src * geometry.lanes : src * geometry.lanes + size]
+                if alone:
                     with_immediate(target, row[ALU_OPCODE], np.int32(row[IMM]))
+                elif fixed:
+                    source = source[: geometry.lanes]
+                    own = dst <= src < dst + length
+                    with_one_source(target, source, row[ALU_OPCODE], own, room)
                 else:
-                    with_source(target, acc[src : src + size], row[ALU_OPCODE])
+                    with_source(target, source, row[ALU_OPCODE])
     return True
 
 
 @compiled
-def step_of(row: Any, dst: Number, src: Number, own: Flag) -> Number:
-    """By how many elements a loop goes on, the same in destination and source; else 0."""
-    return row[dst] if own or row[src] == row[dst] else 0
+def step_of(row: Any, dst: Number, src: Number, alone: Flag) -> Number:
+    """By how many elements a loop goes on, in the source as in the destination where it is not
+    `alone`; else 0."""
+    return row[dst] if alone or row[src] == row[dst] else 0
 
 
 @compiled
-def contiguous(words: Any, geometry: Geometry, own: Flag) -> Number:
-    """How many elements the micro-ops are in one piece, in their order; 0 where they are not."""
-    step = 1 if own else 1 + (1 << geometry.dst_bits)
-    mask = (1 << geometry.dst_bits) - 1
-    if not own:
+def contiguous(words: Any, geometry: Geometry, alone: Flag) -> Number:
+    """How many elements the micro-ops are in one piece, in their order, the sources as the
+    destinations where these are not `alone`; 0 where they are not."""
+    step = 1 if alone else 1 + (1 << geometry.dst_bits)
+    dst_mask = (1 << geometry.dst_bits) - 1
+    mask = dst_mask
+    if not alone:
         mask |= ((1 << geometry.src_bits) - 1) << geometry.dst_bits
     first = np.int64(words[0]) & mask
     same = True
     for number in range(words.size):
         same &= (np.int64(words[number]) & mask) - first == number * step
-    # Without a carry: nothing that grows by one passes the end of its field.
-    fits = (first & (1 << geometry.dst_bits) - 1) + words.size <= 1 << geometry.dst_bits
+    # A carry would let one field's end be another's beginning.
+    fits = (first & dst_mask) + words.size - 1 <= dst_mask
     return words.size if same and fits else 0
+
+
+@compiled
+def with_one_source(target: Any, source: Any, opcode: Number, own: Flag, room: Any) -> None:
+    """One operation on every element of `target` and the one element `source`, which is one of
+    them where they are its `own`."""
+    width = source.size
+    if own or target.size < room.size or room.size % width:
+        for at in range(0, target.size, width):
+            with_source(target[at : at + width], source, opcode)
+        return
+    for at in range(width):
+        room[at] = source[at]
+    while width < room.size:
+        for at in range(width):
+            room[width + at] = room[at]
+        width *= 2
+    for at in range(0, target.size, room.size):
+        part = target[at : at + room.size]
+        with_source(part, room[: part.size], opcode)
 
 
 @compiled

@@ -9,6 +9,7 @@ is a digest of all sources that compiled code comes from.
 import functools
 import hashlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Callable
@@ -106,6 +107,4 @@ def _digest() -> str:
 def _forget(parent: Path) -> None:
     for other in parent.iterdir():
         if other.stat().st_mtime < time.time() - FORGET_AFTER:
-            for file in other.rglob("*"):
-                if not file.is_dir():
-                    file.unlink(missing_ok=True)
+            shutil.rmtree(other, ignore_errors=True)

@@ -19,9 +19,11 @@ def execute(
     buffers: Any,
     acc: Any,
     table: Any,
+    room: Any,
 ) -> Number:
     """Execute a stream that was admitted. Gives the index of an instruction whose micro-ops lead
-    out of a buffer, which is then the first that was not executed, or -1."""
+    out of a buffer, which is then the first that was not executed, or -1. `table` and `room` are
+    for GEMM and ALU to work in."""
     for place in range(order.size):
         index = order[place]
         row = rows[index]
@@ -30,7 +32,7 @@ def execute(
             if not gemm(row, uop, geometry, buffers, acc, table):
                 return index
         elif opcode == ALU:
-            if not alu(row, uop, geometry, acc):
+            if not alu(row, uop, geometry, acc, room):
                 return index
         elif opcode == LOAD and row[X_SIZE]:
             load(row, geometry, dram, uop, buffers, acc)

@@ -17,12 +17,15 @@ from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
 from potash_device.vta.fast.execution import execute
 from potash_device.vta.fast.foresight import foresee
-from potash_device.vta.fast.gemm import TABLE_PAIRS
+from potash_device.vta.fast.positions import TABLE_PAIRS
 from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Order, Simulator
 
 KEPT_INSTRUCTIONS = 1 << 17
 """Of all the streams that are kept decoded: 15 MiB."""
+
+ROOM = 512
+"""Values: how long a piece ALU works on where one element is the source of many."""
 
 
 class Program(NamedTuple):
@@ -66,6 +69,7 @@ class FastSimulator:
         self._geometry = layout.geometry(config, base, step_limit)
         self._in_order = order is Order.PROGRAM
         self._table = np.zeros((config.depth(MemoryId.UOP) + TABLE_PAIRS, 2), np.int32)
+        self._room = paths.aligned(ROOM, np.int32)
         self._programs: OrderedDict[bytes, Program] = OrderedDict()
         self._kept = 0
         self.reset()
@@ -122,6 +126,7 @@ class FastSimulator:
             self._buffers,
             self._acc,
             self._table,
+            self._room,
         )
         if failed >= 0:
             self._refuse(stream, failed, self._uop)
@@ -139,6 +144,11 @@ class FastSimulator:
         self._readable.uop[:] = micro_ops
         self._readable.check_indices(index, instruction)
         raise AssertionError(f"the engines do not agree on instruction {index}")
+
+    def forget(self) -> None:
+        """Drop the streams that are kept decoded."""
+        self._programs.clear()
+        self._kept = 0
 
     def _program(self, stream: bytes) -> Program | None:
         """The stream, if it may run."""
