@@ -63,6 +63,29 @@ def test_any_kernel(path: str, kernel: tuple[Gemm | Alu, list[MicroOp]]) -> None
     assert outcome.refusal is None
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("memory", [memory for memory in MemoryId if memory != MemoryId.OUT])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (0, 0, 1, 2), (1, 2, 0, 0), (2, 1, 3, 1)])
+@pytest.mark.parametrize("x_stride", [3, 4])
+def test_a_load_is_what_is_multiplied(
+    path: str, memory: MemoryId, pads: tuple[int, ...], x_stride: int
+) -> None:
+    pair = Pair(DEFAULT, path=path, micro_ops=[MicroOp(8, x, x) for x in range(40)])
+    load = Load(
+        memory_type=memory,
+        sram_base=2,
+        dram_base=-(-BASE // DEFAULT.element_bytes(memory)),
+        y_size=2,
+        x_size=3,
+        x_stride=x_stride,
+        y_pad_0=pads[0],
+        y_pad_1=pads[1],
+        x_pad_0=pads[2],
+        x_pad_1=pads[3],
+    )
+    pair.check(finished(load, Gemm(uop_end=40)))
+
+
 class TestGemm:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize(
