@@ -87,6 +87,42 @@ def nvme(
         click.echo(table(results))
 
 
+@bench.command()
+@click.option(
+    "--only",
+    "patterns",
+    multiple=True,
+    metavar="NAME",
+    help="Measure only what is called so, * standing for anything; may be given several times.",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=PAIRS,
+    show_default=True,
+    help="Measurements of each stream and of its peer, which take turns.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
+    """Measure the tensor accelerator's simulator.
+
+    Convolutions of ResNet-18, a matrix product and an addition run as streams in one thread. The
+    peer of a throughput is a loop of nothing but the processor's best instruction for it, so the
+    ratio is a share of what could be had; `layers` is those shares' geometric mean. What ends in
+    -avx2 is as on a processor that has nothing better. `decoding` is what the first run takes
+    longer than another one, `start` what a process takes from nothing to its first result.
+    """
+    from potash.bench import vta as vta_bench  # brings numba
+
+    chosen = _chosen(patterns, vta_bench.NAMES)
+    with reporting() as progress:
+        results = list(vta_bench.measure(chosen, pairs, progress))
+    if as_json:
+        click.echo(json.dumps(document(results), indent=2))
+    else:
+        click.echo(table(results))
+
+
 def _chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     """The names that match any of the patterns, all of them when there is none."""
     for pattern in patterns:
