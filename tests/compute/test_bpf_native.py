@@ -179,6 +179,24 @@ FAULTS: dict[str, tuple[list[bytes], FaultKind, int, int | None]] = {
 }
 
 
+NARROW = [insn(0xBC, 2, 1), insn(0xBC, 3, 7)]  # w2 = w1, w3 = w7
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # What is loaded through a 32-bit pointer is another address than the pointer's.
+        [mov(4, 99), store(1, 4), insn(0xBC, 2, 1), load(2, 2, 0, W), load(0, 2), exit_],
+        # The difference of two 32-bit values is not 0.
+        [mov_reg(7, 2), *NARROW, insn(0x1F, 2, 3), lddw(5, INPUT), load(6, 5), load(0, 2), exit_],
+        [*NARROW, insn(0x0F, 2, 3), load(4, 2), load(5, 3), exit_],
+        [insn(0xBC, 2, 1), insn(0x04, 2, imm=-8), load(4, 1), load(5, 2), load(6, 2, -4096), exit_],
+    ],
+)
+def test_halves_of_registers_are_told_apart(code: list[bytes]) -> None:
+    same(case(*code))
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_name_the_instruction_and_the_address(name: str) -> None:
     code, kind, pc, address = FAULTS[name]

@@ -314,10 +314,14 @@ class _Writer:
             pointer = random.choice(free)
             self.add(lddw(pointer, part + random.choice((0, 8, size - 8, size - 1, size, -1))))
             base, offset = pointer, random.choice((0, 0, 0, 1, -1, -8))
+        if random.random() < 0.2:  # addresses fit in 32 bits
+            pointer = random.choice(free)
+            self.add(insn(0xBC, pointer, base))
+            base = pointer
         for _ in range(random.choice((1, 1, 2, 4))):
             self.add(access(random, base, offset, register))
             offset += random.choice((0, 1, 2, 4, 8, -8))
-            if base == register:
+            if base == register and random.random() < 0.7:
                 break
 
     def offset(self, base: int) -> int:

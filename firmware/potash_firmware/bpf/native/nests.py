@@ -301,7 +301,7 @@ class _Analysis:
         if start in self._loops:
             for register in self._written(self._loops[start]):
                 phi = Phi(start, register)
-                self._first[phi] = self._evaluator.wide(environment[register], start)
+                self._first[phi] = self._evaluator.wide(environment[register])
                 environment[register] = Value(unknown(phi))
         return environment
 
@@ -371,9 +371,9 @@ class _Analysis:
             self._evaluator.operand(environment, instruction),
         ):
             if instruction.kind == Class.JMP32:
-                form = _widened(value.form, jump in SIGNED, block.end)
+                form = _widened(value.form, jump in SIGNED)
             else:
-                form = self._evaluator.wide(value, block.end)
+                form = self._evaluator.wide(value)
             sides.append(form)
         left, right = sides
         if self._turning(loop, right):
@@ -583,10 +583,10 @@ def _of_loop(symbol: Symbol, loop: Loop) -> bool:
     return isinstance(symbol, Turn | Times | Drift) and symbol.header == loop.header
 
 
-def _widened(form: Linear, signed: bool, pc: int) -> Linear:
+def _widened(form: Linear, signed: bool) -> Linear:
     """Keep what a 32-bit value becomes as a symbol, which says what has to hold when it is used."""
     if form.known:
-        return values.forget(form, signed, pc)
+        return values.forget(form, signed)
     bounds = _static(form)
     if bounds is not None:
         low, high = (-(1 << 31), 1 << 31) if signed else (0, 1 << 32)
@@ -620,7 +620,7 @@ def _merged(block: int, register: int, ways: list[Value]) -> Value:
     first = ways[0]
     if all(way == first for way in ways):
         return first
-    forms = [_widened(way.form, False, block) if way.narrow else way.form for way in ways]
+    forms = [_widened(way.form, False) if way.narrow else way.form for way in ways]
     differences = [form - forms[0] for form in forms]
     if all(difference.known for difference in differences):
         constants = [difference.constant for difference in differences]
