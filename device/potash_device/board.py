@@ -138,6 +138,7 @@ class Board:
 
     def memory_changed(self) -> None:
         """The host maps or unmaps memory: no view may outlive this call."""
+        self.dma.forget()
         self.queues.unbind()
 
     def irqs_changed(self, index: int) -> None:

@@ -21,6 +21,7 @@ import itertools
 import mmap
 import os
 from bisect import bisect_right, insort
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -171,6 +172,25 @@ class AddressSpace:
             pieces.append(self.view(address, piece, write=write))
             address += piece
         return pieces
+
+    def views_of(
+        self, ranges: Iterable[tuple[int, int]], *, write: bool = False
+    ) -> list[memoryview]:
+        """The bytes of several ranges, each an address and a size, one behind the other.
+
+        Raises AccessFault as `views` does for one of them.
+        """
+        found: list[memoryview] = []
+        start = end = 0
+        content: memoryview | None = None
+        for address, size in ranges:
+            if content is not None and start <= address and 0 < size <= end - address:
+                found.append(content[address - start : address - start + size])
+                continue
+            found += self.views(address, size, write=write)
+            start, end = self._last.start, self._last.end
+            content = self._last.target if write else self._last.source
+        return found
 
     def _find(self, address: int, size: int) -> _Mapping:
         at = bisect_right(self._mappings, address, key=_start) - 1

@@ -264,12 +264,14 @@ class Device:
                 writable.append(port.fileno())
         if wake is not None:
             readable.append(wake)
-        limits = [timeout, self.rpu.timeout, self.rpu.keeper.timeout]
-        if self._busy or self._more_messages:
-            limits = [0.0]
-        if port is None and self.rpu.apu_may_start:
-            limits.append(self.apu.wait_before_start())
-        limit = min((one for one in limits if one is not None), default=None)
+        limit: float | None = 0.0
+        if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
+            self.rpu.watch()
+        if limit != 0.0:
+            limits = [timeout, limit, self.rpu.keeper.timeout]
+            if port is None and self.rpu.apu_may_start:
+                limits.append(self.apu.wait_before_start())
+            limit = min((one for one in limits if one is not None), default=None)
         incoming, outgoing, _ = select.select(readable, writable, (), limit)
         return incoming + outgoing if outgoing else incoming
 

@@ -122,3 +122,42 @@ def test_a_stopped_engine_gives_nothing_out(memory: Memory) -> None:
             memory.engine.views(0, 0, 512, write=False)
     finally:
         memory.engine.start()
+
+
+def test_buffers_that_are_used_again_are_where_the_host_says_they_are_now() -> None:
+    memory = Memory()
+    first, list_at = PAGE, 2 * PAGE
+    content = memory.memory.view
+    prps(memory, first, [10 * PAGE, 20 * PAGE], list_at)
+    scatter(memory.engine.views(first, list_at, 3 * PAGE, write=True), b"a" * 3 * PAGE)
+    prps(memory, first, [10 * PAGE, 30 * PAGE], list_at)
+    scatter(memory.engine.views(first, list_at, 3 * PAGE, write=True), b"b" * 3 * PAGE)
+    assert content[10 * PAGE] == content[30 * PAGE] == ord("b")
+    assert content[20 * PAGE] == ord("a")
+    memory.space.unmap(0, SIZE)
+    memory.engine.forget()
+    for length in (PAGE, 3 * PAGE):
+        with pytest.raises(NvmeError) as caught:
+            memory.engine.views(first, list_at, length, write=True)
+        assert caught.value.status == 0x004
+    memory.memory.close()
+
+
+def test_what_may_be_read_is_not_written_because_it_was_used_before() -> None:
+    memory = Memory()
+    memory.space.map(SIZE, SIZE, fd=memory.memory.fd, offset=0, readable=True, writable=False)
+    assert memory.engine.views(SIZE, 0, PAGE, write=False)
+    with pytest.raises(NvmeError):
+        memory.engine.views(SIZE, 0, PAGE, write=True)
+    memory.space.unmap_all()
+    memory.memory.close()
+
+
+def test_any_number_of_buffers_can_be_used() -> None:
+    memory = Memory()
+    for address in range(0, SIZE, 4):
+        (view,) = memory.engine.views(address, 0, 4, write=False)
+        assert len(view) == 4
+        del view
+    memory.space.unmap_all()
+    memory.memory.close()

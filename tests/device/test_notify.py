@@ -114,6 +114,20 @@ def test_while_there_is_work_it_ticks_and_after_a_while_without_it_may_arm() -> 
     assert notify.timeout is None and not notify.may_arm
 
 
+def test_where_others_want_the_processor_it_rests_between_looks() -> None:
+    clock = Clock()
+    notify = Notify(clock)
+    notify.worked(1)
+    notify.yielded(5 * US)
+    assert notify.timeout == 0.0
+    notify.yielded(3e-3)
+    assert notify.timeout == TICKS[1]
+    for _ in range(100):
+        clock.now += 200 * US
+        notify.worked(1)
+    assert notify.timeout == 0.0
+
+
 def climbed(clock: Clock, notify: Notify) -> None:
     """Load the device so that longer ticks pay."""
     while notify._tuner._level != len(TICKS) - 1:

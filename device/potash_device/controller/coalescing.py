@@ -43,15 +43,15 @@ class Coalescing:
         self._time = seconds
         self._exempt = exempt
 
-    def announce(self, vector: int, *, urgent: bool = False) -> None:
-        """A completion was posted of which `vector` is to tell; at once if it is `urgent`."""
+    def announce(self, vector: int, count: int = 1, *, urgent: bool = False) -> None:
+        """`count` completions were posted of which `vector` is to tell; at once if `urgent`."""
         if self._threshold == 1 or urgent or vector in self._exempt:
             self._due.add(vector)
             return
         held = self._held.setdefault(vector, _Held(0, 0.0))
         if not held.count:
             held.until = self._clock() + self._time
-        held.count += 1
+        held.count += count
 
     def take_due(self) -> set[int]:
         """The vectors to be interrupted now."""

@@ -18,11 +18,15 @@ from enum import Enum
 
 from potash_device.controller.tuner import Tuner
 
-TICKS = (0.0, 20e-6, 200e-6, 400e-6)
+TICKS = (0.0, 50e-6, 200e-6)
+"""Few and far apart: between two of them there is no valley for the tuner to turn back at."""
 SPIN = 250e-6
 """Seconds after the last work in which a tick may be none at all."""
-RESTING_TICK = 20e-6
+RESTING_TICK = 50e-6
 """The tick from then on."""
+CROWDED = 200e-6
+"""Seconds without the processor after which it counts as wanted by others."""
+CROWDED_FOR = 10e-3
 IDLE = 1.5e-3
 """Without work for so long, being rung is cheaper than looking."""
 PAUSE = 0.25
@@ -46,6 +50,7 @@ class Notify:
         self._shortest = ticks[0]
         self._idle = idle
         self._quiet_at = -PAUSE
+        self._crowded_until = 0.0
         self._tuner = Tuner(ticks)
         self.watch = Watch.RUNG
         self.tuned = True
@@ -60,6 +65,14 @@ class Notify:
                 self._tuner.reset(now)
         self._quiet_at = now + self._idle
         self._tuner.executed(commands, now)
+
+    def yielded(self, seconds: float) -> None:
+        """The processor was offered to others, and came back after `seconds`.
+
+        Whoever yields goes to the end of the line. Where there is one, who sleeps is served sooner.
+        """
+        if seconds > CROWDED:
+            self._crowded_until = self._clock() + CROWDED_FOR
 
     @property
     def may_arm(self) -> bool:
@@ -81,6 +94,8 @@ class Notify:
         if self.watch is Watch.RUNG:
             return None
         tick = self.tick
-        if tick == 0.0 and self._clock() >= self._quiet_at - self._idle + SPIN:
-            return RESTING_TICK
+        if tick == 0.0:
+            now = self._clock()
+            if now >= self._quiet_at - self._idle + SPIN or now < self._crowded_until:
+                return RESTING_TICK
         return tick

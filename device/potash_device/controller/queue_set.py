@@ -162,12 +162,26 @@ class QueueSet:
     ) -> bool:
         """Post a completion; False when it has to wait for the host. Raises AccessFault."""
         queue = source.completions
-        if queue.full and self.shadow is not None and queue.qid:
-            try:
-                queue.move_head(self.shadow.head(queue))
-            except InvalidDoorbell:
-                self.shadow.look_again()  # so that the next look at the page reports it
+        if queue.full:
+            self._take_head(queue)
         return queue.post(source, cid, status, dnr, dw0)
+
+    def room(self, queue: CompletionQueue, wanted: int) -> int:
+        """Completions that `queue` can store now, up to `wanted`. Raises AccessFault."""
+        room = queue.room
+        if room < wanted:
+            self._take_head(queue)
+            room = queue.room
+        return min(room, wanted)
+
+    def _take_head(self, queue: CompletionQueue) -> None:
+        """Look what the host has emptied, which it may not have rung for."""
+        if self.shadow is None or not queue.qid or queue.blocked:
+            return
+        try:
+            queue.move_head(self.shadow.head(queue))
+        except InvalidDoorbell:
+            self.shadow.look_again()  # so that the next look at the page reports it
 
     @property
     def blocked(self) -> bool:

@@ -59,14 +59,15 @@ class ShadowDoorbells:
 
         One comparison for all queues: looking at each of 64 takes 20 µs, at the page 0.2 µs.
         """
-        if self._bytes is None:
-            self.bind()
-        assert self._bytes is not None
-        now = bytes(self._bytes[: self._used])
+        now = self._content()
         if now == self._seen:
             return False
         self._seen = now
         return True
+
+    def stirs(self) -> bool:
+        """As `changed`, which will say the same."""
+        return self._content() != self._seen
 
     def look_again(self) -> None:
         """Have the next `changed` say yes."""
@@ -99,6 +100,12 @@ class ShadowDoorbells:
         with _fence:
             pass
         return values[2 * queue.qid + 1] not in (queue.head, queue.refused)
+
+    def _content(self) -> bytes:
+        if self._bytes is None:
+            self.bind()
+        assert self._bytes is not None
+        return bytes(self._bytes[: self._used])
 
     def _adopted(self, qid: int) -> None:
         self._used = max(self._used, 2 * DOORBELL_WIDTH * (qid + 1))

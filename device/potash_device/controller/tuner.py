@@ -1,27 +1,60 @@
-"""Finding out how long to leave the host alone: a climb along a few ticks, on throughput.
+"""Finding out how long to leave the host alone: a choice out of a few ticks, on throughput.
 
 A device that looks at the shadow page at every instant answers each command at once: a host with
 one command at a time wants that. One with many is better off when it is interrupted once for many
 completions, which it is when the device looks rarely, but then the host must have something else to
 do meanwhile, and nobody can ask it. So this tries: the throughput of short windows at one tick is
-compared with that at the next longer or shorter one, and the better one stays.
+compared with that at another one, in turn, and the better one stays.
 
-Ticks closer together than a factor of two give no difference that could be told from noise.
+Throughput is never measured alone: others use the machine too. So a longer tick must also be seen
+to do what it is for, which is to find more commands at a look; a host with one command at a time
+gives it none, and gets the shortest one at once. Ticks closer together than a factor of two give no
+difference that could be told from noise.
 """
 
 from collections.abc import Sequence
 
-WINDOW = 25e-3
+WINDOW = 10e-3
 """Seconds in which commands are counted."""
-STEADY_WINDOWS = 6
-"""Windows at one tick before another is tried."""
-TRIAL_WINDOWS = 2
-LONGER_MUST_GAIN = 1.08
-SHORTER_MAY_LOSE = 0.96
-"""A longer tick delays what it does not speed up, so it has to be worth it; a shorter one need not
-be."""
-KEPT = 0.7
-"""How much of the past a new window leaves in the average."""
+STEADY_WINDOWS = 4
+"""Windows at one tick before another is tried; twice as many after each that was no better."""
+MOST_STEADY_WINDOWS = 32
+TRIAL_WINDOWS = 6
+"""Windows in which the other tick and this one take turns."""
+MUST_GAIN = 1.03
+"""Times the throughput, so that noise alone seldom changes anything."""
+LONGER_MUST_GATHER = 1.25
+"""Times as many commands a look."""
+CLEARLY_WORSE, CLEARLY_BETTER = 0.8, 1.3
+"""Ratios at which a trial ends early."""
+
+
+class _Count:
+    """Commands and the looks that found them, in some time."""
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.looks = 0
+        self.seconds = 0.0
+
+    def add(self, commands: int) -> None:
+        self.commands += commands
+        self.looks += 1
+
+    def include(self, window: "_Count") -> None:
+        self.commands += window.commands
+        self.looks += window.looks
+        self.seconds += window.seconds
+
+    @property
+    def rate(self) -> float:
+        """Commands a second."""
+        return self.commands / self.seconds
+
+    @property
+    def gathered(self) -> float:
+        """Commands that one look finds."""
+        return self.commands / self.looks
 
 
 class Tuner:
@@ -34,57 +67,68 @@ class Tuner:
     def reset(self, now: float) -> None:
         """The load has ended: the next one begins with the shortest tick."""
         self._level = 0
-        self._trial: int | None = None
-        self._direction = 1
-        self._average: float | None = None
-        self._steady = 0
-        self._trial_rates: list[float] = []
-        self._commands = 0
+        self._other = 0
+        """The level that is tried, or was last."""
+        self._trying = False
+        self._patience = STEADY_WINDOWS
+        self._windows = 0
+        self._tried = _Count()
+        self._stayed = _Count()
+        self._window = _Count()
         self._window_began = now
 
     @property
     def tick(self) -> float:
         """Seconds between two looks."""
-        return self._ticks[self._level if self._trial is None else self._trial]
+        return self._ticks[self._other if self._trying and not self._windows % 2 else self._level]
 
     def executed(self, commands: int, now: float) -> None:
-        """`commands` have been executed at the time `now`."""
-        self._commands += commands
-        elapsed = now - self._window_began
-        if elapsed < WINDOW:
+        """A look has found `commands`, which have been executed at the time `now`."""
+        window = self._window
+        window.add(commands)
+        window.seconds = now - self._window_began
+        if window.seconds < WINDOW:
             return
-        rate = self._commands / elapsed
-        self._commands = 0
+        self._window = _Count()
         self._window_began = now
-        if self._trial is None:
-            self._end_steady_window(rate)
+        if self._trying:
+            self._end_trial_window(window)
         else:
-            self._end_trial_window(rate)
+            self._end_steady_window(window)
 
-    def _end_steady_window(self, rate: float) -> None:
-        average = self._average
-        self._average = rate if average is None else KEPT * average + (1 - KEPT) * rate
-        self._steady += 1
-        if self._steady < STEADY_WINDOWS:
-            return
-        self._steady = 0
-        level = self._level + self._direction
-        if 0 <= level < len(self._ticks):
-            self._trial = level
-            self._trial_rates.clear()
-        else:
-            self._direction = -self._direction
+    def _end_steady_window(self, window: _Count) -> None:
+        if self._level and window.gathered < LONGER_MUST_GATHER:
+            self._level = 0
+        self._windows += 1
+        if self._windows >= self._patience:
+            self._begin_trial()
 
-    def _end_trial_window(self, rate: float) -> None:
-        assert self._trial is not None and self._average is not None
-        self._trial_rates.append(rate)
-        if len(self._trial_rates) < TRIAL_WINDOWS:
+    def _begin_trial(self) -> None:
+        """Try the others in turn, the longest first."""
+        self._other = (self._other - 1) % len(self._ticks)
+        if self._other == self._level:
+            self._other = (self._other - 1) % len(self._ticks)
+        self._trying = True
+        self._windows = 0
+        self._tried = _Count()
+        self._stayed = _Count()
+
+    def _end_trial_window(self, window: _Count) -> None:
+        tried, stayed = self._tried, self._stayed
+        (stayed if self._windows % 2 else tried).include(window)
+        self._windows += 1
+        if self._windows % 2:
             return
-        tried = sum(self._trial_rates) / len(self._trial_rates)
-        needed = LONGER_MUST_GAIN if self._trial > self._level else SHORTER_MAY_LOSE
-        if tried > needed * self._average:
-            self._level = self._trial
-            self._average = tried
+        gain = tried.rate / stayed.rate
+        if self._windows < TRIAL_WINDOWS and CLEARLY_WORSE < gain < CLEARLY_BETTER:
+            return
+        better = gain > MUST_GAIN
+        if self._other > self._level:
+            better &= tried.gathered > LONGER_MUST_GATHER * stayed.gathered
+        if better:
+            self._level = self._other
+            self._patience = STEADY_WINDOWS
         else:
-            self._direction = -self._direction
-        self._trial = None
+            self._patience = min(2 * self._patience, MOST_STEADY_WINDOWS)
+        self._trying = False
+        self._windows = 0

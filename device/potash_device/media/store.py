@@ -28,8 +28,10 @@ class Media:
         self.read_only = read_only
         self.lost: MediaError | None = None
         """Why a flush failed, once one has: what was written may be gone, whatever comes later."""
-        self._never_waits = lies_in_memory(fd)
-        self._cannot_tell: set[Move] = set()
+        at_once = 0 if lies_in_memory(fd) else os.RWF_NOWAIT
+        self._read_flags: int | None = at_once
+        self._write_flags: int | None = at_once
+        """What has a system call return rather than wait; None where it cannot tell."""
 
     @property
     def writable(self) -> bool:
@@ -54,7 +56,14 @@ class Media:
 
         Raises MediaError.
         """
-        return self._move_at_once(os.preadv, views, offset, "reading")
+        flags = self._read_flags
+        if flags is None or len(views) > IOV_MAX:
+            return False
+        try:
+            return os.preadv(self.fd, views, offset, flags) == _length(views)
+        except OSError as error:
+            self._read_flags = _flags_after(error, flags, "reading", offset)
+            return False
 
     def write_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
         """Write `views` from byte `offset` on if that needs no waiting; False where it would wait.
@@ -62,7 +71,14 @@ class Media:
         What was refused half-way has to be written again as a whole. Raises MediaError.
         """
         self._require_writable()
-        return self._move_at_once(os.pwritev, views, offset, "writing")
+        flags = self._write_flags
+        if flags is None or len(views) > IOV_MAX:
+            return False
+        try:
+            return os.pwritev(self.fd, views, offset, flags) == _length(views)
+        except OSError as error:
+            self._write_flags = _flags_after(error, flags, "writing", offset)
+            return False
 
     def read_into(self, views: Sequence[memoryview], offset: int) -> None:
         """Fill `views` from byte `offset`, waiting where it must. Raises MediaError."""
@@ -96,27 +112,18 @@ class Media:
         if self.lost is not None:
             raise self.lost
 
-    def _move_at_once(
-        self, move: Move, views: Sequence[memoryview], offset: int, doing: str
-    ) -> bool:
-        if len(views) > IOV_MAX:
-            return False
-        if self._never_waits:
-            flags = 0
-        elif move in self._cannot_tell:
-            return False
-        else:
-            flags = os.RWF_NOWAIT
-        wanted = len(views[0]) if len(views) == 1 else sum(map(len, views))
-        try:
-            return move(self.fd, views, offset, flags) == wanted
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # this file system cannot tell: always wait
-                self._cannot_tell.add(move)
-                return False
-            raise MediaError.of(error, doing, offset) from None
+
+def _length(views: Sequence[memoryview]) -> int:
+    return len(views[0]) if len(views) == 1 else sum(map(len, views))
+
+
+def _flags_after(error: OSError, flags: int, doing: str, offset: int) -> int | None:
+    """The flags of later calls, after one that was not to wait has failed. Raises MediaError."""
+    if isinstance(error, BlockingIOError):
+        return flags
+    if error.errno == errno.EOPNOTSUPP:  # this file system cannot tell: always wait
+        return None
+    raise MediaError.of(error, doing, offset) from None
 
 
 def lies_in_memory(fd: int) -> bool:

@@ -85,14 +85,14 @@ class Health:
         self._started = clock()
         self._seconds_before = 0
 
-    def count_read(self, size: int) -> None:
+    def count_read(self, size: int, commands: int = 1) -> None:
         """A host has read `size` bytes."""
-        self.reads += 1
+        self.reads += commands
         self.bytes_read += size
 
-    def count_write(self, size: int) -> None:
+    def count_write(self, size: int, commands: int = 1) -> None:
         """A host has written `size` bytes."""
-        self.writes += 1
+        self.writes += commands
         self.bytes_written += size
 
     @property

@@ -5,7 +5,8 @@ What a token brings after its command is gone (reset, queue deleted, aborted) is
 the one place that knows, so that no command is answered twice.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass
 
 from potash_firmware.rpu.command import Command, Pending
@@ -24,43 +25,48 @@ class Outstanding:
 
     def __init__(self) -> None:
         self._by_token: dict[object, Waiting] = {}
-        self._by_key: dict[tuple[int, int], Waiting] = {}
-        self.admin = 0
-        """How many of them came from the admin queue."""
+        self._by_queue: defaultdict[int, dict[int, Waiting]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._by_token)
 
     def __contains__(self, key: tuple[int, int]) -> bool:
-        return key in self._by_key
+        return self.find(key) is not None
+
+    @property
+    def admin(self) -> int:
+        """How many of them came from the admin queue."""
+        return len(self._by_queue[0])
 
     def add(self, command: Command, pending: Pending) -> None:
         """`command` waits from now on."""
         waiting = Waiting(command, pending)
         self._by_token[pending.token] = waiting
-        self._by_key[command.key] = waiting
-        self.admin += not command.queue.qid
+        qid, cid = command.key
+        self._by_queue[qid][cid] = waiting
 
     def take(self, token: object) -> Waiting | None:
         """The command that waits for `token`, which waits no longer; None when it is gone."""
         waiting = self._by_token.pop(token, None)
         if waiting is not None:
-            del self._by_key[waiting.command.key]
-            self.admin -= not waiting.command.queue.qid
+            qid, cid = waiting.command.key
+            del self._by_queue[qid][cid]
         return waiting
 
     def find(self, key: tuple[int, int]) -> Waiting | None:
         """The command with that queue and identifier, if it waits."""
-        return self._by_key.get(key)
+        qid, cid = key
+        return self._by_queue[qid].get(cid)
 
     def clear(self) -> None:
         """Forget every command, as a controller reset does."""
         self._by_token.clear()
-        self._by_key.clear()
-        self.admin = 0
+        self._by_queue.clear()
 
-    def of_queue(self, qid: int) -> Iterator[Waiting]:
+    def identifiers(self, qid: int) -> Container[int]:
+        """The identifiers of the commands that came from submission queue `qid`."""
+        return self._by_queue[qid]
+
+    def of_queue(self, qid: int) -> list[Waiting]:
         """The commands that came from submission queue `qid`."""
-        return (
-            waiting for waiting in list(self._by_key.values()) if waiting.command.queue.qid == qid
-        )
+        return list(self._by_queue[qid].values())

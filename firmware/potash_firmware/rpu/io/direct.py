@@ -8,7 +8,7 @@ unusual about it, be it a flag, an address or an error, it leaves where it is, f
 to deal with and to explain.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nvme_spec.commands import NLB_MASK, READ_WRITE_ENTRY
 from nvme_spec.opcodes import IoOpcode
@@ -21,12 +21,15 @@ from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
 _READ = int(IoOpcode.READ)
 _WRITE = int(IoOpcode.WRITE)
 
-Complete = Callable[[SubmissionQueue, int], None]
-"""Answers the command with that identifier: it has succeeded."""
+BATCH = 16
+"""Commands whose completions are stored together. A host that is awake takes them from there."""
+
+Complete = Callable[[SubmissionQueue, Sequence[int]], None]
+"""Answers the commands with those identifiers: they have succeeded, and there is room."""
 
 
 class DirectReadsAndWrites:
-    """The short way of one controller; `complete` is the loop's one completion point."""
+    """The short way of one controller; `complete` is the loop's."""
 
     def __init__(self, controller: Controller, complete: Complete) -> None:
         self._controller = controller
@@ -37,50 +40,52 @@ class DirectReadsAndWrites:
 
         Raises AccessFault when the queue's memory is gone.
         """
-        controller, complete = self._controller, self._complete
-        namespaces, outstanding, health = (
-            controller.namespaces,
-            controller.outstanding,
-            controller.health,
-        )
-        views_of = controller.board.dma.views
-        unpack = READ_WRITE_ENTRY.unpack_from
-        entries, completions = queue.entries, queue.completions
-        qid, size, tail = queue.qid, queue.size, queue.tail
+        controller = self._controller
+        namespaces, views_of = controller.namespaces, controller.board.dma.views
+        waiting = controller.outstanding.identifiers(queue.qid)
         write_through = controller.features.write_through
-        done = 0
-        while done < limit and queue.head != tail:
-            head = queue.head
-            opcode, flags, cid, nsid, prp1, prp2, slba, dword12 = unpack(
-                entries, head * SUBMISSION_ENTRY_SIZE
-            )
-            if flags or dword12 > NLB_MASK or (qid, cid) in outstanding:
-                break
-            namespace = namespaces.get(nsid)
-            if namespace is None or namespace.in_flight or slba + dword12 >= namespace.blocks:
-                break
-            block_size = namespace.block_size
-            length = (dword12 + 1) * block_size
-            if length > MAX_TRANSFER:
-                break
-            try:
+        limit = controller.board.queues.room(queue.completions, min(limit, BATCH))
+        unpack = READ_WRITE_ENTRY.unpack_from
+        entries, size, tail, head = queue.entries, queue.size, queue.tail, queue.head
+        cids: list[int] = []
+        writes = bytes_read = bytes_written = 0
+        known = None
+        try:
+            while head != tail and len(cids) < limit:
+                opcode, flags, cid, nsid, prp1, prp2, slba, dword12 = unpack(
+                    entries, head * SUBMISSION_ENTRY_SIZE
+                )
+                if flags or dword12 > NLB_MASK or cid in waiting:
+                    break
+                if nsid != known:
+                    namespace = namespaces.get(nsid)
+                    if namespace is None or namespace.in_flight:
+                        break
+                    known, media = nsid, namespace.media
+                    blocks, block_size = namespace.blocks, namespace.block_size
+                length = (dword12 + 1) * block_size
+                if slba + dword12 >= blocks or length > MAX_TRANSFER:
+                    break
                 if opcode == _READ:
                     views = views_of(prp1, prp2, length, write=True)
-                    if not namespace.media.read_at_once(views, slba * block_size):
+                    if not media.read_at_once(views, slba * block_size):
                         break
-                    health.count_read(length)
+                    bytes_read += length
                 elif opcode == _WRITE and not write_through:
                     views = views_of(prp1, prp2, length, write=False)
-                    if not namespace.media.write_at_once(views, slba * block_size):
+                    if not media.write_at_once(views, slba * block_size):
                         break
-                    health.count_write(length)
+                    bytes_written += length
+                    writes += 1
                 else:
                     break
-            except (NvmeError, MediaError):
-                break
-            queue.head = head + 1 if head + 1 < size else 0
-            done += 1
-            complete(queue, cid)
-            if completions.blocked:
-                break
-        return done
+                head = head + 1 if head + 1 < size else 0
+                cids.append(cid)
+        except (NvmeError, MediaError):
+            pass  # of the command that is the head now
+        if cids:
+            queue.head = head
+            controller.health.count_read(bytes_read, len(cids) - writes)
+            controller.health.count_write(bytes_written, writes)
+            self._complete(queue, cids)
+        return len(cids)
