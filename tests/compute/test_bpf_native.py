@@ -272,6 +272,68 @@ def test_bounds_of_every_size_end_loops_as_they_should(jump: int, bound: int) ->
     same(case(*code))
 
 
+JNE, JLT, JLE, JGT, JGE, JSLE, JSGT, JSGE = 0x50, 0xA0, 0xB0, 0x20, 0x30, 0xD0, 0x60, 0x70
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "first", "bound", "step"),
+    [
+        (JNE, 0, 80, 8),
+        (JNE, 0, 8192, 8),
+        (JNE, 0, 8200, 8),
+        (JNE, 0, 84, 8),  # is never met
+        (JNE, 100, 0, 8),  # nor is this
+        (JNE, 84, 0, -8),
+        (JNE, 80, 0, -8),
+        (JNE, 0, 80, -8),
+        (JLT, 0, 8192, 8),
+        (JLT, 0, 8193, 8),
+        (JLT, 5, 0, 1),
+        (JLT, -5, 10, 1),
+        (JLE, 0, 8184, 8),
+        (JLE, 0, 8192, 8),
+        (JSLE, 0, 8184, 8),
+        (JSLE, 0, 8192, 8),
+        (JSLE, -16, 8184, 8),
+        (JSLE, -8192, 8, 8),
+        (JSLE, -8200, 8, 8),
+        (JGT, 8191, 0, -3),  # passes 0, and is large again
+        (JGT, 8190, 0, -3),
+        (JGE, 10, 0, -1),  # so is this
+        (JGE, 10, 1, -1),
+        (JSGE, 10, 0, -1),
+        (JSGE, 10, -8192, -1),
+        (JSGE, 10, -8193, -1),
+        (JSGT, 10, -8193, -1),
+        (JSGT, 8192, 0, -1),
+    ],
+)
+@pytest.mark.parametrize("narrow", [False, True], ids=["64", "32"])
+@pytest.mark.parametrize("at_top", [False, True], ids=["bottom", "top"])
+def test_ends_of_loops(
+    goes_on: int, first: int, bound: int, step: int, narrow: bool, at_top: bool
+) -> None:
+    """`for (i = first; i goes_on bound; i += step) output[i] = i`, the test at its top or not.
+
+    There are 8192 bytes in front of the output and behind its beginning; then come constants.
+    """
+    opposite = {JNE: 0x10, JLT: JGE, JLE: JGT, JGT: JLE, JGE: JLT}
+    signed = {JSLE: JSGT, JSGT: JSLE, JSGE: 0xC0}
+    jump, add = (0x0E, 0x04) if narrow else (0x0D, 0x07)
+    body = [
+        mov_reg(5, 2),
+        insn(0x0F, 5, 3),
+        insn(0x73, 5, 3),
+        insn(add, 3, imm=step),
+    ]
+    if at_top:
+        leaves = (opposite | signed)[goes_on]
+        loop = [insn(leaves | jump, 3, 4, len(body) + 1), *body, insn(0x05, offset=-6)]
+    else:
+        loop = [*body, insn(goes_on | jump, 3, 4, -5)]
+    same(case(mov(3, first), mov(4, bound), *loop, exit_))
+
+
 def test_a_counted_loop_is_not_entered_without_the_fuel_for_it() -> None:
     """Its turns would take days."""
     code = [

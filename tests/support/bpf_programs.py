@@ -433,9 +433,12 @@ class _Writer:
         step, turns = random.choice((1, 2, 4, 8, -1, -8)), random.randint(1, 12)
         displacement = random.choice((0, 0, 8, -8, 100))
         edge = random.choice((part, part + size)) + random.choice((-1, 0, 0, 1)) * step
+        missed = random.choice((0, 0, 0, 0, 1))
         first = edge - turns * step
         start = self.label()
-        self.add(lddw(pointer, first - displacement & U64), lddw(end, edge - displacement & U64))
+        self.add(
+            lddw(pointer, first - displacement & U64), lddw(end, edge + missed - displacement & U64)
+        )
         self.add(_Place(start), access(random, pointer, displacement, register))
         alu = ALU64 if random.random() < 0.8 else ALU
         self.add(insn(alu | ADD, pointer, imm=step))
