@@ -50,7 +50,7 @@ seeds = st.integers(0, 2**32)
 random_programs = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(random_programs, max_examples=120)
+@settings(random_programs, max_examples=80)
 @given(seeds)
 def test_programs_as_compilers_make_them(seed: int) -> None:
     program = structured(Random(seed))

@@ -15,6 +15,7 @@ from potash_firmware.bpf.isa import Class, Instruction, Jump
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.blocks import Block, Function
 from potash_firmware.bpf.native.checks import in_frame, is_access, is_atomic, writes
+from potash_firmware.bpf.native.joins import merged, static, unwidened, widened
 from potash_firmware.bpf.native.linear import Linear, Symbol, number, unknown
 from potash_firmware.bpf.native.loops import Flow, Loop
 from potash_firmware.bpf.native.nests import (
@@ -30,7 +31,6 @@ from potash_firmware.bpf.native.nests import (
     Test,
     Times,
     Turn,
-    Unsteady,
     Widened,
 )
 from potash_firmware.bpf.native.registers import written
@@ -116,7 +116,7 @@ class _Analysis:
         self._root = root
         self._loops = {loop.header: loop for loop in root.nest()}
         self._order = sorted(root.blocks, key=flow.order.__getitem__)
-        self._evaluator = Evaluator(self._instructions, _widened)
+        self._evaluator = Evaluator(self._instructions, widened)
         self._first: dict[Phi, Linear] = {}
         """What registers hold when their loop begins."""
         self._steps: dict[Phi, Linear] = {}
@@ -188,7 +188,7 @@ class _Analysis:
                 if (source, start) in edges
             ]
             environment = [
-                _merged(start, register, [way[register] for way in ways]) for register in range(11)
+                merged(start, register, [way[register] for way in ways]) for register in range(11)
             ]
         if start in self._loops:
             for register in self._written(self._loops[start]):
@@ -211,7 +211,7 @@ class _Analysis:
         extended: set[bool] = set()
         if value.narrow:
             # Only its low half matters, which is the same whatever its parts were extended from.
-            form = _unwidened(form)
+            form = unwidened(form)
             extended.add(False)
         elif len(form.terms) == 1 and not form.constant:
             [(symbol, factor)] = form.terms
@@ -220,7 +220,7 @@ class _Analysis:
                 extended.add(symbol.signed)
         gained = form - unknown(phi)
         symbols = [symbol for symbol, _ in gained.terms]
-        if all(isinstance(one, Start) for one in symbols) or _static(gained) is not None:
+        if all(isinstance(one, Start) for one in symbols) or static(gained) is not None:
             self._extended.setdefault(phi, set()).update(extended)
             return gained
         return None
@@ -263,7 +263,7 @@ class _Analysis:
             self._evaluator.operand(environment, instruction),
         ):
             if instruction.kind == Class.JMP32:
-                form = _widened(value.form, jump in SIGNED)
+                form = widened(value.form, jump in SIGNED)
             else:
                 form = self._evaluator.wide(value)
             sides.append(form)
@@ -355,7 +355,7 @@ class _Analysis:
         first = self.resolved(self._first[phi])
         if first is None:
             return None
-        bounds = _static(step)
+        bounds = static(step)
         if bounds is not None and not step.known:
             return first + unknown(Drift(phi.header, phi.register, *bounds))
         total = first + unknown(Turn(phi.header)).scaled(step.constant)
@@ -473,56 +473,3 @@ def _headers(terms: frozenset[tuple[Symbol, int]]) -> Iterator[int]:
 
 def _of_loop(symbol: Symbol, loop: Loop) -> bool:
     return isinstance(symbol, Turn | Times | Drift) and symbol.header == loop.header
-
-
-def _widened(form: Linear, signed: bool) -> Linear:
-    """Keep what a 32-bit value becomes as a symbol, which says what has to hold when it is used."""
-    if form.known:
-        return values.forget(form, signed)
-    bounds = _static(form)
-    if bounds is not None:
-        low, high = (-(1 << 31), 1 << 31) if signed else (0, 1 << 32)
-        if low <= bounds[0] and bounds[1] < high:
-            return form
-    return unknown(Widened(_unwidened(form), signed))
-
-
-def _unwidened(form: Linear) -> Linear:
-    """What a form is under its conditions."""
-    total = number(form.constant)
-    for symbol, factor in form.terms:
-        inner = _unwidened(symbol.form) if isinstance(symbol, Widened) else unknown(symbol)
-        total += inner.scaled(factor)
-    return total
-
-
-def _static(form: Linear) -> tuple[int, int] | None:
-    """The lowest and highest value of a form whose symbols all have bounds."""
-    low = high = form.constant
-    for symbol, factor in form.terms:
-        if not isinstance(symbol, Bounded | Merged):
-            return None
-        ends = factor * symbol.low, factor * symbol.high
-        low, high = low + min(ends), high + max(ends)
-    return low, high
-
-
-def _merged(block: int, register: int, ways: list[Value]) -> Value:
-    """What is known of a register where ways meet."""
-    first = ways[0]
-    if all(way == first for way in ways):
-        return first
-    forms = [_widened(way.form, False) if way.narrow else way.form for way in ways]
-    differences = [form - forms[0] for form in forms]
-    if all(difference.known for difference in differences):
-        constants = [difference.constant for difference in differences]
-        if len(set(constants)) == 1:
-            return Value(forms[0])
-        gap = Merged(block, register, min(constants), max(constants))
-        return Value(forms[0] + unknown(gap))
-    bounds = [_static(form) for form in forms]
-    known = [one for one in bounds if one is not None]
-    if len(known) == len(bounds):
-        low, high = min(one[0] for one in known), max(one[1] for one in known)
-        return Value(unknown(Merged(block, register, low, high)))
-    return Value(unknown(Unsteady(block, register)))
