@@ -334,6 +334,45 @@ def test_ends_of_loops(
     same(case(mov(3, first), mov(4, bound), *loop, exit_))
 
 
+def test_a_test_that_only_some_turns_pass_ends_nothing() -> None:
+    """`for (;; i += 8) { if (!r6 && i >= 32) break; output[i] = i; }`, with r6 = 1."""
+    code = [
+        mov(6, 1),
+        mov(3, 0),
+        insn(0x55, 6, 0, 1, 0),
+        insn(0x35, 3, 0, 5, 32),
+        mov_reg(5, 2),
+        insn(0x0F, 5, 3),
+        insn(0x73, 5, 3),
+        insn(0x07, 3, imm=8),
+        insn(0x05, offset=-7),
+        exit_,
+    ]
+    seen = same(case(*code))
+    assert seen.fault is not None
+    assert seen.fault[:3] == (FaultKind.READ_ONLY, 6, RODATA)
+
+
+@pytest.mark.parametrize("most", [8184, 8192])
+def test_a_register_that_only_some_turns_add_to(most: int) -> None:
+    """Every second of as many turns moves on; the last ones are near the constants, or there."""
+    turns = most // 8 * 2
+    code = [
+        mov(3, 0),
+        mov_reg(5, 2),
+        insn(0x7B, 5, 3),  # 2: the store
+        mov_reg(4, 3),
+        insn(0x57, 4, imm=1),
+        insn(0x15, 4, 0, 1, 0),
+        insn(0x07, 5, imm=8),
+        insn(0x07, 3, imm=1),
+        insn(0xA5, 3, 0, -7, turns + 1),
+        exit_,
+    ]
+    seen = same(case(*code))
+    assert (seen.fault is None) == (most == 8184)
+
+
 def test_a_counted_loop_is_not_entered_without_the_fuel_for_it() -> None:
     """Its turns would take days."""
     code = [
@@ -424,6 +463,18 @@ def test_a_helper_is_not_called_beyond_the_limit() -> None:
         run(call(4), insn(0x05, offset=-2), exit_, helpers={4: helper}, limit=7)
     assert caught.value.kind is FaultKind.INSTRUCTION_LIMIT
     assert len(seen) == 4  # the instructions 1, 3, 5 and 7
+
+
+def test_nor_is_one_in_a_row_of_calls() -> None:
+    seen = []
+
+    def helper(*arguments: int) -> int:
+        seen.append(arguments)
+        return 0
+
+    with pytest.raises(Fault):
+        run(call(4), call(4), call(4), exit_, helpers={4: helper}, limit=2)
+    assert len(seen) == 2
 
 
 def test_what_a_helper_writes_is_what_is_read_next() -> None:

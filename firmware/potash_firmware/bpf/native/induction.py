@@ -42,6 +42,10 @@ MOST_FACTOR = 1 << 31
 MOST_RANGES = 24
 """Ranges that are worth checking in front of a nest."""
 
+MOST_DEPTH = 8
+MOST_BLOCKS = 256
+"""Loops in each other, and blocks of a nest, beyond which nothing is looked for."""
+
 MOST_CONDITIONAL = 3
 """Blocks with accesses that a turn may leave out, for a loop that is worth vectorising."""
 
@@ -51,6 +55,8 @@ MOST_TURN_FACTOR = 1 << 12
 
 def find(instructions: Sequence[Instruction], function: Function, flow: Flow) -> list[Nest]:
     """The nests of a function that get a version without checks; none is inside another."""
+    if flow.deepest > MOST_DEPTH:
+        return []
     return [nest for loop in flow.loops for nest in _choose(instructions, function, flow, loop)]
 
 
@@ -58,7 +64,9 @@ def _choose(
     instructions: Sequence[Instruction], function: Function, flow: Flow, loop: Loop
 ) -> list[Nest]:
     """The outermost loop is best, unless more can be proven from further inside."""
-    nest = _Analysis(instructions, function, flow, loop).nest()
+    nest = None
+    if len(loop.blocks) <= MOST_BLOCKS:
+        nest = _Analysis(instructions, function, flow, loop).nest()
     if nest is not None and len(nest.proven) == len(_accesses(instructions, function, loop)):
         return [nest]
     inner = [one for child in loop.children for one in _choose(instructions, function, flow, child)]
@@ -126,6 +134,8 @@ class _Analysis:
         self._before: dict[int, Environment] = {}
         self._ends: dict[int, Environment] = {}
         self._tests: dict[int, Test] = {}
+        self._known: dict[Symbol, Linear | None] = {}
+        """What `resolved` has found out, once the walk is over."""
 
     def nest(self) -> Nest | None:
         """What was found out; None when it is of no use."""
@@ -339,6 +349,11 @@ class _Analysis:
         return total
 
     def _resolved_symbol(self, symbol: Symbol) -> Linear | None:
+        if symbol not in self._known:
+            self._known[symbol] = self._find_resolved(symbol)
+        return self._known[symbol]
+
+    def _find_resolved(self, symbol: Symbol) -> Linear | None:
         match symbol:
             case Start() | Bounded() | Merged():
                 return unknown(symbol)
