@@ -15,6 +15,8 @@ from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.mailbox.messages import JobEnded, WriteBack
 from support.apu import BUFFER, CONFIG, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, lddw, load, mov, mov_reg, store
+from support.bpf_btf import Line, btf_parts
+from support.bpf_elf import Name, elf, text
 
 PRINT, SET_OUTPUT_LENGTH = 1, 4
 
@@ -136,6 +138,27 @@ def test_a_fault_fails_the_job_and_says_what_it_was(
     entry = apu.log().entries[-1]
     assert entry.type == kind and entry.text
     assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
+
+
+def test_a_fault_s_entry_names_instruction_function_line_and_address(apu: Board) -> None:
+    code = text(mov(1, 16), load(0, 1), exit_)
+    image = elf([code, *btf_parts({".text": [Line(8, 42)]})], [Name("prog")])
+    assert apu.run(image, b"data").status == StatusId.FAILED
+    assert (
+        apu.log()
+        .entries[-1]
+        .text.startswith(
+            "memory access out of bounds at instruction 1 (prog, sum.c:42): a read of 8 bytes at 0x10 "
+        )
+    )
+
+
+def test_a_program_refused_says_which_instruction_and_why(apu: Board) -> None:
+    assert apu.enable() == 0
+    assert apu.send_firmware(program(mov(1, 16), insn(0xFF), exit_)) != 0
+    assert apu.log().entries[-1].text == (
+        "firmware 0 was refused: instruction 1 (prog): opcode 0xff does not exist"
+    )
 
 
 def test_a_print_without_an_end_is_a_memory_fault(apu: Board) -> None:
