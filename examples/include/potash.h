@@ -5,9 +5,9 @@
  *
  *     int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx);
  *
- * built by `clang -O2 -target bpf -fno-builtin -I examples/include -c program.c -o program.o`.
- * It stands alone: there is no C library, and the helpers below are all there is to call. `in_len`
- * counts the zeroes that fill the input up to a multiple of 4, with local storage of 4096.
+ * built by `potash build program.c`. It stands alone: there is no C library, and the helpers below
+ * are all there is to call. `in_len` counts the zeroes that fill the input up to a multiple of 4,
+ * with local storage of 4096.
  */
 #ifndef POTASH_H
 #define POTASH_H

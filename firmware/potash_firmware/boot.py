@@ -38,6 +38,7 @@ from potash_firmware.apu.config import (
     NamespaceConfig,
     format_descriptors,
 )
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings
 from pyvfio_user.server import Server
@@ -72,6 +73,8 @@ class DeviceSettings:
     board: BoardSettings = field(default_factory=BoardSettings)
     rpu: RpuSettings = field(default_factory=RpuSettings)
     accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
+    engine: Engine = Engine.NATIVE
+    """What runs programs."""
 
 
 ALKALI = DeviceSettings(
@@ -288,7 +291,9 @@ class Device:
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
             self.rpu.watch()
         if limit != 0.0:
-            limits = [timeout, limit, self.rpu.keeper.timeout, self.rpu.keep_alive.timeout]
+            rpu = self.rpu
+            limits = [timeout, limit, rpu.keeper.timeout, rpu.keep_alive.timeout]
+            limits.append(rpu.controller.tasks.timeout)
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = min((one for one in limits if one is not None), default=None)
@@ -351,6 +356,7 @@ class Device:
                 for nsid, namespace in self.rpu.controller.allocated.items()
             ),
             vta=settings.board.vta.to_mapping(),
+            engine=settings.engine,
         )
 
 
