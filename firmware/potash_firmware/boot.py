@@ -30,6 +30,7 @@ from potash_firmware.apu.config import (
     NamespaceConfig,
     format_descriptors,
 )
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings
 from pyvfio_user.server import Server
@@ -64,6 +65,8 @@ class DeviceSettings:
     board: BoardSettings = field(default_factory=BoardSettings)
     rpu: RpuSettings = field(default_factory=RpuSettings)
     accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
+    engine: Engine = Engine.NATIVE
+    """What runs programs."""
 
 
 ALKALI = DeviceSettings(
@@ -304,6 +307,7 @@ class Device:
                 for nsid, namespace in self.rpu.controller.namespaces.items()
             ),
             vta=settings.board.vta.to_mapping(),
+            engine=settings.engine,
         )
 
 

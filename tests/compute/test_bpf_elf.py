@@ -232,3 +232,23 @@ def test_a_label_without_a_type_can_be_the_entry() -> None:
     assert execute(elf([text(mov(0, 3), exit_)], [Name("prog", type=NOTYPE)])) == 3
     with pytest.raises(ElfError, match="no global function"):
         load_elf(elf([text(exit_)], [Name("prog", type=OBJECT)]))
+
+
+def test_what_unwinds_stacks_is_no_data_of_the_program() -> None:
+    """Some compilers mark it as loaded, and relocate it."""
+    frames = Part(".eh_frame", bytes(24), ALLOC, relocations=[(8, R_ABS64, "prog")])
+    program = load_elf(elf([text(exit_), frames], [Name("prog")]))
+    assert (program.data, program.rodata, program.fixups) == (b"", b"", ())
+
+
+@pytest.mark.parametrize("in_imm", [True, False], ids=["clang 18", "clang 19"])
+def test_callx_names_its_register_in_imm_or_in_dst(in_imm: bool) -> None:
+    callx = insn(0x8D, imm=3) if in_imm else insn(0x8D, 3)
+    code = text(lddw(3, 3, src=4), callx, exit_, mov(0, 6), exit_)
+    assert execute(elf([code], [Name("prog")])) == 6
+
+
+def test_data_that_looks_like_callx_stays() -> None:
+    """The second half of a wide instruction is no instruction."""
+    wide = insn(0x18, 0) + insn(0x8D, imm=3)
+    assert load_elf(elf([text(wide, exit_)], [Name("prog")])).code == wide + exit_

@@ -3,6 +3,7 @@
 import dataclasses
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from potash_firmware.bpf import ElfError, ProgramError, load_program
 from potash_firmware.bpf.arena import Layout
+from potash_firmware.bpf.disassembler import listing
 from potash_firmware.bpf.elf import MAX_CODE, MAX_DATA, link
 from potash_firmware.bpf.elf import load as load_elf
 from support.bpf import call, call_local, exit_, insn, lddw, load, mov, mov_reg
+from support.bpf_btf import Line, btf_parts
 from support.bpf_elf import (
     ALLOC,
     COMPRESSED,
@@ -54,8 +57,15 @@ def with_relocation(offset: int, kind: int, *code: bytes, **symbol: object) -> b
     return elf(parts, [Name("prog"), name])
 
 
+def with_jump_table() -> bytes:
+    """What LLVM 22 makes of a large switch: a table, in a section that is not loaded."""
+    parts = [text(lddw(1, 0), exit_, relocations=[(0, R_64_64, "x")])]
+    return elf([*parts, Part(".jumptables", bytes(8), flags=0)], [*NAMES, Name("x", ".jumptables")])
+
+
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "nothing": (lambda: b"", "not a 64-bit"),
+    "a table of jumps": (with_jump_table, "compile it with -fno-jump-tables"),
     "a short header": (lambda: elf([CODE], NAMES)[:63], "not a 64-bit"),
     "32 bits": (lambda: b"\x7fELF\x01\x01\x01" + bytes(57), "not a 64-bit"),
     "big endian": (lambda: b"\x7fELF\x02\x02\x01" + bytes(57), "not a 64-bit"),
@@ -234,6 +244,7 @@ def rich_object() -> bytes:
             relocations=[(0, R_ABS64, "strings"), (8, R_ABS64, "far")],
         ),
         Part(".bss", b"", ALLOC | WRITE, NOBITS, size=32),
+        *btf_parts({".text": [Line(0, 3, "int prog()")], "other": [Line(8, 9, "return 1;")]}),
     ]
     names = [
         Name("prog"),
@@ -249,19 +260,30 @@ RICH = rich_object()
 
 
 def load_or_refuse(data: bytes) -> None:
-    """Nothing but a ProgramError may come of a damaged object, and what loads must link."""
+    """Nothing but a ProgramError may come of a damaged object, and what loads must link.
+
+    What is only linked, or is there for people to read, has no other exception either.
+    """
+    try:
+        for row in listing(load_elf(data)):
+            assert row.text
+    except ElfError:
+        pass
     try:
         program = load_program(data)
     except ProgramError as error:
         assert "\n" not in str(error)
         return
+    assert str(program.debug.place(0)).isprintable()
     layout = Layout(0, 0, data_size=len(program.data), rodata_size=len(program.rodata))
     image = link(program, layout)
     assert len(image.code) == len(program.code)
 
 
 def test_the_object_that_is_damaged_below_is_sound() -> None:
-    assert load_program(RICH).entry == 0
+    program = load_program(RICH)
+    assert program.entry == 0
+    assert str(program.debug.place(1)) == "prog, sum.c:3"
 
 
 @settings(max_examples=1000)
@@ -291,6 +313,23 @@ def test_words_changed_anywhere_make_no_other_exception(at: int, value: int) -> 
     damaged = bytearray(RICH)
     struct.pack_into("<Q", damaged, at, value)
     load_or_refuse(bytes(damaged))
+
+
+EXAMPLE = (Path(__file__).parents[2] / "examples" / "add" / "program.o").read_bytes()
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, len(EXAMPLE) - 1), st.integers(0, 255)), min_size=1),
+    st.one_of(st.just(len(EXAMPLE)), st.integers(0, len(EXAMPLE))),
+)
+def test_a_compiler_s_object_damaged_makes_no_other_exception(
+    changes: list[tuple[int, int]], length: int
+) -> None:
+    damaged = bytearray(EXAMPLE)
+    for at, value in changes:
+        damaged[at] = value
+    load_or_refuse(bytes(damaged[:length]))
 
 
 @settings(max_examples=300)

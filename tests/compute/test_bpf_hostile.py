@@ -98,7 +98,7 @@ def test_code_that_is_not_whole_instructions_faults() -> None:
         (b"", 0, "not a program"),
         (exit_[:-1], 0, "not a program"),
         (insn(0x00) + exit_, 0, "opcode 0x00 does not exist"),
-        (insn(0x20, imm=4) + exit_, 0, "opcode 0x20 does not exist"),  # legacy packet access
+        (insn(0x20, imm=4) + exit_, 0, "opcode 0x20 is one of the deprecated packet"),
         (insn(0xB7, 11) + exit_, 0, "11 in its dst field"),
         (insn(0xBF, 0, 11) + exit_, 0, "11 in its src field"),
         (insn(0xB7, 10) + exit_, 0, "10 in its dst field"),

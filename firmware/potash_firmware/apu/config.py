@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Self
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.mailbox.shared import ArenaPlan
 
 CONFIG_VARIABLE = "POTASH_APU_CONFIG"
@@ -53,7 +54,7 @@ class NamespaceConfig:
 class Limits:
     """What one program, one accelerator's firmware and one log may take at most."""
 
-    instructions: int = 100_000_000
+    instructions: int = 1_000_000_000_000
     seconds: float = 3600.0
     firmware_slots: int = 16
     firmware_size: int = 1024 * 1024
@@ -73,13 +74,18 @@ class RangeBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole. `vta` is the accelerator hardware's configuration, its LOG_ names to numbers."""
+    """The whole.
+
+    `vta` is the accelerator hardware's configuration, its LOG_ names to numbers; `engine` is what
+    runs programs.
+    """
 
     accelerators: tuple[AcceleratorConfig, ...]
     namespaces: tuple[NamespaceConfig, ...] = ()
     limits: Limits = Limits()
     range_blocks: RangeBlocks = RangeBlocks()
     vta: Mapping[str, int] = field(default_factory=dict)
+    engine: Engine = Engine.NATIVE
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), default=lambda item: item.value)
@@ -98,6 +104,7 @@ class Config:
                 Limits(**raw.pop("limits", {})),
                 RangeBlocks(**raw.pop("range_blocks", {})),
                 dict(raw.pop("vta", {})),
+                Engine(raw.pop("engine", Engine.NATIVE)),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(f"the configuration cannot be read: {error}") from None

@@ -134,6 +134,9 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     """Load what every worker needs, once."""
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_firmware.apu import worker
+    from potash_firmware.bpf.engine import usable
+
+    engine = usable(config.engine)
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     gc.collect()
@@ -141,7 +144,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     accelerators = {item.id: item for item in config.accelerators}
 
     def serve(channel: socket.socket, accelerator: int) -> None:
-        worker.serve(channel, accelerators[accelerator], config.vta, descriptors)
+        worker.serve(channel, accelerators[accelerator], config.vta, descriptors, engine)
 
     return serve
 

@@ -8,6 +8,7 @@ Alkali CSD platform documentation, section 3.4 (APU Software).
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from potash_firmware.apu.channel import Faulted, FromWorker, Line, Ready, Return
 from potash_firmware.apu.config import AcceleratorConfig
 from potash_firmware.apu.models import Models
 from potash_firmware.mailbox.shared import SharedMemory
+
+log = logging.getLogger(__name__)
 
 FAULTS: dict[bpf.FaultKind, LogEntryType] = {
     bpf.FaultKind.OUT_OF_BOUNDS: LogEntryType.MEMORY_FAULT,
@@ -40,10 +43,11 @@ def serve(
     config: AcceleratorConfig,
     vta: Mapping[str, int],
     descriptors: Mapping[str, int],
+    engine: bpf.Engine,
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side."""
     arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
-    worker = _Worker(end, config, arena, Models(vta), descriptors)
+    worker = _Worker(end, config, arena, Models(vta), descriptors, engine)
     try:
         worker.send(Ready())
         while worker.step():
@@ -60,11 +64,13 @@ class _Worker:
         arena: SharedMemory,
         models: Models,
         descriptors: Mapping[str, int],
+        engine: bpf.Engine,
     ) -> None:
         self._end = end
         self._config = config
         self._arena = arena
         self._descriptors = descriptors
+        self._engine = engine
         self._services = bpf.Services(self._print, models.infer_apu, models.infer_vta)
 
     def send(self, message: FromWorker) -> None:
@@ -88,17 +94,11 @@ class _Worker:
             program = bpf.load_program(image)
             self._read_input(job)
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
-            outcome = bpf.run_program(
-                program,
-                self._arena.view,
-                input_size=self._config.input_size,
-                output_size=self._config.output_size,
-                input_length=job.input_length,
-                output_length=job.output_length,
-                services=self._services,
-                context=Context(arguments),
-                instruction_limit=job.instructions,
-            )
+            try:
+                outcome = self._execute(job, program, arguments, self._engine)
+            except bpf.EngineUnavailable as error:
+                log.warning("a program runs in the interpreter: %s", error)
+                outcome = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
         except bpf.Fault as fault:
             return _faulted(FAULTS.get(fault.kind, LogEntryType.ACCELERATOR_ERROR), fault)
         except bpf.ProgramError as error:
@@ -110,6 +110,22 @@ class _Worker:
             outcome.return_value,
             job.output_length if length is None else length,
             outcome.instructions,
+        )
+
+    def _execute(
+        self, job: Run, program: bpf.Program, arguments: bytes, engine: bpf.Engine
+    ) -> bpf.Outcome:
+        return bpf.run_program(
+            program,
+            self._arena.view,
+            input_size=self._config.input_size,
+            output_size=self._config.output_size,
+            input_length=job.input_length,
+            output_length=job.output_length,
+            services=self._services,
+            context=Context(arguments),
+            instruction_limit=job.instructions,
+            engine=engine,
         )
 
     def _read_input(self, job: Run) -> None:

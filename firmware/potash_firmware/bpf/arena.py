@@ -88,6 +88,11 @@ class Arena:
         self._memory = memory[: layout.size].cast("B")
 
     @property
+    def memory(self) -> memoryview:
+        """All of it, for who does its own checks."""
+        return self._memory
+
+    @property
     def stack_top(self) -> int:
         """The frame pointer of the entry function."""
         return BASE + self.layout.stack_size

@@ -10,14 +10,17 @@ Source: Linux documentation, "BPF LLVM relocations" (addends are in the relocate
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from csd_spec.program import Helper
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, CODE_BASE, PAGE, Layout
+from potash_firmware.bpf.debug_info import DebugInfo, Function, Reference
 from potash_firmware.bpf.errors import ElfError
+from potash_firmware.bpf.line_info import CodePlace, LineTable
 from potash_firmware.bpf.object_file import (
     Binding,
     ObjectFile,
@@ -34,11 +37,17 @@ MAX_CODE = 1 << 20
 MAX_DATA = 1 << 20
 """Most bytes of code, and of writable and read-only data each."""
 
+MAX_DEBUG_INFO = 1 << 22
+"""Most bytes of a section of debug information; one that is longer is not looked at."""
+
 ENTRY = "prog"
 """The function a program begins with, where it has one of this name."""
 
 HELPER_NAMES: Mapping[str, int] = {helper.name.lower(): helper.value for helper in Helper}
 """The helpers as functions that an object may leave undefined."""
+
+_JUMP_TABLES = ".jumptables"
+"""Where LLVM 22 puts the addresses that a `gotox` chooses from, an instruction of no standard."""
 
 _MASK32 = 0xFFFF_FFFF
 _MASK64 = (1 << 64) - 1
@@ -77,13 +86,17 @@ class Fixup(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A program with everything settled but where its data lies; `entry` counts instructions."""
+    """A program with everything settled but where its data lies; `entry` counts instructions.
+
+    Nothing that runs depends on `debug`.
+    """
 
     code: bytes
     entry: int
     data: bytes
     rodata: bytes
     fixups: tuple[Fixup, ...] = ()
+    debug: DebugInfo = field(default_factory=DebugInfo, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -155,12 +168,19 @@ def _extent(kind: int) -> int:
     return 8 if kind == RelocationType.R_BPF_64_32 else _PLACES[kind][-1] + _WORD.size
 
 
-def _update_callx(code: bytearray) -> None:
-    """Put the register of each CALLX where it belongs: LLVM up to 18 had it in the imm field."""
-    for offset in range(0, len(code), isa.INSTRUCTION_SIZE):
+def with_callx_registers(code: bytes) -> bytes:
+    """`code` with the register of each CALLX in its dst field: LLVM up to 18 had it in imm."""
+    if isa.CALLX not in code[:: isa.INSTRUCTION_SIZE]:
+        return code
+    changed = bytearray(code)
+    end = len(code) - isa.INSTRUCTION_SIZE
+    offset = 0
+    while offset <= end:
         opcode, registers, field, imm = isa.INSTRUCTION.unpack_from(code, offset)
         if opcode == isa.CALLX and registers == 0 and 0 < imm <= isa.FRAME_POINTER:
-            isa.INSTRUCTION.pack_into(code, offset, opcode, imm, field, 0)
+            isa.INSTRUCTION.pack_into(changed, offset, opcode, imm, field, 0)
+        offset += isa.INSTRUCTION_SIZE * (2 if opcode == isa.LDDW else 1)
+    return bytes(changed)
 
 
 class _Linker:
@@ -172,6 +192,7 @@ class _Linker:
         self._pieces = {segment: bytearray() for segment in Segment}
         self._placed: dict[int, tuple[Segment, int]] = {}
         self._fixups: list[Fixup] = []
+        self._references: dict[int, Reference] = {}
 
     def program(self, entry: str | None) -> Program:
         for section in self._object.sections:
@@ -180,9 +201,10 @@ class _Linker:
         for section, relocation in self._object.relocations():
             if section.number in self._placed:
                 self._relocate(section, relocation)
-        _update_callx(self._pieces[Segment.CODE])
         code, data, rodata = map(bytes, self._pieces.values())
-        return Program(code, self._entry(entry), data, rodata, tuple(self._fixups))
+        start, fixups = self._entry(entry), tuple(self._fixups)
+        code = with_callx_registers(code)
+        return Program(code, start, data, rodata, fixups, self._debug_info())
 
     def _place(self, section: Section) -> None:
         """Append a section to its piece of the program."""
@@ -215,6 +237,8 @@ class _Linker:
         if in_code and offset % isa.INSTRUCTION_SIZE:
             raise ElfError(f"a relocation in {section.name!r} is not at an instruction")
         offset += base
+        if in_code:
+            self._remember(offset, kind, symbol)
         if kind == RelocationType.R_BPF_64_32:
             self._relocate_call(offset, symbol)
         else:
@@ -267,8 +291,58 @@ class _Linker:
         else:
             raise ElfError(f"the address of function {symbol.name!r} does not fit in 32 bits")
 
+    def _remember(self, offset: int, kind: int, symbol: Symbol) -> None:
+        """Keep the name that is about to become a number."""
+        name = symbol.name or self._section_name(symbol)
+        addend = 0  # of a call to a function there is nothing to say: its target has a name
+        if kind == RelocationType.R_BPF_64_64:
+            addend = _get(self._pieces[Segment.CODE], offset, kind)
+        self._references[offset // isa.INSTRUCTION_SIZE] = Reference(name, addend)
+
+    def _section_name(self, symbol: Symbol) -> str:
+        sections = self._object.sections
+        return sections[symbol.section].name if symbol.section < len(sections) else ""
+
+    def _debug_info(self) -> DebugInfo:
+        functions = {
+            self._placed[symbol.section][1] + symbol.value: symbol.name
+            for symbol in self._object.symbols
+            if self._is_function(symbol)
+        }
+        places: dict[str, CodePlace] = {}
+        debug = {".BTF": b"", ".BTF.ext": b""}
+        for section in self._object.sections:
+            segment, start = self._placed.get(section.number, (None, 0))
+            if segment is Segment.CODE:
+                places[section.name] = CodePlace(
+                    start // isa.INSTRUCTION_SIZE, section.size // isa.INSTRUCTION_SIZE
+                )
+            elif section.name in debug and section.size <= MAX_DEBUG_INFO:
+                with suppress(ElfError):
+                    debug[section.name] = self._object.contents(section)
+        return DebugInfo(
+            tuple(
+                Function(name, start // isa.INSTRUCTION_SIZE)
+                for start, name in sorted(functions.items())
+            ),
+            self._references,
+            LineTable(debug[".BTF"], debug[".BTF.ext"], places),
+        )
+
+    def _is_function(self, symbol: Symbol) -> bool:
+        """Whether a symbol names a piece of code that people would call a function."""
+        return self._placed.get(symbol.section, (None,))[0] is Segment.CODE and (
+            symbol.type == SymbolType.FUNC
+            or (symbol.type == SymbolType.NOTYPE and symbol.binding != Binding.LOCAL)
+        )
+
     def _home(self, symbol: Symbol) -> tuple[Segment, int]:
         """The piece that a symbol is in, and where in it its section begins."""
+        if self._section_name(symbol) == _JUMP_TABLES:
+            raise ElfError(
+                "the program jumps through a table of addresses, which the machine does not do: "
+                "compile it with -fno-jump-tables, and write a switch for a computed goto"
+            )
         if symbol.section not in self._placed:
             raise ElfError(f"{_called(symbol)} is not in a section that is part of the program")
         if symbol.value > self._object.sections[symbol.section].size:
@@ -299,9 +373,7 @@ class _Linker:
         functions = {
             symbol.name: self._address(symbol, Segment.CODE)
             for symbol in self._object.symbols
-            if symbol.binding != Binding.LOCAL
-            and symbol.type in (SymbolType.FUNC, SymbolType.NOTYPE)
-            and self._placed.get(symbol.section, (None,))[0] is Segment.CODE
+            if self._is_function(symbol) and symbol.binding != Binding.LOCAL
         }
         if not functions:
             raise ElfError("the object has no global function to begin with")

@@ -91,13 +91,33 @@ def _missing(
     raise EngineUnavailable("this engine is not part of this version")
 
 
+def _compiled(
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    instruction_limit: int,
+) -> Execution:
+    # It is loaded by who uses it: LLVM takes its time, and may not be there.
+    from potash_firmware.bpf.native import engine as native
+
+    return native.execute(code, entry, arena, helpers, arguments, instruction_limit)
+
+
+def _no_compiler() -> str | None:
+    from potash_firmware.bpf.native import engine as native
+
+    return native.unavailable()
+
+
 _ENGINES: Mapping[Engine, Execute] = {
     Engine.INTERPRETER: _interpret,
-    Engine.NATIVE: _missing,
+    Engine.NATIVE: _compiled,
     Engine.UBPF: _missing,
 }
 _REASONS: Mapping[Engine, Callable[[], str | None]] = {
     Engine.INTERPRETER: lambda: None,
-    Engine.NATIVE: lambda: "this engine is not part of this version",
+    Engine.NATIVE: _no_compiler,
     Engine.UBPF: lambda: "this engine is not part of this version",
 }

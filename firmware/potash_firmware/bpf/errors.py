@@ -2,6 +2,8 @@
 
 from enum import Enum
 
+from potash_firmware.bpf.debug_info import Place
+
 
 class ProgramError(Exception):
     """A program that cannot be run at all; its text is one sentence that says why."""
@@ -12,12 +14,19 @@ class ElfError(ProgramError):
 
 
 class VerificationError(ProgramError):
-    """The instruction at index `pc` is not one that the machine would ever run."""
+    """The instruction at index `pc` is not one that the machine would ever run.
+
+    `place` is where that instruction comes from, as far as that is known.
+    """
 
     def __init__(self, pc: int, reason: str) -> None:
-        super().__init__(f"instruction {pc}: {reason}")
+        super().__init__(pc, reason)
         self.pc = pc
         self.reason = reason
+        self.place: Place | None = None
+
+    def __str__(self) -> str:
+        return f"instruction {self.pc}{_in_brackets(self.place)}: {self.reason}"
 
 
 class EngineUnavailable(ProgramError):
@@ -43,7 +52,7 @@ class Fault(Exception):
 
     `pc` is the index of the instruction that did it, `address` the guest-virtual address it used,
     where there is one. Who raises a fault below the interpreter leaves `pc` None: the interpreter
-    fills it in.
+    fills it in. `place` is where the instruction comes from, as far as that is known.
     """
 
     def __init__(self, kind: FaultKind, pc: int | None, address: int | None, reason: str) -> None:
@@ -52,7 +61,12 @@ class Fault(Exception):
         self.pc = pc
         self.address = address
         self.reason = reason
+        self.place: Place | None = None
 
     def __str__(self) -> str:
-        where = "" if self.pc is None else f" at instruction {self.pc}"
+        where = "" if self.pc is None else f" at instruction {self.pc}{_in_brackets(self.place)}"
         return f"{self.kind.value}{where}: {self.reason}"
+
+
+def _in_brackets(place: Place | None) -> str:
+    return f" ({place})" if place and str(place) else ""

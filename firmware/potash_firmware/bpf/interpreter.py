@@ -73,32 +73,50 @@ class Interpreter:
 
     def run(self, entry: int, arguments: Sequence[int]) -> int:
         """Call the function at index `entry`; returns r0 at its exit. Raises Fault."""
+        self.start(entry, arguments)
+        while self.frames:
+            self.step()
+        return self.registers[0]
+
+    def start(self, entry: int, arguments: Sequence[int]) -> None:
+        """Stand before the first instruction of the function at index `entry`."""
         arguments = [value & MASK for value in arguments] + [0] * 5
         self.registers = _fresh_registers(arguments[:5], self.arena.stack_top)
         self.frames = [_Frame(pc=-1, registers=[0] * 11)]
         self.executed = 0
-        self.pc = pc = entry
+        self.pc = entry
+
+    def step(self) -> None:
+        """Execute one instruction; the program has ended when no frame is left. Raises Fault."""
+        pc = self.pc
         try:
-            while self.frames:
-                pc = self.pc
-                if not 0 <= pc < len(self.instructions):
-                    raise _fault(
-                        FaultKind.OUTSIDE_PROGRAM,
-                        f"the program has {len(self.instructions)} instructions",
-                    )
-                if self.executed >= self.instruction_limit:
-                    raise _fault(
-                        FaultKind.INSTRUCTION_LIMIT,
-                        f"the program may execute {self.instruction_limit} instructions",
-                    )
-                self.executed += 1
-                self.pc = pc + 1
-                self._steps[pc](self, self.instructions[pc])
+            if not 0 <= pc < len(self.instructions):
+                raise _fault(
+                    FaultKind.OUTSIDE_PROGRAM,
+                    f"the program has {len(self.instructions)} instructions",
+                )
+            if self.executed >= self.instruction_limit:
+                raise _fault(
+                    FaultKind.INSTRUCTION_LIMIT,
+                    f"the program may execute {self.instruction_limit} instructions",
+                )
+            self.executed += 1
+            self.pc = pc + 1
+            self._steps[pc](self, self.instructions[pc])
         except Fault as fault:
             if fault.pc is None:
                 fault.pc = pc
             raise
-        return self.registers[0]
+
+    def resume(self, pc: int, registers: Sequence[int], depth: int, executed: int) -> None:
+        """Stand before the instruction at `pc`, where another engine has got to.
+
+        `depth` functions are active, of which only the innermost one's `registers` are known.
+        """
+        self.registers = list(registers)
+        self.frames = [_Frame(pc=-1, registers=[0] * 11)] * depth
+        self.executed = executed
+        self.pc = pc
 
 
 def _fresh_registers(arguments: Sequence[int], frame_pointer: int) -> list[int]:

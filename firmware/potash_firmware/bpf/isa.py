@@ -316,12 +316,28 @@ FORMS: Mapping[int, Form] = _arithmetic_forms() | _jump_forms() | _memory_forms(
 """Every opcode there is, with what its instruction may hold."""
 
 
+_PACKET_MODES = (1, 2)
+_GOTOX = operation_opcode(Class.JMP, Jump.JA, Source.X)
+
+
+def _why_unknown(opcode: int) -> str:
+    """Why there is no such instruction, where there is more to say."""
+    if opcode & 7 == Class.LD and opcode >> 5 in _PACKET_MODES:
+        return f"opcode 0x{opcode:02x} is one of the deprecated packet instructions"
+    if opcode == _GOTOX:
+        return (
+            f"opcode 0x{opcode:02x} jumps to a computed address, which no standard has: "
+            "compile with -fno-jump-tables, and write a switch for a computed goto"
+        )
+    return f"opcode 0x{opcode:02x} does not exist"
+
+
 def problem(instructions: Sequence[Instruction], index: int) -> str | None:
     """What is wrong with the instruction at `index`, as far as its own encoding tells."""
     instruction = instructions[index]
     form = FORMS.get(instruction.opcode)
     if form is None:
-        return f"opcode 0x{instruction.opcode:02x} does not exist"
+        return _why_unknown(instruction.opcode)
     for field in ("dst", "src", "offset", "imm"):
         value = getattr(instruction, field)
         if value not in getattr(form, field):

@@ -4,18 +4,21 @@ The program finds its input where the caller put it, sees its context in r5, and
 in the output buffer.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from csd_spec.program import Context
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
-from potash_firmware.bpf.engine import Engine, execute
-from potash_firmware.bpf.errors import ProgramError
+from potash_firmware.bpf.engine import Engine, Execute, execute
+from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
 from potash_firmware.bpf.verifier import verify
 
-INSTRUCTION_LIMIT = 100_000_000
+INSTRUCTION_LIMIT = 1_000_000_000_000
 
 MAX_CONTEXT = 1 << 20
 """Most bytes of a program's context, its argument list included."""
@@ -37,11 +40,26 @@ class Outcome:
     instructions: int
 
 
-def load_program(data: bytes) -> Program:
-    """Link and verify a program's object file. Raises ProgramError, one sentence."""
-    program = elf.load(data)
-    verify(program.code, program.entry, HELPER_NUMBERS)
+def load_program(data: bytes, *, entry: str | None = None) -> Program:
+    """Link and verify a program's object file. Raises ProgramError, one sentence.
+
+    `entry` names the function to begin with: else `prog`, else the first global function.
+    """
+    program = elf.load(data, entry=entry)
+    with _placing(program):
+        verify(program.code, program.entry, HELPER_NUMBERS)
     return program
+
+
+@contextmanager
+def _placing(program: Program) -> Iterator[None]:
+    """Tell what is wrong with an instruction where that came from."""
+    try:
+        yield
+    except (Fault, VerificationError) as error:
+        if error.pc is not None:
+            error.place = program.debug.place(error.pc)
+        raise
 
 
 def buffer_layout(input_size: int, output_size: int) -> Layout:
@@ -60,9 +78,9 @@ def run_program(
     output_length: int | None = None,
     context: Context = _NO_ARGUMENTS,
     instruction_limit: int = INSTRUCTION_LIMIT,
-    engine: Engine = Engine.INTERPRETER,
+    engine: Engine | Execute = Engine.INTERPRETER,
 ) -> Outcome:
-    """Run `program` from its entry to its exit, on `engine`.
+    """Run `program` from its entry to its exit, on `engine` or on what does its work.
 
     `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes. Input and
     output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
@@ -91,9 +109,11 @@ def run_program(
     _fill(memory, layout, image, context_offset, encoded)
     helpers = Helpers(arena, services, output_length)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
-    value, executed = execute(
-        engine, image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
-    )
+    run = partial(execute, engine) if isinstance(engine, Engine) else engine
+    with _placing(program):
+        value, executed = run(
+            image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
+        )
     return Outcome(value, helpers.output_length, executed)
 
 

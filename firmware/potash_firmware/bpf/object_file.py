@@ -24,6 +24,9 @@ _RELOCATION = struct.Struct("<QQ")
 
 _ET_REL = 1
 
+_UNWINDING = (".eh_frame",)
+"""What some compilers mark as part of the program although nothing that runs can use it."""
+
 
 class SectionType(IntEnum):
     PROGBITS = 1
@@ -77,7 +80,7 @@ class Section(NamedTuple):
     @property
     def in_memory(self) -> bool:
         """Whether the section is part of the running program, and not about it."""
-        return bool(self.flags & SectionFlag.ALLOC)
+        return bool(self.flags & SectionFlag.ALLOC) and self.name not in _UNWINDING
 
 
 class Symbol(NamedTuple):

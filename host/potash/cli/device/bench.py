@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import click
 
 from potash.bench import guest as guest_bench
+from potash.bench import programs as program_bench
 from potash.bench import socket as socket_bench
 from potash.bench.report import document, table
+from potash.cli.device.example import examples_folder
 from potash.cli.device.guest import ending_on_signals
 from potash.vm import images
 from potash.vm.progress import reporting
@@ -81,6 +83,40 @@ def nvme(
             results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
         else:
             results = list(socket_bench.measure(chosen, pairs, seconds, progress))
+    if as_json:
+        click.echo(json.dumps(document(results), indent=2))
+    else:
+        click.echo(table(results))
+
+
+@bench.command()
+@click.option(
+    "--only",
+    "patterns",
+    multiple=True,
+    metavar="NAME",
+    help="Measure only what is called so, * standing for anything; may be given several times.",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=PAIRS,
+    show_default=True,
+    help="Runs of each program and of its native form, which take turns.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
+    """Measure programs, beside the same C compiled for this machine.
+
+    Each program works on 16 MiB, with its bounds checks and its instruction limit. The peer is what
+    clang -O2 makes of the same source for the machine itself, or ziglang's clang where there is no
+    other; a ratio is our time over the peer's. Also measured: compiling a program, loading a
+    compiled one from the cache, and a helper's call.
+    """
+    chosen = _chosen(patterns, program_bench.NAMES)
+    with ending_on_signals(), reporting() as progress:
+        folder = examples_folder() / "include"
+        results = list(program_bench.measure(chosen, folder, pairs, progress))
     if as_json:
         click.echo(json.dumps(document(results), indent=2))
     else:

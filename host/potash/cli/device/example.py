@@ -30,7 +30,7 @@ class Example:
     @classmethod
     def load(cls, name: str) -> Self:
         """Raises PotashError where the example is not there or not whole."""
-        folder = _folder() / name
+        folder = examples_folder() / name
         try:
             described = tomllib.loads((folder / "example.toml").read_text())
             return cls(
@@ -53,7 +53,7 @@ class Example:
         return [one.to_bytes(ARGUMENT_SIZE, "little") for one in self.arguments]
 
 
-def _folder() -> Path:
+def examples_folder() -> Path:
     """Beside the package where it was installed, at the top of the checkout otherwise."""
     package = Path(potash.__file__).parent
     installed = package / "examples"

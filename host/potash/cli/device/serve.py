@@ -27,6 +27,7 @@ from potash_device.media import (
 )
 from potash_device.trace import Sink, Trace
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.rpu import NamespaceSettings
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,13 @@ def qemu_device(socket: Path) -> str:
     help="What the device says that it is: itself, or the platform that it follows.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice([engine.value for engine in Engine]),
+    default=Engine.NATIVE.value,
+    show_default=True,
+    help="What runs programs; where it is not there, the interpreter does.",
+)
+@click.option(
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -115,6 +123,7 @@ def serve(
     size: int | None,
     read_only: bool,
     profile: str,
+    engine: str,
     trace: Path | None,
     as_json: bool,
     log_level: str,
@@ -137,7 +146,7 @@ def serve(
             path,
             drive.namespaces,
             drive.flash,
-            _settings(PROFILES[profile], drive),
+            replace(_settings(PROFILES[profile], drive), engine=Engine(engine)),
             sidecar=drive.sidecar,
         )
         try:

@@ -1,0 +1,248 @@
+"""Instructions as people read them, in the notation of LLVM's own disassembler.
+
+`r1` is a register, `w1` its lower half; `s>` and `s/=` are the signed forms. `listing` gives a
+whole program with the names, labels and source lines that its object file has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from csd_spec.program import Helper
+from potash_firmware.bpf import isa
+from potash_firmware.bpf.elf import Program
+from potash_firmware.bpf.isa import Alu, Atomic, ByteOrder, Class, Instruction, Jump, Mode, Source
+from potash_firmware.bpf.line_info import SourceLine
+
+_ASSIGNMENT: Final[Mapping[tuple[int, int], str]] = {
+    # code and offset
+    (Alu.ADD, 0): "+=",
+    (Alu.SUB, 0): "-=",
+    (Alu.MUL, 0): "*=",
+    (Alu.DIV, 0): "/=",
+    (Alu.DIV, isa.SIGNED): "s/=",
+    (Alu.OR, 0): "|=",
+    (Alu.AND, 0): "&=",
+    (Alu.LSH, 0): "<<=",
+    (Alu.RSH, 0): ">>=",
+    (Alu.MOD, 0): "%=",
+    (Alu.MOD, isa.SIGNED): "s%=",
+    (Alu.XOR, 0): "^=",
+    (Alu.MOV, 0): "=",
+    (Alu.ARSH, 0): "s>>=",
+}
+
+_COMPARISON: Final[Mapping[int, str]] = {
+    Jump.JEQ: "==",
+    Jump.JGT: ">",
+    Jump.JGE: ">=",
+    Jump.JSET: "&",
+    Jump.JNE: "!=",
+    Jump.JSGT: "s>",
+    Jump.JSGE: "s>=",
+    Jump.JLT: "<",
+    Jump.JLE: "<=",
+    Jump.JSLT: "s<",
+    Jump.JSLE: "s<=",
+}
+
+_ATOMIC: Final[Mapping[int, tuple[str, str]]] = {
+    # as an assignment, as a function that fetches
+    Atomic.ADD: ("+=", "add"),
+    Atomic.OR: ("|=", "or"),
+    Atomic.AND: ("&=", "and"),
+    Atomic.XOR: ("^=", "xor"),
+}
+
+_NARROW = (Class.ALU, Class.JMP32)
+
+
+def disassemble(instructions: Sequence[Instruction], index: int, label: str | None = None) -> str:
+    """The instruction at `index`; `label` stands for where it leads to or what it refers to.
+
+    An instruction that does not exist is shown as what is wrong with it.
+    """
+    problem = isa.problem(instructions, index)
+    if problem is not None:
+        return f"<{problem}>"
+    instruction = instructions[index]
+    if instruction.opcode == isa.LDDW:
+        value = label or _wide_value(instruction, instructions[index + 1])
+        return f"r{instruction.dst} = {value} ll"
+    return _TEXTS[instruction.kind](instruction, label)
+
+
+def _wide_value(first: Instruction, second: Instruction) -> str:
+    if first.src == isa.ImmediateKind.CODE_ADDRESS:
+        return f"{first.imm:+d}"
+    value = isa.wide_immediate(first, second)
+    return str(value) if value < 1 << 16 else f"0x{value:x}"
+
+
+def _register(instruction: Instruction, number: int) -> str:
+    return f"{'w' if instruction.kind in _NARROW else 'r'}{number}"
+
+
+def _operand(instruction: Instruction) -> str:
+    if instruction.source == Source.X:
+        return _register(instruction, instruction.src)
+    return str(instruction.imm)
+
+
+def _arithmetic(instruction: Instruction, label: str | None) -> str:
+    dst = _register(instruction, instruction.dst)
+    if instruction.code == Alu.NEG:
+        return f"{dst} = -{dst}"
+    if instruction.code == Alu.END:
+        dst = f"r{instruction.dst}"
+        order = "be" if instruction.source == ByteOrder.TO_BE else "le"
+        swap = "bswap" if instruction.kind == Class.ALU64 else order
+        return f"{dst} = {swap}{instruction.imm} {dst}"
+    if instruction.code == Alu.MOV and instruction.offset:
+        return f"{dst} = (s{instruction.offset}){_operand(instruction)}"
+    return f"{dst} {_ASSIGNMENT[instruction.code, instruction.offset]} {_operand(instruction)}"
+
+
+def _jump(instruction: Instruction, label: str | None) -> str:
+    match instruction.opcode:
+        case isa.EXIT:
+            return "exit"
+        case isa.CALL:
+            return f"call {label or instruction.imm}"
+        case isa.CALLX:
+            return f"callx r{instruction.dst}"
+        case isa.JA:
+            return f"goto {label or _distance(instruction.offset)}"
+        case isa.JA32:
+            return f"gotol {label or _distance(instruction.imm)}"
+    condition = f"{_COMPARISON[instruction.code]} {_operand(instruction)}"
+    dst = _register(instruction, instruction.dst)
+    return f"if {dst} {condition} goto {label or _distance(instruction.offset)}"
+
+
+def _distance(slots: int) -> str:
+    return f"{slots:+d}"
+
+
+def _memory(instruction: Instruction, base: int) -> str:
+    sign = "s" if instruction.mode == Mode.MEMSX else "u"
+    kind = f"{sign}{8 * instruction.size}"
+    return f"*({kind} *)({_address(instruction, base)})"
+
+
+def _address(instruction: Instruction, base: int) -> str:
+    sign = "-" if instruction.offset < 0 else "+"
+    return f"r{base} {sign} {abs(instruction.offset)}"
+
+
+def _load(instruction: Instruction, label: str | None) -> str:
+    return f"r{instruction.dst} = {_memory(instruction, instruction.src)}"
+
+
+def _store_immediate(instruction: Instruction, label: str | None) -> str:
+    return f"{_memory(instruction, instruction.dst)} = {instruction.imm}"
+
+
+def _store(instruction: Instruction, label: str | None) -> str:
+    if instruction.mode == Mode.ATOMIC:
+        return _atomic(instruction)
+    return f"{_memory(instruction, instruction.dst)} = r{instruction.src}"
+
+
+def _atomic(instruction: Instruction) -> str:
+    bits = 8 * instruction.size
+    letter = "r" if bits == 64 else "w"
+    src = f"{letter}{instruction.src}"
+    place = _address(instruction, instruction.dst)
+    exchange = "64" if bits == 64 else "32_32"
+    separator = "_" if bits == 64 else ""
+    if instruction.imm == Atomic.XCHG:
+        return f"{src} = xchg{separator}{exchange}({place}, {src})"
+    if instruction.imm == Atomic.CMPXCHG:
+        r0 = f"{letter}0"
+        return f"{r0} = cmpxchg{separator}{exchange}({place}, {r0}, {src})"
+    assignment, name = _ATOMIC[instruction.imm & ~Atomic.FETCH]
+    if instruction.imm & Atomic.FETCH:
+        return f"{src} = atomic_fetch_{name}((u{bits} *)({place}), {src})"
+    return f"lock {_memory(instruction, instruction.dst)} {assignment} {src}"
+
+
+_TEXTS: Final[Mapping[int, Callable[[Instruction, str | None], str]]] = {
+    Class.LDX: _load,
+    Class.ST: _store_immediate,
+    Class.STX: _store,
+    Class.ALU: _arithmetic,
+    Class.JMP: _jump,
+    Class.JMP32: _jump,
+    Class.ALU64: _arithmetic,
+}
+
+
+class Row(NamedTuple):
+    """One instruction of a listing, at index `pc`.
+
+    `function` is the name of one that begins here, `label` that of a place that is jumped to, and
+    `source` the line that begins here.
+    """
+
+    pc: int
+    code: bytes
+    text: str
+    function: str | None
+    label: str | None
+    source: SourceLine | None
+
+
+def listing(program: Program) -> list[Row]:
+    """Every instruction of a program, in order."""
+    instructions = isa.decode(program.code)
+    starts = {function.start: function.name for function in program.debug.functions}
+    lines = dict(program.debug.lines)
+    labels = _labels(instructions, starts)
+    rows = []
+    index = 0
+    while index < len(instructions):
+        wide = instructions[index].opcode == isa.LDDW and index + 1 < len(instructions)
+        following = index + 2 if wide else index + 1
+        code = program.code[index * isa.INSTRUCTION_SIZE : following * isa.INSTRUCTION_SIZE]
+        text = disassemble(instructions, index, _refers_to(program, instructions, index, labels))
+        rows.append(
+            Row(
+                index,
+                code,
+                text,
+                starts.get(index),
+                None if index in starts else labels.get(index),
+                lines.get(index),
+            )
+        )
+        index = following
+    return rows
+
+
+def _labels(instructions: Sequence[Instruction], starts: Mapping[int, str]) -> dict[int, str]:
+    """What each place that an instruction leads to is called."""
+    labels = dict(starts)
+    for index, instruction in enumerate(instructions):
+        target = isa.target(index, instruction)
+        if target is not None:
+            labels.setdefault(target, f"L{target}")
+    return labels
+
+
+def _refers_to(
+    program: Program,
+    instructions: Sequence[Instruction],
+    index: int,
+    labels: Mapping[int, str],
+) -> str | None:
+    """The name of what the instruction at `index` leads to, or takes the address of."""
+    instruction = instructions[index]
+    target = isa.target(index, instruction)
+    if target is not None:
+        return labels[target]
+    reference = program.debug.references.get(index)
+    if reference is not None:
+        return str(reference)
+    if instruction.opcode == isa.CALL and instruction.imm in Helper.__members__.values():
+        return Helper(instruction.imm).name.lower()
+    return None

@@ -1,0 +1,109 @@
+"""From a program to an object file for this machine's processor, by LLVM.
+
+llvmlite is imported when the first program is compiled or loaded, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from potash_firmware.bpf.errors import EngineUnavailable
+from potash_firmware.bpf.native import blocks, generator, writer
+from potash_firmware.bpf.native.blocks import Code
+
+OPTIMISATION = 2
+
+_DECLARATIONS = """
+declare i64 @llvm.usub.sat.i64(i64, i64)
+declare void @llvm.sideeffect()
+declare i64 @llvm.umax.i64(i64, i64)
+declare i128 @llvm.smax.i128(i128, i128)
+declare i128 @llvm.smin.i128(i128, i128)
+declare i16 @llvm.bswap.i16(i16)
+declare i32 @llvm.bswap.i32(i32)
+declare i64 @llvm.bswap.i64(i64)
+"""
+
+
+@functools.cache
+def llvm() -> Any:
+    """LLVM, ready for this processor. Raises EngineUnavailable, again at each call."""
+    try:
+        from llvmlite import binding
+
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        binding.check_jit_execution()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineUnavailable(f"llvmlite cannot be used: {error}") from None
+    return binding
+
+
+def target() -> Any:
+    """A new machine for the processor that programs are compiled for: this one."""
+    binding = llvm()
+    return binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(),
+        features=binding.get_host_cpu_features().flatten(),
+        opt=OPTIMISATION,
+        jit=True,
+    )
+
+
+@functools.cache
+def identity() -> bytes:
+    """What the result of `compile_program` depends on beside the program itself."""
+    binding = llvm()
+    digest = hashlib.sha256()
+    features = binding.get_host_cpu_features().flatten()
+    versions = ".".join(map(str, binding.llvm_version_info))
+    for part in (versions, binding.get_default_triple(), binding.get_host_cpu_name(), features):
+        digest.update(part.encode() + b"\0")
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(hashlib.sha256(source.read_bytes()).digest())
+    return digest.digest()
+
+
+def assembly(code: bytes, entry: int) -> str:
+    """The function at `entry` and all that it calls, as LLVM assembly."""
+    program = Code(code)
+    functions = {}
+    exported = {entry}
+    waiting = [entry]
+    while waiting:
+        start = waiting.pop()
+        if start in functions:
+            continue
+        functions[start] = function = blocks.function(program, start)
+        exported |= function.addresses
+        waiting += function.calls | function.addresses
+    definitions = (
+        generator.generate(program, function, exported=start in exported)
+        for start, function in functions.items()
+    )
+    return "\n".join([_DECLARATIONS, *definitions, writer.FOOTER])
+
+
+def compile_program(code: bytes, entry: int) -> bytes:
+    """An object file that exports the function at `entry`. Raises EngineUnavailable."""
+    try:
+        return _compiled(assembly(code, entry))
+    except RuntimeError as error:
+        raise EngineUnavailable(f"LLVM does not take a program: {error}") from None
+
+
+def _compiled(text: str) -> bytes:
+    binding = llvm()
+    machine = target()
+    module = binding.parse_assembly(text)
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    tuning = binding.create_pipeline_tuning_options(OPTIMISATION)
+    tuning.loop_vectorization = True
+    tuning.slp_vectorization = True
+    builder = binding.create_pass_builder(machine, tuning)
+    builder.getModulePassManager().run(module, builder)
+    return bytes(machine.emit_object(module))

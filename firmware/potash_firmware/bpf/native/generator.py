@@ -1,0 +1,341 @@
+"""A function of a program as LLVM assembly.
+
+What may be wrong with an access, a call or a way is found out before it happens. Compiled code
+then leaves with the registers that matter, and the interpreter goes on from there and meets the
+fault: so a fault says the same on both, and the cold part of compiled code stays small.
+
+Every instruction is counted. A stretch of instructions is paid for at its beginning; whether too
+much was spent is looked at where the way leads back, and before calls.
+"""
+
+from collections.abc import Collection, Sequence
+
+from potash_firmware.bpf import isa
+from potash_firmware.bpf.arena import CODE_BASE, FRAME_SIZE
+from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, Source
+from potash_firmware.bpf.native import loops, lowering, nests
+from potash_firmware.bpf.native.blocks import Block, Code, Function
+from potash_firmware.bpf.native.checks import (
+    Check,
+    Stretch,
+    in_frame,
+    is_atomic,
+    stretches,
+)
+from potash_firmware.bpf.native.context import Leave, Word
+from potash_firmware.bpf.native.nests import Nest
+from potash_firmware.bpf.native.ranges import Proof
+from potash_firmware.bpf.native.registers import read_first
+from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer
+
+PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
+_ARGUMENTS = range(1, 6)
+_SAVED = range(10)
+
+
+def symbol(entry: int) -> str:
+    """The name of the compiled function that begins at an instruction."""
+    return f"f{entry}" if entry >= 0 else f"fm{-entry}"
+
+
+def generate(code: Code, function: Function, *, exported: bool) -> str:
+    """The definition of `function`; only an exported one can be found from outside."""
+    return _Generator(code, function).definition(exported)
+
+
+class _Generator:
+    def __init__(self, code: Code, function: Function) -> None:
+        self._instructions = list(code.instructions)
+        self._function = function
+        self._flow = loops.flow(function)
+        self._order = self._flow.order
+        self._nests = {
+            nest.loop.header: nest for nest in nests.find(self._instructions, function, self._flow)
+        }
+        self._nest: Nest | None = None
+        """The one whose version without checks is being written."""
+        self._writer = Writer()
+        self._prologue: dict[str, str] = {}
+
+    def definition(self, exported: bool) -> str:
+        for block in self._function.blocks.values():
+            self._block(block)
+        for nest in self._nests.values():
+            self._unchecked(nest)
+        linkage = "" if exported else "internal "
+        name = symbol(self._function.entry)
+        lines = [f"define {linkage}i64 @{name}({PARAMETERS}) nounwind {{", "start:"]
+        for register in _SAVED:
+            first = f"%a{register}" if register in _ARGUMENTS else "0"
+            lines += [f"  %r{register} = alloca i64", f"  store i64 {first}, ptr %r{register}"]
+        fuel = self._from_context(Word.FUEL)
+        lines.append("  %fuel = alloca i64")
+        lines += self._prologue.values()
+        lines.append(f"  store i64 {fuel}, ptr %fuel")
+        lines.append(f"  br label %{self._entrance(None, self._function.entry)}")
+        return "\n".join([*lines, self._writer.text(), "}", ""])
+
+    # What every function finds out once
+
+    def _from_context(self, word: Word) -> str:
+        """A word of the context that does not change while the function runs (or not yet)."""
+        name = f"%c{word}"
+        self._prologue.setdefault(
+            name,
+            f"  %p{word} = getelementptr i64, ptr %context, i64 {word}\n"
+            f"  {name} = load i64, ptr %p{word}, {CONTEXT}",
+        )
+        return name
+
+    def _span(self, size: int, write: bool) -> str:
+        """How many places there are in the arena where `size` bytes can begin."""
+        limit = self._from_context(Word.WRITABLE if write else Word.READABLE)
+        name = f"%{'write' if write else 'read'}{size}"
+        self._prologue.setdefault(
+            name, f"  {name} = call i64 @llvm.usub.sat.i64(i64 {limit}, i64 {size - 1})"
+        )
+        return name
+
+    # Ways
+
+    def _label(self, start: int) -> str:
+        """Where a block's code is, in the version that is being written."""
+        return f"{'u' if self._nest is not None else 'b'}{self._order[start]}"
+
+    def _entrance(self, source: int | None, target: int) -> str:
+        """The label to go to from one block to another: a nest is entered through its proof."""
+        nest = self._nest
+        if nest is not None and target in nest.loop.blocks:
+            return self._label(target)
+        entered = self._nests.get(target)
+        if entered is not None and source not in entered.loop.blocks:
+            return f"proof{self._order[target]}"
+        return f"b{self._order[target]}"
+
+    def _way(self, block: Block, target: int) -> str:
+        """The same, by way of a look at the fuel where it leads back."""
+        label = self._entrance(block.start, target)
+        back = self._order[target] <= self._order[block.start]
+        if not back or (self._nest is not None and self._nest.counted):
+            return label
+        look = self._writer.name("back")
+        with self._writer.begin_cold(look):
+            # Else a loop that does nothing would be seen through, and over its limit at once.
+            self._writer.line("call void @llvm.sideeffect()")
+            self._look_at_fuel(block.pcs[-1], label)
+        return look
+
+    def _unchecked(self, nest: Nest) -> None:
+        """The proof in front of a nest, and the version of the nest that it allows."""
+        writer = self._writer
+        order = self._order[nest.loop.header]
+        writer.label(f"proof{order}")
+        limits = self._from_context(Word.READABLE), self._from_context(Word.WRITABLE)
+        holds = Proof(writer, nest, self._function).holds(
+            *limits, lambda: writer.value("load i64, ptr %fuel")
+        )
+        writer.branch(holds, f"u{order}", f"b{order}", LIKELY)
+        self._nest = nest
+        for start, block in self._function.blocks.items():
+            if start in nest.loop.blocks:
+                self._block(block)
+        self._nest = None
+
+    def _look_at_fuel(self, pc: int, enough: str) -> None:
+        """Go to the label `enough`, or leave at `pc`."""
+        writer = self._writer
+        fuel = writer.value("load i64, ptr %fuel")
+        empty = writer.value(f"icmp slt i64 {fuel}, 0")
+        limit = writer.name("limit")
+        writer.branch(empty, limit, enough, UNLIKELY)
+        with writer.begin_cold(limit):
+            self._leave(Leave.LIMIT, pc, 0)
+
+    def _leave(self, why: Leave, pc: int, unspent: int, registers: Collection[int] = ()) -> None:
+        """Return to the caller; `unspent` instructions have been paid for and not executed."""
+        writer = self._writer
+        fuel = writer.value("load i64, ptr %fuel")
+        if unspent:
+            fuel = writer.value(f"add i64 {fuel}, {unspent}")
+        writer.store_context(Word.FUEL, fuel)
+        writer.store_context(Word.LEAVE, why)
+        writer.store_context(Word.PC, pc)
+        writer.store_context(Word.REGISTERS + isa.FRAME_POINTER, "%frame")
+        for register in registers:
+            if register != isa.FRAME_POINTER:
+                value = lowering.get(writer, register)
+                writer.store_context(Word.REGISTERS + register, value)
+        writer.line("ret i64 0")
+
+    def _unless(self, wrong: str, pcs: Sequence[int]) -> None:
+        """Let the interpreter go on with `pcs`, the rest of a stretch, when something is wrong."""
+        writer = self._writer
+        bad, good = writer.name("bad"), writer.name("good")
+        writer.branch(wrong, bad, good, UNLIKELY)
+        with writer.begin_cold(bad):
+            needed = read_first(self._instructions[pc] for pc in pcs)
+            self._leave(Leave.REPLAY, pcs[0], len(pcs), needed)
+        writer.label(good)
+
+    # Blocks
+
+    def _block(self, block: Block) -> None:
+        writer = self._writer
+        writer.label(self._label(block.start))
+        proven = self._nest.proven if self._nest is not None else ()
+        for stretch in stretches(self._instructions, block.pcs, proven):
+            self._stretch(stretch)
+        if block.traps:
+            self._leave(Leave.REPLAY, block.end, 0)
+            return
+        last = self._instructions[block.pcs[-1]]
+        if not block.successors:
+            fuel = writer.value("load i64, ptr %fuel")
+            writer.store_context(Word.FUEL, fuel)
+            writer.store_context(Word.PC, block.pcs[-1])
+            writer.line(f"ret i64 {lowering.get(writer, 0)}")
+            return
+        note = SCALAR if self._nest is not None and block.start in self._nest.branching else ""
+        if len(block.successors) == 1:
+            writer.jump(self._way(block, block.successors[0]), note)
+        else:
+            taken = lowering.condition(writer, last)
+            target, following = block.successors
+            writer.branch(taken, self._way(block, target), self._way(block, following), note)
+
+    def _stretch(self, stretch: Stretch) -> None:
+        writer = self._writer
+        pcs = stretch.pcs
+        fuel = writer.value("load i64, ptr %fuel")
+        fuel = writer.value(f"sub i64 {fuel}, {len(pcs)}")
+        writer.line(f"store i64 {fuel}, ptr %fuel")
+        for index, pc in enumerate(pcs):
+            self._instruction(pc, pcs[index:], stretch.checks.get(pc, ()))
+
+    def _instruction(self, pc: int, rest: Sequence[int], checks: Sequence[Check]) -> None:
+        writer = self._writer
+        instruction = self._instructions[pc]
+        match instruction.kind:
+            case Class.ALU | Class.ALU64:
+                lowering.arithmetic(writer, instruction)
+            case Class.LD:
+                lowering.load_immediate(writer, instruction, self._instructions[pc + 1], pc)
+            case Class.LDX | Class.ST | Class.STX:
+                at = lowering.address(writer, instruction)
+                for check in checks:
+                    span = self._span(check.high - check.low, check.write)
+                    self._unless(lowering.outside(writer, at, check.low, span), rest)
+                if is_atomic(instruction):
+                    self._check_atomic(instruction, at, rest)
+                lowering.access(writer, instruction, at)
+            case _ if instruction.code == Jump.CALL:
+                self._call(instruction, pc)
+
+    def _check_atomic(self, instruction: Instruction, at: str, rest: Sequence[int]) -> None:
+        writer = self._writer
+        low = writer.value(f"and i64 {at}, {instruction.size - 1}")
+        self._unless(writer.value(f"icmp ne i64 {low}, 0"), rest)
+        if not in_frame(instruction):
+            span = self._span(instruction.size, write=True)
+            self._unless(lowering.outside(writer, at, 0, span), rest)
+
+    # Calls
+
+    def _call(self, instruction: Instruction, pc: int) -> None:
+        writer = self._writer
+        enough = writer.name("enough")
+        self._look_at_fuel(pc, enough)
+        writer.label(enough)
+        if instruction.source == Source.X:
+            self._call_pointer(instruction, pc)
+        elif instruction.src == CallKind.LOCAL:
+            target = isa.target(pc, instruction)
+            assert target is not None
+            self._check_depth(pc)
+            self._call_function(f"@{symbol(target)}")
+        else:
+            self._call_helper(str(instruction.imm), pc)
+
+    def _arguments(self) -> str:
+        writer = self._writer
+        return ", ".join(f"i64 {lowering.get(writer, register)}" for register in _ARGUMENTS)
+
+    def _call_helper(self, number: str, pc: int) -> None:
+        writer = self._writer
+        helper = writer.value(f"inttoptr i64 {self._from_context(Word.CALL_HELPER)} to ptr")
+        value = writer.value(f"call i64 {helper}(i64 {number}, {self._arguments()})")
+        lowering.put(writer, 0, value)
+        left = writer.load_context(Word.LEAVE)
+        raised = writer.value(f"icmp ne i64 {left}, 0")
+        bad, good = writer.name("raised"), writer.name("good")
+        writer.branch(raised, bad, good, UNLIKELY)
+        with writer.begin_cold(bad):
+            self._leave(Leave.RAISED, pc, 0)
+        writer.label(good)
+
+    def _check_depth(self, pc: int) -> None:
+        bottom = self._from_context(Word.BOTTOM)
+        self._unless(self._writer.value(f"icmp ult i64 %frame, {bottom}"), (pc,))
+
+    def _call_function(self, function: str) -> None:
+        """Call compiled code, which may have left when it returns."""
+        writer = self._writer
+        writer.store_context(Word.FUEL, writer.value("load i64, ptr %fuel"))
+        frame = writer.value(f"sub i64 %frame, {FRAME_SIZE}")
+        value = writer.value(
+            f"call i64 {function}(ptr %context, ptr %memory, i64 {frame}, {self._arguments()})"
+        )
+        lowering.put(writer, 0, value)
+        writer.line(f"store i64 {writer.load_context(Word.FUEL)}, ptr %fuel")
+        left = writer.value(f"icmp ne i64 {writer.load_context(Word.LEAVE)}, 0")
+        bad, good = writer.name("left"), writer.name("good")
+        writer.branch(left, bad, good, UNLIKELY)
+        writer.cold(bad, ["ret i64 0"])
+        writer.label(good)
+
+    def _call_pointer(self, instruction: Instruction, pc: int) -> None:
+        """A pointer to a function, or a helper's number; anything else the interpreter refuses."""
+        writer = self._writer
+        pointer = lowering.get(writer, instruction.dst)
+        small = writer.value(f"icmp ult i64 {pointer}, {CODE_BASE}")
+        helper, function, done = (writer.name(one) for one in ("helper", "function", "called"))
+        writer.branch(small, helper, function)
+        writer.label(helper)
+        self._call_helper(pointer, pc)
+        writer.jump(done)
+        writer.label(function)
+        offset = writer.value(f"sub i64 {pointer}, {CODE_BASE}")
+        rest = writer.value(f"and i64 {offset}, {isa.INSTRUCTION_SIZE - 1}")
+        self._unless(writer.value(f"icmp ne i64 {rest}, 0"), (pc,))
+        index = writer.value(f"udiv i64 {offset}, {isa.INSTRUCTION_SIZE}")
+        count = self._from_context(Word.COUNT)
+        self._unless(writer.value(f"icmp uge i64 {index}, {count}"), (pc,))
+        self._check_depth(pc)
+        self._call_function(self._compiled(index, pc))
+        writer.jump(done)
+        writer.label(done)
+
+    def _compiled(self, index: str, pc: int) -> str:
+        """The compiled function that begins at an instruction, which may have to be made first."""
+        writer = self._writer
+        table = writer.value(f"inttoptr i64 {self._from_context(Word.FUNCTIONS)} to ptr")
+        place = writer.value(f"getelementptr i64, ptr {table}, i64 {index}")
+        there = writer.value(f"load i64, ptr {place}, {CONTEXT}")
+        lacking = writer.value(f"icmp eq i64 {there}, 0")
+        slow, fast = writer.name("compile"), writer.name("found")
+        slot = f"%{writer.name('function')}"
+        self._prologue.setdefault(slot, f"  {slot} = alloca i64")
+        writer.line(f"store i64 {there}, ptr {slot}")
+        writer.branch(lacking, slow, fast, UNLIKELY)
+        with writer.begin_cold(slow):
+            maker = writer.value(f"inttoptr i64 {self._from_context(Word.COMPILE)} to ptr")
+            made = writer.value(f"call i64 {maker}(i64 {index})")
+            writer.line(f"store i64 {made}, ptr {slot}")
+            failed = writer.value(f"icmp eq i64 {made}, 0")
+            bad = writer.name("raised")
+            writer.branch(failed, bad, fast, UNLIKELY)
+            with writer.begin_cold(bad):
+                self._leave(Leave.RAISED, pc, 0)
+        writer.label(fast)
+        value = writer.value(f"load i64, ptr {slot}")
+        return writer.value(f"inttoptr i64 {value} to ptr")

@@ -1,0 +1,117 @@
+"""A function's loops: which blocks they have, and how they lie in each other.
+
+A loop is what can reach a way back to its header without passing the header, which every way into
+it passes. Where control flow is not made of such loops, none are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from potash_firmware.bpf.native.blocks import Function
+
+
+@dataclass(eq=False)
+class Loop:
+    """`blocks` includes those of the loops inside; `latches` lead back to the header."""
+
+    header: int
+    blocks: set[int]
+    latches: list[int]
+    parent: Loop | None = None
+    children: list[Loop] = field(default_factory=list)
+
+    def nest(self) -> Iterator[Loop]:
+        """This loop and all inside, outer ones first."""
+        yield self
+        for child in self.children:
+            yield from child.nest()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What the way through a function tells: its outermost loops, and what comes before what."""
+
+    order: dict[int, int]
+    predecessors: dict[int, list[int]]
+    dominators: dict[int, int]
+    """For each block but the entry the last one that every way to it passes."""
+    loops: list[Loop]
+
+    def dominates(self, first: int, second: int) -> bool:
+        """Whether every way to the block `second` passes `first`; each block dominates itself."""
+        while self.order[second] > self.order[first]:
+            second = self.dominators[second]
+        return first == second
+
+
+def flow(function: Function) -> Flow:
+    """Find a function's loops."""
+    order = {start: index for index, start in enumerate(function.blocks)}
+    predecessors: dict[int, list[int]] = {start: [] for start in function.blocks}
+    for start, block in function.blocks.items():
+        for successor in set(block.successors):
+            predecessors[successor].append(start)
+    found = Flow(order, predecessors, _dominators(function, order, predecessors), [])
+    latches: dict[int, list[int]] = {}
+    for target, sources in predecessors.items():
+        for source in sources:
+            if order[source] >= order[target]:
+                if not found.dominates(target, source):
+                    return found
+                latches.setdefault(target, []).append(source)
+    # Outer headers come first in reverse postorder, so each loop finds its parents made.
+    every: list[Loop] = []
+    for header in sorted(latches, key=order.__getitem__):
+        loop = Loop(header, _body(header, latches[header], predecessors), latches[header])
+        for outer in reversed(every):
+            if header in outer.blocks:
+                loop.parent = outer
+                outer.children.append(loop)
+                break
+        else:
+            found.loops.append(loop)
+        every.append(loop)
+    return found
+
+
+def _body(header: int, latches: list[int], predecessors: dict[int, list[int]]) -> set[int]:
+    body = {header}
+    waiting = list(latches)
+    while waiting:
+        start = waiting.pop()
+        if start not in body:
+            body.add(start)
+            waiting.extend(predecessors[start])
+    return body
+
+
+def _dominators(
+    function: Function, order: dict[int, int], predecessors: dict[int, list[int]]
+) -> dict[int, int]:
+    """Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm"."""
+    found = {function.entry: function.entry}
+
+    def common(one: int, other: int) -> int:
+        while one != other:
+            if order[one] > order[other]:
+                one = found[one]
+            else:
+                other = found[other]
+        return one
+
+    changed = True
+    while changed:
+        changed = False
+        for start in function.blocks:
+            if start == function.entry:
+                continue
+            known = [one for one in predecessors[start] if one in found]
+            new = known[0]
+            for one in known[1:]:
+                new = common(new, one)
+            if found.get(start) != new:
+                found[start] = new
+                changed = True
+    return found

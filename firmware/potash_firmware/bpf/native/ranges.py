@@ -1,0 +1,198 @@
+"""The code in front of a nest of loops that tells whether it can do without its own checks.
+
+Everything is computed as intervals of integers wide enough that nothing overflows: a register has
+one value, a turn's number goes from 0 to the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+from potash_firmware.bpf.arena import BASE
+from potash_firmware.bpf.native import lowering
+from potash_firmware.bpf.native.blocks import Function
+from potash_firmware.bpf.native.linear import Linear, Symbol
+from potash_firmware.bpf.native.loops import Loop
+from potash_firmware.bpf.native.nests import (
+    FALLING,
+    INCLUSIVE,
+    RISING,
+    SIGNED,
+    Drift,
+    Merged,
+    Nest,
+    Range,
+    Test,
+    Times,
+    Turn,
+)
+from potash_firmware.bpf.native.values import Bounded, Start
+from potash_firmware.bpf.native.writer import Writer
+
+MOST_TURNS = 1 << 48
+_FAR = 1 << 62
+"""No bound of a loop that is believed lies further from 0."""
+
+Interval = tuple[str, str]
+
+
+class Proof:
+    """Writes the code for one nest; `holds` is an i1."""
+
+    def __init__(self, writer: Writer, nest: Nest, function: Function) -> None:
+        self._writer = writer
+        self._nest = nest
+        self._function = function
+        self._true: list[str] = []
+        self._last: dict[int, str] = {}
+        """The number of each loop's last turn, by its header."""
+        self._values: dict[int, str] = {}
+
+    def holds(self, readable: str, writable: str, fuel: Callable[[], str]) -> str:
+        """Whether the nest needs no checks; the limits of the arena are i64, so is `fuel`."""
+        for header, test in self._nest.tests.items():
+            self._last[header] = self._turns(test)
+        for condition in self._nest.conditions:
+            low, high = self._interval(condition.form, frozenset())
+            least, most = (-(1 << 31), (1 << 31) - 1) if condition.signed else (0, (1 << 32) - 1)
+            self._require("sge", low, least)
+            self._require("sle", high, most)
+        for one in self._nest.ranges:
+            self._inside(one, writable if one.write else readable)
+        if self._nest.counted:
+            self._require("sle", self._cost(self._nest.loop), self._wide(fuel()))
+        return reduce(lambda one, other: self._writer.value(f"and i1 {one}, {other}"), self._true)
+
+    # Pieces
+
+    def _require(self, how: str, left: str, right: str | int) -> None:
+        self._true.append(self._writer.value(f"icmp {how} i128 {left}, {right}"))
+
+    def _do(self, operation: str, left: str, right: str | int) -> str:
+        return self._writer.value(f"{operation} i128 {left}, {right}")
+
+    def _wide(self, value: str, *, signed: bool = True) -> str:
+        return self._writer.value(f"{'sext' if signed else 'zext'} i64 {value} to i128")
+
+    def _larger(self, left: str, right: str | int) -> str:
+        return self._writer.value(f"call i128 @llvm.smax.i128(i128 {left}, i128 {right})")
+
+    def _smaller(self, left: str, right: str | int) -> str:
+        return self._writer.value(f"call i128 @llvm.smin.i128(i128 {left}, i128 {right})")
+
+    def _register(self, register: int) -> str:
+        if register not in self._values:
+            self._values[register] = self._wide(lowering.get(self._writer, register))
+        return self._values[register]
+
+    # Intervals
+
+    def _interval(self, form: Linear, short: frozenset[int]) -> Interval:
+        low = high = str(form.constant)
+        for symbol, factor in sorted(form.terms, key=repr):
+            ends = self._ends(symbol, short)
+            scaled = [self._do("mul", end, factor) if factor != 1 else end for end in ends]
+            if factor < 0:
+                scaled.reverse()
+            low, high = self._do("add", scaled[0], low), self._do("add", scaled[1], high)
+        return low, high
+
+    def _ends(self, symbol: Symbol, short: frozenset[int]) -> Interval:
+        match symbol:
+            case Start(register=register):
+                return self._register(register), self._register(register)
+            case Bounded(low=low, high=high) | Merged(low=low, high=high):
+                return str(low), str(high)
+            case Turn(header=header):
+                return "0", self._turn(header, short)
+            case Times(header=header, register=register):
+                most = self._do("mul", self._turn(header, short), self._register(register))
+                return self._smaller(most, 0), self._larger(most, 0)
+            case Drift(header=header, low=low, high=high):
+                turn = self._turn(header, short)
+                return self._do("mul", turn, min(low, 0)), self._do("mul", turn, max(high, 0))
+        raise AssertionError(f"{symbol} has no range")
+
+    def _turn(self, header: int, short: frozenset[int]) -> str:
+        last = self._last[header]
+        return self._do("add", last, -1) if header in short else last
+
+    # Loops
+
+    def _turns(self, test: Test) -> str:
+        """The number of the turn whose test fails at the latest, with what that takes."""
+        left, right = (
+            self._interval(test.left, frozenset()),
+            self._interval(test.right, frozenset()),
+        )
+        for low, high in (left, right):
+            self._require("sge", low, -_FAR if test.jump in SIGNED else 0)
+            self._require("sle", high, _FAR)
+        falling = test.step < 0
+        if falling:
+            distance = self._do("sub", left[1], right[0])
+        else:
+            distance = self._do("sub", right[1], left[0])
+        self._require("slt", distance, MOST_TURNS)
+        inclusive = test.jump in INCLUSIVE
+        if inclusive:
+            distance = self._do("add", distance, 1)
+        if test.register is None:
+            step = str(abs(test.step))
+        else:
+            step = lowering.get(self._writer, test.register)
+            wide = self._register(test.register)
+            self._require("sgt", wide, 0)
+            self._require("slt", wide, MOST_TURNS)
+        if test.jump in FALLING and test.jump not in SIGNED:
+            # What it is compared with must not be passed by so far that the difference wraps.
+            lowest = self._do("sub", right[0], abs(test.step) - (0 if inclusive else 1))
+            self._require("sge", lowest, 0)
+        if test.jump in FALLING or test.jump in RISING:
+            distance = self._larger(distance, 0)
+            return self._quotient(distance, step, round_up=True)
+        # It must be met exactly.
+        nearest = (
+            self._do("sub", left[0], right[1]) if falling else self._do("sub", right[0], left[1])
+        )
+        self._require("sge", nearest, 0)
+        if abs(test.step) != 1:
+            self._require("eq", nearest, distance)
+            self._exact(distance, step)
+        return self._quotient(distance, step, round_up=False)
+
+    def _quotient(self, distance: str, step: str, *, round_up: bool) -> str:
+        writer = self._writer
+        if step == "1":
+            return distance
+        short = writer.value(f"trunc i128 {distance} to i64")
+        if round_up:
+            short = writer.value(f"add i64 {short}, {writer.value(f'sub i64 {step}, 1')}")
+        # A step of 0 has been refused, but the division is done nevertheless.
+        divisor = writer.value(f"call i64 @llvm.umax.i64(i64 {step}, i64 1)")
+        return self._wide(writer.value(f"udiv i64 {short}, {divisor}"), signed=False)
+
+    def _exact(self, distance: str, step: str) -> None:
+        writer = self._writer
+        short = writer.value(f"trunc i128 {distance} to i64")
+        rest = writer.value(f"urem i64 {short}, {step}")
+        self._true.append(writer.value(f"icmp eq i64 {rest}, 0"))
+
+    def _inside(self, one: Range, limit: str) -> None:
+        low, high = self._interval(Linear(0, one.terms), one.short)
+        self._require("sge", self._do("add", low, one.low), BASE)
+        end = self._do("add", self._wide(limit, signed=False), BASE)
+        self._require("sle", self._do("add", high, one.high), end)
+
+    def _cost(self, loop: Loop) -> str:
+        """At most how many instructions a loop executes each time that it is entered."""
+        inner = {start for child in loop.children for start in child.blocks}
+        own = sum(len(self._function.blocks[start].pcs) for start in loop.blocks - inner)
+        turn = str(own)
+        for child in loop.children:
+            turn = self._do("add", self._cost(child), turn)
+        turns = self._do("add", self._last[loop.header], 1)
+        cost = self._do("mul", turns, turn)
+        self._require("slt", cost, _FAR)
+        return cost

@@ -1,0 +1,189 @@
+"""What an instruction makes of what is known about the registers: one step, symbolically.
+
+Sources: RFC 9669, sections 4 and 5. Whatever is not followed becomes a new unknown, so a wrong
+guess is impossible; what loads and narrow operations give at least has bounds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from potash_firmware.bpf import isa
+from potash_firmware.bpf.arena import CODE_BASE
+from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Mode, Source
+from potash_firmware.bpf.native.linear import Linear, number, unknown
+
+WORD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """The result of the instruction at `pc`, from `low` to `high`."""
+
+    pc: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """The result of the instruction at `pc`, whatever it may be."""
+
+    pc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a register holds where the analysis begins."""
+
+    register: int
+
+
+class Value(NamedTuple):
+    """What a register holds: `form`, or, when `narrow`, its low 32 bits with zeroes above."""
+
+    form: Linear
+    narrow: bool = False
+
+
+Environment = list[Value]
+"""What is known of r0 to r10."""
+
+Widen = Callable[[Linear, bool, int], Linear]
+"""Gives the 64 bits that the low 32 of a form become, sign extended or not, at an instruction."""
+
+
+def start() -> Environment:
+    """Nothing is known but that each register holds something."""
+    return [Value(unknown(Start(register))) for register in range(11)]
+
+
+def forget(form: Linear, signed: bool, pc: int) -> Linear:
+    """The `Widen` of somebody who may assume nothing."""
+    if form.known:
+        value = form.constant & 0xFFFF_FFFF
+        return number(value - (value >> 31 << 32) if signed else value)
+    low, high = (-(1 << 31), (1 << 31) - 1) if signed else (0, (1 << 32) - 1)
+    return unknown(Bounded(pc, low, high))
+
+
+class Evaluator:
+    """Steps through instructions; `widen` is asked where the low half of a value is extended."""
+
+    def __init__(self, instructions: "list[Instruction]", widen: Widen) -> None:
+        self._instructions = instructions
+        self._widen = widen
+
+    def wide(self, value: Value, pc: int) -> Linear:
+        """All 64 bits of a value."""
+        return self._widen(value.form, False, pc) if value.narrow else value.form
+
+    def address(self, environment: Environment, pc: int) -> Linear:
+        """The address that the load or store at `pc` uses."""
+        instruction = self._instructions[pc]
+        base = instruction.src if instruction.kind == Class.LDX else instruction.dst
+        return self.wide(environment[base], pc).shifted(instruction.offset)
+
+    def step(self, environment: Environment, pc: int) -> None:
+        """Execute the instruction at `pc` on `environment`."""
+        instruction = self._instructions[pc]
+        match instruction.kind:
+            case Class.ALU | Class.ALU64:
+                environment[instruction.dst] = self._arithmetic(environment, instruction, pc)
+            case Class.LD:
+                environment[instruction.dst] = Value(self._immediate(instruction, pc))
+            case Class.LDX:
+                environment[instruction.dst] = Value(_loaded(instruction, pc))
+            case Class.STX if instruction.mode == Mode.ATOMIC and instruction.imm & Atomic.FETCH:
+                changed = 0 if instruction.imm == Atomic.CMPXCHG else instruction.src
+                environment[changed] = Value(_loaded(instruction, pc))
+            case Class.JMP if instruction.code == isa.Jump.CALL:
+                environment[0] = Value(unknown(Opaque(pc)))
+
+    def operand(self, environment: Environment, instruction: Instruction) -> Value:
+        """The second operand of an arithmetic instruction or a jump."""
+        if instruction.source == Source.X:
+            return environment[instruction.src]
+        return Value(number(instruction.imm))
+
+    def _immediate(self, instruction: Instruction, pc: int) -> Linear:
+        if instruction.src == isa.ImmediateKind.CODE_ADDRESS:
+            return number(CODE_BASE + (pc + 1 + instruction.imm) * isa.INSTRUCTION_SIZE)
+        return number(isa.wide_immediate(instruction, self._instructions[pc + 1]))
+
+    def _arithmetic(self, environment: Environment, instruction: Instruction, pc: int) -> Value:
+        narrow = instruction.kind == Class.ALU
+        bits = 32 if narrow else 64
+        dst, src = environment[instruction.dst], self.operand(environment, instruction)
+        code, by_number = instruction.code, instruction.source == Source.K
+        if code == Alu.MOV:
+            if instruction.offset == WORD:
+                return Value(self._widen(src.form, True, pc))
+            if instruction.offset:
+                high = (1 << instruction.offset - 1) - 1
+                return Value(unknown(Bounded(pc, -high - 1, high)), narrow)
+            if by_number or src.narrow or not narrow:
+                return src._replace(narrow=src.narrow or narrow)
+            return Value(src.form, True)
+        if code == Alu.END:
+            high = (1 << instruction.imm) - 1
+            return Value(unknown(Bounded(pc, 0, high) if instruction.imm < 64 else Opaque(pc)))
+        # The low halves of sums and products depend on nothing but low halves.
+        left = dst.form if narrow else self.wide(dst, pc)
+        right = src.form if narrow else self.wide(src, pc)
+        shift = right.constant & bits - 1
+        match code:
+            case Alu.ADD:
+                return Value(left + right, narrow)
+            case Alu.SUB:
+                return Value(left - right, narrow)
+            case Alu.NEG:
+                return Value(left.scaled(-1), narrow)
+            case Alu.MUL if right.known:
+                return Value(left.scaled(right.constant), narrow)
+            case Alu.MUL if left.known:
+                return Value(right.scaled(left.constant), narrow)
+            case Alu.LSH if right.known:
+                return Value(left.scaled(1 << shift), narrow)
+            case Alu.RSH | Alu.ARSH if by_number and not narrow and shift == WORD:
+                halved = _halved(left)
+                if halved is not None:
+                    if code == Alu.RSH:
+                        return Value(halved, True)
+                    return Value(self._widen(halved, True, pc))
+        low, high = _bounds(instruction, bits)
+        return Value(unknown(Bounded(pc, low, high) if high < 1 << 62 else Opaque(pc)))
+
+
+def _halved(form: Linear) -> Linear | None:
+    """The form whose low half is the high half of `form`, when the latter's low half is zero."""
+    unit = 1 << WORD
+    if form.constant % unit or any(factor % unit for _, factor in form.terms):
+        return None
+    return Linear(form.constant // unit, frozenset((one, by // unit) for one, by in form.terms))
+
+
+def _loaded(instruction: Instruction, pc: int) -> Linear:
+    bits = 8 * instruction.size
+    if bits == 64:
+        return unknown(Opaque(pc))
+    if instruction.mode == Mode.MEMSX:
+        return unknown(Bounded(pc, -(1 << bits - 1), (1 << bits - 1) - 1))
+    return unknown(Bounded(pc, 0, (1 << bits) - 1))
+
+
+def _bounds(instruction: Instruction, bits: int) -> tuple[int, int]:
+    """What an operation with an immediate can give at most."""
+    most = (1 << bits) - 1
+    imm = instruction.imm
+    if instruction.source == Source.K:
+        match instruction.code:
+            case Alu.AND if imm >= 0:
+                return 0, imm
+            case Alu.RSH:
+                return 0, most >> (imm & bits - 1)
+            case Alu.DIV if imm > 0 and not instruction.offset:
+                return 0, most // imm
+            case Alu.MOD if imm > 0 and not instruction.offset:
+                return 0, imm - 1
+    return 0, most

@@ -1,0 +1,229 @@
+"""Programs on the accelerator's processor, beside the same C compiled for the machine itself.
+
+Both work on the same memory, in turn, and their outputs must be equal. What is measured of ours is
+all that a job pays for, from the linked program to its value, but for the compiler: that is paid
+once for a program, and measured apart. The native code has no bounds checks and no limit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import mmap
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from potash.bench.report import Result, alone, paired
+from potash.programs.compiler import build, find_compiler
+from potash.sdk.errors import PotashError
+from potash.vm.cache import Progress
+from potash_firmware import bpf
+from potash_firmware.bpf import elf, engine
+from potash_firmware.bpf.arena import Layout
+from potash_firmware.bpf.native import cache, compiler
+from potash_firmware.bpf.native import engine as native
+
+FOLDER = Path(__file__).parent / "kernels"
+KERNELS = (
+    "sum",
+    "sum64",
+    "histogram",
+    "filter",
+    "grep",
+    "crc32",
+    "sha256",
+    "matmul",
+    "sieve",
+    "copy",
+)
+HELPER = "helper"
+NAMES = (*KERNELS, HELPER)
+ALL = "all kernels"
+
+SIZE = 16 << 20
+"""Bytes of input, and of output."""
+HELPER_CALLS = 1 << 18
+LIMIT = 1 << 62
+ROUNDS = 3
+"""Times that a program is compiled, and loaded."""
+
+_Native = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_uint64,
+    ctypes.c_void_p,
+)
+
+
+class Native(NamedTuple):
+    """A C compiler for this machine: what a result calls its work, and its command."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def find_native() -> Native:
+    """clang where there is one, else ziglang's. Raises PotashError where there is neither."""
+    clang = shutil.which("clang")
+    if clang is not None:
+        return Native("clang -O2", (clang,))
+    if importlib.util.find_spec("ziglang") is not None:
+        return Native("zig cc -O2", (sys.executable, "-m", "ziglang", "cc"))
+    raise PotashError("there is no C compiler to be measured beside: install clang, or ziglang")
+
+
+def measure(
+    names: Sequence[str], includes: Path, pairs: int, progress: Progress
+) -> Iterator[Result]:
+    """Measure what is named, `pairs` times each.
+
+    Args:
+        names: some of `NAMES`.
+        includes: the folder that has `potash.h`.
+
+    Raises:
+        PotashError: there is no compiler, the native engine cannot be used, or a program's output
+            is not that of the native code.
+    """
+    reason = engine.unavailable(engine.Engine.NATIVE)
+    if reason is not None:
+        raise PotashError(reason)
+    peer = find_native()
+    ratios: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
+        bench = _Bench(Path(folder), includes, peer)
+        for index, name in enumerate(names):
+            progress(name, index / len(names))
+            if name == HELPER:
+                yield from bench.helper(pairs)
+                continue
+            results = list(bench.kernel(name, pairs))
+            ratios += [result.ratio for result in results if result.ratio is not None]
+            yield from results
+    if len(ratios) > 1:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        spread = min(ratios), max(ratios)
+        yield Result(ALL, "time over native's", mean, "ratio", None, None, len(ratios), spread)
+
+
+class _Bench:
+    """Input, output and compilers."""
+
+    def __init__(self, folder: Path, includes: Path, peer: Native) -> None:
+        self._folder = folder
+        self._includes = includes
+        self._peer = peer
+        self._layout = bpf.buffer_layout(SIZE, SIZE)
+        self._memory = memoryview(mmap.mmap(-1, self._layout.size))
+        start = self._layout.input_offset
+        self._memory[start : start + SIZE] = random.Random(SIZE).randbytes(SIZE)
+        self._services = bpf.Services(lambda text: None, _no_model, _no_model)
+
+    def kernel(self, name: str, pairs: int) -> Iterator[Result]:
+        """Time beside native code's, time to compile, and time to load from the cache."""
+        program = self._program(name)
+        peer = self._native(name)
+        yield from self._compiling(name, program)
+        begin = self._layout.output_offset
+        output = self._memory[begin : begin + SIZE]
+        outputs = []
+        runs: tuple[Callable[[], tuple[float, int]], ...] = (
+            lambda: self._run(program),
+            lambda: self._run_native(peer),
+        )
+        for run in runs:
+            output[:] = bytes(SIZE)
+            _, value = run()
+            outputs.append((value & 0xFFFF_FFFF, bytes(output)))
+        if outputs[0] != outputs[1]:
+            raise PotashError(f"{name}: the program's output is not that of native code")
+        times = []
+        for turn in range(pairs):
+            if turn % 2:
+                theirs, ours = self._run_native(peer)[0], self._run(program)[0]
+            else:
+                ours, theirs = self._run(program)[0], self._run_native(peer)[0]
+            times.append((ours * 1e3, theirs * 1e3))
+        yield paired(name, "time", "ms", self._peer.name, times)
+
+    def helper(self, pairs: int) -> Iterator[Result]:
+        """What one call of a helper takes."""
+        program = self._program(HELPER)
+        self._run(program, HELPER_CALLS)
+        costs = [self._run(program, HELPER_CALLS)[0] / HELPER_CALLS * 1e6 for _ in range(pairs)]
+        yield alone(HELPER, "call", "µs", costs)
+
+    def _program(self, name: str) -> bpf.Program:
+        built = build(
+            FOLDER / f"{name}.c",
+            self._folder / f"{name}.o",
+            compiler=find_compiler(),
+            includes=[self._includes],
+        )
+        return built.program
+
+    def _native(self, name: str) -> ctypes.CDLL:
+        made = self._folder / f"{name}.so"
+        flags = ["-O2", "-shared", "-fPIC", f"-I{self._includes}"]
+        command = [*self._peer.command, *flags, str(FOLDER / f"{name}.c"), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PotashError(f"{self._peer.name} does not compile {name}: {done.stderr.strip()}")
+        return ctypes.CDLL(str(made))
+
+    def _compiling(self, name: str, program: bpf.Program) -> Iterator[Result]:
+        layout = Layout(SIZE, SIZE, data_size=len(program.data), rodata_size=len(program.rodata))
+        code = elf.link(program, layout).code
+        root = self._folder / "cache"
+        compiling, loading = [], []
+        compiler.compile_program(code, program.entry)  # LLVM's own first time is not the program's
+        for _ in range(ROUNDS):
+            begun = time.perf_counter()
+            contents = compiler.compile_program(code, program.entry)
+            compiling.append((time.perf_counter() - begun) * 1e3)
+            entry = cache.key(compiler.identity(), code)
+            cache.store(root, entry, contents)
+            begun = time.perf_counter()
+            kept = cache.load(root, cache.key(compiler.identity(), code))
+            assert kept is not None
+            native.place(kept, program.entry)
+            loading.append((time.perf_counter() - begun) * 1e3)
+        yield alone(name, "compile", "ms", compiling)
+        yield alone(name, "load from the cache", "ms", loading)
+
+    def _run(self, program: bpf.Program, length: int = SIZE) -> tuple[float, int]:
+        """Seconds, and r0."""
+        begun = time.perf_counter()
+        outcome = bpf.run_program(
+            program,
+            self._memory,
+            input_size=SIZE,
+            output_size=SIZE,
+            input_length=length,
+            services=self._services,
+            instruction_limit=LIMIT,
+            engine=bpf.Engine.NATIVE,
+        )
+        return time.perf_counter() - begun, outcome.return_value
+
+    def _run_native(self, library: ctypes.CDLL) -> tuple[float, int]:
+        function = _Native(("prog", library))
+        memory = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        source, target = memory + self._layout.input_offset, memory + self._layout.output_offset
+        begun = time.perf_counter()
+        value = function(source, target, SIZE, SIZE, None)
+        return time.perf_counter() - begun, value
+
+
+def _no_model(model: memoryview, given: memoryview, output: memoryview) -> int:
+    raise AssertionError("no kernel runs a model")

@@ -1,0 +1,278 @@
+"""`potash bpf`: programs before they are on a drive."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from potash.cli.drive.run import STREAM, Argument
+from potash.cli.units import Size
+from potash.programs.debugger import Debugger
+from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
+from potash.programs.shell import Shell
+from potash.sdk.errors import PotashError
+from potash_firmware import bpf as machine
+from potash_firmware.bpf import elf
+from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.debug_info import printable
+from potash_firmware.bpf.disassembler import Row, listing
+from potash_firmware.bpf.engine import Engine, Execution
+from potash_firmware.bpf.interpreter import Helper, Interpreter
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+
+_engine = click.option(
+    "--engine",
+    type=click.Choice([engine.value for engine in Engine]),
+    default=Engine.INTERPRETER.value,
+    show_default=True,
+    help="What runs the program.",
+)
+_entry = click.option("--entry", metavar="NAME", help="The function to begin with.")
+_input = click.option("--input", "given", type=_STREAM, help="The program's input (- for stdin).")
+_argument = click.option(
+    "--arg",
+    "arguments",
+    type=Argument(),
+    multiple=True,
+    help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+
+
+@click.group()
+def bpf() -> None:
+    """Look into programs, and try them without a drive."""
+
+
+@bpf.command()
+@click.argument("file", type=_FILE)
+@_entry
+@_json
+def disasm(file: Path, entry: str | None, as_json: bool) -> None:
+    """Show the instructions of FILE, an object file, with its names and source lines."""
+    program = _load(file, entry, any_function=True)
+    rows = listing(program)
+    if as_json:
+        click.echo(json.dumps(_document(program, rows), indent=2))
+        return
+    lines = [f"{file}: {len(program.code) // 8} instructions, {len(program.data)} bytes of data, "]
+    lines[0] += f"{len(program.rodata)} of constants; begins at {program.entry}"
+    before = None
+    for row in rows:
+        if row.function is not None:
+            lines += ["", f"{row.function}:"]
+            before = None
+        if row.source is not None and (row.source.file, row.source.number) != before:
+            before = row.source.file, row.source.number
+            lines.append(f"; {row.source}: {row.source.text.strip()}")
+        if row.label is not None:
+            lines.append(f"{row.label}:")
+        for number, at in enumerate(range(0, len(row.code), 8)):
+            code = row.code[at : at + 8].hex(" ")
+            lines.append(f"{row.pc + number:8}: {code}  {'' if number else row.text}".rstrip())
+    click.echo("\n".join(map(printable, lines)))
+
+
+def _document(program: machine.Program, rows: Sequence[Row]) -> dict[str, object]:
+    return {
+        "entry": program.entry,
+        "data": len(program.data),
+        "constants": len(program.rodata),
+        "functions": [function._asdict() for function in program.debug.functions],
+        "instructions": [
+            row._asdict()
+            | {"code": row.code.hex(), "source": row.source._asdict() if row.source else None}
+            for row in rows
+        ],
+    }
+
+
+@bpf.command("exec")
+@click.argument("file", type=_FILE)
+@_input
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where the program's output goes (- for stdout; default: nowhere).",
+)
+@click.option(
+    "--output-size",
+    type=Size(),
+    default=BUFFER_SIZE,
+    help="Room for the output (default: 64M, as on the drive).",
+)
+@_argument
+@_entry
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=machine.INSTRUCTION_LIMIT,
+    show_default=True,
+    help="Instructions that the program may execute.",
+)
+@_engine
+@_json
+def exec_(
+    file: Path,
+    given: Path | None,
+    output: Path | None,
+    output_size: int,
+    arguments: tuple[bytes, ...],
+    entry: str | None,
+    limit: int,
+    engine: str,
+    as_json: bool,
+) -> None:
+    """Run FILE, an object file, in this process, as an accelerator of the drive would.
+
+    What the program prints goes to standard error.
+    """
+    program = _load(file, entry)
+    printed: list[str] = []
+
+    def show(text: str) -> None:
+        printed.append(text)
+        if not as_json:
+            click.echo(f"program: {text.rstrip()}", err=True)
+
+    try:
+        ran = execute(
+            program,
+            _read(given),
+            arguments=arguments,
+            output_size=output_size,
+            instruction_limit=limit,
+            engine=Engine(engine),
+            show=show,
+        )
+    except machine.Fault as fault:
+        raise PotashError(f"the program was stopped: {fault}") from fault
+    except machine.ProgramError as error:
+        raise PotashError(f"the program cannot be run: {error}") from error
+    if output == STREAM:
+        sys.stdout.buffer.write(ran.output)
+        sys.stdout.buffer.flush()
+    elif output is not None:
+        output.write_bytes(ran.output)
+    _report(ran, printed, output, as_json=as_json)
+
+
+def _report(ran: Ran, printed: Sequence[str], output: Path | None, *, as_json: bool) -> None:
+    aside = output == STREAM
+    value = ran.return_value
+    if as_json:
+        report = {
+            "output": None if output is None else str(output),
+            "produced": len(ran.output),
+            "return_value": value,
+            "instructions": ran.instructions,
+            "printed": printed,
+        }
+        click.echo(json.dumps(report), err=aside)
+        return
+    signed = f" ({value - (1 << 32)} as int)" if 1 << 31 <= value < 1 << 32 else ""
+    where = "" if aside or output is None else f" in {output}"
+    click.echo(
+        f"{len(ran.output)} bytes{where}; the program returned {value}{signed} "
+        f"after {ran.instructions} instructions",
+        err=aside,
+    )
+
+
+@bpf.command()
+@click.argument("file", type=_FILE)
+@_input
+@_argument
+@_entry
+def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: str | None) -> None:
+    """Run FILE, an object file, step by step, on the interpreter.
+
+    Commands come from standard input, one a line; `help` lists them. The program stands before its
+    first instruction. Built with -g, as `potash build` does, it has source lines.
+    """
+    if given == STREAM:
+        raise click.UsageError("standard input has the commands; give --input a file")
+    program = _load(file, entry)
+
+    def debugged(
+        code: bytes,
+        start: int,
+        arena: Arena,
+        helpers: Mapping[int, Helper],
+        registers: Sequence[int],
+        instruction_limit: int,
+    ) -> Execution:
+        cpu = Interpreter(code, arena, helpers, instruction_limit)
+        cpu.start(start, registers)
+        Shell(Debugger(program, cpu), click.echo).run(_lines())
+        return Execution(0, 0)
+
+    try:
+        execute(
+            program,
+            _read(given),
+            arguments=arguments,
+            engine=debugged,
+            show=lambda text: click.echo(f"program: {text.rstrip()}"),
+        )
+    except machine.ProgramError as error:
+        raise PotashError(str(error)) from error
+
+
+def _lines() -> Iterator[str]:
+    """What a person types, or what a script says."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    with suppress(EOFError):
+        while True:
+            yield input("(bpf) ")
+
+
+@bpf.command()
+@click.argument("memory", nargs=-1)
+@click.option("--program", help="The program (default: a line of standard input).")
+@click.option("--elf", "is_elf", is_flag=True, help="The program is an object file.")
+@_engine
+def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: str) -> None:
+    """Run one test of the public BPF conformance suite, as its runner wants it.
+
+    The program comes as hexadecimal bytes on standard input, the memory whose address it finds in
+    r1, and whose length in r2, as MEMORY. Prints r0 in hexadecimal.
+    """
+    given = [text for text in memory if text.strip()]  # a runner may pass empty ones
+    if len(given) > 1:
+        raise click.UsageError("MEMORY is one argument")
+    try:
+        code = bytes.fromhex(sys.stdin.readline() if program is None else program)
+        data = bytes.fromhex(given[0]) if given else b""
+    except ValueError:
+        raise PotashError("the program and the memory are hexadecimal bytes") from None
+    try:
+        value = conform(code, data, is_elf=is_elf, engine=Engine(engine))
+    except (machine.Fault, machine.ProgramError) as error:
+        raise PotashError(str(error)) from error
+    click.echo(f"{value:x}")
+
+
+def _load(file: Path, entry: str | None, *, any_function: bool = False) -> machine.Program:
+    """The program in an object file; with `any_function` one that the drive might refuse."""
+    try:
+        if any_function:
+            return elf.load(file.read_bytes(), entry=entry)
+        return machine.load_program(file.read_bytes(), entry=entry)
+    except machine.ProgramError as error:
+        raise PotashError(f"{file}: {error}") from error
+
+
+def _read(given: Path | None) -> bytes:
+    if given is None:
+        return b""
+    return sys.stdin.buffer.read() if given == STREAM else given.read_bytes()

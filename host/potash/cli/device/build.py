@@ -1,0 +1,97 @@
+"""`potash build`: a program in C becomes one that the drive runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from potash.cli.device.example import examples_folder
+from potash.programs.compiler import CPUS, BuildError, Built, find_compiler
+from potash.programs.compiler import build as build_program
+from potash_firmware.bpf.isa import INSTRUCTION_SIZE
+
+
+@click.command()
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The object file (default: SOURCE with .o).",
+)
+@click.option(
+    "-I",
+    "includes",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A further folder with headers; that of potash.h is known.",
+)
+@click.option("-D", "defines", multiple=True, metavar="NAME[=VALUE]", help="Define a macro.")
+@click.option(
+    "--cpu",
+    type=click.Choice(sorted(CPUS)),
+    help="Version of the instruction set (default: v4, or v3 where the compiler is older).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def build(
+    source: Path,
+    output: Path | None,
+    includes: tuple[Path, ...],
+    defines: tuple[str, ...],
+    cpu: str | None,
+    as_json: bool,
+) -> None:
+    """Compile SOURCE, a program in C, for the drive's accelerators.
+
+    Compiles with clang where it is installed and knows BPF, else with the Python package ziglang.
+    Where C asks for what BPF cannot do, says what to do instead. The object file has been through
+    the drive's own linker and verifier.
+    """
+    target = source.with_suffix(".o") if output is None else output
+    if target.resolve() == source.resolve():
+        raise click.UsageError(f"the object file would take the place of {source}; name it with -o")
+    try:
+        built = build_program(
+            source,
+            target,
+            compiler=find_compiler(),
+            includes=[*includes, examples_folder() / "include"],
+            defines=defines,
+            cpu=cpu,
+        )
+    except BuildError as error:
+        if error.said:
+            click.echo(error.said, err=True)
+        for sentence in error.advice:
+            click.echo(f"advice: {sentence}", err=True)
+        raise
+    if built.warnings:
+        click.echo(built.warnings, err=True)
+    _report(built, target, as_json=as_json)
+
+
+def _report(built: Built, target: Path, *, as_json: bool) -> None:
+    program = built.program
+    function = program.debug.function_at(program.entry)
+    entry = function.name if function else str(program.entry)
+    instructions = len(program.code) // INSTRUCTION_SIZE
+    if as_json:
+        report = {
+            "output": str(target),
+            "compiler": built.compiler.name,
+            "cpu": built.cpu,
+            "entry": entry,
+            "functions": [function.name for function in program.debug.functions],
+            "instructions": instructions,
+            "data": len(program.data),
+            "constants": len(program.rodata),
+        }
+        click.echo(json.dumps(report))
+        return
+    click.echo(
+        f"{target}: {instructions} instructions (BPF {built.cpu}, {built.compiler.name}), "
+        f"{len(program.data)} bytes of data, {len(program.rodata)} of constants; "
+        f"begins with {entry}"
+    )
