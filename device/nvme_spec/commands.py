@@ -288,6 +288,122 @@ class FormatNvm(NamedTuple):
         )
 
 
+class SecureErase(IntEnum):
+    """SES of Format NVM: what becomes of the user data."""
+
+    NONE = 0
+    USER_DATA = 1
+    CRYPTOGRAPHIC = 2
+
+
+class NamespaceManagementOperation(IntEnum):
+    """SEL of Namespace Management."""
+
+    CREATE = 0
+    DELETE = 1
+
+
+class NamespaceManagement(NamedTuple):
+    """CDW10 SEL (3:0); CDW11 CSI (31:24), the command set of a namespace that is created."""
+
+    sel: int
+    csi: int = 0
+
+    def encode(self) -> Cdws:
+        return (_put(self.sel, 0, 4), _put(self.csi, 24, 8), 0, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> NamespaceManagement:
+        return cls(cdws[0] & 0xF, cdws[1] >> 24)
+
+
+class NamespaceAttachmentOperation(IntEnum):
+    """SEL of Namespace Attachment."""
+
+    ATTACH = 0
+    DETACH = 1
+
+
+class NamespaceAttachment(NamedTuple):
+    """CDW10 SEL (3:0)."""
+
+    sel: int
+
+    def encode(self) -> Cdws:
+        return (_put(self.sel, 0, 4), 0, 0, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> NamespaceAttachment:
+        return cls(cdws[0] & 0xF)
+
+
+class SelfTestCode(IntEnum):
+    """STC of Device Self-test, and the code of a test in its log."""
+
+    NONE = 0x0
+    SHORT = 0x1
+    EXTENDED = 0x2
+    VENDOR = 0xE
+    ABORT = 0xF
+
+
+class DeviceSelfTest(NamedTuple):
+    """CDW10 STC (3:0)."""
+
+    stc: int
+
+    def encode(self) -> Cdws:
+        return (_put(self.stc, 0, 4), 0, 0, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> DeviceSelfTest:
+        return cls(cdws[0] & 0xF)
+
+
+class SanitizeAction(IntEnum):
+    """SANACT of Sanitize."""
+
+    EXIT_FAILURE_MODE = 1
+    BLOCK_ERASE = 2
+    OVERWRITE = 3
+    CRYPTO_ERASE = 4
+
+
+class Sanitize(NamedTuple):
+    """CDW10: action (2:0), AUSE (3), passes (7:4; 0 for 16), invert between passes (8), NDAS (9).
+
+    CDW11: the pattern of an overwrite.
+    """
+
+    sanact: int
+    ause: bool = False
+    owpass: int = 0
+    oipbp: bool = False
+    ndas: bool = False
+    ovrpat: int = 0
+
+    @property
+    def passes(self) -> int:
+        """How often an overwrite goes over everything."""
+        return self.owpass or 16
+
+    def encode(self) -> Cdws:
+        dw10 = _put(self.sanact, 0, 3) | self.ause << 3 | _put(self.owpass, 4, 4)
+        return (dw10 | self.oipbp << 8 | self.ndas << 9, _put(self.ovrpat, 0, 32), 0, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> Sanitize:
+        dw10 = cdws[0]
+        return cls(
+            sanact=dw10 & 7,
+            ause=bool(dw10 >> 3 & 1),
+            owpass=dw10 >> 4 & 0xF,
+            oipbp=bool(dw10 >> 8 & 1),
+            ndas=bool(dw10 >> 9 & 1),
+            ovrpat=cdws[1],
+        )
+
+
 FUA_BIT = 1 << 30
 LIMITED_RETRY_BIT = 1 << 31
 DEALLOCATE_BIT = 1 << 25

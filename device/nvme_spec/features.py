@@ -6,7 +6,7 @@ each layout stands under its feature's name; NVM Command Set Specification 1.0, 
 
 from enum import IntEnum, IntFlag
 
-from nvme_spec.layout import Structure, bits, u8, uint
+from nvme_spec.layout import Structure, bits, raw, u8, u64, uint
 from nvme_spec.words import Word, field
 
 
@@ -97,6 +97,42 @@ class TemperatureThreshold(Word):
     thsel = field(20, 21)
 
 
+class LbaRangeType(Word):
+    """03h (NVM Command Set): how many ranges the data structure holds, 0's based."""
+
+    num_z = field(0, 5)
+
+
+class RangeType(IntEnum):
+    """TYPE of an LBA range; 80h to FFh are vendor specific."""
+
+    GENERAL_PURPOSE = 0
+    FILESYSTEM = 1
+    RAID = 2
+    CACHE = 3
+    PAGE_OR_SWAP_FILE = 4
+
+
+FIRST_VENDOR_RANGE_TYPE = 0x80
+MAX_LBA_RANGES = 64
+
+
+class LbaRange(Structure):
+    """03h: one range of up to 64. NLB is not 0's based."""
+
+    SIZE = 64
+    type = u8(0)
+    attributes = u8(1)
+    slba = u64(16)
+    nlb = u64(24)
+    guid = raw(32, 16)
+
+
+COMPOSITE_TEMPERATURE = 0
+ALL_TEMPERATURES = 0xF
+"""TMPSEL of the Temperature Threshold feature; 1 to 8 are single sensors."""
+
+
 class ErrorRecovery(Word):
     """05h (NVM Command Set): time limit in 100 ms, deallocated block errors."""
 
@@ -174,6 +210,19 @@ class Timestamp(Structure):
     origin = bits(6, 1, 1, 3)
 
 
+class KeepAliveTimer(Word):
+    """0Fh: milliseconds after which a host that says nothing is taken for dead; 0 is never."""
+
+    kato = field(0, 31)
+
+
+class HostControlledThermalManagement(Word):
+    """10h: Kelvin from which on the device throttles a little (TMT1) and heavily (TMT2)."""
+
+    tmt2 = field(0, 15)
+    tmt1 = field(16, 31)
+
+
 class HostBehavior(Structure):
     """16h: what the host is ready for."""
 
@@ -187,3 +236,20 @@ class IoCommandSetProfile(Word):
     """19h: index of the I/O command set combination."""
 
     iocsci = field(0, 8)
+
+
+class SoftwareProgressMarker(Word):
+    """80h: how often the software before the operating system has been loaded."""
+
+    pbslc = field(0, 7)
+
+
+class HostIdentifier(Word):
+    """81h: whether the identifier in the data structure has 128 bits, or 64."""
+
+    exhid = field(0)
+
+
+HOST_IDENTIFIER_SIZE = 8
+EXTENDED_HOST_IDENTIFIER_SIZE = 16
+"""Bytes."""

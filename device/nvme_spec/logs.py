@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 
-from nvme_spec.layout import Structure, bits, raw, text, u8, u16, u32, u64, u128, uint, uints
+from nvme_spec.layout import Structure, bits, raw, table, text, u8, u16, u32, u64, u128, uint, uints
 from nvme_spec.words import Word, field
 
 
@@ -62,6 +62,10 @@ class LogPageSupport(IntFlag):
     IOS = 1 << 1
 
 
+LOG_PAGE_SPECIFIC_SHIFT = 16
+"""Bits 31:16 of such an entry are specific to the page."""
+
+
 class ErrorLogEntry(Structure):
     """Error Information, 64 bytes (section 5.16.1.2)."""
 
@@ -86,6 +90,24 @@ class ErrorLogEntry(Structure):
 NO_PARAMETER_ERROR_LOCATION = 0xFFFF
 NO_COMMAND = 0xFFFF
 """SQID and CID of an error that is no particular command's."""
+
+
+class CommandByte(IntEnum):
+    """Where in a command its parameters begin, for a parameter error location."""
+
+    OPCODE = 0
+    FLAGS = 1
+    CID = 2
+    NSID = 4
+    PRP1 = 24
+    CDW10 = 40
+    CDW11 = 44
+    CDW12 = 48
+
+
+def parameter_error_location(byte: int, bit: int = 0) -> int:
+    """The byte of a command and the bit in it that are wrong."""
+    return bit << 8 | byte
 
 
 class CriticalWarning(IntFlag):
@@ -156,6 +178,8 @@ class CommandEffects(IntFlag):
     NIC = 1 << 3
     CCC = 1 << 4
     UUID_SELECTION = 1 << 19
+    NAMESPACE_SCOPE = 1 << 20
+    CONTROLLER_SCOPE = 1 << 21
 
 
 class SubmissionRestriction(IntEnum):
@@ -194,25 +218,149 @@ def encode_dword_log(entries: Mapping[int, int]) -> bytes:
     return struct.pack(f"<{LOG_PAGE_COUNT}I", *(entries.get(i, 0) for i in range(LOG_PAGE_COUNT)))
 
 
+class SelfTestResult(IntEnum):
+    """How a device self-test has ended (section 5.16.1.7)."""
+
+    PASSED = 0x0
+    ABORTED_BY_COMMAND = 0x1
+    ABORTED_BY_RESET = 0x2
+    ABORTED_BY_NAMESPACE_REMOVAL = 0x3
+    ABORTED_BY_FORMAT = 0x4
+    FATAL_ERROR = 0x5
+    UNKNOWN_SEGMENT_FAILED = 0x6
+    SEGMENT_FAILED = 0x7
+    ABORTED = 0x8
+    ABORTED_BY_SANITIZE = 0x9
+    NOT_USED = 0xF
+
+
+class SelfTestEntry(Structure):
+    """One result of the Device Self-test log, 28 bytes."""
+
+    SIZE = 28
+    result = bits(0, 1, 0, 3)
+    code = bits(0, 1, 4, 7)
+    segment = u8(1)
+    nsid_valid = bits(2, 1, 0, 0)
+    lba_valid = bits(2, 1, 1, 1)
+    sct_valid = bits(2, 1, 2, 2)
+    sc_valid = bits(2, 1, 3, 3)
+    power_on_hours = u64(4)
+    nsid = u32(12)
+    failing_lba = u64(16)
+    sct = bits(24, 1, 0, 2)
+    sc = u8(25)
+    vendor_specific = u16(26)
+
+
+SELF_TEST_RESULTS = 20
+
+
+TELEMETRY_BLOCK_SIZE = 512
+"""Bytes; offset and length of a read of a telemetry log are multiples of it."""
+
+TELEMETRY_CREATE = 1 << 0
+"""Log specific parameter of the host-initiated log: capture the controller's state now."""
+
+
+class TelemetryHeader(Structure):
+    """Telemetry Host-Initiated and Controller-Initiated, block 0 (sections 5.16.1.8, 5.16.1.9).
+
+    Data area n is the blocks 1 to `last_block_n`, so each includes the ones before it. The host's
+    generation is reserved in the controller-initiated log.
+    """
+
+    SIZE = TELEMETRY_BLOCK_SIZE
+    lid = u8(0)
+    ieee = uint(5, 3)
+    last_block_1 = u16(8)
+    last_block_2 = u16(10)
+    last_block_3 = u16(12)
+    last_block_4 = u32(16)
+    host_generation = u8(381)
+    controller_available = u8(382)
+    controller_generation = u8(383)
+    reason = raw(384, 128)
+
+
+class LbaStatusLog(Structure):
+    """LBA Status Information, the header (NVM Command Set 1.0, section 4.1.4.5)."""
+
+    SIZE = 16
+    lslplen = u32(0)
+    nlslne = u32(4)
+    estulb = u32(8)
+    lsgc = u16(14)
+
+
+class LbaStatusElement(Structure):
+    """LBA Status Log Namespace Element, the header: a namespace and how many ranges follow."""
+
+    SIZE = 16
+    neid = u32(0)
+    nlrd = u32(4)
+    ratype = u8(8)
+
+
+class LbaRangeDescriptor(Structure):
+    """A range of blocks that may be unrecoverable; the number is 0's based."""
+
+    SIZE = 16
+    rslba = u64(0)
+    rnlb_z = u32(8)
+
+
+class LbaStatusAction(IntEnum):
+    """ATYPE of Get LBA Status, and RATYPE, which recommends one."""
+
+    SCAN_UNTRACKED = 0x10
+    TRACKED = 0x11
+
+
 class DeviceSelfTestLog(Structure):
     """Device Self-test, 564 bytes (section 5.16.1.7): the operation at hand, then 20 results."""
 
     SIZE = 564
     current_operation = bits(0, 1, 0, 3)
     current_completion = bits(1, 1, 0, 6)
-    results = raw(4, 560)
+    results = table(4, SelfTestEntry, SELF_TEST_RESULTS)
+
+
+class SanitizeState(IntEnum):
+    """Bits 2:0 of SSTAT."""
+
+    NEVER_SANITIZED = 0
+    SUCCEEDED = 1
+    IN_PROGRESS = 2
+    FAILED = 3
+    SUCCEEDED_WITH_DEALLOCATION = 4
+
+
+SANITIZE_PROGRESS_UNIT = 1 << 16
+"""SPROG counts in parts of this."""
+SANITIZE_NO_PROGRESS = 0xFFFF
+"""SPROG while no sanitize operation is in progress."""
+NO_TIME_REPORTED = 0xFFFF_FFFF
 
 
 class SanitizeStatusLog(Structure):
-    """Sanitize Status, 512 bytes (section 5.16.1.25)."""
+    """Sanitize Status, 512 bytes (section 5.16.1.25); times in seconds.
+
+    Those that end in `_nd` are with No-Deallocate After Sanitize.
+    """
 
     SIZE = 512
     sprog = u16(0)
-    sstat = u16(2)
+    state = bits(2, 2, 0, 2)
+    passes = bits(2, 2, 3, 7)
+    global_data_erased = bits(2, 2, 8, 8)
     scdw10 = u32(4)
     overwrite_time = u32(8)
     block_erase_time = u32(12)
     crypto_erase_time = u32(16)
+    overwrite_time_nd = u32(20)
+    block_erase_time_nd = u32(24)
+    crypto_erase_time_nd = u32(28)
 
 
 class AsyncEventType(IntEnum):
@@ -254,6 +402,14 @@ class NoticeEvent(IntEnum):
     PREDICTABLE_LATENCY = 0x04
     LBA_STATUS = 0x05
     ENDURANCE_GROUP = 0x06
+
+
+class IoCommandSetEvent(IntEnum):
+    """Information of an I/O command specific event."""
+
+    RESERVATION_LOG_AVAILABLE = 0x00
+    SANITIZE_COMPLETED = 0x01
+    SANITIZE_COMPLETED_WITH_DEALLOCATION = 0x02
 
 
 class AsyncEvent(Word):

@@ -177,14 +177,18 @@ def describe(status: int) -> str:
 class NvmeError(Exception):
     """A command ends with `status` (`SCT << 8 | SC`) instead of success.
 
-    `dnr` is the Do Not Retry bit of the completion; `detail` says for a person what was wrong.
+    `dnr` is the Do Not Retry bit of the completion; `detail` says for a person what was wrong, and
+    `location` where in the command, as the error log wants it (`nvme_spec.logs`).
     """
 
-    def __init__(self, status: int, *, dnr: bool = True, detail: str = "") -> None:
+    def __init__(
+        self, status: int, *, dnr: bool = True, detail: str = "", location: int | None = None
+    ) -> None:
         super().__init__(status, dnr, detail)
         self.status = status
         self.dnr = dnr
         self.detail = detail
+        self.location = location
 
     def __str__(self) -> str:
         return f"{describe(self.status)}: {self.detail}" if self.detail else describe(self.status)

@@ -16,7 +16,7 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.registers import RegisterFile
-from potash_device.media import Flash, Media, MediaExecutor, Sidecar
+from potash_device.media import Drive, Flash, Media, MediaExecutor, Sidecar
 from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
 from potash_device.pcie.config_space import BarLayout
 from potash_device.pcie.layout import MSIX_TABLE_ENTRY_SIZE
@@ -53,8 +53,9 @@ class BoardSettings:
 class Board:
     """The hardware of one device; a `pyvfio_user` device towards the host.
 
-    `media` are the namespaces' blocks by namespace identifier. They, `flash` and `executor` stay
-    the caller's to close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
+    `media` are the namespaces' blocks by namespace identifier, and `drive` is where they are kept,
+    for those that make and take away namespaces. They, `flash` and `executor` stay the caller's to
+    close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
     """
 
     pci = True
@@ -66,6 +67,7 @@ class Board:
         flash: Flash,
         executor: MediaExecutor,
         sidecar: Sidecar,
+        drive: Drive | None = None,
     ) -> None:
         if not 1 <= settings.queue_pairs <= MAX_QUEUE_PAIRS:
             raise ValueError(
@@ -73,6 +75,7 @@ class Board:
             )
         self.settings = settings
         self.media = dict(media)
+        self.drive = drive if drive is not None else Drive.around(media)
         self.flash = flash
         self.executor = executor
         self.sidecar = sidecar
@@ -175,5 +178,5 @@ def _capabilities(settings: BoardSettings) -> Capabilities:
         cqr=1,
         to=settings.ready_timeout,
         nssrs=1,
-        css=CommandSets.NVM,
+        css=CommandSets.NVM | CommandSets.IO_COMMAND_SETS,
     )

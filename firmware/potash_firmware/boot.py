@@ -21,13 +21,22 @@ from types import TracebackType
 from typing import Self
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import SIDECAR_SIZE, Flash, Media, MediaExecutor, MemoryMedia, Sidecar
+from potash_device.media import (
+    SIDECAR_SIZE,
+    Drive,
+    Flash,
+    Media,
+    MediaExecutor,
+    MemoryMedia,
+    Sidecar,
+)
 from potash_device.pcie import PciIdentity
 from potash_firmware.apu.config import (
     CONFIG_VARIABLE,
     AcceleratorConfig,
     Config,
     NamespaceConfig,
+    RangeBlocks,
     format_descriptors,
 )
 from potash_firmware.bpf.engine import Engine
@@ -67,6 +76,8 @@ class DeviceSettings:
     accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
     engine: Engine = Engine.NATIVE
     """What runs programs."""
+    range_blocks: RangeBlocks = field(default_factory=RangeBlocks)
+    """How local storage commands count."""
 
 
 ALKALI = DeviceSettings(
@@ -136,6 +147,15 @@ class ApuProcess:
             self._process.wait()
             self._process = None
 
+    def replace(self, config: Config, descriptors: Mapping[str, int]) -> None:
+        """End the process without waiting; the next one gets these."""
+        self._config = config
+        self._descriptors = dict(descriptors)
+        if self._process is not None:
+            self._process.kill()
+        self._may_start_at = 0.0
+        self._delay = RESTART_DELAY
+
     def give_up(self) -> None:
         """End the process without waiting, and allow the next one only when it is gone.
 
@@ -155,8 +175,8 @@ class Device:
     """A running device at a socket; a context manager, stepped with `run_once`.
 
     `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images, and
-    `sidecar` everything small that is to outlive a power cycle (nothing does without it); they stay
-    the caller's. Entering raises OSError where the socket cannot be made.
+    `sidecar` everything small that is to outlive a power cycle (nothing does without it); `drive`
+    is what a host makes namespaces of (memory without it). They stay the caller's. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -167,8 +187,10 @@ class Device:
         settings: DeviceSettings | None = None,
         *,
         sidecar: Media | None = None,
+        drive: Drive | None = None,
     ) -> None:
         self._socket = socket
+        self._drive = drive
         self._media = media
         self._flash = flash
         self._sidecar = sidecar
@@ -195,14 +217,16 @@ class Device:
             sidecar.load()
             flash = Flash(self._flash, sidecar)
             flash.load()
-            self.board = Board(settings.board, self._media, flash, executor, sidecar)
+            drive = self._drive
+            if drive is None:
+                drive = stack.enter_context(Drive.around(self._media))
+            self.board = Board(settings.board, self._media, flash, executor, sidecar, drive)
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
-            descriptors = buffers.descriptors()
-            for nsid, media in self._media.items():
-                descriptors[f"media{nsid}"] = reader = media.reader()
-                stack.callback(os.close, reader)
-            self.apu = stack.enter_context(ApuProcess(self._apu_config(), descriptors))
+            self._buffers = buffers.descriptors()
+            self._readers: dict[str, int] = {}
+            stack.callback(self._close_readers)
+            self.apu = stack.enter_context(ApuProcess(*self._equipment()))
             self.server = stack.enter_context(
                 Server(
                     self._socket,
@@ -249,7 +273,9 @@ class Device:
             media=self.board.executor.fileno() in ready,
             apu=port is None or port.closed or port.fileno() in ready,
         )
-        if port is None or port.closed:
+        if self._inventory != self.rpu.controller.inventory:
+            self._replace_apu()
+        elif port is None or port.closed:
             self._keep_apu()
         return wake in ready
 
@@ -268,7 +294,7 @@ class Device:
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
             self.rpu.watch()
         if limit != 0.0:
-            limits = [timeout, limit, self.rpu.keeper.timeout]
+            limits = [timeout, limit, self.rpu.keeper.timeout, self.rpu.keep_alive.timeout]
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = min((one for one in limits if one is not None), default=None)
@@ -289,6 +315,30 @@ class Device:
                 log.error("the APU cannot be started, which is tried again: %s", error)
                 self.apu.give_up()
 
+    def _replace_apu(self) -> None:
+        """Namespaces have come, gone or changed: have an APU that knows those that there are.
+
+        Its jobs fail. It keeps no media open that a host has deleted, and takes no bytes of one
+        namespace for those of another.
+        """
+        log.info("the accelerators start again, as there are other namespaces now")
+        self.apu.replace(*self._equipment())
+        if self.link.port is not None:
+            self.link.disconnect()
+        self._busy = True
+
+    def _equipment(self) -> tuple[Config, Mapping[str, int]]:
+        """What an APU is given: its configuration, and descriptors by name."""
+        self._close_readers()
+        self._inventory = self.rpu.controller.inventory
+        for nsid, media in self.board.media.items():
+            self._readers[f"media{nsid}"] = media.reader()
+        return self._apu_config(), {**self._buffers, **self._readers}
+
+    def _close_readers(self) -> None:
+        while self._readers:
+            os.close(self._readers.popitem()[1])
+
     def _start_apu(self) -> None:
         with ExitStack() as undo:
             rpu_end, apu_end = pair()
@@ -304,8 +354,9 @@ class Device:
             accelerators=settings.accelerators,
             namespaces=tuple(
                 NamespaceConfig(nsid, namespace.size, namespace.block_size)
-                for nsid, namespace in self.rpu.controller.namespaces.items()
+                for nsid, namespace in self.rpu.controller.allocated.items()
             ),
+            range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),
             engine=settings.engine,
         )

@@ -3,6 +3,7 @@
 import os
 import resource
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -103,6 +104,73 @@ def test_every_part_is_kept_to_one_device(tmp_path: Path, part: str) -> None:
         with pytest.raises(MediaError, match="another device has it open"):
             Drive.open(other)
         assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_capacity_is_remembered_and_not_less_than_what_there_is(tmp_path: Path) -> None:
+    with Drive.open(tmp_path, TWO, capacity=256 * KIB) as drive:
+        assert (drive.capacity, drive.allocated) == (256 * KIB, 192 * KIB)
+    with Drive.open(tmp_path) as drive:
+        assert drive.capacity == 256 * KIB
+    with pytest.raises(DriveError, match="more than a capacity of 196607"):
+        Drive.open(tmp_path, capacity=192 * KIB - 1)
+    with Drive.open(tmp_path, capacity=192 * KIB) as drive:
+        assert drive.capacity == 192 * KIB
+
+
+def test_namespaces_are_made_changed_and_taken_away(tmp_path: Path) -> None:
+    with Drive.open(tmp_path, TWO, capacity=256 * KIB) as drive:
+        made = NamespaceShape(64 * KIB, 512, attached=False, shared=True, uuid=str(UUID(int=7)))
+        drive.create(3, made).write_from([memoryview(b"kept")], 0)
+        drive.delete([1])
+        drive.reshape(2, drive.shapes[2]._replace(block_size=512))
+    assert names(tmp_path) == {"namespace-2", "namespace-3", "namespaces.toml", "sidecar", "flash"}
+    with Drive.open(tmp_path) as drive:
+        assert shapes(drive) == [(2, 128 * KIB, 512), (3, 64 * KIB, 512)]
+        assert drive.shapes[3] == made
+        assert read(drive.namespaces[3], 0, 4) == b"kept"
+
+
+def test_what_was_decided_is_done_when_the_drive_is_opened(tmp_path: Path) -> None:
+    with Drive.open(tmp_path, TWO) as drive:
+        for media in drive.namespaces.values():
+            media.write_from([memoryview(b"old")], 0)
+    listed = (tmp_path / "namespaces.toml").read_text()
+    changed = listed.replace("block_size = 512", "block_size = 4096\nerase = true")
+    (tmp_path / "namespaces.toml").write_text("remove = [5]\n" + changed)
+    (tmp_path / "namespace-5").write_bytes(b"deleted")
+    with pytest.raises(DriveError, match="yet to be erased"):
+        Drive.open(tmp_path, read_only=True)
+    with Drive.open(tmp_path) as drive:
+        assert shapes(drive) == [(1, 64 * KIB, 4096), (2, 128 * KIB, 4096)]
+        assert (read(drive.namespaces[1], 0, 3), read(drive.namespaces[2], 0, 3)) == (
+            bytes(3),
+            b"old",
+        )
+    assert not (tmp_path / "namespace-5").exists()
+    assert "erase" not in (tmp_path / "namespaces.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "capacity = -1",
+        "capacity = true",
+        "capacity = 1\nremove = [0]",
+        "capacity = 1\nremove = [65]",
+        "capacity = 1\nother = 1",
+        "[namespace.1]\nsize = 4096\nblock_size = 512\nattached = 1",
+        "[namespace.1]\nsize = 4096\nblock_size = 512\nuuid = 'x'",
+        "[namespace.1]\nsize = 4096\nblock_size = 512\nother = 1",
+        "[namespace.1]\nsize = 4096.5\nblock_size = 512",
+        "[namespace.1]\nblock_size = 512",
+        "[namespace.65]\nsize = 4096\nblock_size = 512",
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "namespaces.toml").write_text(text)
+    with pytest.raises(DriveError):
+        Drive.open(tmp_path)
 
 
 def test_a_reader_keeps_no_lock_and_cannot_write(tmp_path: Path) -> None:

@@ -64,6 +64,18 @@ def device(tmp_path: Path, processes: list[NoProcess]) -> Iterator[boot.Device]:
     media.close()
 
 
+def test_an_apu_that_knows_other_namespaces_is_replaced_without_waiting(
+    device: boot.Device, processes: list[NoProcess]
+) -> None:
+    device.rpu.controller.inventory += 1
+    device.run_once(0)
+    assert processes[0].killed
+    assert len(processes) == 1
+    processes[0].gone = True
+    run(device, 0.1)
+    assert len(processes) == 2
+
+
 def run(device: boot.Device, seconds: float) -> int:
     """Step the device for a while; how many steps it took."""
     end, steps = time.monotonic() + seconds, 0

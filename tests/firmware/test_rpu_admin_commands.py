@@ -33,9 +33,9 @@ def test_identify_controller_is_what_linux_reads(host: Host) -> None:
     assert host.data(20, DATA + 4) == b"POTASH0001          "
     assert host.data(1, DATA + 77) == b"\x07"
     assert u32(host, 80) == 0x00020000
-    assert u16(host, 256) == 1 << 8 | 1 << 2
+    assert u16(host, 256) == 1 << 9 | 1 << 8 | 1 << 4 | 1 << 3 | 1 << 2 | 1 << 1
     assert host.data(2, DATA + 512) == b"\x66\x44"
-    assert u32(host, 516) == 1
+    assert u32(host, 516) == 64
     assert host.data(1, DATA + 525)[0] & 1
     assert host.data(13, DATA + 768) == b"nqn.2014-08.o"
 
@@ -43,7 +43,7 @@ def test_identify_controller_is_what_linux_reads(host: Host) -> None:
 def test_identify_namespace_gives_size_and_format(host: Host) -> None:
     assert host.command(host.admin, IDENTIFY, nsid=1, cdws=(0,)).status == 0
     assert struct.unpack("<QQQ", host.data(24)) == (256, 256, 256)
-    assert u32(host, 128) == 12 << 16
+    assert (host.data(1, DATA + 26), u32(host, 128), u32(host, 132)) == (b"\1", 9 << 16, 12 << 16)
 
 
 def test_namespace_list_and_descriptors(host: Host) -> None:
@@ -76,10 +76,8 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
     [
         (IDENTIFY, {"cdws": (0xFF,)}, 0x002),
         (IDENTIFY, {"nsid": 0, "cdws": (0,)}, 0x00B),
-        (IDENTIFY, {"nsid": 2, "cdws": (0,)}, 0x00B),
+        (IDENTIFY, {"nsid": 65, "cdws": (0,)}, 0x00B),
         (IDENTIFY, {"nsid": 0xFFFFFFFF, "cdws": (2,)}, 0x00B),
-        # What all namespaces have in common: only of a controller that can manage them.
-        (IDENTIFY, {"nsid": 0xFFFFFFFF, "cdws": (0,)}, 0x00B),
         (IDENTIFY, {"cdws": (1,), "flags": 0x40}, 0x002),
         (IDENTIFY, {"cdws": (1,), "prp1": 1 << 44}, 0x004),
         (GET_LOG, {"cdws": (0x7F,)}, 0x109),
@@ -96,7 +94,7 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
         (SET_FEATURES, {"cdws": (1 << 31 | 7,)}, 0x10D),
         (SET_FEATURES, {"cdws": (2, 1)}, 0x002),
         (SET_FEATURES, {"nsid": 1, "cdws": (6, 1)}, 0x10F),
-        (SET_FEATURES, {"nsid": 7, "cdws": (6, 1)}, 0x00B),
+        (SET_FEATURES, {"nsid": 65, "cdws": (6, 1)}, 0x00B),
         (SET_FEATURES, {"cdws": (7, 0xFFFF)}, 0x002),
         (SET_FEATURES, {"cdws": (9, 5)}, 0x002),
         (CREATE_CQ, {"cdws": (15 << 16 | 0, 1)}, 0x101),
@@ -184,7 +182,7 @@ def test_features_have_current_default_saved_and_capabilities(host: Host) -> Non
 
     assert get(7) == 3 << 16 | 3
     assert get(4) == 343
-    assert get(4, value=1 << 20) == 0
+    assert get(4, value=1 << 20) == 1 << 20  # the selector, and 0 K
     assert host.command(host.admin, SET_FEATURES, cdws=(4, 320)).status == 0
     assert (get(4), get(4, 1), get(4, 2), get(4, 3)) == (320, 343, 343, 5)
     assert get(5, 3, nsid=1) == 7

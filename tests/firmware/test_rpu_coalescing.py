@@ -60,7 +60,7 @@ def test_admin_completions_and_errors_are_told_of_at_once(host: Host) -> None:
     host.lines.fired.clear()
     host.command(host.admin, 0x06, cdws=(1,))
     assert host.lines.fired == [0]
-    read(host, queue, 1, flags=0x01)
+    read(host, queue, 1, flags=0x03)
     assert host.lines.fired == [0, 1]
 
 

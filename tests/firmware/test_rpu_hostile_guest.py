@@ -100,6 +100,11 @@ def dwords(rng: random.Random, admin: bool, opcode: int) -> list[int]:
         (True, 0x0A): [rng.randrange(0x20)],
         (True, 0x10): [rng.randrange(64)],
         (True, 0x11): [rng.choice((0, 1023)), rng.randrange(4) * 1024],
+        (True, 0x0D): [rng.randrange(3)],
+        (True, 0x14): [rng.choice((1, 2, 14, 15))],
+        (True, 0x15): [rng.randrange(3)],
+        (True, 0x80): [rng.choice((0, 1, 2, 0x200, 0x201, 0x10))],
+        (True, 0x84): [rng.choice((1, 2, 4, 0x13, 0x2B, 0x202)), rng.getrandbits(32)],
         (False, 0x01): [rng.randrange(260), 0, rng.randrange(130) | rng.getrandbits(1) << 30],
         (False, 0x02): [rng.randrange(260), 0, rng.randrange(130)],
     }
@@ -207,6 +212,7 @@ class HostileGuest(RuleBasedStateMachine):
             self.host.service()
         assert len(self.host.link._free) == 16, "a transfer slot is lost"
         self.host.enable()
+        self.restore_namespace()
         queue = self.host.create_io_queue()
         self.host.put(b"\x3c" * PAGE)
         assert self.host.command(queue, 0x01, 1, nsid=1, cdws=(3,)).status == 0
@@ -214,6 +220,23 @@ class HostileGuest(RuleBasedStateMachine):
         assert self.host.command(queue, 0x02, 2, nsid=1, cdws=(3,)).status == 0
         assert self.host.data(PAGE) == b"\x3c" * PAGE
         assert self.mistakes.found == []
+
+    def restore_namespace(self) -> None:
+        """The guest may have done to its drive what it likes; a good one makes of it what it was."""
+        for _ in range(100):
+            if not self.host.executor.waiting:
+                break
+            self.host.executor.run_all()
+            self.host.service()
+        admin = self.host.admin
+        self.host.put(bytes(PAGE))
+        self.host.command(admin, 0x0D, nsid=0xFFFF_FFFF, cdws=(1,))
+        self.host.put(struct.pack("<QQ", 128, 128))
+        self.host.put(b"\1", DATA + 26)
+        created = self.host.command(admin, 0x0D)
+        assert (created.status, created.dw0) == (0, 1)
+        self.host.put(struct.pack("<HH", 1, 0).ljust(PAGE, b"\0"))
+        assert self.host.command(admin, 0x15, nsid=1).status == 0
 
     # The guest.
 

@@ -14,6 +14,9 @@ GET_LOG, SET_FEATURES, GET_FEATURES = 2, 9, 0xA
 SAVE = 1 << 31
 SAVED, CAPABILITIES = 2, 3
 
+DAY = 24 * 3600
+"""Seconds between two snapshots of the health log, the only thing that an idle device records."""
+
 NORMAL, ABRUPT = 1, 2
 """Shutdown notifications."""
 
@@ -132,7 +135,7 @@ def test_counters_are_recorded_once_a_minute_while_something_happens(start: Star
     with start() as host:
         host.enable()
         queue = host.create_io_queue()
-        assert host.rpu.keeper.timeout is None
+        assert host.rpu.keeper.timeout == DAY
         assert host.command(queue, WRITE, nsid=1).status == 0
         assert host.rpu.keeper.timeout == 60
         host.now += 59
@@ -158,7 +161,7 @@ def test_an_idle_device_records_nothing(start: Start) -> None:
         host.now += 3600
         host.service()
         assert not host.executor.waiting
-        assert host.rpu.keeper.timeout is None
+        assert host.rpu.keeper.timeout == DAY - 3600
 
 
 SAVEABLE = {0x01: 5, 0x04: 300, 0x06: 0, 0x08: 0x0203, 0x0A: 1, 0x0B: 0x1}

@@ -39,7 +39,7 @@ def host() -> Iterator[Host]:
 def test_capabilities_are_the_standards_bits(host: Host) -> None:
     """MQES 4095, CQR, TO 60, NSSRS, command set NVM; version 2.0."""
     cap = host.read32(0) | host.read32(4) << 32
-    assert cap == 0xFFF | 1 << 16 | 60 << 24 | 1 << 36 | 1 << 37
+    assert cap == 0xFFF | 1 << 16 | 60 << 24 | 1 << 36 | 0x41 << 37
     assert host.read32(8) == 0x00020000
 
 

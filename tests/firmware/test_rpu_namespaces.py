@@ -45,17 +45,16 @@ def test_identify_gives_each_its_size_and_its_format(host: Host) -> None:
         assert host.command(host.admin, IDENTIFY, nsid=nsid).status == 0
         page = host.data(PAGE)
         assert struct.unpack_from("<QQQ", page) == (blocks, blocks, blocks)
-        assert (page[25], page[26] & 15) == (0, 0)
+        assert (page[25], page[26]) == (1, (9, 12).index(lbads))
         assert int.from_bytes(page[48:64], "little") == blocks << lbads
         assert page[99] == 0
-        assert struct.unpack_from("<HBB", page, 128) == (0, lbads, 0)
-        assert page[132:136] == bytes(4)
+        assert struct.unpack_from("<HBBHBBI", page, 128) == (0, 9, 0, 0, 12, 0, 0)
 
 
 def test_identify_counts_the_namespaces_and_their_bytes(host: Host) -> None:
     assert host.command(host.admin, IDENTIFY, cdws=(1,)).status == 0
     page = host.data(PAGE)
-    assert int.from_bytes(page[516:520], "little") == 4
+    assert int.from_bytes(page[516:520], "little") == 64
     assert int.from_bytes(page[280:296], "little") == (1 << 20) + 195 * 512 + 3 * PAGE
     assert int.from_bytes(page[296:312], "little") == 0
     assert int.from_bytes(page[520:522], "little") & 1 << 4
@@ -86,8 +85,9 @@ def test_blocks_of_512_bytes_are_read_and_written(host: Host, queue: Queue) -> N
         (2, 194, 2, 0x080),
         (4, 2, 1, 0),
         (4, 3, 1, 0x080),
-        (3, 0, 1, 0x00B),
-        (5, 0, 1, 0x00B),
+        (3, 0, 1, 0x002),
+        (64, 0, 1, 0x002),
+        (65, 0, 1, 0x00B),
         (2, 0, 1025, 0x002),
         (1, 0, 129, 0x002),
     ],
@@ -103,7 +103,7 @@ def test_each_has_its_own_end(
 
 
 def test_flush_means_one_or_all(host: Host, queue: Queue) -> None:
-    for nsid, status in ((2, 0), (0xFFFFFFFF, 0), (3, 0x00B)):
+    for nsid, status in ((2, 0), (0xFFFFFFFF, 0), (3, 0x002), (65, 0x00B)):
         assert host.command(queue, FLUSH, nsid=nsid).status == status
 
 

@@ -44,8 +44,20 @@ COMMANDS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "read data": (1, 0x82, 0, (64,)),
     "start": (1, 0x91, 0, (0, 0, 0, 1)),
     "unknown": (1, 0x7F, 1, ()),
+    "write uncorrectable": (1, 0x04, 1, (20, 0, 1)),
+    "compare": (1, 0x05, 1, (20,)),
+    "write zeroes": (1, 0x08, 1, (20, 0, 3)),
+    "write zeroes and deallocate": (1, 0x08, 1, (20, 0, 1 << 25 | 1)),
+    "deallocate": (1, 0x09, 1, (0, 4)),
+    "verify": (1, 0x0C, 1, (0, 0, 255)),
+    "copy": (1, 0x19, 1, (21,)),
+    "scan": (0, 0x86, 1, (0, 0, 63, 0x10 << 24)),
+    "first half": (1, 0x05, 1, (30,)),
+    "second half": (1, WRITE, 1, (30,)),
 }
 """Queue, opcode, namespace and command dwords of what the host sends."""
+
+FUSED = {"first half": 1, "second half": 2}
 
 QUEUE_ROOM = 14
 """Commands that a host keeps unanswered in a queue of 16 entries."""
@@ -126,26 +138,31 @@ class ResetAtAnyStep(RuleBasedStateMachine):
     @rule(names=st.lists(st.sampled_from(sorted(COMMANDS)), max_size=8), ring=st.booleans())
     def submit(self, names: list[str], ring: bool) -> None:
         for name in names:
-            self.submit_one(name)
+            # A first half waits for its second for ever, which is what comes next.
+            for each in FUSED if name in FUSED else (name,):
+                self.submit_one(each)
         if ring:
             self.ring()
 
     def submit_one(self, name: str) -> None:
         qid, opcode, nsid, cdws = COMMANDS[name]
         queue = self.host.io[1] if qid else self.host.admin
-        if sum(key[0] == qid for key in self.unanswered) >= QUEUE_ROOM:
+        room = QUEUE_ROOM - sum(key[0] == qid for key in self.unanswered)
+        if room <= (name != "second half"):
             return
         cid = self.tick() % 0x8000
         page = DATA + cid % 256 * PAGE
         written = None
-        if opcode == WRITE:
+        if opcode == WRITE and name not in FUSED:
             written = Written(os.urandom(8) * 512, self.clock)
             self.writes.append(written)
             self.host.put(written.content, page)
         if name == "abort of the oldest" and self.unanswered:
             sqid, oldest = next(iter(self.unanswered))
             cdws = (oldest << 16 | sqid,)
-        self.host.place(queue, opcode, cid, nsid=nsid, prp1=page, cdws=cdws)
+        self.host.place(
+            queue, opcode, cid, nsid=nsid, prp1=page, cdws=cdws, flags=FUSED.get(name, 0)
+        )
         self.unanswered[(qid, cid)] = (opcode, written)
 
     def ring(self) -> None:

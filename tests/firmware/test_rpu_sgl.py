@@ -93,7 +93,7 @@ def test_a_bit_bucket_takes_what_nobody_wants(
         (pointer(LIST, 0x10_0000, LAST), 0x00E),
         (pointer(1 << 40, PAGE, BLOCK), 0x004),
         (pointer(DATA, PAGE, BLOCK) | {"flags": 3 << 6}, 0x002),
-        (pointer(DATA, PAGE, BLOCK) | {"flags": SGL | 1}, 0x002),
+        (pointer(DATA, PAGE, BLOCK) | {"flags": SGL | 3}, 0x002),
     ],
 )
 def test_a_list_that_is_wrong_gets_its_status_and_moves_nothing(

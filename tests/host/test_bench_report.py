@@ -8,6 +8,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from potash.bench import programs
 from potash.bench.processors import Followed
 from potash.bench.report import Peer, alone, document, paired, table
 from potash.cli.device.bench import bench
@@ -56,3 +57,24 @@ def test_what_is_between_two_looks_is_interpolated() -> None:
 def test_what_cannot_be_measured_is_a_usage_error(arguments: list[str]) -> None:
     said = CliRunner().invoke(bench, ["nvme", "--guest", *arguments])
     assert said.exit_code == 2
+
+
+def test_programs_are_measured_beside_native_code() -> None:
+    said = CliRunner().invoke(
+        bench, ["bpf", "--json", "--pairs", "1", "--only", "sum", "--only", "filter"]
+    )
+    if said.exit_code and "there is no" in str(said.exception):
+        pytest.skip(str(said.exception))
+    results = json.loads(said.stdout)["results"]
+    found = {(one["name"], one["metric"]): one for one in results}
+    for kernel in ("sum", "filter"):
+        assert found[kernel, "time"]["ratio"] > 0
+        assert found[kernel, "time"]["peer"]["name"].endswith("-O2")
+        assert found[kernel, "compile"]["value"] > found[kernel, "load from the cache"]["value"] > 0
+    ratios = [found[kernel, "time"]["ratio"] for kernel in ("sum", "filter")]
+    mean = found["all kernels", "mean time"]["ratio"]
+    assert min(ratios) <= mean <= max(ratios)
+
+
+def test_every_kernel_is_there_and_no_other() -> None:
+    assert {path.stem for path in programs.FOLDER.glob("*.c")} == set(programs.NAMES)

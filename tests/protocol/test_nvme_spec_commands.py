@@ -30,6 +30,13 @@ COMMANDS: list[tuple[Any, tuple[int, ...]]] = [
         (0x0001_0001, 0x0002_0006, 4, 0, 0, 0),
     ),
     (commands.DeleteIoQueue(3), (3, 0, 0, 0, 0, 0)),
+    (commands.NamespaceManagement(1, csi=2), (1, 0x0200_0000, 0, 0, 0, 0)),
+    (commands.NamespaceAttachment(1), (1, 0, 0, 0, 0, 0)),
+    (commands.DeviceSelfTest(15), (15, 0, 0, 0, 0, 0)),
+    (
+        commands.Sanitize(3, ause=True, owpass=5, oipbp=True, ndas=True, ovrpat=0xDEAD_BEEF),
+        (0x0000_035B, 0xDEAD_BEEF, 0, 0, 0, 0),
+    ),
     (commands.Abort(1, 0x22), (0x0022_0001, 0, 0, 0, 0, 0)),
     (commands.SetFeatures(7, 0x0001_0001, save=True), (0x8000_0007, 0x0001_0001, 0, 0, 0, 0)),
     (commands.GetFeatures(6, select=3, value=1), (0x0000_0306, 1, 0, 0, 0, 0)),

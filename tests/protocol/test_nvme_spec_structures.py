@@ -9,9 +9,15 @@ from nvme_spec.features import (
     AsyncEventConfiguration,
     FeatureId,
     HostBehavior,
+    HostControlledThermalManagement,
+    HostIdentifier,
     InterruptCoalescing,
     InterruptVectorConfiguration,
+    KeepAliveTimer,
+    LbaRange,
+    LbaRangeType,
     NumberOfQueues,
+    SoftwareProgressMarker,
     TemperatureThreshold,
     Timestamp,
 )
@@ -171,6 +177,7 @@ SIZES = {
     logs.DeviceSelfTestLog: 564,
     logs.SanitizeStatusLog: 512,
     HostBehavior: 512,
+    LbaRange: 64,
     Timestamp: 8,
 }
 
@@ -239,6 +246,8 @@ def test_capability_bits_are_the_standards() -> None:
     assert (identify.Vwc.PRESENT, identify.Vwc.FLUSH_BROADCAST_SUPPORTED) == (1, 6)
     assert (identify.Oaes.NAMESPACE_ATTRIBUTES, identify.Oaes.FIRMWARE_ACTIVATION) == (256, 512)
     assert identify.Sgls.OFFSET == 1 << 20
+    assert (identify.Nvmsr.STORAGE_DEVICE, identify.Hctma.SUPPORTED) == (1, 1)
+    assert (identify.KEEP_ALIVE_UNIT, identify.THIS_CONTROLLER) == (100, 0xFFFF)
 
 
 def test_the_first_tier_of_identify_structures_has_its_numbers() -> None:
@@ -318,3 +327,17 @@ def test_features() -> None:
     assert TemperatureThreshold(tmpth=343, tmpsel=1, thsel=1).encode() == 0x0011_0157
     assert AsyncEventConfiguration(0x0300).firmware_activation == 1
     assert bytes(Timestamp(timestamp=0x0605_0403_0201, origin=1)) == b"\1\2\3\4\5\6\2\0"
+    assert HostControlledThermalManagement(tmt1=300, tmt2=310).encode() == 300 << 16 | 310
+    assert HostIdentifier(exhid=1).encode() == 1
+    assert KeepAliveTimer(kato=5000).encode() == 5000
+    assert SoftwareProgressMarker(0xFF).pbslc == 0xFF
+    assert LbaRangeType(num_z=63).encode() == 63
+    assert [bytes(HostBehavior(**{name: 1}))[:3] for name in ("acre", "etdas", "lbafee")] == [
+        b"\1\0\0", b"\0\1\0", b"\0\0\1"
+    ]  # fmt: skip
+
+
+def test_an_lba_range_lies_as_in_its_figure() -> None:
+    """NVM Command Set 1.0, section 4.1.3 (LBA Range Type)."""
+    data = bytes(LbaRange(type=2, attributes=3, slba=0x11, nlb=0x22, guid=b"\xaa" * 16))
+    assert data == struct.pack("<BB14xQQ16s16x", 2, 3, 0x11, 0x22, b"\xaa" * 16)

@@ -262,6 +262,12 @@ class Board:
         cdws = fields.LocalStorage(start, pages, accelerator).encode()
         return self.command(False, opcode, cdws, nsid=nsid)[0]
 
+    def grant(
+        self, start: int, pages: int, *, writable: bool = False, replace: bool = False
+    ) -> int:
+        cdws = fields.LocalStorage(start, pages, 0, writable, replace).encode()
+        return self.command(False, IoOpcode.GRANT_LOCAL_STORAGE, cdws)[0]
+
     def control(
         self,
         operation: int,

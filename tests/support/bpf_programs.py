@@ -281,7 +281,7 @@ class _Writer:
         """`counters` are registers that enclosing loops count with."""
         random = self.random
         free = [one for one in SCRATCH if one not in counters]
-        choice = random.randrange(20)
+        choice = random.randrange(26)
         if choice < 4:
             self.add(arithmetic(random, random.choice(free), random.randrange(11)))
         elif choice < 10:
@@ -294,6 +294,10 @@ class _Writer:
             self.call_helper(free)
         elif choice < 19 and self.functions < 3:
             self.call(free)
+        elif choice < 22 and len(free) > 2:
+            self.walk(free)
+        elif choice < 25 and len(free) > 3:
+            self.second_counter(free)
         else:
             self.add(lddw(random.choice(free), random.getrandbits(64)))
 
@@ -416,6 +420,47 @@ class _Writer:
         else:
             self.add(self.test(jump | goes_on, start, counter, limit, bound))
         self.add(_Place(end))
+
+    def walk(self, free: list[int]) -> None:
+        """A pointer that walks up to an edge, or a step too far, or not so far."""
+        random = self.random
+        pointer, register, end = random.sample(free, 3)
+        part, size = PARTS[random.choice(tuple(PARTS))]
+        step, turns = random.choice((1, 2, 4, 8, -1, -8)), random.randint(1, 12)
+        displacement = random.choice((0, 0, 8, -8, 100))
+        edge = random.choice((part, part + size)) + random.choice((-1, 0, 0, 1)) * step
+        first = edge - turns * step
+        start = self.label()
+        self.add(lddw(pointer, first - displacement & U64), lddw(end, edge - displacement & U64))
+        self.add(_Place(start), access(random, pointer, displacement, register))
+        alu = ALU64 if random.random() < 0.8 else ALU
+        self.add(insn(alu | ADD, pointer, imm=step))
+        goes_on = (
+            JNE if register in (pointer, end) else random.choice((JNE, JLT if step > 0 else JGT))
+        )
+        self.add(_Jump(JMP | goes_on | X, start, pointer, end))
+
+    def second_counter(self, free: list[int]) -> None:
+        """A loop in which another register than the one it ends by says where to."""
+        random = self.random
+        counter, index, pointer, register = random.sample(free, 4)
+        first = random.choice((0, 0, 3, -8, -8, 0xFFFF_FFF8, 0x7FFF_FFFC))
+        turns, step = random.randint(1, 6), random.choice((1, 4, 8, -1))
+        base = random.choice((INPUT, OUTPUT, DATA))
+        displacement = random.choice((0, 0, 16, 64))
+        copy = random.choice(
+            (insn(0xBF, pointer, index), insn(0xBC, pointer, index), insn(0xBF, pointer, index, 32))
+        )
+        start = self.label()
+        self.add(mov(counter, 0), lddw(index, first & U64), _Place(start))
+        self.add(copy, insn(ALU64 | ADD | X, pointer, base))
+        self.add(access(random, pointer, displacement, register))
+        if random.random() < 0.3:
+            skip = self.label()
+            self.add(self.condition(skip), insn(ALU64 | ADD, index, imm=step), _Place(skip))
+        self.add(insn(random.choice((ALU, ALU64)) | ADD, index, imm=step))
+        self.add(insn(ALU64 | ADD, counter, imm=1))
+        self.add(_Jump(random.choice((JMP, JMP32)) | JLT | K, start, counter, 0, turns))
 
     def test(self, opcode: int, label: int, counter: int, limit: int | None, bound: int) -> _Jump:
         if limit is None:

@@ -15,6 +15,7 @@ from potash_device.board import Board, BoardSettings
 from potash_device.media import (
     FLASH_SIZE,
     SIDECAR_SIZE,
+    Drive,
     Flash,
     Media,
     MediaExecutor,
@@ -22,7 +23,7 @@ from potash_device.media import (
     Sidecar,
 )
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
-from potash_firmware.rpu import ApuLink, Rpu, RpuSettings
+from potash_firmware.rpu import ApuLink, NamespaceSettings, Rpu, RpuSettings
 from pyvfio_user.client import SealedMemory
 from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace
@@ -75,11 +76,13 @@ class SteppedExecutor:
         """Do one piece of work."""
         future, call = self.waiting[index]
         del self.waiting[index]
+        self._finished.append(future)
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             future.set_result(call())
         except OSError as error:
             future.set_exception(error)
-        self._finished.append(future)
 
     def run_all(self) -> None:
         while self.waiting:
@@ -128,7 +131,15 @@ class Host:
         executor: Any = None,
         sidecar: Media | None = None,
         memory: int = MEMORY,
+        drive: Drive | None = None,
     ) -> None:
+        if drive is not None:
+            media, sidecar = drive.namespaces, drive.sidecar
+            settings = RpuSettings(
+                namespaces=tuple(
+                    NamespaceSettings(nsid, *shape[1:5]) for nsid, shape in drive.shapes.items()
+                )
+            )
         self.memory = SealedMemory(memory)
         self.space = AddressSpace()
         self.space.map(0, memory, fd=self.memory.fd, offset=0, readable=True, writable=True)
@@ -148,6 +159,7 @@ class Host:
             self.flash,
             cast(MediaExecutor, self.executor),
             self.sidecar,
+            drive,
         )
         self.rpu = Rpu(
             self.board,
@@ -277,8 +289,9 @@ class Host:
         self.place(queue, opcode, cid, **fields)
         self.ring(queue)
         self.service()
-        if isinstance(self.executor, SteppedExecutor):
+        while isinstance(self.executor, SteppedExecutor) and self.executor.waiting:
             self.executor.run_all()
+            self.service()
         self.service()
         (completion,) = self.reap(queue)
         assert completion.cid == cid

@@ -54,6 +54,13 @@ class Ctratt(IntFlag):
     EXTENDED_LBA_FORMATS = 1 << 15
 
 
+class Nvmsr(IntFlag):
+    """NVM Subsystem Report, byte 253."""
+
+    STORAGE_DEVICE = 1 << 0
+    ENCLOSURE = 1 << 1
+
+
 class Oacs(IntFlag):
     """Optional Admin Command Support, byte 256."""
 
@@ -146,6 +153,19 @@ class Sgls(IntFlag):
     TRANSPORT = 1 << 21
 
 
+class Hctma(IntFlag):
+    """Host Controlled Thermal Management Attributes, byte 322."""
+
+    SUPPORTED = 1 << 0
+
+
+KEEP_ALIVE_UNIT = 100
+"""Milliseconds that KAS, byte 320, counts the granularity of the Keep Alive Timer in."""
+
+THIS_CONTROLLER = 0xFFFF
+"""CNTID of CNS 1Ch that means the controller which has the command."""
+
+
 def entry_sizes(required: int, maximum: int) -> int:
     """SQES or CQES: required size in bits 3:0, maximum in 7:4, both powers of two."""
     return maximum << 4 | required
@@ -169,6 +189,29 @@ class Dlfeat(IntFlag):
     WRITE_ZEROES_DEALLOCATES = 1 << 3
     GUARD_IS_CRC = 1 << 4
 
+
+class Sanicap(IntFlag):
+    """Sanitize Capabilities, byte 328; bits 31:30 are one of the last two."""
+
+    CRYPTO_ERASE = 1 << 0
+    BLOCK_ERASE = 1 << 1
+    OVERWRITE = 1 << 2
+    NO_DEALLOCATE_INHIBITED = 1 << 29
+    MEDIA_NOT_MODIFIED = 1 << 30
+    MEDIA_MODIFIED = 2 << 30
+
+
+class Dsto(IntFlag):
+    """Device Self-test Options, byte 318."""
+
+    ONE_IN_SUBSYSTEM = 1 << 0
+
+
+NMIC_SHARED = 1 << 0
+"""Bit of NMIC: two or more controllers may have the namespace attached."""
+
+FPI_SUPPORTED = 1 << 7
+"""Bit of FPI: bits 6:0 are the per cent of a format that are still to be done."""
 
 NSTAT_READY = 1 << 0
 """Bit of NSTAT: the namespace is ready."""

@@ -85,3 +85,14 @@ def encode_controller_list(identifiers: Iterable[int]) -> bytes:
     """CNS 12h and 13h: a count, then ascending controller identifiers (section 4.5.1)."""
     listed = sorted(identifiers)[:CONTROLLER_LIST_ENTRIES]
     return struct.pack(f"<{len(listed) + 1}H", len(listed), *listed).ljust(IDENTIFY_SIZE, b"\0")
+
+
+def decode_controller_list(buffer: Buffer) -> list[int]:
+    """The controller identifiers; ValueError where there is none, or they do not ascend."""
+    (count,) = struct.unpack_from("<H", buffer)
+    if not 1 <= count <= CONTROLLER_LIST_ENTRIES:
+        raise ValueError(f"a list of {count} controllers")
+    identifiers = list(struct.unpack_from(f"<{count}H", buffer, 2))
+    if identifiers != sorted(set(identifiers)):
+        raise ValueError("the controllers of a list do not ascend")
+    return identifiers

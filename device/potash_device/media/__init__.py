@@ -1,18 +1,19 @@
 """What blocks live on, and who waits for it."""
 
-from potash_device.media.drive import (
-    BLOCK_SIZES,
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_SIZE,
-    Drive,
-    DriveError,
-    NamespaceShape,
-)
+from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE, Flash
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import (
+    BLOCK_SIZES,
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_SIZE,
+    MOST_NAMESPACES,
+    DriveError,
+    NamespaceShape,
+)
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media
 
@@ -21,6 +22,7 @@ __all__ = [
     "DEFAULT_BLOCK_SIZE",
     "DEFAULT_SIZE",
     "FLASH_SIZE",
+    "MOST_NAMESPACES",
     "SIDECAR_SIZE",
     "Drive",
     "DriveError",

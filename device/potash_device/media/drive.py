@@ -9,39 +9,29 @@ All of it is opened exclusively, and closed together.
 import errno
 import logging
 import os
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import (
+    DEFAULT_BLOCK_SIZE,
+    MOST_NAMESPACES,
+    DriveError,
+    Listed,
+    NamespaceShape,
+    read_list,
+    write_list,
+)
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_device.media.store import Media
 
 log = logging.getLogger(__name__)
-
-BLOCK_SIZES = (512, 4096)
-DEFAULT_BLOCK_SIZE = 4096
-DEFAULT_SIZE = 1 << 30
-"""Bytes of a namespace that nothing is said of."""
-
-MOST_NAMESPACES = 64
-
-
-class NamespaceShape(NamedTuple):
-    """Size and block size in bytes."""
-
-    size: int = DEFAULT_SIZE
-    block_size: int = DEFAULT_BLOCK_SIZE
-
-
-class DriveError(Exception):
-    """What was named is no drive, or not the one that was asked for; the sentence says why."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +54,23 @@ class _Places:
 
 
 class Drive:
-    """Open media: `namespaces` and `block_sizes` by identifier, `sidecar`, `flash`.
+    """Open media: `namespaces` and their `shapes` by identifier, `sidecar`, `flash`.
 
-    A context manager that closes them; `open` does the work.
+    A context manager that closes them; `open` does the work. What changes the namespaces waits for
+    storage, is durable when it returns, and is called by one thread at a time; where it raises
+    MediaError, nothing has changed.
     """
 
     def __init__(self) -> None:
         self.namespaces: dict[int, Media] = {}
-        self.block_sizes: dict[int, int] = {}
+        self.shapes: dict[int, NamespaceShape] = {}
+        self.most = MOST_NAMESPACES
+        """Namespaces that there can be, and the largest identifier."""
+        self.read_only = False
         self.sidecar: Media
         self.flash: Media
+        self._capacity: int | None = None
+        self._places: _Places | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -82,26 +79,111 @@ class Drive:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def block_sizes(self) -> dict[int, int]:
+        """Bytes of a block, by identifier."""
+        return {nsid: shape.block_size for nsid, shape in self.shapes.items()}
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that the namespaces have."""
+        return sum(shape.size for shape in self.shapes.values())
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that all namespaces together may have."""
+        return max(self._capacity or 0, self.allocated)
+
+    @classmethod
+    def around(cls, media: Mapping[int, Media]) -> Self:
+        """A drive in memory, but for these namespaces, which stay their owner's to close."""
+        drive = cls()
+        drive.namespaces = dict(media)
+        drive.shapes = {nsid: NamespaceShape(one.size) for nsid, one in media.items()}
+        return drive
+
     @classmethod
     def open(
-        cls, path: Path | None, wanted: Sequence[NamespaceShape] = (), *, read_only: bool = False
+        cls,
+        path: Path | None,
+        wanted: Sequence[NamespaceShape] = (),
+        *,
+        capacity: int | None = None,
+        read_only: bool = False,
     ) -> Self:
         """Open the drive at `path`, made where it is not there; in memory without a path.
 
         A path that is not there becomes a file, or a folder where several namespaces are wanted.
-        `wanted` is what a new drive gets, and must be what an old one has. Raises DriveError and
-        MediaError.
+        `wanted` is what a new drive gets, and must be what an old one has; `capacity` is for all
+        that a host may make of it. Raises DriveError and MediaError.
         """
         if len(wanted) > MOST_NAMESPACES:
             raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
         drive = cls()
+        drive.read_only = read_only
+        drive._capacity = capacity
         with drive._stack as stack:
             if path is None:
                 drive._open_in_memory(wanted or (NamespaceShape(),))
             else:
-                drive._open_files(path, wanted, read_only=read_only)
+                drive._open_files(path, wanted)
             drive._stack = stack.pop_all()
+        if capacity is not None and capacity < drive.allocated:
+            drive._stack.close()
+            raise DriveError(
+                f"the namespaces have {drive.allocated} bytes, more than a capacity of {capacity}"
+            )
         return drive
+
+    # What a host makes of its drive.
+
+    def create(self, nsid: int, shape: NamespaceShape) -> Media:
+        """Make a namespace of zeroes. Raises MediaError."""
+        if self._places is None:
+            media: Media = MemoryMedia.create(shape.size)
+        else:
+            path = self._places.namespace(nsid)
+            _remove(path, keep=not self._places.folder)  # what a crash may have left
+            media = FileMedia.open(path, shape.size)
+        try:
+            self._change({**self.shapes, nsid: shape})
+        except MediaError:
+            media.close()
+            raise
+        self.namespaces[nsid] = self._add(media)
+        return media
+
+    def delete(self, nsids: Collection[int]) -> None:
+        """Take namespaces away, with their blocks. Raises MediaError; then all are still there.
+
+        Whether files of namespaces that are gone could be removed changes nothing for a host; it
+        is tried again when the drive is opened.
+        """
+        left = {nsid: shape for nsid, shape in self.shapes.items() if nsid not in nsids}
+        self._change(left, remove=nsids)
+        for nsid in nsids:
+            self.namespaces.pop(nsid).close()
+        if self._places is not None:
+            try:
+                _remove_all(self._places, nsids)
+                self._change(left)
+            except MediaError as error:
+                log.error("a deleted namespace is still in the way: %s", error.strerror)
+
+    def reshape(self, nsid: int, shape: NamespaceShape) -> None:
+        """Remember something else of a namespace. Raises MediaError."""
+        self._change({**self.shapes, nsid: shape})
+
+    def _change(
+        self, shapes: Mapping[int, NamespaceShape], *, remove: Collection[int] = ()
+    ) -> None:
+        capacity = self.capacity  # also of a drive that was never told: it must not shrink
+        if self._places is not None:
+            write_list(self._places.list, Listed(dict(shapes), capacity, tuple(remove)))
+        self._capacity = capacity
+        self.shapes = dict(sorted(shapes.items()))
+
+    # Opening.
 
     def _add(self, media: Media) -> Media:
         self._stack.callback(media.close)
@@ -110,34 +192,34 @@ class Drive:
     def _open_in_memory(self, shapes: Sequence[NamespaceShape]) -> None:
         for nsid, shape in enumerate(shapes, 1):
             self.namespaces[nsid] = self._add(MemoryMedia.create(shape.size))
-            self.block_sizes[nsid] = shape.block_size
+            self.shapes[nsid] = shape
         self.sidecar = self._add(MemoryMedia.create(SIDECAR_SIZE))
         self.flash = self._add(MemoryMedia.create(FLASH_SIZE))
 
-    def _open_files(self, path: Path, wanted: Sequence[NamespaceShape], *, read_only: bool) -> None:
-        if len(wanted) > 1 and not path.exists() and not read_only:
+    def _open_files(self, path: Path, wanted: Sequence[NamespaceShape]) -> None:
+        if len(wanted) > 1 and not path.exists() and not self.read_only:
             _make_folder(path)
-        places = _Places.of(path)
-        if len(wanted) > 1 and not places.folder:
+        self._places = places = _Places.of(path)
+        if not places.folder:
+            self.most = 1
+        if len(wanted) > self.most:
             raise DriveError(f"{path} is one file; several namespaces need a folder")
-        known = _read_list(places.list)
+        known = read_list(places.list)
         if known is None:
-            self._open_new(places, wanted, read_only=read_only)
+            self._open_new(places, wanted)
         else:
-            self._open_known(places, wanted, known, read_only=read_only)
-        self.sidecar = self._open_aside(places.sidecar, SIDECAR_SIZE, read_only=read_only)
-        self.flash = self._open_aside(places.flash, FLASH_SIZE, read_only=read_only)
+            self._open_known(places, wanted, known)
+        self.sidecar = self._open_aside(places.sidecar, SIDECAR_SIZE, read_only=self.read_only)
+        self.flash = self._open_aside(places.flash, FLASH_SIZE, read_only=self.read_only)
 
-    def _open_new(
-        self, places: _Places, wanted: Sequence[NamespaceShape], *, read_only: bool
-    ) -> None:
+    def _open_new(self, places: _Places, wanted: Sequence[NamespaceShape]) -> None:
         """A drive of which nothing is remembered: a new one, or bare images."""
         shapes = dict(enumerate(wanted, 1)) or {
             nsid: NamespaceShape() for nsid in _present(places) or [1]
         }
         for nsid, shape in shapes.items():
             path = places.namespace(nsid)
-            media = self._add(FileMedia.open(path, shape.size, read_only=read_only))
+            media = self._add(FileMedia.open(path, shape.size, read_only=self.read_only))
             if media.size < shape.block_size:
                 raise DriveError(
                     f"{path} has {media.size} bytes, fewer than a block; choose another file"
@@ -147,37 +229,55 @@ class Drive:
                     f"{path} has {media.size} bytes already; leave its size out, or choose another"
                 )
             self.namespaces[nsid] = media
-            self.block_sizes[nsid] = shape.block_size
-            shapes[nsid] = shape._replace(size=media.size)
+            self.shapes[nsid] = shape._replace(size=media.size)
         # A lone image stays one: what every image is taken for needs not be remembered.
-        worth_it = places.folder or shapes[1].block_size != DEFAULT_BLOCK_SIZE
+        worth_it = (
+            places.folder or self._capacity or self.shapes[1].block_size != DEFAULT_BLOCK_SIZE
+        )
         if worth_it and not any(media.read_only for media in self.namespaces.values()):
-            _write_list(places.list, shapes)
+            write_list(places.list, Listed(self.shapes, self._capacity))
 
-    def _open_known(
-        self,
-        places: _Places,
-        wanted: Sequence[NamespaceShape],
-        known: Mapping[int, NamespaceShape],
-        *,
-        read_only: bool,
-    ) -> None:
+    def _open_known(self, places: _Places, wanted: Sequence[NamespaceShape], known: Listed) -> None:
         """Namespaces that are remembered: a file that is gone or cut is not taken for a new one."""
-        if wanted and list(wanted) != list(known.values()):
+        shapes = known.shapes
+        if wanted and [one[:2] for one in wanted] != [one[:2] for one in shapes.values()]:
             has = ", ".join(
-                f"{one.size} bytes in blocks of {one.block_size}" for one in known.values()
+                f"{one.size} bytes in blocks of {one.block_size}" for one in shapes.values()
             )
-            raise DriveError(f"{places.list} remembers other namespaces: {has}; leave them out")
-        for nsid, shape in known.items():
+            raise DriveError(
+                f"{places.list} remembers other namespaces: {has or 'none'}; leave them out"
+            )
+        if max(shapes, default=1) > self.most:
+            raise DriveError(f"{places.list} has more namespaces than the one file beside it")
+        for nsid, shape in shapes.items():
             path = places.namespace(nsid)
-            media = self._add(FileMedia.open(path, read_only=read_only))
+            media = self._add(FileMedia.open(path, read_only=self.read_only))
             if media.size < shape.size:
                 log.warning(
                     "%s has %d bytes of %d; the rest cannot be read", path, media.size, shape.size
                 )
             media.size = shape.size
             self.namespaces[nsid] = media
-            self.block_sizes[nsid] = shape.block_size
+        self.shapes = shapes
+        self._capacity = self._capacity or known.capacity
+        self._finish(places, known)
+
+    def _finish(self, places: _Places, known: Listed) -> None:
+        """Do what was decided and perhaps not done when the device last ended."""
+        unfinished = [nsid for nsid, shape in self.shapes.items() if shape.erase]
+        if (unfinished or known.remove) and self.read_only:
+            raise DriveError(
+                f"{places.list} says that blocks are yet to be erased; open the drive for writing"
+            )
+        for nsid in unfinished:
+            log.warning("namespace %d was being formatted, which is finished now", nsid)
+            self.namespaces[nsid].punch(0, self.namespaces[nsid].size)
+            self.namespaces[nsid].flush()
+        _remove_all(places, known.remove)
+        finished = {nsid: shape._replace(erase=False) for nsid, shape in self.shapes.items()}
+        resized = self._capacity != known.capacity and not self.read_only
+        if unfinished or known.remove or resized:
+            self._change(finished)
 
     def _open_aside(self, path: Path, size: int, *, read_only: bool) -> Media:
         """The sidecar or the flash; one that cannot be kept is in memory, and gone at the end."""
@@ -207,52 +307,18 @@ def _make_folder(path: Path) -> None:
         raise DriveError(f"cannot make the folder {path}: {error.strerror}") from None
 
 
-def _read_list(path: Path) -> dict[int, NamespaceShape] | None:
-    """What is remembered, by identifier; None where nothing is. Raises DriveError for nonsense."""
+def _remove_all(places: _Places, nsids: Collection[int]) -> None:
+    """Remove the files of namespaces that are gone. Raises MediaError."""
+    for nsid in nsids:
+        _remove(places.namespace(nsid), keep=not places.folder)
+
+
+def _remove(path: Path, *, keep: bool) -> None:
+    """Have no blocks at `path`; the user's own file is kept, empty. Raises MediaError."""
     try:
-        content = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise DriveError(f"cannot read {path}: {error}") from None
-    try:
-        shapes = {int(nsid): _shape(table) for nsid, table in content["namespace"].items()}
-        if not shapes or not all(1 <= nsid <= MOST_NAMESPACES for nsid in shapes):
-            raise ValueError
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise DriveError(f"{path} does not describe the namespaces of a drive") from None
-    return dict(sorted(shapes.items()))
-
-
-def _shape(table: Mapping[str, Any]) -> NamespaceShape:
-    """One entry of the list. Raises ValueError, TypeError or KeyError."""
-    size, block_size = int(table["size"]), table["block_size"]
-    if (
-        block_size not in BLOCK_SIZES
-        or size < block_size
-        or len(table) != len(NamespaceShape._fields)
-    ):
-        raise ValueError
-    return NamespaceShape(size, block_size)
-
-
-def _write_list(path: Path, shapes: Mapping[int, NamespaceShape]) -> None:
-    """Remember the namespaces: the list is there whole, or not at all. Raises DriveError."""
-    lines = ["# What the files of this drive are; sizes in bytes."]
-    for nsid, shape in shapes.items():
-        lines += ["", f"[namespace.{nsid}]"]
-        lines += [f"{name} = {value}" for name, value in shape._asdict().items()]
-    new = path.with_name(path.name + ".new")
-    try:
-        with new.open("w") as file:
-            file.write("\n".join(lines) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if keep and path.exists():
+            os.truncate(path, 0)
+        elif not keep:
+            path.unlink(missing_ok=True)
     except OSError as error:
-        raise DriveError(f"cannot write {path}: {error.strerror}") from None
+        raise MediaError(error.errno, f"cannot empty {path}: {error.strerror}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from potash_device.media.errors import MediaError
+from potash_device.media.shapes import keep_folder
 from potash_device.media.store import Media
 
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -68,11 +69,4 @@ def _open(path: Path, *, create: bool, read_only: bool) -> tuple[int, bool]:
 def _keep_entry(fd: int, path: Path) -> None:
     """Have a new file's name and size outlive a loss of power, as flushing its blocks does not."""
     os.fsync(fd)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems have nothing to do for a folder
-            raise
-    finally:
-        os.close(folder)
+    keep_folder(path.parent)

@@ -10,6 +10,7 @@ Source: Alkali CSD platform documentation, section 8.1 (flashing over NVMe); NVM
 Specification 2.0, section 3.11 (firmware update process).
 """
 
+import errno
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -92,6 +93,12 @@ class Flash:
         """Make a slot the one that is active from the next power-on. Raises MediaError."""
         self.active = slot
         self._write_table(self.images)
+
+    def check(self, slot: int) -> None:
+        """Read an image again. Raises MediaError where it is not the one in the table."""
+        image = self.images.get(slot)
+        if image is not None and not self._holds(slot, image) and self.images.get(slot) is image:
+            raise MediaError(errno.EIO, f"the image in firmware slot {slot} is damaged")
 
     def _write_table(self, images: Mapping[int, StoredImage]) -> None:
         # A new dictionary each time: others may be going through the one that was.

@@ -10,7 +10,7 @@ as it does for a file.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Self
@@ -102,7 +102,17 @@ class RecordingMedia(MemoryMedia):
 
     def write_from(self, views: Sequence[memoryview], offset: int) -> None:
         """As `Media.write_from`. Raises ValueError for a part of a block, which could tear it."""
-        content = b"".join(views)
+        self._record(
+            b"".join(views), offset, lambda: super(RecordingMedia, self).write_from(views, offset)
+        )
+
+    def punch(self, offset: int, length: int) -> None:
+        """As `Media.punch`: to a reader it is a write of zeroes. Raises ValueError as above."""
+        self._record(
+            bytes(length), offset, lambda: super(RecordingMedia, self).punch(offset, length)
+        )
+
+    def _record(self, content: bytes, offset: int, write: Callable[[], None]) -> None:
         if offset % self.block_size or len(content) % self.block_size:
             raise ValueError(f"{len(content)} bytes at {offset} are not whole blocks")
         with self._lock:
@@ -112,7 +122,7 @@ class RecordingMedia(MemoryMedia):
                 life = Life(content[start : start + self.block_size], at)
                 self._lives.setdefault((offset + start) // self.block_size, []).append(life)
                 lives.append(life)
-        super().write_from(views, offset)
+        write()
         with self._lock:
             at = self._add(Step.WRITE_ENDED, (offset, len(content)))
             for life in lives:

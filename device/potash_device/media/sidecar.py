@@ -95,6 +95,14 @@ class Sidecar:
                 raise
             self._failing = False
 
+    def check(self) -> None:
+        """Read the pages again. Raises MediaError where none of them is whole."""
+        pages = bytearray(SIDECAR_SIZE)
+        with self._saving:
+            self.media.read_into([memoryview(pages)], 0)
+        if not any(_decode(pages[start : start + PAGE_SIZE]) for start in (0, PAGE_SIZE)):
+            raise MediaError(errno.EIO, "no page of the sidecar is whole")
+
     def _write(self, record: bytes) -> None:
         if len(record) > _LONGEST:
             raise MediaError(errno.EFBIG, f"a record of {len(record)} bytes does not fit in a page")

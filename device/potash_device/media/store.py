@@ -3,8 +3,12 @@
 Data moves with `preadv` and `pwritev` straight into and out of the caller's views: the media is
 never mapped, because a mapped file that shrinks, or a full disk under one, ends the process with
 SIGBUS where a system call returns an error.
+
+Blocks that nobody needs are holes of the file: they read as zeroes and take no room. Which parts
+are holes is asked of the file system, so there is no second record of it that could be wrong.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -17,6 +21,16 @@ IOV_MAX = os.sysconf("SC_IOV_MAX")
 
 Move = Callable[..., int]
 """`os.preadv` or `os.pwritev`."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_FALLOC_FL_KEEP_SIZE = 0x01
+_FALLOC_FL_PUNCH_HOLE = 0x02
+"""fallocate(2), which Python knows without its mode only."""
+
+_CHUNK = 1 << 20
+"""Bytes that are zeroed or verified in one go."""
+_ZEROES = memoryview(bytes(_CHUNK))
 
 
 class Media:
@@ -70,7 +84,7 @@ class Media:
 
         What was refused half-way has to be written again as a whole. Raises MediaError.
         """
-        self._require_writable()
+        self.require_writable()
         flags = self._write_flags
         if flags is None or len(views) > IOV_MAX:
             return False
@@ -87,7 +101,7 @@ class Media:
 
     def write_from(self, views: Sequence[memoryview], offset: int) -> None:
         """Write `views` from byte `offset` on. Raises MediaError."""
-        self._require_writable()
+        self.require_writable()
         for part, at in _in_calls(views, offset):
             _move_whole(os.pwritev, self.fd, part, at, "writing")
 
@@ -106,7 +120,59 @@ class Media:
             self.lost = MediaError.of(error, "flushing")
             raise self.lost from None
 
-    def _require_writable(self) -> None:
+    def write_zeroes(self, offset: int, length: int) -> None:
+        """Write `length` zero bytes from byte `offset` on: they are there, not a hole.
+
+        Raises MediaError.
+        """
+        for at in range(offset, offset + length, _CHUNK):
+            self.write_from([_ZEROES[: offset + length - at]], at)
+
+    def punch(self, offset: int, length: int) -> None:
+        """Have `length` bytes from byte `offset` read as zeroes and take no room, as far as whole
+        units of the file system go. One that has no holes gets zeroes. Raises MediaError.
+        """
+        self.require_writable()
+        try:
+            _punch_hole(self.fd, offset, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise MediaError.of(error, "deallocating", offset) from None
+            self.write_zeroes(offset, length)
+
+    def tells_holes(self, block_size: int) -> bool:
+        """Whether a block of that size can be a hole beside one that is none."""
+        return os.fstat(self.fd).st_blksize <= block_size
+
+    def data_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
+        """First byte and length of each part of a range that is no hole. Raises MediaError."""
+        at, end = offset, offset + length
+        found: list[tuple[int, int]] = []
+        while at < end:
+            try:
+                first = os.lseek(self.fd, at, os.SEEK_DATA)
+                if first >= end:
+                    break
+                at = min(os.lseek(self.fd, first, os.SEEK_HOLE), end)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
+                    break
+                raise MediaError.of(error, "reading", at) from None
+            found.append((first, at - first))
+        return found
+
+    def verify(self, offset: int, length: int) -> None:
+        """Read every byte of a range and keep none. Raises MediaError."""
+        present = os.fstat(self.fd).st_size
+        if present < offset + length:
+            raise _stops_short(max(present, offset), "reading")
+        buffer = memoryview(bytearray(min(length, _CHUNK)))
+        for first, size in self.data_ranges(offset, length):  # a hole cannot be damaged
+            for at in range(first, first + size, _CHUNK):
+                self.read_into([buffer[: first + size - at]], at)
+
+    def require_writable(self) -> None:
+        """Raise MediaError when no write has a chance."""
         if self.read_only:
             raise MediaError(errno.EROFS, "the media is read-only")
         if self.lost is not None:
@@ -164,10 +230,22 @@ def _move_whole(
         except OSError as error:
             raise MediaError.of(error, doing, offset) from None
         if moved == 0:
-            short = OSError(errno.EIO, f"it stops short at byte {offset}")
-            raise MediaError.of(short, doing, offset)
+            raise _stops_short(offset, doing)
         offset += moved
         views = _without(views, moved)
+
+
+def _stops_short(at: int, doing: str) -> MediaError:
+    return MediaError.of(OSError(errno.EIO, f"it stops short at byte {at}"), doing, at)
+
+
+def _punch_hole(fd: int, offset: int, length: int) -> None:
+    """Raises OSError."""
+    mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+    while _libc.fallocate(fd, mode, offset, length):
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
 
 
 def _without(views: Sequence[memoryview], moved: int) -> Sequence[memoryview]:

@@ -37,6 +37,22 @@ def resolve(
     return ByteRange(nsid, fields.start * unit, count * unit)
 
 
+def missing(item: ByteRange | Grant, namespaces: Namespaces) -> str | None:
+    """Why a range that was chosen once is not there any more; None when it is.
+
+    A host may delete or format the namespace between its choice and Start.
+    """
+    namespace = namespaces.get(item.nsid)
+    if namespace is None:
+        return f"namespace {item.nsid} is not there any more"
+    if isinstance(item, Grant):
+        block = namespace.block_size
+        item = ByteRange(item.nsid, item.first_lba * block, item.blocks * block)
+    if item.first % namespace.block_size or overhang(item, namespaces):
+        return f"namespace {item.nsid} has changed since the range was chosen"
+    return None
+
+
 def overhang(item: ByteRange, namespaces: Namespaces) -> int:
     """Bytes of a range that lie past the end of its namespace."""
     return max(0, item.first + item.length - namespaces[item.nsid].size)

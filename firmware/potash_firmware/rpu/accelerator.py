@@ -11,7 +11,7 @@ from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into, scatter
 from potash_firmware.rpu.apu_link import Answer
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
 
 
@@ -39,6 +39,7 @@ def forward(controller: Controller, command: Command, length: int) -> Pending:
         return Pending(
             controller.apu.wait_for_slot(),
             lambda slot: _send(controller, command, direction, slot, length),
+            nothing_to_undo,
         )
     return _send(controller, command, direction, slot, length)
 

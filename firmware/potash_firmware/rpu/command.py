@@ -28,10 +28,20 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The command waits for `token`; with what that brings, `resume` goes on like a handler."""
+    """The command waits for `token`; with what that brings, `resume` goes on like a handler.
+
+    `recall` ends it before that, for a host that aborts it: True when nothing will come of it, False
+    when what was begun takes its course. A command without one takes its course.
+    """
 
     token: object
     resume: Callable[[Any], "Result"]
+    recall: Callable[[], bool] | None = None
+
+
+def nothing_to_undo() -> bool:
+    """How to recall a command that has changed nothing yet, or never does."""
+    return True
 
 
 Result = int | None | Pending

@@ -11,9 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from nvme_spec.logs import COMMAND_COUNT, CommandEffects, CommandEffectsLog
+from nvme_spec.logs import (
+    COMMAND_COUNT,
+    CSE_SHIFT,
+    CommandEffects,
+    CommandEffectsLog,
+    SubmissionRestriction,
+)
 from nvme_spec.queues import BROADCAST_NSID
-from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import CommandSupport, Controller
 
@@ -36,7 +41,8 @@ class Row:
     """One supported command.
 
     `capability` is its bit in the field of Identify Controller that names optional commands, OACS
-    for an admin command and ONCS for an I/O command; 0 for those that every controller has.
+    for an admin command and ONCS for an I/O command; 0 for those that every controller has. `alone`
+    says beside which commands a host should not submit it (CSE).
     """
 
     opcode: int
@@ -44,6 +50,7 @@ class Row:
     namespace: NamespaceUse = NamespaceUse.NONE
     effects: CommandEffects = NO_EFFECT
     capability: int = 0
+    alone: SubmissionRestriction = SubmissionRestriction.NONE
 
 
 Table = dict[int, Row]
@@ -62,7 +69,9 @@ def support(admin: Table, io: Table) -> CommandSupport:
     return CommandSupport(
         oacs=_capabilities(admin.values()),
         oncs=_capabilities(io.values()),
-        effects=CommandEffectsLog(acs=_effects(admin), iocs=_effects(io)),
+        effects=CommandEffectsLog(
+            acs=_effects(admin, CommandEffects.CONTROLLER_SCOPE), iocs=_effects(io, NO_EFFECT)
+        ),
     )
 
 
@@ -73,8 +82,10 @@ def check_namespace(controller: Controller, command: Command, use: NamespaceUse)
     nsid = command.entry.nsid
     if nsid == BROADCAST_NSID and use is NamespaceUse.ONE_OR_ALL:
         return
-    if nsid not in controller.namespaces:
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+    if use is NamespaceUse.ONE:
+        controller.namespace(command)
+    else:
+        controller.active(nsid)
 
 
 def _capabilities(rows: Iterable[Row]) -> int:
@@ -84,8 +95,17 @@ def _capabilities(rows: Iterable[Row]) -> int:
     return bits
 
 
-def _effects(rows: Table) -> tuple[int, ...]:
+def _effects(rows: Table, scope: CommandEffects) -> tuple[int, ...]:
+    """`scope` is that of commands for no single namespace.
+
+    I/O commands have none: Linux calls every bit of theirs unusual but CSUPP and LBCC.
+    """
     return tuple(
-        int(CommandEffects.CSUPP | rows[opcode].effects) if opcode in rows else 0
-        for opcode in range(COMMAND_COUNT)
+        _effects_of(rows[opcode], scope) if opcode in rows else 0 for opcode in range(COMMAND_COUNT)
     )
+
+
+def _effects_of(row: Row, scope: CommandEffects) -> int:
+    if scope and row.namespace in (NamespaceUse.ONE, NamespaceUse.ONE_OR_ALL):
+        scope = CommandEffects.NAMESPACE_SCOPE
+    return CommandEffects.CSUPP | row.effects | scope | row.alone << CSE_SHIFT

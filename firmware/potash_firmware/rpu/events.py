@@ -1,13 +1,13 @@
 """Asynchronous events: what happened, and the requests that wait to be told.
 
 Once an event of a type has been reported, further ones of that type stay silent until the host has
-read the log page that the report named.
+read the log page that the report named. An event that waits already is not kept twice.
 
 Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nvme_spec.logs import AsyncEvent
 from nvme_spec.status import NvmeError, Status
@@ -54,6 +54,10 @@ class AsyncEvents:
             return False
         self._events.append(event)
         return True
+
+    def drop(self, unwanted: Callable[[AsyncEvent], bool]) -> None:
+        """Forget the events that wait to be told and that the host does not want to hear."""
+        self._events = deque(event for event in self._events if not unwanted(event))
 
     def log_was_read(self, log_page: int) -> None:
         """The host has read a log page without asking to retain its event."""

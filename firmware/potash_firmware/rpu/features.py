@@ -1,232 +1,193 @@
-"""The features that a host gets and sets, as a table.
+"""The values of the features that a host gets and sets; `rpu.feature_table` says what there is.
 
-A value is one dword. Some features have a value for each sensor or vector: the row says which part
-of the dword chooses. A row's check refuses what the device does not do and may answer with a dword
-of its own; what it lets through is stored until the next controller reset, which brings back what a
-host has saved.
+A value lasts until the next controller reset, which brings back what a host has saved. Saved values
+and those that outlive a power cycle by themselves are in the sidecar (`rpu.keeper`).
 
-Source: NVM Express Base Specification 2.0, section 5.15 (Get Features) and 5.27 (Set Features).
+Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (Get Features) and
+5.27 (Set Features).
 """
 
+import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nvme_spec.features import (
     ErrorRecovery,
-    FeatureCapabilities,
     FeatureId,
-    InterruptVectorConfiguration,
     NumberOfQueues,
-    PowerManagement,
-    TemperatureThreshold,
-    ThresholdType,
+    Select,
+    Timestamp,
+    TimestampOrigin,
     VolatileWriteCache,
 )
-from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
+from potash_firmware.rpu.feature_table import FEATURES, Feature, Limits, Value, row
 
 log = logging.getLogger(__name__)
-
-ARBITRATION_BURST = 4
-"""2**4 commands from a queue before the next one's turn (Arbitration, AB)."""
-
-WARNING_TEMPERATURE = 343
-CRITICAL_TEMPERATURE = 353
-"""Kelvin."""
-
-_ALL_SENSORS = 0xF
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the checks need to know of the device."""
-
-    io_queue_pairs: int
-    vectors: int
-    io_queues_exist: Callable[[], bool]
-
 
 Key = tuple[int, int, int]
 """What a value is kept by: feature, the part of the dword that chooses, namespace or 0."""
 
-Check = Callable[[int, Limits], None]
-"""Raises NvmeError for a value that the device does not take."""
+KEPT_LIMIT = 12 << 10
+"""Bytes of saved values in the sidecar, which has other things to hold."""
 
-
-def _anything(value: int, limits: Limits) -> None:
-    """Every value is taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """One row: what a feature holds at first, and what it takes."""
-
-    default: Callable[[int], int] = lambda selector: 0
-    check: Check = _anything
-    selector_mask: int = 0
-    """The part of CDW11 that chooses which of several values is meant."""
-    namespace_specific: bool = False
-    saveable: bool = False
-
-
-def _refuse(detail: str) -> NvmeError:
-    return NvmeError(Status.INVALID_FIELD, detail=detail)
-
-
-def _check_power(value: int, limits: Limits) -> None:
-    if PowerManagement(value).ps:
-        raise _refuse("there is one power state, 0")
-
-
-def _check_threshold(value: int, limits: Limits) -> None:
-    word = TemperatureThreshold(value)
-    if word.tmpsel not in (0, _ALL_SENSORS) or word.thsel > ThresholdType.UNDER:
-        raise _refuse("there is one temperature, the composite one")
-
-
-def _threshold_default(selector: int) -> int:
-    if TemperatureThreshold(selector).thsel == ThresholdType.OVER:
-        return WARNING_TEMPERATURE
-    return 0
-
-
-def _check_error_recovery(value: int, limits: Limits) -> None:
-    if ErrorRecovery(value).dulbe:
-        raise _refuse("reading a deallocated block is no error on this device")
-
-
-def _check_queues(value: int, limits: Limits) -> None:
-    wanted = NumberOfQueues(value)
-    if 0xFFFF in (wanted.nsq_z, wanted.ncq_z):
-        raise _refuse("65536 queues are more than the identifiers allow")
-    if limits.io_queues_exist():
-        raise NvmeError(
-            Status.COMMAND_SEQUENCE_ERROR, detail="the number of queues is set before any is made"
-        )
-
-
-def _check_vector(value: int, limits: Limits) -> None:
-    if InterruptVectorConfiguration(value).iv >= limits.vectors:
-        raise _refuse(f"there are {limits.vectors} interrupt vectors")
-
-
-FEATURES: dict[int, Feature] = {
-    FeatureId.ARBITRATION: Feature(default=lambda selector: ARBITRATION_BURST, saveable=True),
-    FeatureId.POWER_MANAGEMENT: Feature(check=_check_power),
-    FeatureId.TEMPERATURE_THRESHOLD: Feature(
-        default=_threshold_default,
-        check=_check_threshold,
-        selector_mask=TemperatureThreshold.thsel.mask,
-        saveable=True,
-    ),
-    FeatureId.ERROR_RECOVERY: Feature(
-        check=_check_error_recovery, namespace_specific=True, saveable=True
-    ),
-    FeatureId.VOLATILE_WRITE_CACHE: Feature(default=lambda selector: 1, saveable=True),
-    FeatureId.NUMBER_OF_QUEUES: Feature(check=_check_queues),
-    FeatureId.INTERRUPT_COALESCING: Feature(saveable=True),
-    FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
-        default=lambda selector: selector,
-        check=_check_vector,
-        selector_mask=InterruptVectorConfiguration.iv.mask,
-    ),
-    FeatureId.WRITE_ATOMICITY_NORMAL: Feature(saveable=True),
-    FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: Feature(
-        default=lambda selector: sum(CriticalWarning), saveable=True
-    ),
-}
+MILLISECOND = 1e-3
+_TIMESTAMP_LIMIT = 1 << 48
 
 
 class Features:
-    """The values of one controller's features."""
+    """The values of one controller's features; `clock` gives seconds."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits = limits
-        self._values: dict[Key, int] = {}
-        self._saved: dict[Key, int] = {}
+        self._clock = clock
+        self._values: dict[Key, Value] = {}
+        self._saved: dict[Key, Value] = {}
+        self._timestamp_since = 0.0
         self.version = 0
         """Changes with every value, for those that act on them."""
         self.own_coalescing: Callable[[], int] = lambda: 0
         """What Interrupt Coalescing reads as while the host has set nothing."""
+        self.write_through = False
+        """The host has switched the volatile write cache off: every write is to be durable."""
+        self.reset()
 
     def reset(self) -> None:
         """Back to what was saved, or else to the defaults."""
         self._values = dict(self._saved)
-        self.version += 1
+        self._timestamp_since = self._clock()
+        self._changed()
 
-    def saved_values(self) -> list[list[int]]:
+    @property
+    def values(self) -> dict[Key, Value]:
+        """What a host has set, and what was saved."""
+        return dict(self._values)
+
+    def forget_namespace(self, nsid: int) -> None:
+        """A namespace is gone or a new one: its values are the defaults again, saved ones too."""
+        for values in (self._values, self._saved):
+            for key in [key for key in values if key[2] == nsid]:
+                del values[key]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        # Asked for every write.
+        self.write_through = not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
+
+    # What outlives a power cycle.
+
+    def saved_values(self) -> list[list[int | str]]:
         """What is to outlive a power cycle, for `restore`."""
-        return [[*key, value] for key, value in self._saved.items()]
+        return [_record(key, value) for key, value in self._saved.items()]
 
     def restore(self, saved: Any) -> None:
         """Take what `saved_values` gave before a power cycle, without what makes no sense."""
         for entry in saved if isinstance(saved, list) else ():
             match entry:
-                case [int(fid), int(), int(nsid), int(value)] if 0 <= value < 1 << 32:
-                    try:
-                        self._keep(fid, value, nsid)
-                    except NvmeError as error:
-                        log.warning("a saved feature is left out: %s", error)
+                case [int(fid), int(), int(nsid), int(dword)]:
+                    self._restore_one(fid, dword, nsid, "")
+                case [int(fid), int(), int(nsid), int(dword), str(data)]:
+                    self._restore_one(fid, dword, nsid, data)
         self.reset()
 
-    def get(self, fid: int, value: int = 0, nsid: int = 0) -> int:
-        """The current value; `value` is CDW11, which may choose one. Raises NvmeError."""
-        feature = _row(fid)
-        if fid == FeatureId.NUMBER_OF_QUEUES:
-            return self.granted_queues
-        if feature.selector_mask:
-            feature.check(value, self._limits)
-        key = self._key(fid, feature, value, nsid)
-        if fid == FeatureId.INTERRUPT_COALESCING and key not in self._values:
-            return self.own_coalescing()
-        return self._values.get(key, feature.default(value))
+    def _restore_one(self, fid: int, dword: int, nsid: int, data: str) -> None:
+        feature = FEATURES.get(fid)
+        if feature is None or not (feature.saveable or feature.persistent):
+            return
+        try:
+            if not 0 <= dword < 1 << 32:
+                raise ValueError(f"{dword} is no dword")
+            value = Value(dword & feature.mask, bytes.fromhex(data)[: feature.given(dword)])
+            feature.check(value, nsid, self._limits)
+        except (NvmeError, ValueError) as error:
+            log.warning("a saved value of feature %#x is left out: %s", fid, error)
+        else:
+            self._saved[_key(fid, feature, dword, nsid)] = value
 
-    def saved(self, fid: int, value: int = 0, nsid: int = 0) -> int:
-        """The value after a reset: what was saved, or else the default. Raises NvmeError."""
-        return self._saved.get(self._key(fid, _row(fid), value, nsid), self.default(fid, value))
+    # Set Features.
 
-    def default(self, fid: int, value: int = 0) -> int:
-        """The value that a feature has when none was ever saved. Raises NvmeError."""
-        if fid == FeatureId.NUMBER_OF_QUEUES:
-            return self.granted_queues
-        return _row(fid).default(value)
+    def set(
+        self,
+        fid: int,
+        dword: int,
+        nsids: Sequence[int] = (0,),
+        data: bytes = b"",
+        *,
+        save: bool = False,
+    ) -> int:
+        """Store a value, of each namespace that is meant, and give dword 0 of the completion.
 
-    def capabilities(self, fid: int) -> FeatureCapabilities:
-        """What can be done with a feature. Raises NvmeError."""
-        capabilities = FeatureCapabilities.CHANGEABLE
-        if _row(fid).namespace_specific:
-            capabilities |= FeatureCapabilities.NAMESPACE_SPECIFIC
-        if _row(fid).saveable:
-            capabilities |= FeatureCapabilities.SAVEABLE
-        return capabilities
-
-    def set(self, fid: int, value: int, nsid: int = 0, *, save: bool = False) -> int:
-        """Store a value, and give dword 0 of the completion. Raises NvmeError."""
-        feature = _row(fid)
-        if save:
-            self._keep(fid, value, nsid)
-        feature.check(value, self._limits)
-        if fid == FeatureId.NUMBER_OF_QUEUES:
-            return self.granted_queues
-        self._values[self._key(fid, feature, value, nsid)] = value
-        self.version += 1
-        return 0
-
-    def _keep(self, fid: int, value: int, nsid: int) -> None:
-        """Have a value come back with every reset. Raises NvmeError."""
-        feature = _row(fid)
-        if not feature.saveable:
+        Raises NvmeError, having stored nothing.
+        """
+        feature = row(fid)
+        if save and not feature.saveable:
             raise NvmeError(
                 Status.FEATURE_NOT_SAVEABLE, detail=f"feature {fid:#x} outlives no power cycle"
             )
-        feature.check(value, self._limits)
-        self._saved[self._key(fid, feature, value, nsid)] = value
+        for nsid in nsids:
+            feature.check(Value(dword & feature.mask, data), nsid, self._limits)
+        if fid == FeatureId.NUMBER_OF_QUEUES:
+            return self.granted_queues
+        value = Value(feature.rounded(dword & feature.mask), data.rstrip(b"\0"))
+        new = {_key(fid, feature, dword, nsid): value for nsid in nsids}
+        if save or feature.persistent:
+            self._keep(new)
+        self._values.update(new)
+        if fid == FeatureId.TIMESTAMP:
+            self._timestamp_since = self._clock()
+        self._changed()
+        return 0
+
+    def _keep(self, new: dict[Key, Value]) -> None:
+        """Have values come back with every reset. Raises NvmeError when there is no room."""
+        kept = {**self._saved, **new}
+        if len(json.dumps([_record(*item) for item in kept.items()])) > KEPT_LIMIT:
+            raise NvmeError(Status.INTERNAL_ERROR, detail="there is no room to save so many values")
+        self._saved = kept
+
+    # Get Features.
+
+    def get(self, fid: int, dword: int = 0, nsid: int = 0) -> int:
+        """The current value; `dword` is CDW11, which may choose one. Raises NvmeError."""
+        return self.read(Select.CURRENT, fid, dword, nsid).dword
+
+    def read(self, select: int, fid: int, dword: int = 0, nsid: int = 0) -> Value:
+        """The current, default or saved value, its data as long as Get Features gives it.
+
+        Raises NvmeError.
+        """
+        feature = row(fid)
+        feature.check_selector(Value(dword), nsid, self._limits)
+        value = self._read(select, fid, feature, dword, nsid)
+        length = feature.given(dword)
+        if fid == FeatureId.HOST_IDENTIFIER and len(value.data) > length:
+            raise NvmeError(
+                Status.HOST_IDENTIFIER_INCONSISTENT_FORMAT, detail="the identifier has 128 bits"
+            )
+        return Value(value.dword, value.data.ljust(length, b"\0"))
+
+    def _read(self, select: int, fid: int, feature: Feature, dword: int, nsid: int) -> Value:
+        if fid == FeatureId.NUMBER_OF_QUEUES:
+            return Value(self.granted_queues)
+        if fid == FeatureId.TIMESTAMP and select == Select.CURRENT:
+            return Value(0, bytes(self.timestamp))
+        # What cannot be saved has its default saved (section 5.15.1).
+        values = {Select.CURRENT: self._values, Select.SAVED: self._saved}.get(Select(select), {})
+        value = values.get(_key(fid, feature, dword, nsid))
+        if value is not None:
+            return value
+        if fid == FeatureId.INTERRUPT_COALESCING and select == Select.CURRENT:
+            return Value(self.own_coalescing())
+        return Value(feature.default(dword), feature.default_data(nsid, self._limits))
+
+    # What the firmware asks for.
 
     def chosen(self, fid: int) -> int | None:
         """What the host has set; None where it has left the device its own way."""
-        return self._values.get((fid, 0, 0))
+        value = self._values.get((fid, 0, 0))
+        return None if value is None else value.dword
 
     @property
     def granted_queues(self) -> int:
@@ -234,18 +195,33 @@ class Features:
         pairs = self._limits.io_queue_pairs
         return NumberOfQueues(nsq_z=pairs - 1, ncq_z=pairs - 1).encode()
 
+    def dulbe(self, nsid: int) -> bool:
+        """Reading a deallocated or unwritten block of the namespace is an error."""
+        return bool(ErrorRecovery(self.get(FeatureId.ERROR_RECOVERY, nsid=nsid)).dulbe)
+
     @property
-    def write_through(self) -> bool:
-        """The host has switched the volatile write cache off: every write is to be durable."""
-        return not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
+    def timestamp(self) -> Timestamp:
+        """The host's clock, which has gone on since it was set; else the time since the reset."""
+        passed = int((self._clock() - self._timestamp_since) / MILLISECOND)
+        set_to = self._values.get((FeatureId.TIMESTAMP, 0, 0))
+        if set_to is None:
+            return Timestamp(timestamp=passed % _TIMESTAMP_LIMIT, origin=TimestampOrigin.CLEARED)
+        start = Timestamp(set_to.data.ljust(Timestamp.SIZE, b"\0")).timestamp
+        return Timestamp(
+            timestamp=(start + passed) % _TIMESTAMP_LIMIT, origin=TimestampOrigin.SET_BY_HOST
+        )
 
-    @staticmethod
-    def _key(fid: int, feature: Feature, value: int, nsid: int) -> Key:
-        return (fid, value & feature.selector_mask, nsid if feature.namespace_specific else 0)
+    @property
+    def host_identifier(self) -> int:
+        """The Host Identifier; 0 where the host has given none."""
+        value = self._values.get((FeatureId.HOST_IDENTIFIER, 0, 0), Value())
+        return int.from_bytes(value.data, "little")
 
 
-def _row(fid: int) -> Feature:
-    feature = FEATURES.get(fid)
-    if feature is None:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"there is no feature {fid:#x}")
-    return feature
+def _record(key: Key, value: Value) -> list[int | str]:
+    data: list[int | str] = [value.data.hex()] if value.data else []
+    return [*key, value.dword, *data]
+
+
+def _key(fid: int, feature: Feature, dword: int, nsid: int) -> Key:
+    return (fid, dword & feature.selector, nsid if feature.namespace_specific else 0)

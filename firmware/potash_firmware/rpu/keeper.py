@@ -8,22 +8,34 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.3 (SMART / Health Inf
 "shall be retained across power cycles"), 5.27 (Set Features, SV), 3.6 (shutdown).
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media import MediaError, MediaExecutor, Sidecar
-from potash_firmware.rpu.features import Features
-from potash_firmware.rpu.logs import ErrorLog, Health
+from potash_firmware.rpu.logs import SAMPLE
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.controller import Controller
 
 log = logging.getLogger(__name__)
 
 INTERVAL = 60.0
 """Seconds between two records of counters that change."""
 
+EVENT_INTERVAL = 1.0
+"""Seconds after which an event is on record, and all that have come with it."""
+
+SNAPSHOT_INTERVAL = 24 * 3600.0
+"""Seconds between two snapshots of the health log among the persistent events."""
+
 HEALTH = "health"
 FEATURES = "features"
+LBA_STATUS = "lba_status"
 SHUTDOWN = "shutdown"
 """Sections of the sidecar."""
 
@@ -35,33 +47,42 @@ class Keeper:
         self,
         sidecar: Sidecar,
         executor: MediaExecutor,
-        health: Health,
-        errors: ErrorLog,
-        features: Features,
+        controller: Controller,
         clock: Callable[[], float],
     ) -> None:
         self._sidecar = sidecar
         self._executor = executor
-        self._health = health
-        self._errors = errors
-        self._features = features
+        self._controller = controller
+        self._health = controller.health
+        self._errors = controller.errors
+        self._features = controller.features
+        self._events = controller.persistent_events
         self._clock = clock
         self._due = 0.0
         self._recorded = 0
+        self._sample_at = 0.0
+        self._snapshot_at = 0.0
         self._saving: Future[None] | None = None
 
-    def power_on(self) -> None:
-        """Remember, and count this power cycle; also whether the last one ended as it should."""
+    def power_on(self) -> bool:
+        """Remember, and count this power cycle; whether the last one ended as it should."""
         self._health.restore(self._sidecar.get(HEALTH), self._errors)
         self._features.restore(self._sidecar.get(FEATURES))
+        self._events.restore()
+        self._controller.telemetry.restore()
+        self._controller.lba_status.restore(self._sidecar.get(LBA_STATUS))
         shutdown = self._sidecar.get(SHUTDOWN)
         self._health.power_cycles += 1
         if shutdown is False:
             self._health.unsafe_shutdowns += 1
+            self._events.add(HardwareError(code=HardwareErrorCode.UNSAFE_SHUTDOWN))
             log.warning("the drive was not shut down before its power went")
+        self._controller.began()
+        self._snapshot()
         self._sidecar.put(SHUTDOWN, False)
         self._record()
         self._try_to_save()
+        return shutdown is not False
 
     def power_off(self, *, clean: bool) -> None:
         """The last record; `clean` when everything acknowledged is on stable storage."""
@@ -92,21 +113,34 @@ class Keeper:
         self._sidecar.put(FEATURES, self._features.saved_values())
         return self._sidecar.save
 
+    def hurry(self) -> None:
+        """Something is worth a record soon."""
+        self._due = min(self._due, self._clock() + EVENT_INTERVAL)
+
     @property
     def timeout(self) -> float | None:
-        """Seconds until counters are to be recorded; None when they are."""
-        if self._saving is not None or self._activity == self._recorded:
+        """Seconds until something is to be recorded; None while it is being done."""
+        if self._saving is not None:
             return None
-        return max(0.0, self._due - self._clock())
+        due = self._snapshot_at
+        if self._activity != self._recorded:
+            due = min(due, self._due)
+        return max(0.0, due - self._clock())
 
     def service(self) -> None:
         """Record the counters if it is time."""
         # Called at every pass of the loop: the clock alone says no nearly always.
-        if self._clock() >= self._due and self.timeout == 0.0:
+        now = self._clock()
+        if now >= self._sample_at or self._health.waited:
+            self._sample_at = now + SAMPLE
+            self._health.sample()
+        if now >= self._due and self.timeout == 0.0:
+            if now >= self._snapshot_at:
+                self._snapshot()
             self._record()
             self._start_saving()
 
-    def media_finished(self, future: "Future[Any]") -> bool:
+    def media_finished(self, future: Future[Any]) -> bool:
         """True when `future` was a record's."""
         if future is not self._saving:
             return False
@@ -116,12 +150,20 @@ class Keeper:
     @property
     def _activity(self) -> int:
         """Changes with every counter that is worth a record."""
-        return self._health.reads + self._health.writes + self._errors.count
+        counted = self._health.reads + self._health.writes + self._errors.count
+        return counted + self._events.added + self._controller.telemetry.changes
+
+    def _snapshot(self) -> None:
+        """The health log as it is now, among the persistent events."""
+        self._snapshot_at = self._clock() + SNAPSHOT_INTERVAL
+        smart = self._health.log(self._errors, self._controller.critical_warning)
+        self._events.add(SmartSnapshot(smart=smart))
 
     def _record(self) -> None:
         self._recorded = self._activity
         self._due = self._clock() + INTERVAL
         self._sidecar.put(HEALTH, self._health.state(self._errors))
+        self._sidecar.put(LBA_STATUS, self._controller.lba_status.generation)
 
     def _start_saving(self) -> None:
         if self._saving is None:

@@ -30,6 +30,10 @@ from pyvfio_user.memory import AccessFault
 log = logging.getLogger(__name__)
 
 
+COMMAND_SETS = (CommandSetSelected.NVM, CommandSetSelected.ALL_SUPPORTED)
+"""What CC.CSS may select. It is the NVM command set both times, as there is no other."""
+
+
 class State(Enum):
     """What the controller is doing."""
 
@@ -138,8 +142,10 @@ class Lifecycle:
             self._no_shutdown()
         elif after is State.READY:
             self._controller.keeper.in_use()
+            self._controller.began()
             self._update_status(rdy=1)
         elif after is State.FAILED:
+            self._controller.failed()
             self._board.dma.stop()
             self._update_status(cfs=1)
 
@@ -157,7 +163,7 @@ class Lifecycle:
         """Begin a session as CC, AQA, ASQ and ACQ say; a sentence where they make no sense."""
         registers, dma, queues = self._board.registers, self._board.dma, self._board.queues
         configuration = ControllerConfiguration(registers.read(Register.CC))
-        if configuration.css != CommandSetSelected.NVM or configuration.mps or configuration.ams:
+        if configuration.css not in COMMAND_SETS or configuration.mps or configuration.ams:
             return "CC selects a command set, a page size or an arbitration that CAP does not offer"
         sizes = (configuration.iosqes, configuration.iocqes)
         if sizes not in ((0, 0), (SUBMISSION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT)):
@@ -204,7 +210,7 @@ class Lifecycle:
         if not self._flush_is_due or self._controller.unfinished:
             return
         self._flush_is_due = False
-        namespaces = list(self._controller.namespaces.values())
+        namespaces = list(self._controller.allocated.values())
         remember = self._controller.keeper.shut_down()
 
         def flush() -> list[Flushed]:

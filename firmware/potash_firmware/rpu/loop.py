@@ -22,9 +22,9 @@ from nvme_spec.features import (
     InterruptCoalescing,
     InterruptVectorConfiguration,
 )
-from nvme_spec.logs import AsyncEvent, AsyncEventType, ErrorEvent, LogPage
+from nvme_spec.logs import CommandByte, ErrorEvent
 from nvme_spec.opcodes import DataDirection, data_direction
-from nvme_spec.queues import Fuse, Psdt
+from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
 from nvme_spec.registers import (
     DOORBELL_BASE,
     SUBSYSTEM_RESET_KEY,
@@ -41,6 +41,7 @@ from potash_device.controller.queues import (
     InvalidDoorbell,
     SubmissionQueue,
 )
+from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.messages import JobEnded, ResetDone, WriteBack
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
@@ -48,7 +49,8 @@ from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller, flush_all
 from potash_firmware.rpu.dispatch import check_namespace, support
-from potash_firmware.rpu.io import IO_COMMANDS
+from potash_firmware.rpu.io import IO_COMMANDS, fused
+from potash_firmware.rpu.io.blocks import require_pointer
 from potash_firmware.rpu.io.direct import DirectReadsAndWrites
 from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.settings import RpuSettings
@@ -84,6 +86,9 @@ _DOORBELL_STATUS = {
 }
 """The most applicable status, which the log wants of an error that no command had."""
 
+_NO_SUCH_THING = (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE, Status.INVALID_NAMESPACE)
+"""Answers to a question of a driver that finds out what there is."""
+
 
 class Rpu:
     """The firmware of one controller; `service` is to be called whenever something happened."""
@@ -94,6 +99,7 @@ class Rpu:
         supported = support(ADMIN_COMMANDS, IO_COMMANDS)
         self.controller = Controller(board, settings, apu, supported, clock)
         self.keeper = self.controller.keeper
+        self.keep_alive = self.controller.keep_alive
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
         self._board = board
         self._apu = apu
@@ -111,7 +117,7 @@ class Rpu:
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due.
 
-        The keeper has a time of its own.
+        The keeper and the keep alive timer have times of their own.
         """
         queues, held = self._board.queues, self._coalescing.timeout
         looking = queues.shadow is not None and (
@@ -140,11 +146,15 @@ class Rpu:
 
     def power_on(self) -> None:
         """Remember the time before; waits for the sidecar."""
-        self.keeper.power_on()
+        clean = self.keeper.power_on()
+        self.controller.self_tests.restore()
+        self.controller.sanitizing.restore(clean=clean)
+        self.controller.restore_uncorrectable()
+        self.controller.thermal.look()
 
     def power_off(self, *, clean: bool) -> None:
         """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
-        ended = flush_all(self.controller.namespaces.values())
+        ended = flush_all(self.controller.allocated.values())
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
@@ -177,6 +187,8 @@ class Rpu:
             self._deliver_events()
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
+        if self.keep_alive.expired:
+            self._host_is_dead()
         self._interrupt()
         self.keeper.service()
         return (
@@ -184,6 +196,11 @@ class Rpu:
             or self._apu.due
             or (self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready)))
         )
+
+    def _host_is_dead(self) -> None:
+        self.keep_alive.stop()
+        self.controller.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
+        self.lifecycle.fail("the host has sent no Keep Alive command in time")
 
     # What came in.
 
@@ -216,14 +233,8 @@ class Rpu:
                 self._announce(queue)
 
     def _error_event(self, information: ErrorEvent, error: Exception) -> None:
-        event = AsyncEvent(
-            type=AsyncEventType.ERROR,
-            info=information,
-            log_page=LogPage.ERROR_INFORMATION,
-        )
-        # No entry and no line for each ring: a host could bury all others, and its reader be slow.
-        if self.controller.events.add(event):
-            self.controller.errors.add_event(_DOORBELL_STATUS[information])
+        # No line for each ring: a host could make its reader slow.
+        if self.controller.alerts.error(information, _DOORBELL_STATUS[information]):
             log.warning("%s", error)
 
     def _take_media(self) -> None:
@@ -234,6 +245,9 @@ class Rpu:
                 self._resume(future, future)
             for token in come:
                 self._resume(token, None)
+            # Commands first: what they go on to do is what an operation has to wait for.
+            for task in self.controller.tasks.media_finished(future):
+                self._resume(task, None)
             # Last, as what was waiting may have begun a write that a shutdown's flush is to cover.
             self.lifecycle.media_finished(future)
 
@@ -245,13 +259,7 @@ class Rpu:
             elif isinstance(message, WriteBack):
                 self._write_backs.start(message)
             elif isinstance(message, JobEnded):
-                self.controller.events.add(
-                    AsyncEvent(
-                        type=AsyncEventType.VENDOR_SPECIFIC,
-                        info=JOB_ENDED_EVENT,
-                        log_page=message.log_page,
-                    )
-                )
+                self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
         for token, slot in self._apu.grants():
@@ -302,6 +310,7 @@ class Rpu:
         """The host has set features, or a reset has taken them back."""
         features = self.controller.features
         self._features_version = features.version
+        self.controller.watch()
         ab = Arbitration(features.get(FeatureId.ARBITRATION)).ab
         self._burst = 0 if ab == UNLIMITED_BURST else 1 << ab
         chosen = features.chosen(FeatureId.INTERRUPT_COALESCING)
@@ -336,15 +345,26 @@ class Rpu:
         """Execute up to `burst` commands of a queue; how many there were."""
         executed = 0
         while executed < burst and self._may_fetch(queue) and self.lifecycle.serving:
-            if queue.qid and self._board.trace.sink is None:
+            if (
+                queue.qid
+                and self._board.trace.sink is None
+                and queue.qid not in self.controller.fused
+            ):
                 done = self._direct.run(queue, burst - executed)
                 if done:
                     executed += done
                     continue
             executed += 1
             command = Command(queue.fetch(), queue)
+            self._note("rpu.fetch", command, command.entry)
             if self._board.trace.sink is not None:
                 self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
+            if queue.qid and (
+                queue.qid in self.controller.fused or command.entry.flags & FLAGS_FUSE_MASK
+            ):
+                alone = fused.begin(self.controller, command, self._run)
+                if alone is None:
+                    continue
             self._run(command, partial(self._begin, command))
         return executed
 
@@ -361,10 +381,13 @@ class Rpu:
                 Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
             )
         if entry.fuse is not Fuse.NORMAL:
-            raise NvmeError(Status.INVALID_FIELD, detail="fused operations are not supported")
-        psdt = entry.psdt
-        if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
-            raise NvmeError(Status.INVALID_FIELD, detail="SGLs are for the data of I/O commands")
+            raise NvmeError(
+                Status.INVALID_FIELD,
+                detail="there is no such fused operation",
+                location=CommandByte.FLAGS,
+            )
+        require_pointer(command)
+        self.controller.sanitizing.check(command)
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 
@@ -384,13 +407,21 @@ class Rpu:
             self._refuse(command, error)
         except Exception as error:  # a mistake of ours must not end the drive
             log.exception("opcode %#04x went wrong", command.entry.opcode)
+            self.controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
+            self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
         else:
             if isinstance(result, Pending):
                 self.controller.outstanding.add(command, result)
             else:
                 self._answer_aborted()
+                self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
                 self._complete(command.queue, command.entry.cid, dw0=result or 0)
+
+    def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
+        """Remember what was asked, or answered, for telemetry: not for `DirectReadsAndWrites`."""
+        qid, cid = command.queue.qid, command.entry.cid
+        self._board.trace.recent.append(Note(self._clock(), point, qid, cid, what))
 
     def _answer_aborted(self) -> None:
         """Commands that another one has ended are answered before it."""
@@ -403,10 +434,11 @@ class Rpu:
         question = (
             command.queue.qid == 0
             and data_direction(command.entry.opcode) is DataDirection.CONTROLLER_TO_HOST
-            and error.status in (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE)
+            and error.status in _NO_SUCH_THING
         )
         if not question:
             self.controller.errors.add(command, error)
+        self._note("rpu.complete", command, (error.status, 0))
         self._complete(command.queue, command.entry.cid, error.status, error.dnr)
 
     def _complete(

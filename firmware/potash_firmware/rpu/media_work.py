@@ -28,25 +28,44 @@ _MAY_PASS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN, e
 
 
 class BlocksInFlight:
-    """Bytes of one namespace that the media executor reads or writes."""
+    """Bytes of one namespace that the media executor reads or writes.
+
+    True when a command has to look before it touches a block of the namespace.
+    """
 
     def __init__(self) -> None:
-        self._ranges: dict[Future[Any], tuple[bool, tuple[tuple[int, int], ...]]] = {}
+        self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
+        self.watched = False
+        """Not every block of the namespace can simply be read and written."""
+        self.closed: Status | None = None
+        """Why no command may touch the blocks now, as one that tries is told."""
 
     def __bool__(self) -> bool:
-        return bool(self._ranges)
+        return self.watched or bool(self._ranges) or self.closed is not None
+
+    @property
+    def futures(self) -> "set[Future[Any]]":
+        """All work that is in flight."""
+        return set(self._ranges)
 
     def add(
-        self, future: "Future[Any]", ranges: Iterable[tuple[int, int]], *, writes: bool
+        self,
+        future: "Future[Any]",
+        ranges: Iterable[tuple[int, int]],
+        *,
+        writes: bool,
+        alone: bool = False,
     ) -> None:
-        """`future` works on `ranges` of first byte and length."""
-        self._ranges[future] = (writes, tuple(ranges))
+        """`future` works on `ranges` of first byte and length, `alone` if nobody else may."""
+        self._ranges[future] = (writes, alone, tuple(ranges))
 
     def discard(self, future: "Future[Any]") -> None:
         """`future` has ended."""
         self._ranges.pop(future, None)
 
-    def in_the_way(self, first: int, length: int, *, writes: bool) -> "set[Future[Any]]":
+    def in_the_way(
+        self, first: int, length: int, *, writes: bool, alone: bool = False
+    ) -> "set[Future[Any]]":
         """Work that must end before a command may touch these bytes.
 
         Reads and writes are kept apart from each other. Two writes need not be: the system makes
@@ -54,8 +73,8 @@ class BlocksInFlight:
         """
         return {
             future
-            for future, (also_writes, ranges) in self._ranges.items()
-            if writes != also_writes
+            for future, (also_writes, also_alone, ranges) in self._ranges.items()
+            if (alone or also_alone or writes != also_writes)
             and any(start < first + length and first < start + size for start, size in ranges)
         }
 

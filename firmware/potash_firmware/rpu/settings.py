@@ -30,6 +30,12 @@ class NamespaceSettings:
 
     nsid: int = 1
     block_size: int = 4096
+    attached: bool = True
+    """A host can use it; it only exists where not."""
+    shared: bool = False
+    """NMIC: more than one controller might have it attached."""
+    uuid: str = ""
+    """Its own; where empty, one that follows from the device's and `nsid`."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class WriteBacks:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._tags: dict[Future[None], tuple[int, Namespace]] = {}
+        self._tags: dict[Future[None], tuple[int, Namespace, list[tuple[int, int]]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._tags)
@@ -46,8 +46,19 @@ class WriteBacks:
             log.error("the APU asked for a write-back that cannot be: %s", message)
             self._answer(message.tag, errno.EINVAL)
             return
+        if namespace.in_flight.closed is not None:
+            log.error("a job's output is lost: the blocks of namespace %d are closed", message.nsid)
+            self._answer(message.tag, errno.EBUSY)
+            return
+        self._controller.sanitizing.data_written()
         media, source, ranges = namespace.media, message.source, message.ranges
-        durable = self._controller.features.write_through
+        healed = [
+            blocks
+            for first, length in ranges
+            if (blocks := namespace.whole_blocks(first, length))
+            and namespace.uncorrectable.first_in(*blocks) is not None
+        ]
+        durable = bool(healed) or self._controller.features.write_through
 
         def write() -> None:
             at = source
@@ -58,19 +69,24 @@ class WriteBacks:
                 media.flush()
 
         future = self._controller.on_blocks(namespace, ranges, write, writes=True)
-        self._tags[future] = (message.tag, namespace)
+        self._tags[future] = (message.tag, namespace, healed)
 
     def media_finished(self, future: Future[None]) -> bool:
         """True when `future` was a write-back; the APU has been told how it ended."""
-        tag, namespace = self._tags.pop(future, (None, None))
-        if tag is None or namespace is None:
+        begun = self._tags.pop(future, None)
+        if begun is None:
             return False
+        tag, namespace, healed = begun
         error = future.exception()
         if isinstance(error, MediaError):
             log.error("a job's output could not be written: %s", error.strerror)
             self._controller.failures.writing(
                 namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
             )
+        elif error is None and healed:
+            for blocks in healed:
+                namespace.uncorrectable.remove(*blocks)
+            self._controller.keep_uncorrectable()
         code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
         self._answer(tag, code if error is not None else 0)
         return True

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from potash.bench.report import Result, alone, paired
+from potash.bench.report import Peer, Result, alone, paired
 from potash.programs.compiler import build, find_compiler
 from potash.sdk.errors import PotashError
 from potash.vm.cache import Progress
@@ -113,7 +113,8 @@ def measure(
     if len(ratios) > 1:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         spread = min(ratios), max(ratios)
-        yield Result(ALL, "time over native's", mean, "ratio", None, None, len(ratios), spread)
+        native_time = Peer(peer.name, 1.0)
+        yield Result(ALL, "mean time", mean, "of native's", native_time, mean, len(ratios), spread)
 
 
 class _Bench:

@@ -72,6 +72,7 @@ GUEST = Closure(
         "busybox-static",
         "nvme-cli",
         "fio",
+        "e2fsprogs",
         "python3.13",
         "zstd",
     ),

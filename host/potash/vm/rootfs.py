@@ -1,9 +1,9 @@
 """The guest's file system, as two archives: a base of Debian's programs, an overlay of our own.
 
-The base is busybox, nvme-cli, fio and Python with the shared libraries that their own loader names;
-the overlay is the SDK, the light commands and the agent. Python's modules come with bytecode that
-is never checked against its source (PEP 552, unchecked hash-based), compiled by the guest's own
-Python: finding and compiling sources is what an emulated processor is slowest at.
+The base is busybox, nvme-cli, fio, e2fsprogs and Python with the shared libraries that their own
+loader names; the overlay is the SDK, the light commands and the agent. Python's modules come with
+bytecode that is never checked against its source (PEP 552, unchecked hash-based), compiled by the
+guest's own Python: finding and compiling sources is what an emulated processor is slowest at.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 PYTHON = "python3.13"
 STDLIB = f"usr/lib/{PYTHON}"
 DIST = "usr/lib/python3/dist-packages"
-PROGRAMS = ("usr/sbin/nvme", "usr/bin/fio", f"usr/bin/{PYTHON}")
+PROGRAMS = (
+    "usr/sbin/nvme",
+    "usr/bin/fio",
+    "usr/sbin/mke2fs",
+    "usr/sbin/e2fsck",
+    f"usr/bin/{PYTHON}",
+)
+FILE_SYSTEMS = {"mkfs.ext4": "mke2fs", "fsck.ext4": "e2fsck"}
+"""Links in `usr/sbin`: these programs do what they are called, and busybox has a `mke2fs` too."""
 # What of the standard library no program on a drive's host needs: tests, tools, screens, and the
 # modules that would each bring libraries of megabytes.
 UNUSED = re.compile(
@@ -102,6 +110,8 @@ def base(tree: Path, scratch: Path) -> Archive:
     archive.copy(tree / "usr/bin/busybox", "usr/bin/busybox", 0o755)
     for name in PROGRAMS:
         archive.copy(tree / name, name, 0o755)
+    for name, program in FILE_SYSTEMS.items():
+        archive.symlink(f"usr/sbin/{name}", program)
     _applets(archive, tree)
     binaries = [tree / name for name in PROGRAMS]
     binaries += _python(archive, tree, scratch)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from potash_firmware.bpf.native import blocks, generator, writer
 from potash_firmware.bpf.native.blocks import Code
 
 OPTIMISATION = 2
+
+_MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
+"""What LLVM may call for a loop; every process has these. Any other call would be to address 0."""
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_UNDEFINED = 0
 
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)
@@ -106,4 +113,23 @@ def _compiled(text: str) -> bytes:
     tuning.slp_vectorization = True
     builder = binding.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
-    return bytes(machine.emit_object(module))
+    contents = bytes(machine.emit_object(module))
+    foreign = undefined_symbols(contents) - _MEMORY_FUNCTIONS
+    if foreign:
+        raise EngineUnavailable(f"a compiled program wants {', '.join(sorted(foreign))}")
+    return contents
+
+
+def undefined_symbols(contents: bytes) -> set[str]:
+    """What an object file (ELF64) expects to find elsewhere."""
+    binding = llvm()
+    sections = {
+        section.name(): section.data()
+        for section in binding.ObjectFileRef.from_data(contents).sections()
+    }
+    names = sections[b".strtab"]
+    found = set()
+    for name, _, _, section, _, _ in _SYMBOL.iter_unpack(sections[b".symtab"]):
+        if name and section == _UNDEFINED:
+            found.add(names[name : names.index(b"\0", name)].decode())
+    return found

@@ -2,11 +2,24 @@
 
 from csd_spec.opcodes import AdminOpcode as AcceleratorOpcode
 from nvme_spec.identify import Oacs
-from nvme_spec.logs import CommandEffects
+from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.accelerator import accelerator_command
-from potash_firmware.rpu.admin import events, features, firmware, identify, log_pages, queues
+from potash_firmware.rpu.admin import (
+    events,
+    features,
+    firmware,
+    identify,
+    lba_status,
+    log_pages,
+    namespaces,
+    queues,
+    upkeep,
+)
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
+
+_ALONE = CommandEffects(SubmissionRestriction.ANY_NAMESPACE << CSE_SHIFT)
+"""Effects of a command beside which a host had better have none on any namespace."""
 
 ADMIN_COMMANDS = table(
     Row(AdminOpcode.DELETE_IO_SUBMISSION_QUEUE, queues.delete_submission),
@@ -19,13 +32,57 @@ ADMIN_COMMANDS = table(
     Row(AdminOpcode.SET_FEATURES, features.set_features, NamespaceUse.OWN),
     Row(AdminOpcode.GET_FEATURES, features.get_features, NamespaceUse.OWN),
     Row(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, events.asynchronous_event_request),
+    Row(AdminOpcode.KEEP_ALIVE, events.keep_alive),
     Row(
         AdminOpcode.DOORBELL_BUFFER_CONFIG,
         queues.doorbell_buffer_config,
         capability=Oacs.DOORBELL_BUFFER_CONFIG,
     ),
-    Row(AdminOpcode.FIRMWARE_COMMIT, firmware.commit, capability=Oacs.FIRMWARE),
+    Row(
+        AdminOpcode.FIRMWARE_COMMIT,
+        firmware.commit,
+        effects=CommandEffects.CCC,
+        capability=Oacs.FIRMWARE,
+    ),
     Row(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, firmware.download, capability=Oacs.FIRMWARE),
+    Row(
+        AdminOpcode.FORMAT_NVM,
+        namespaces.format_nvm,
+        NamespaceUse.OWN,
+        CommandEffects.LBCC | CommandEffects.NCC | _ALONE,
+        Oacs.FORMAT_NVM,
+    ),
+    Row(
+        AdminOpcode.NAMESPACE_MANAGEMENT,
+        namespaces.namespace_management,
+        NamespaceUse.OWN,
+        CommandEffects.NCC | CommandEffects.NIC,
+        Oacs.NAMESPACE_MANAGEMENT,
+    ),
+    Row(
+        AdminOpcode.NAMESPACE_ATTACHMENT,
+        namespaces.namespace_attachment,
+        NamespaceUse.OWN,
+        CommandEffects.NCC | CommandEffects.NIC,
+        Oacs.NAMESPACE_MANAGEMENT,
+    ),
+    Row(
+        AdminOpcode.DEVICE_SELF_TEST,
+        upkeep.device_self_test,
+        NamespaceUse.OWN,
+        capability=Oacs.DEVICE_SELF_TEST,
+    ),
+    Row(
+        AdminOpcode.SANITIZE,
+        upkeep.sanitize,
+        effects=CommandEffects.LBCC | _ALONE,
+    ),
+    Row(
+        AdminOpcode.GET_LBA_STATUS,
+        lba_status.get_lba_status,
+        NamespaceUse.ONE,
+        capability=Oacs.GET_LBA_STATUS,
+    ),
     Row(AcceleratorOpcode.GLOBAL_CONTROL, accelerator_command, effects=CommandEffects.CCC),
     Row(AcceleratorOpcode.IDENTIFY, accelerator_command),
     Row(AcceleratorOpcode.GET_STATUS, accelerator_command),

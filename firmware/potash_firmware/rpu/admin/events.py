@@ -1,6 +1,6 @@
-"""Asynchronous Event Request and Abort: commands about commands that wait.
+"""Asynchronous Event Request, Abort and Keep Alive: commands about commands, and about the host.
 
-Source: NVM Express Base Specification 2.0, section 5.1 (Abort) and 5.2.
+Source: NVM Express Base Specification 2.0, section 5.1 (Abort), 5.2 and 5.18 (Keep Alive).
 """
 
 from nvme_spec.commands import NOT_ABORTED, Abort
@@ -10,14 +10,24 @@ from potash_firmware.rpu.controller import Controller
 
 def asynchronous_event_request(controller: Controller, command: Command) -> Result:
     """Wait for an event; dword 0 says which."""
-    return Pending(controller.events.request(), lambda event: event)
+    controller.alerts.health()
+    token = controller.events.request()
+    return Pending(token, lambda event: event, lambda: controller.events.withdraw(token))
 
 
 def abort(controller: Controller, command: Command) -> Result:
-    """End an event request that waits; dword 0 says whether that was done.
+    """End a command that waits; dword 0 says whether that was done.
 
-    Work that the media or the APU has begun is not recalled: it ends by itself soon.
+    A command's handler says whether it can be recalled: event requests, what waits for its turn,
+    writes that the media have not begun, and what only reads. What else the media or the APU have
+    begun ends by itself soon.
     """
     fields = Abort.decode(command.entry.cdws)
-    aborted = controller.abort_event_request((fields.sqid, fields.cid))
+    aborted = controller.abort((fields.sqid, fields.cid))
     return 0 if aborted else NOT_ABORTED
+
+
+def keep_alive(controller: Controller, command: Command) -> Result:
+    """The host lives, and its timer begins anew."""
+    controller.keep_alive.restart()
+    return None

@@ -1,46 +1,57 @@
-"""Set Features and Get Features; what there is to set is in the table of `rpu.features`.
+"""Set Features and Get Features; what there is to set is in `rpu.feature_table`.
 
 Source: NVM Express Base Specification 2.0, section 5.15 and 5.27.
 """
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from nvme_spec.commands import GetFeatures, SetFeatures
-from nvme_spec.features import FeatureCapabilities, Select
+from nvme_spec.features import FeatureId, KeepAliveTimer, Select
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
+from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.feature_table import Feature, row
+from potash_firmware.rpu.features import MILLISECOND
 
 
 def set_features(controller: Controller, command: Command) -> Result:
-    """Store a feature's value; with SV (save) the command ends when it is on stable storage."""
+    """Store a feature's value; one that is to be kept is on stable storage when the command ends."""
     fields = SetFeatures.decode(command.entry.cdws)
     features = controller.features
-    capabilities = features.capabilities(fields.fid)
-    if fields.save and FeatureCapabilities.SAVEABLE not in capabilities:
+    feature = row(fields.fid)
+    if fields.save and not feature.saveable:
         raise NvmeError(
             Status.FEATURE_NOT_SAVEABLE, detail=f"feature {fields.fid:#x} outlives no power cycle"
         )
     nsid = command.entry.nsid
-    if FeatureCapabilities.NAMESPACE_SPECIFIC not in capabilities and nsid not in (
-        0,
-        BROADCAST_NSID,
-    ):
-        if nsid not in controller.namespaces:
-            raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+    if not feature.namespace_specific and nsid not in (0, BROADCAST_NSID):
+        controller.active(nsid)
         raise NvmeError(
             Status.FEATURE_NOT_NAMESPACE_SPECIFIC, detail="the feature is the whole controller's"
         )
-    nsids = _namespaces(controller, capabilities, nsid, all_allowed=True)
-    results = [features.set(fields.fid, fields.value, nsid, save=fields.save) for nsid in nsids]
-    if not fields.save:
-        return results[0]
+    nsids = _namespaces(controller, feature, nsid, all_allowed=True)
+    data = _data(controller, command, feature.taken(fields.value))
+    result = features.set(fields.fid, fields.value, nsids, data, save=fields.save)
+    _AFTER.get(fields.fid, _nothing)(controller)
+    if not (fields.save or feature.persistent):
+        return result
     return Pending(
         controller.on_media(controller.keeper.save_features()),
-        lambda future: _kept(future, results[0]),
+        lambda future: _kept(future, result),
     )
+
+
+def _data(controller: Controller, command: Command, length: int) -> bytes:
+    """The data structure that comes with the command."""
+    if not length:
+        return b""
+    data = bytearray(length)
+    gather_into(memoryview(data), controller.views(command, length, write=False))
+    return bytes(data)
 
 
 def _kept(future: "Future[None]", result: int) -> int:
@@ -54,33 +65,45 @@ def _kept(future: "Future[None]", result: int) -> int:
 
 
 def get_features(controller: Controller, command: Command) -> Result:
-    """Give a feature's value in dword 0."""
+    """Give a feature's value in dword 0, and its data structure if it has one."""
     fields = GetFeatures.decode(command.entry.cdws)
-    features = controller.features
-    capabilities = features.capabilities(fields.fid)
-    (nsid,) = _namespaces(controller, capabilities, command.entry.nsid, all_allowed=False)
-    match fields.select:
-        case Select.CURRENT:
-            return features.get(fields.fid, fields.value, nsid)
-        case Select.DEFAULT:
-            return features.default(fields.fid, fields.value)
-        case Select.SAVED:
-            # What cannot be saved has its default saved (section 5.15.1).
-            return features.saved(fields.fid, fields.value, nsid)
-        case Select.SUPPORTED_CAPABILITIES:
-            return capabilities
-        case _:
-            raise NvmeError(Status.INVALID_FIELD, detail=f"select {fields.select} is reserved")
+    feature = row(fields.fid)
+    if fields.select not in list(Select):
+        raise NvmeError(Status.INVALID_FIELD, detail=f"select {fields.select} is reserved")
+    (nsid,) = _namespaces(controller, feature, command.entry.nsid, all_allowed=False)
+    if fields.select == Select.SUPPORTED_CAPABILITIES:
+        return feature.capabilities
+    value = controller.features.read(fields.select, fields.fid, fields.value, nsid)
+    if value.data:
+        controller.send(command, value.data)
+    return value.dword
 
 
 def _namespaces(
-    controller: Controller, capabilities: FeatureCapabilities, nsid: int, *, all_allowed: bool
+    controller: Controller, feature: Feature, nsid: int, *, all_allowed: bool
 ) -> list[int]:
     """The namespaces whose value is meant; [0] for a feature of the whole controller."""
-    if FeatureCapabilities.NAMESPACE_SPECIFIC not in capabilities:
+    if not feature.namespace_specific:
         return [0]
     if nsid == BROADCAST_NSID and all_allowed:
         return list(controller.namespaces)
-    if nsid not in controller.namespaces:
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid:#x}")
+    controller.active(nsid)
     return [nsid]
+
+
+def _nothing(controller: Controller) -> None:
+    """The value is looked at when it is needed."""
+
+
+def _keep_alive(controller: Controller) -> None:
+    kato = KeepAliveTimer(controller.features.get(FeatureId.KEEP_ALIVE_TIMER)).kato
+    controller.keep_alive.configure(kato * MILLISECOND)
+
+
+_AFTER: dict[int, Callable[[Controller], None]] = {
+    FeatureId.TEMPERATURE_THRESHOLD: lambda controller: controller.alerts.health(),
+    FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: lambda controller: controller.alerts.configured(),
+    FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
+    FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.look(),
+}
+"""What else follows from a new value."""

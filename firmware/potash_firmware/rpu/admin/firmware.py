@@ -5,10 +5,13 @@ Source: NVM Express Base Specification 2.0, section 5.12 and 5.13.
 
 import logging
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from nvme_spec.commands import CommitAction, FirmwareCommit, FirmwareImageDownload
-from nvme_spec.status import NvmeError, Status
+from nvme_spec.logs import NoticeEvent
+from nvme_spec.persistent_events import FirmwareCommitted
+from nvme_spec.status import NvmeError, Status, split
 from potash_device.media import MediaError
 from potash_device.media.flash import LAST_SLOT, StoredImage
 from potash_firmware.rpu.command import Command, Pending, Result
@@ -39,8 +42,43 @@ def download(controller: Controller, command: Command) -> Result:
 
 
 def commit(controller: Controller, command: Command) -> Result:
-    """Put the downloaded image into a slot, or make another slot's image the active one."""
+    """Put the downloaded image into a slot, or make another slot's image the active one.
+
+    However it ends, the persistent event log has it.
+    """
     fields = FirmwareCommit.decode(command.entry.cdws)
+    slots = controller.firmware
+    before, slot = slots.revision, fields.slot or slots.choose_writable()
+
+    def note(status: int) -> None:
+        controller.persistent_events.add(
+            FirmwareCommitted(
+                old_revision=before,
+                new_revision=slots.revisions.get(slot, ""),
+                action=fields.action,
+                slot=fields.slot,
+                sct=split(status).sct,
+                sc=split(status).sc,
+            )
+        )
+
+    def finish(future: Any) -> None:
+        try:
+            waiting.resume(future)
+        except NvmeError as error:
+            note(error.status)
+            raise
+        note(Status.SUCCESS)
+
+    try:
+        waiting = _commit(controller, fields)
+    except NvmeError as error:
+        note(error.status)
+        raise
+    return replace(waiting, resume=finish)
+
+
+def _commit(controller: Controller, fields: FirmwareCommit) -> Pending:
     slots = controller.firmware
     if fields.action not in (*_REPLACES, CommitAction.ACTIVATE_AT_RESET):
         raise NvmeError(Status.INVALID_FIELD, detail=f"commit action {fields.action} is not there")
@@ -68,6 +106,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
         if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
             slots.next = slot
         elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
+            controller.alerts.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
             slots.active, slots.next = slot, None
 
     slots.busy = True

@@ -4,44 +4,73 @@ Source: NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specif
 4.1.5.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from uuid import UUID
 
 from nvme_spec.commands import Identify
+from nvme_spec.features import FeatureId
 from nvme_spec.identify import (
+    FPI_SUPPORTED,
     FRMW_SLOTS_SHIFT,
     FWUG_NO_RESTRICTION,
     IDENTIFY_SIZE,
+    NMIC_SHARED,
     NSATTR_WRITE_PROTECTED,
+    NSTAT_READY,
+    THIS_CONTROLLER,
     Cns,
     CommandSet,
+    CommandSetCombinations,
     ControllerType,
     Ctratt,
-    Dlfeat,
+    Dsto,
     Frmw,
+    Hctma,
     IdentifyController,
     IdentifyNamespace,
+    IndependentNamespace,
     LbaFormat,
     NamespaceIdentificationDescriptor,
     NamespaceIdType,
     NvmCommandSetController,
+    NvmCommandSetNamespace,
+    Nvmsr,
     Oacs,
     Oncs,
     PowerStateDescriptor,
+    Sanicap,
     Sgls,
     Vwc,
+    encode_controller_list,
     encode_namespace_list,
     entry_sizes,
 )
 from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
+from potash_device.media import BLOCK_SIZES
 from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.admin import log_pages
+from potash_firmware.rpu.alerts import OPTIONAL_EVENTS
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.controller import MAX_TRANSFER_SHIFT, Controller, Namespace
+from potash_firmware.rpu.controller import (
+    CONTROLLER_ID,
+    MAX_TRANSFER_SHIFT,
+    Controller,
+    Namespace,
+    no_namespace,
+)
 from potash_firmware.rpu.events import REQUEST_LIMIT
-from potash_firmware.rpu.features import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
+from potash_firmware.rpu.feature_table import FEATURES, KEEP_ALIVE_GRANULARITY
+from potash_firmware.rpu.io.limits import CONTROLLER_FIELDS, DEALLOCATION, namespace_fields
 from potash_firmware.rpu.logs import ERROR_LOG_ENTRIES
+from potash_firmware.rpu.sanitizing import ACTIONS
+from potash_firmware.rpu.thermal import (
+    CRITICAL_TEMPERATURE,
+    HIGHEST_THRESHOLD,
+    LOWEST_THRESHOLD,
+    WARNING_TEMPERATURE,
+)
 
 ABORT_LIMIT = 4
 """Concurrent Abort commands; they are answered at once."""
@@ -53,6 +82,9 @@ More blocks are written in one go, but nobody promises that a process that is ki
 all or nothing of it. What a host that loses power does to a page on its way is its disk's affair.
 """
 
+ACTIVATION_TIME = 1
+"""MTFA, in units of 100 milliseconds: an image becomes the active one at once."""
+
 MICROSECONDS = 1_000_000
 
 
@@ -62,6 +94,8 @@ def identify(controller: Controller, command: Command) -> Result:
     make = _STRUCTURES.get(fields.cns)
     if make is None:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is not supported")
+    if fields.cns in _OF_NO_NAMESPACE and command.entry.nsid:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is of no namespace")
     controller.send(command, make(controller, command, fields))
     return None
 
@@ -77,10 +111,13 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             mn=identity.model,
             fr=controller.firmware.revision,
             mdts=MAX_TRANSFER_SHIFT,
+            cntlid=CONTROLLER_ID,
             ver=VERSION_2_0,
             rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
+            oaes=OPTIONAL_EVENTS,
             cntrltype=ControllerType.IO,
-            ctratt=Ctratt(0),
+            ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128),
+            nvmsr=Nvmsr.STORAGE_DEVICE,
             oacs=controller.support.oacs,
             acl_z=ABORT_LIMIT - 1,
             aerl_z=REQUEST_LIMIT - 1,
@@ -88,16 +125,27 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             | LAST_SLOT << FRMW_SLOTS_SHIFT
             | Frmw.ACTIVATION_WITHOUT_RESET,
             lpa=log_pages.attributes(),
+            pels=log_pages.PERSISTENT_EVENT_LOG_UNITS,
             elpe_z=ERROR_LOG_ENTRIES - 1,
             avscc=1,
             wctemp=WARNING_TEMPERATURE,
             cctemp=CRITICAL_TEMPERATURE,
-            tnvmcap=sum(namespace.size for namespace in controller.namespaces.values()),
-            unvmcap=0,
+            mtfa=ACTIVATION_TIME,
+            kas=_if_there(FeatureId.KEEP_ALIVE_TIMER, KEEP_ALIVE_GRANULARITY),
+            hctma=_if_there(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT, Hctma.SUPPORTED),
+            mntmt=LOWEST_THRESHOLD,
+            mxtmt=HIGHEST_THRESHOLD,
+            tnvmcap=controller.total_capacity,
+            unvmcap=controller.unallocated,
+            edstt=controller.self_tests.extended_minutes,
+            dsto=Dsto.ONE_IN_SUBSYSTEM,
+            sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
             sqes=entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
             cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
-            nn=max(controller.namespaces),
-            oncs=controller.support.oncs | Oncs.SAVE_AND_SELECT,
+            nn=controller.highest_nsid,
+            oncs=controller.support.oncs
+            | Oncs.SAVE_AND_SELECT
+            | _if_there(FeatureId.TIMESTAMP, Oncs.TIMESTAMP),
             sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
             vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
             awun_z=ATOMIC_BLOCKS - 1,
@@ -106,34 +154,52 @@ def _controller(controller: Controller, command: Command, fields: Identify) -> b
             icsvscc=1,
             subnqn=identity.nqn,
             psd=(PowerStateDescriptor(mp=2500),),
+            **CONTROLLER_FIELDS,
         )
     )
+
+
+def _if_there(fid: int, says: int) -> int:
+    """What Identify Controller says of a feature; 0 without it."""
+    return says if fid in FEATURES else 0
 
 
 def _namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
     if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
-        sizes = sorted({namespace.block_size for namespace in controller.namespaces.values()})
         return bytes(
             IdentifyNamespace(
-                nlbaf_z=len(sizes) - 1, dlfeat=Dlfeat.READS_ZEROES, lbaf=tuple(map(_format, sizes))
+                nlbaf_z=len(BLOCK_SIZES) - 1,
+                fpi=FPI_SUPPORTED,
+                dlfeat=DEALLOCATION,
+                lbaf=tuple(map(_format, BLOCK_SIZES)),
             )
         )
     namespace = _active(controller, nsid)
-    if namespace is None:
-        return bytes(IDENTIFY_SIZE)
+    return bytes(IDENTIFY_SIZE) if namespace is None else _namespace_structure(namespace)
+
+
+def _namespace_structure(namespace: Namespace) -> bytes:
     return bytes(
         IdentifyNamespace(
             nsze=namespace.blocks,
             ncap=namespace.blocks,
             nuse=namespace.blocks,
-            dlfeat=Dlfeat.READS_ZEROES,
+            nlbaf_z=len(BLOCK_SIZES) - 1,
+            format_index=BLOCK_SIZES.index(namespace.block_size),
+            nmic=NMIC_SHARED if namespace.settings.shared else 0,
+            fpi=FPI_SUPPORTED | namespace.unformatted,
             nvmcap=namespace.size,
-            nsattr=NSATTR_WRITE_PROTECTED if not namespace.media.writable else 0,
-            lbaf=(_format(namespace.block_size),),
+            nsattr=_nsattr(namespace),
+            lbaf=tuple(map(_format, BLOCK_SIZES)),
+            **namespace_fields(namespace),
         )
     )
+
+
+def _nsattr(namespace: Namespace) -> int:
+    return 0 if namespace.media.writable else NSATTR_WRITE_PROTECTED
 
 
 def _format(block_size: int) -> LbaFormat:
@@ -141,17 +207,47 @@ def _format(block_size: int) -> LbaFormat:
 
 
 def _namespace_list(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return _listed_after(command, controller.namespaces)
+
+
+def _allocated_list(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return _listed_after(command, controller.allocated)
+
+
+def _listed_after(command: Command, nsids: Iterable[int]) -> bytes:
     first = command.entry.nsid
     if first >= BROADCAST_NSID - 1:
         raise NvmeError(Status.INVALID_NAMESPACE, detail="no namespace can follow that one")
-    return encode_namespace_list(nsid for nsid in controller.namespaces if nsid > first)
+    return encode_namespace_list(nsid for nsid in nsids if nsid > first)
+
+
+def _allocated_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
+    nsid = command.entry.nsid
+    _require_possible(controller, nsid)
+    namespace = controller.allocated.get(nsid)
+    return bytes(IDENTIFY_SIZE) if namespace is None else _namespace_structure(namespace)
+
+
+def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
+    nsid = command.entry.nsid
+    _require_possible(controller, nsid)
+    if nsid not in controller.allocated:
+        raise no_namespace(controller, nsid)
+    return _controllers_from(fields, [CONTROLLER_ID] if nsid in controller.namespaces else [])
+
+
+def _all_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return _controllers_from(fields, [CONTROLLER_ID])
+
+
+def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
+    return encode_controller_list(one for one in identifiers if one >= fields.cntid)
 
 
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    if _active(controller, nsid) is None:
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid}")
-    uuid = controller.settings.identity.uuid(f"namespace {nsid}")
+    settings = controller.active(nsid).settings
+    uuid = UUID(settings.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
     descriptors = (
         NamespaceIdentificationDescriptor(NamespaceIdType.UUID, uuid.bytes),
         NamespaceIdentificationDescriptor(NamespaceIdType.CSI, bytes([CommandSet.NVM])),
@@ -159,17 +255,51 @@ def _descriptors(controller: Controller, command: Command, fields: Identify) -> 
     return b"".join(item.encode() for item in descriptors).ljust(IDENTIFY_SIZE, b"\0")
 
 
+def _command_set_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
+    namespace = _active(controller, command.entry.nsid)
+    _require_nvm(fields)
+    return bytes(IDENTIFY_SIZE) if namespace is None else bytes(NvmCommandSetNamespace())
+
+
 def _command_set_controller(controller: Controller, command: Command, fields: Identify) -> bytes:
+    _require_nvm(fields)
+    return bytes(NvmCommandSetController())
+
+
+def _command_set_namespace_list(
+    controller: Controller, command: Command, fields: Identify
+) -> bytes:
+    _require_nvm(fields)
+    return _namespace_list(controller, command, fields)
+
+
+def _independent_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
+    namespace = _active(controller, command.entry.nsid)
+    if namespace is None:
+        return bytes(IDENTIFY_SIZE)
+    return bytes(IndependentNamespace(nsattr=_nsattr(namespace), nstat=NSTAT_READY))
+
+
+def _command_sets(controller: Controller, command: Command, fields: Identify) -> bytes:
+    if fields.cntid not in (CONTROLLER_ID, THIS_CONTROLLER):
+        raise NvmeError(Status.INVALID_FIELD, detail=f"there is no controller {fields.cntid:#x}")
+    return bytes(CommandSetCombinations(combination0=1 << CommandSet.NVM))
+
+
+def _require_nvm(fields: Identify) -> None:
     if fields.csi != CommandSet.NVM:
         raise NvmeError(Status.INVALID_FIELD, detail=f"command set {fields.csi} is not supported")
-    return bytes(NvmCommandSetController())
 
 
 def _active(controller: Controller, nsid: int) -> Namespace | None:
     """The namespace; None where an inactive one could be. Raises NvmeError for no identifier."""
-    if not 1 <= nsid <= max(controller.namespaces):
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
+    _require_possible(controller, nsid)
     return controller.namespaces.get(nsid)
+
+
+def _require_possible(controller: Controller, nsid: int) -> None:
+    if not 1 <= nsid <= controller.highest_nsid:
+        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
 
 
 _STRUCTURES: dict[int, Callable[[Controller, Command, Identify], bytes]] = {
@@ -177,5 +307,16 @@ _STRUCTURES: dict[int, Callable[[Controller, Command, Identify], bytes]] = {
     Cns.CONTROLLER: _controller,
     Cns.ACTIVE_NAMESPACE_LIST: _namespace_list,
     Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: _descriptors,
+    Cns.COMMAND_SET_NAMESPACE: _command_set_namespace,
     Cns.COMMAND_SET_CONTROLLER: _command_set_controller,
+    Cns.ALLOCATED_NAMESPACE_LIST: _allocated_list,
+    Cns.ALLOCATED_NAMESPACE: _allocated_namespace,
+    Cns.NAMESPACE_CONTROLLER_LIST: _attached_controllers,
+    Cns.CONTROLLER_LIST: _all_controllers,
+    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: _command_set_namespace_list,
+    Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: _independent_namespace,
+    Cns.COMMAND_SETS: _command_sets,
 }
+
+_OF_NO_NAMESPACE = (Cns.CONTROLLER, Cns.COMMAND_SET_CONTROLLER, Cns.COMMAND_SETS)
+"""Structures that the namespace identifier has nothing to do with."""

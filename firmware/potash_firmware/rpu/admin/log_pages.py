@@ -14,19 +14,42 @@ from dataclasses import dataclass
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify import Lpa
-from nvme_spec.logs import FirmwareSlotLog, LogPage, LogPageSupport, encode_dword_log
+from nvme_spec.logs import (
+    LOG_PAGE_SPECIFIC_SHIFT,
+    TELEMETRY_BLOCK_SIZE,
+    TELEMETRY_CREATE,
+    FeatureEffects,
+    FirmwareSlotLog,
+    LogPage,
+    LogPageSupport,
+    encode_dword_log,
+)
+from nvme_spec.persistent_events import (
+    ESTABLISH_AND_READ_HEADER,
+    SIZE_UNIT,
+    PersistentEventAction,
+    PersistentEventHeader,
+    TelemetryCreated,
+)
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.accelerator import forward
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
+from potash_firmware.rpu.feature_table import FEATURES, Feature
+from potash_firmware.rpu.persistent_events import SIZE_LIMIT
 
 DWORD = 4
 
+PERSISTENT_EVENT_LOG_UNITS = -(-(PersistentEventHeader.SIZE + SIZE_LIMIT) // SIZE_UNIT)
+"""PELS of Identify Controller."""
+
+_ACTION_MASK = 3
+
 NO_ATTRIBUTE = Lpa(0)
 
-Make = Callable[[Controller, Command, GetLogPage], bytes | Pending]
-"""Gives the whole page, or `Pending` where the data reaches the host by another way."""
+Make = Callable[[Controller, Command, GetLogPage], bytes | Pending | None]
+"""Gives the whole page, `Pending` where the data reaches the host by another way, None for none."""
 
 
 def _nothing(controller: Controller) -> None:
@@ -40,7 +63,8 @@ class Page:
     `attribute` is its bit in LPA of Identify Controller, where it has one. `entry_size` is that of
     the structures that an offset may count instead of bytes, 0 where it may not. `after_reading` is
     called when the host has the data and did not ask to retain the page's event (RAE). `any_nsid`
-    is for a page that does not look at the namespace identifier.
+    is for a page that does not look at the namespace identifier. `specific` is what the page of
+    supported pages says beside that.
     """
 
     make: Make
@@ -48,6 +72,7 @@ class Page:
     entry_size: int = 0
     after_reading: Callable[[Controller], None] = _nothing
     any_nsid: bool = False
+    specific: int = 0
 
 
 def get_log_page(controller: Controller, command: Command) -> Result:
@@ -71,7 +96,7 @@ def get_log_page(controller: Controller, command: Command) -> Result:
     # Memory that is not there is refused before anything is made, or changes by being read.
     controller.views(command, fields.length, write=True)
     data = page.make(controller, command, fields)
-    if isinstance(data, Pending):
+    if data is None or isinstance(data, Pending):
         return _after_reading(controller, page, fields, data)
     if offset > len(data):
         raise NvmeError(Status.INVALID_FIELD, detail=f"the log page has {len(data)} bytes")
@@ -114,10 +139,15 @@ def _after_reading(
     return result
 
 
+# The pages.
+
+
 def _supported(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     return encode_dword_log(
         {
-            lid: LogPageSupport.LSUPP | (LogPageSupport.IOS if page.entry_size else 0)
+            lid: LogPageSupport.LSUPP
+            | (LogPageSupport.IOS if page.entry_size else 0)
+            | page.specific << LOG_PAGE_SPECIFIC_SHIFT
             for lid, page in PAGES.items()
         }
     )
@@ -128,7 +158,8 @@ def _errors(controller: Controller, command: Command, fields: GetLogPage) -> byt
 
 
 def _smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return controller.health.encode(controller.errors, controller.critical_warning)
+    controller.thermal.look()
+    return bytes(controller.health.log(controller.errors, controller.critical_warning))
 
 
 def _firmware_slots(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -137,8 +168,92 @@ def _firmware_slots(controller: Controller, command: Command, fields: GetLogPage
     return bytes(FirmwareSlotLog(active_slot=slots.active, next_slot=slots.next or 0, **revisions))
 
 
+def _changed_namespaces(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return controller.changed_namespaces.encode()
+
+
 def _effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     return bytes(controller.support.effects)
+
+
+def _self_tests(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return controller.self_tests.encode()
+
+
+def _sanitize_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return controller.sanitizing.encode()
+
+
+def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    _require_blocks(fields)
+    if fields.lsp & TELEMETRY_CREATE:
+        controller.telemetry.create()
+        header = controller.telemetry.header(LogPage.TELEMETRY_HOST)
+        controller.persistent_events.add(TelemetryCreated(header=header))
+    return controller.telemetry.encode(LogPage.TELEMETRY_HOST)
+
+
+def _telemetry_controller(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    _require_blocks(fields)
+    return controller.telemetry.encode(LogPage.TELEMETRY_CONTROLLER)
+
+
+def _require_blocks(fields: GetLogPage) -> None:
+    if fields.offset % TELEMETRY_BLOCK_SIZE or fields.length % TELEMETRY_BLOCK_SIZE:
+        raise NvmeError(
+            Status.INVALID_FIELD,
+            detail=f"telemetry comes in blocks of {TELEMETRY_BLOCK_SIZE} bytes",
+        )
+
+
+def _persistent_events(
+    controller: Controller, command: Command, fields: GetLogPage
+) -> bytes | None:
+    events = controller.persistent_events
+    match PersistentEventAction(fields.lsp & _ACTION_MASK):
+        case PersistentEventAction.READ:
+            return events.context
+        case PersistentEventAction.ESTABLISH_AND_READ:
+            page = events.establish(_persistent_event_header(controller))
+            if fields.offset > len(page):
+                events.release()
+            return page
+        case PersistentEventAction.ESTABLISH_AND_READ_HEADER:
+            return events.header(_persistent_event_header(controller))
+        case PersistentEventAction.RELEASE:
+            events.release()
+            return None
+
+
+def _persistent_event_header(controller: Controller) -> PersistentEventHeader:
+    identity, pci = controller.settings.identity, controller.board.settings.identity
+    health = controller.health.log(controller.errors, controller.critical_warning)
+    return PersistentEventHeader(
+        lid=LogPage.PERSISTENT_EVENT,
+        power_on_hours=health.power_on_hours,
+        power_cycles=health.power_cycles,
+        vid=pci.vendor_id,
+        ssvid=pci.subsystem_vendor_id,
+        sn=identity.serial,
+        mn=identity.model,
+        subnqn=identity.nqn,
+    )
+
+
+def _lba_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    bad = {nsid: one.uncorrectable.ranges() for nsid, one in controller.namespaces.items()}
+    return controller.lba_status.read(bad, fields.offset)
+
+
+def _feature_effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return encode_dword_log({fid: _feature_effect(row) for fid, row in FEATURES.items()})
+
+
+def _feature_effect(row: Feature) -> int:
+    one = row.namespace_specific
+    return FeatureEffects.FSUPP | (
+        FeatureEffects.NAMESPACE_SCOPE if one else FeatureEffects.CONTROLLER_SCOPE
+    )
 
 
 def _accelerator(controller: Controller, command: Command, fields: GetLogPage) -> Pending:
@@ -150,7 +265,24 @@ PAGES: dict[int, Page] = {
     LogPage.ERROR_INFORMATION: Page(_errors),
     LogPage.SMART: Page(_smart),
     LogPage.FIRMWARE_SLOT: Page(_firmware_slots),
+    LogPage.CHANGED_NAMESPACE_LIST: Page(
+        _changed_namespaces,
+        after_reading=lambda controller: controller.changed_namespaces.clear(),
+    ),
     LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
+    LogPage.DEVICE_SELF_TEST: Page(_self_tests),
+    LogPage.SANITIZE_STATUS: Page(_sanitize_status),
+    LogPage.TELEMETRY_HOST: Page(_telemetry_host, Lpa.TELEMETRY),
+    LogPage.TELEMETRY_CONTROLLER: Page(
+        _telemetry_controller,
+        Lpa.TELEMETRY,
+        after_reading=lambda controller: controller.telemetry.release(),
+    ),
+    LogPage.PERSISTENT_EVENT: Page(
+        _persistent_events, Lpa.PERSISTENT_EVENT, specific=ESTABLISH_AND_READ_HEADER
+    ),
+    LogPage.LBA_STATUS: Page(_lba_status),
+    LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(_feature_effects),
     csd_spec.opcodes.LOG_PAGE: Page(_accelerator, any_nsid=True),
 }
 """Every log page that the device has."""

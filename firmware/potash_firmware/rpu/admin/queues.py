@@ -7,7 +7,6 @@ from nvme_spec.commands import CreateIoCompletionQueue, CreateIoSubmissionQueue,
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import MAX_QUEUE_ENTRIES
 from potash_device.controller.dma import PAGE_SIZE
-from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_device.controller.shadow import ShadowDoorbells
 from potash_firmware.rpu.command import Command, Pending, Result
@@ -64,19 +63,18 @@ def create_submission(controller: Controller, command: Command) -> Result:
 def delete_submission(controller: Controller, command: Command) -> Result:
     """Delete I/O Submission Queue: its commands are aborted, or end before it where they must."""
     qid = DeleteIoQueue.decode(command.entry.cdws).qid
-    queues = controller.board.queues
-    queue = queues.submissions.get(qid)
+    queue = controller.board.queues.submissions.get(qid)
     if qid == 0 or queue is None or queue.closed:
         raise _no_queue(qid)
     queue.closed = True
+    return _remove(controller, qid)
+
+
+def _remove(controller: Controller, qid: int) -> Result:
     begun = controller.abort_queue(qid)
-    if begun:
-        return Pending(controller.end_of(begun), lambda _: _removed(queues, qid))
-    return _removed(queues, qid)
-
-
-def _removed(queues: QueueSet, qid: int) -> Result:
-    queues.remove_submission(qid)
+    if begun:  # what one of them has ended may begin something else, so look again
+        return Pending(controller.end_of(begun), lambda _: _remove(controller, qid))
+    controller.board.queues.remove_submission(qid)
     return None
 
 

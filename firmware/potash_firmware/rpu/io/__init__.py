@@ -1,11 +1,12 @@
 """The I/O commands."""
 
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
+from nvme_spec.identify import Oncs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.opcodes import IoOpcode
 from potash_firmware.rpu.accelerator import accelerator_command
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
-from potash_firmware.rpu.io import nvm
+from potash_firmware.rpu.io import nvm, verbs
 
 _WRITES = CommandEffects.LBCC
 
@@ -13,6 +14,24 @@ IO_COMMANDS = table(
     Row(IoOpcode.FLUSH, nvm.flush, NamespaceUse.ONE_OR_ALL),
     Row(IoOpcode.WRITE, nvm.write, NamespaceUse.ONE, _WRITES),
     Row(IoOpcode.READ, nvm.read, NamespaceUse.ONE),
+    Row(
+        IoOpcode.WRITE_UNCORRECTABLE,
+        verbs.write_uncorrectable,
+        NamespaceUse.ONE,
+        _WRITES,
+        Oncs.WRITE_UNCORRECTABLE,
+    ),
+    Row(IoOpcode.COMPARE, verbs.compare, NamespaceUse.ONE, capability=Oncs.COMPARE),
+    Row(IoOpcode.WRITE_ZEROES, verbs.write_zeroes, NamespaceUse.ONE, _WRITES, Oncs.WRITE_ZEROES),
+    Row(
+        IoOpcode.DATASET_MANAGEMENT,
+        verbs.dataset_management,
+        NamespaceUse.ONE,
+        _WRITES,
+        Oncs.DATASET_MANAGEMENT,
+    ),
+    Row(IoOpcode.VERIFY, verbs.verify, NamespaceUse.ONE, capability=Oncs.VERIFY),
+    Row(IoOpcode.COPY, verbs.copy, NamespaceUse.ONE, _WRITES, Oncs.COPY),
     Row(AcceleratorOpcode.SEND_DATA, accelerator_command),
     Row(AcceleratorOpcode.READ_DATA, accelerator_command),
     Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command),
@@ -21,6 +40,7 @@ IO_COMMANDS = table(
     Row(AcceleratorOpcode.LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
     Row(AcceleratorOpcode.APPEND_LOCAL_INPUT, accelerator_command, NamespaceUse.ONE),
     Row(AcceleratorOpcode.APPEND_LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.GRANT_LOCAL_STORAGE, accelerator_command, NamespaceUse.ONE),
     Row(AcceleratorOpcode.CONTROL, accelerator_command, effects=_WRITES),
 )
 """Every I/O command that the device supports. Control writes blocks when a job's output does."""

@@ -14,6 +14,7 @@ from typing import TextIO
 
 import click
 
+from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.units import Size, human
 from potash.sdk.errors import PotashError
 from potash_device.media import (
@@ -26,11 +27,36 @@ from potash_device.media import (
     NamespaceShape,
 )
 from potash_device.trace import Sink, Trace
+from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.rpu import NamespaceSettings
 
 log = logging.getLogger(__name__)
+
+LARGEST_BUFFER = 1 << 30
+"""Bytes of a buffer, which are this machine's memory once a job has filled them."""
+
+
+class Buffers(click.ParamType[tuple[int, int]]):
+    """SIZE or SIZE:SIZE, of an accelerator's input buffer and of its output buffer."""
+
+    name = "SIZE[:SIZE]"
+
+    def convert(
+        self,
+        value: str | tuple[int, int],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        first, _, second = value.partition(":")
+        sizes = [Size(PAGE_SIZE).convert(text, param, ctx) for text in (first, second or first)]
+        for size in sizes:
+            if size > LARGEST_BUFFER:
+                self.fail(f"{value!r}: a buffer has at most {human(LARGEST_BUFFER)}", param, ctx)
+        return sizes[0], sizes[1]
 
 
 class Namespace(click.ParamType[NamespaceShape]):
@@ -87,6 +113,12 @@ def qemu_device(socket: Path) -> str:
     type=Size(DEFAULT_BLOCK_SIZE),
     help=f"Short for one --namespace of this size (default: {human(DEFAULT_SIZE)}).",
 )
+@click.option(
+    "--capacity",
+    type=Size(DEFAULT_BLOCK_SIZE),
+    help="What all namespaces together may have, for a host that makes some of its own (default: "
+    "what they have). The folder remembers it.",
+)
 @click.option("--read-only", is_flag=True, help="Open the media for reading alone.")
 @click.option(
     "--profile",
@@ -94,6 +126,29 @@ def qemu_device(socket: Path) -> str:
     default="potash",
     show_default=True,
     help="What the device says that it is: itself, or the platform that it follows.",
+)
+@click.option(
+    "--accelerator",
+    "accelerators",
+    type=Buffers(),
+    multiple=True,
+    help="An accelerator, by the sizes of its input buffer and its output buffer, which is as "
+    "large where it is not said; may be given several times, and they are numbered from 0 "
+    "(default: one of 64M).",
+)
+@click.option(
+    "--range-unit",
+    type=click.Choice([unit.value for unit in RangeUnit]),
+    default=RangeUnit.PAGE.value,
+    show_default=True,
+    help="What accelerator commands count local storage in: pages of 4096 bytes or LBAs.",
+)
+@click.option(
+    "--range-count",
+    type=click.Choice(["plain", "zero-based"]),
+    default="plain",
+    show_default=True,
+    help="Whether the count of one page is 1 in them, or 0 as in Read and Write.",
 )
 @click.option(
     "--engine",
@@ -121,8 +176,12 @@ def serve(
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
+    capacity: int | None,
     read_only: bool,
     profile: str,
+    accelerators: tuple[tuple[int, int], ...],
+    range_unit: str,
+    range_count: str,
     engine: str,
     trace: Path | None,
     as_json: bool,
@@ -138,16 +197,25 @@ def serve(
         namespaces = (NamespaceShape(size),)
     if read_only and media is None:
         raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
+    settings = replace(
+        PROFILES[profile],
+        engine=Engine(engine),
+        range_blocks=RangeBlocks(RangeUnit(range_unit), range_count == "zero-based"),
+    )
+    if accelerators:
+        described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
+        settings = replace(settings, accelerators=described)
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(_drive(media, namespaces, read_only=read_only))
+        drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
         device = Device(
             path,
             drive.namespaces,
             drive.flash,
-            replace(_settings(PROFILES[profile], drive), engine=Engine(engine)),
+            _settings(settings, drive),
             sidecar=drive.sidecar,
+            drive=drive,
         )
         try:
             stack.enter_context(device)
@@ -162,10 +230,12 @@ def serve(
         run_until(device, stop)
 
 
-def _drive(path: Path | None, wanted: tuple[NamespaceShape, ...], *, read_only: bool) -> Drive:
+def _drive(
+    path: Path | None, wanted: tuple[NamespaceShape, ...], capacity: int | None, read_only: bool
+) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
     try:
-        return Drive.open(path, wanted, read_only=read_only)
+        return Drive.open(path, wanted, capacity=capacity, read_only=read_only)
     except DriveError as error:
         raise PotashError(str(error)) from None
     except MediaError as error:
@@ -174,7 +244,10 @@ def _drive(path: Path | None, wanted: tuple[NamespaceShape, ...], *, read_only: 
 
 def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
     """The profile's device with the drive's namespaces."""
-    namespaces = tuple(NamespaceSettings(nsid, size) for nsid, size in drive.block_sizes.items())
+    namespaces = tuple(
+        NamespaceSettings(nsid, shape.block_size, shape.attached, shape.shared, shape.uuid)
+        for nsid, shape in drive.shapes.items()
+    )
     return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 
@@ -186,6 +259,7 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
             "socket": str(socket),
             "media": str(media) if media else None,
             "size": sum(sizes.values()),
+            "capacity": drive.capacity,
             "namespaces": [
                 {
                     "nsid": nsid,
@@ -200,7 +274,7 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
         click.echo(json.dumps(report))
         return
     where = f"in {media}" if media else "in memory, gone when this ends"
-    what = " and ".join(human(size) for size in sizes.values())
+    what = " and ".join(human(size) for size in sizes.values()) or "no namespace yet"
     click.echo(f"A drive of {what}, {where}, listens at {socket}")
     click.echo("QEMU (10.1.1 or later) takes it with:")
     click.echo(f"  -device {shlex.quote(device)}")

@@ -1,0 +1,117 @@
+"""Commands that name several ranges of blocks, or are answered with some: Copy, Get LBA Status.
+
+NVM Command Set Specification 1.0, section 3.2.2 (Copy) and 4.2.1 (Get LBA Status).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from nvme_spec.layout import Buffer
+
+COPY_FORMAT_0 = 0
+"""Descriptor format of Copy; bit 0 of OCFS in Identify Controller (`copy_formats`)."""
+
+_SOURCE_RANGE = struct.Struct("<8xQH14x")
+SOURCE_RANGE_SIZE = _SOURCE_RANGE.size
+
+
+class Copy(NamedTuple):
+    """CDW10 and CDW11 SDLBA; CDW12 NR (7:0, 0's based), DESFMT (11:8), PRINFOR (15:12), DTYPE
+    (23:20), PRINFOW (29:26), FUA (30), LR (31); CDW13 DSPEC (31:16).
+    """
+
+    sdlba: int
+    nr_z: int
+    desfmt: int = COPY_FORMAT_0
+    prinfor: int = 0
+    dtype: int = 0
+    prinfow: int = 0
+    fua: bool = False
+    lr: bool = False
+
+    @property
+    def length(self) -> int:
+        """Bytes of the source ranges in format 0."""
+        return SOURCE_RANGE_SIZE * (self.nr_z + 1)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> Copy:
+        dw12 = cdws[2]
+        return cls(
+            sdlba=cdws[1] << 32 | cdws[0],
+            nr_z=dw12 & 0xFF,
+            desfmt=dw12 >> 8 & 0xF,
+            prinfor=dw12 >> 12 & 0xF,
+            dtype=dw12 >> 20 & 0xF,
+            prinfow=dw12 >> 26 & 0xF,
+            fua=bool(dw12 >> 30 & 1),
+            lr=bool(dw12 >> 31),
+        )
+
+
+class SourceRange(NamedTuple):
+    """Source Range Entry of format 0, 32 bytes: starting LBA, number of blocks (0's based)."""
+
+    slba: int
+    nlb_z: int
+
+    @property
+    def blocks(self) -> int:
+        return self.nlb_z + 1
+
+    @classmethod
+    def decode_list(cls, buffer: Buffer) -> Iterator[SourceRange]:
+        """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
+        return map(cls._make, _SOURCE_RANGE.iter_unpack(buffer))
+
+
+class LbaStatusAction(IntEnum):
+    """ATYPE of Get LBA Status."""
+
+    SCAN = 0x10
+    """Look for untracked blocks too, those whose failure is not known yet."""
+    TRACKED_ONLY = 0x11
+
+
+class GetLbaStatus(NamedTuple):
+    """CDW10 and CDW11 SLBA; CDW12 MNDW (0's based dwords); CDW13 RL (15:0, 0 is all that follow),
+    ATYPE (31:24).
+    """
+
+    slba: int
+    mndw_z: int
+    rl: int
+    atype: int
+
+    @property
+    def length(self) -> int:
+        """Bytes to return at most."""
+        return 4 * (self.mndw_z + 1)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> GetLbaStatus:
+        return cls(cdws[1] << 32 | cdws[0], cdws[2], cdws[3] & 0xFFFF, cdws[3] >> 24)
+
+
+class LbaStatusCompletion(IntEnum):
+    """CMPC: why the list of descriptors ends where it does."""
+
+    NOT_INDICATED = 0
+    MORE = 1
+    COMPLETE = 2
+
+
+_LBA_STATUS_HEADER = struct.Struct("<IB3x")
+_LBA_STATUS_DESCRIPTOR = struct.Struct("<QIxB2x")
+LBA_STATUS_HEADER_SIZE = _LBA_STATUS_HEADER.size
+LBA_STATUS_DESCRIPTOR_SIZE = _LBA_STATUS_DESCRIPTOR.size
+
+
+def encode_lba_status(ranges: Iterable[tuple[int, int]], completion: LbaStatusCompletion) -> bytes:
+    """LBA Status Descriptor List: starting LBA and number of blocks of each range."""
+    descriptors = [_LBA_STATUS_DESCRIPTOR.pack(lba, blocks, 0) for lba, blocks in ranges]
+    return _LBA_STATUS_HEADER.pack(len(descriptors), completion) + b"".join(descriptors)

@@ -1,0 +1,80 @@
+"""Get LBA Status: the blocks that cannot be read, as far as that is known or can be found out.
+
+Tracked are the blocks that a host has made uncorrectable. A scan reads the media as well, so that
+what has gone wrong under the drive shows before a host needs it; such a scan ends when the host's
+buffer is full.
+
+Source: NVM Command Set Specification 1.0, section 4.2.1.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from nvme_spec.ranges import (
+    LBA_STATUS_DESCRIPTOR_SIZE,
+    LBA_STATUS_HEADER_SIZE,
+    GetLbaStatus,
+    LbaStatusAction,
+    LbaStatusCompletion,
+    encode_lba_status,
+)
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import Media, MediaError
+from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.controller import MAX_TRANSFER, Controller, Namespace
+from potash_firmware.rpu.io.blocks import STEP, Step, one_by_one, pieces, read_error
+from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
+
+
+def get_lba_status(controller: Controller, command: Command) -> Result:
+    """Give the ranges of blocks that cannot be read, of those that the host asks for."""
+    fields = GetLbaStatus.decode(command.entry.cdws)
+    namespace = controller.namespace(command)
+    if fields.atype not in (LbaStatusAction.SCAN, LbaStatusAction.TRACKED_ONLY):
+        raise NvmeError(Status.INVALID_FIELD, detail=f"action {fields.atype:#x} is not supported")
+    if fields.length > MAX_TRANSFER:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail=f"{fields.length} bytes are more than MDTS allows"
+        )
+    slba = fields.slba
+    namespace.byte_range(slba, max(fields.rl, 1))
+    count = fields.rl or namespace.blocks - slba
+    room = max(0, fields.length - LBA_STATUS_HEADER_SIZE) // LBA_STATUS_DESCRIPTOR_SIZE
+    bad = UncorrectableBlocks()
+    for first, blocks in namespace.uncorrectable.ranges(slba, count):
+        bad.add(first, blocks)
+
+    def answer() -> None:
+        found = bad.ranges()
+        reason = LbaStatusCompletion.MORE if len(found) > room else LbaStatusCompletion.COMPLETE
+        page = encode_lba_status(found[:room], reason)[: fields.length]
+        controller.send(command, page.ljust(fields.length, b"\0"))
+
+    if fields.atype == LbaStatusAction.TRACKED_ONLY:
+        answer()
+        return None
+
+    def steps() -> Iterator[Step]:
+        for first, length in pieces(
+            slba * namespace.block_size, count * namespace.block_size, STEP
+        ):
+            if len(bad) > room:
+                return
+            yield Step(first, length, partial(_scan, namespace, first, length, bad))
+
+    return one_by_one(controller, command, namespace, steps(), read_error, answer, writes=False)
+
+
+def _scan(namespace: Namespace, first: int, length: int, bad: UncorrectableBlocks) -> None:
+    """Add the blocks of a range that the media cannot give; waits."""
+    media: Media = namespace.media
+    end = first + length
+    while first < end:
+        try:
+            media.verify(first, end - first)
+        except MediaError as error:
+            lba = namespace.lba_of(error)
+            bad.add(lba, 1)
+            first = (lba + 1) * namespace.block_size
+        else:
+            return

@@ -1,0 +1,350 @@
+"""Format NVM, Namespace Management and Namespace Attachment.
+
+Each is a task that begins when the one before has ended, so two of them never see half of what the
+other does. What is decided is durable in the drive's list before anything of it is done, and before
+the host is told; a device that ends in the middle is, when it starts again, as before the command
+or as after it.
+
+Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM), 5.19 (Namespace Attachment),
+5.20 (Namespace Management) and 8.12; NVM Command Set Specification 1.0, section 4.1.6.
+"""
+
+import errno
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from uuid import uuid4
+
+from nvme_spec.commands import (
+    FormatNvm,
+    NamespaceAttachment,
+    NamespaceAttachmentOperation,
+    NamespaceManagement,
+    NamespaceManagementOperation,
+    SecureErase,
+)
+from nvme_spec.identify import (
+    IDENTIFY_SIZE,
+    NMIC_SHARED,
+    CommandSet,
+    IdentifyNamespace,
+    decode_controller_list,
+)
+from nvme_spec.logs import SelfTestResult
+from nvme_spec.persistent_events import FormatCompleted, FormatStarted, NamespaceChanged
+from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status
+from potash_device.controller.dma import gather_into
+from potash_device.media import BLOCK_SIZES, MediaError, NamespaceShape
+from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.controller import (
+    CONTROLLER_ID,
+    Controller,
+    Namespace,
+    no_namespace,
+)
+from potash_firmware.rpu.settings import NamespaceSettings
+from potash_firmware.rpu.tasks import Steps
+from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
+
+ERASED_PIECE = 1 << 30
+"""Bytes that a format erases in one go."""
+
+
+def format_nvm(controller: Controller, command: Command) -> Result:
+    """Give one namespace, or all that are attached, a block size and empty blocks."""
+    fields = FormatNvm.decode(command.entry.cdws)
+    if fields.ses not in (SecureErase.NONE, SecureErase.USER_DATA):
+        raise NvmeError(Status.INVALID_FIELD, detail=f"secure erase {fields.ses} is not there")
+    block_size = _block_size(fields.lbaf)
+    if fields.mset or fields.pi or fields.pil:
+        raise NvmeError(Status.INVALID_FORMAT, detail="no format has metadata or protection")
+    return controller.tasks.command(_noted_format(controller, command, block_size))
+
+
+def namespace_management(controller: Controller, command: Command) -> Result:
+    """Create a namespace, whose identifier is in dword 0, or delete one or all."""
+    fields = NamespaceManagement.decode(command.entry.cdws)
+    if fields.sel == NamespaceManagementOperation.CREATE:
+        if fields.csi != CommandSet.NVM:
+            raise NvmeError(
+                Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {fields.csi}"
+            )
+        wanted = IdentifyNamespace(_data(controller, command))
+        return controller.tasks.command(_create(controller, wanted))
+    if fields.sel == NamespaceManagementOperation.DELETE:
+        return controller.tasks.command(_delete(controller, command.entry.nsid))
+    raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
+
+
+def namespace_attachment(controller: Controller, command: Command) -> Result:
+    """Let the controllers of a list use a namespace, or no longer."""
+    fields = NamespaceAttachment.decode(command.entry.cdws)
+    try:
+        attach = NamespaceAttachmentOperation(fields.sel) == NamespaceAttachmentOperation.ATTACH
+    except ValueError:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved") from None
+    try:
+        identifiers = decode_controller_list(_data(controller, command))
+    except ValueError as error:
+        raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail=str(error)) from None
+    if identifiers != [CONTROLLER_ID]:
+        raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail="there is one controller, 0")
+    return controller.tasks.command(_attach(controller, command.entry.nsid, attach=attach))
+
+
+# Format NVM.
+
+
+def _noted_format(controller: Controller, command: Command, block_size: int) -> Steps:
+    """The persistent event log has how it began and how it ended."""
+    nsid, events = command.entry.nsid, controller.persistent_events
+    events.add(FormatStarted(nsid=nsid, cdw10=command.entry.cdw10))
+    try:
+        result = yield from _format(controller, nsid, block_size)
+    except (NvmeError, MediaError) as error:
+        status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
+        events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
+        raise
+    events.add(FormatCompleted(nsid=nsid))
+    return result
+
+
+def _format(controller: Controller, nsid: int, block_size: int) -> Steps:
+    controller.sanitizing.require_none()
+    if nsid == BROADCAST_NSID:
+        namespaces = list(controller.namespaces.values())
+        if not namespaces:
+            raise NvmeError(Status.INVALID_FIELD, detail="no namespace is attached")
+    else:
+        namespaces = [controller.active(nsid)]
+    _require_writable(namespaces)
+    if any(namespace.media.size < block_size for namespace in namespaces):
+        raise NvmeError(Status.INVALID_FORMAT, detail="the namespace is smaller than a block")
+    nsids = [namespace.nsid for namespace in namespaces]
+    controller.self_tests.abort(SelfTestResult.ABORTED_BY_FORMAT, nsids)
+    before = [namespace.in_flight.closed for namespace in namespaces]
+    for namespace in namespaces:
+        namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
+    yield from controller.quiet(namespaces)
+    # Those that a failure leaves alone are as they were.
+    left = dict(zip(nsids, before, strict=True))
+    try:
+        for namespace in namespaces:
+            yield from _format_one(controller, namespace, block_size)
+            del left[namespace.nsid]
+    finally:
+        for one, closed in left.items():
+            namespace = controller.allocated[one]
+            namespace.in_flight.closed = (
+                Status.NAMESPACE_NOT_READY if namespace.unformatted else closed
+            )
+    return None
+
+
+def _format_one(controller: Controller, namespace: Namespace, block_size: int) -> Steps:
+    drive, media, nsid = controller.board.drive, namespace.media, namespace.nsid
+    settings = replace(namespace.settings, block_size=block_size)
+    formatted = _shape(settings, media.size)
+    yield partial(drive.reshape, nsid, formatted._replace(erase=True))
+    # From here on it has the new format, whatever happens; what it holds is erased before anybody
+    # may read it, at the next start if not now.
+    changed = block_size != namespace.block_size
+    namespace.settings = settings
+    namespace.unformatted = 100
+    controller.inventory += changed
+    namespace.uncorrectable = UncorrectableBlocks()
+    controller.namespace_changed(nsid)
+    try:
+        for at in range(0, media.size, ERASED_PIECE):
+            yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
+            namespace.unformatted = 100 - 99 * at // media.size
+        yield media.flush
+        yield controller.uncorrectable_changed()
+    except MediaError as error:
+        raise controller.failures.writing(nsid, media, error, namespace.lba_of(error)) from None
+    yield partial(drive.reshape, nsid, formatted)
+    namespace.unformatted = 0
+    namespace.in_flight.closed = None
+    controller.namespace_changed(nsid)
+    return None
+
+
+# Namespace Management and Attachment.
+
+
+def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
+    controller.sanitizing.require_none()
+    drive = controller.board.drive
+    _require_changeable(controller)
+    settings, size = _wanted(wanted)
+    if size > controller.unallocated:
+        raise NvmeError(
+            Status.NAMESPACE_INSUFFICIENT_CAPACITY,
+            detail=f"{size} bytes are wanted, {controller.unallocated} are free",
+        )
+    free = (nsid for nsid in range(1, drive.most + 1) if nsid not in controller.allocated)
+    nsid = next(free, None)
+    if nsid is None:
+        raise NvmeError(
+            Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {drive.most} namespaces"
+        )
+    settings = replace(settings, nsid=nsid, uuid=str(uuid4()))
+    try:
+        media = yield partial(drive.create, nsid, _shape(settings, size))
+    except MediaError as error:
+        if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
+            raise NvmeError(
+                Status.NAMESPACE_INSUFFICIENT_CAPACITY, dnr=False, detail=str(error.strerror)
+            ) from None
+        raise
+    controller.board.media[nsid] = media
+    controller.allocated[nsid] = Namespace(settings, media)
+    controller.inventory += 1
+    blocks = controller.allocated[nsid].blocks
+    controller.persistent_events.add(
+        NamespaceChanged(
+            cdw10=NamespaceManagementOperation.CREATE,
+            nsid=nsid,
+            nsze=blocks,
+            ncap=blocks,
+            flbas=BLOCK_SIZES.index(settings.block_size),
+            nmic=NMIC_SHARED if settings.shared else 0,
+        )
+    )
+    return nsid
+
+
+def _wanted(wanted: IdentifyNamespace) -> tuple[NamespaceSettings, int]:
+    """The namespace that a host describes, and its bytes. Raises NvmeError."""
+    block_size = _block_size(wanted.format_index_upper << 4 | wanted.format_index)
+    if wanted.metadata_extended or wanted.dps:
+        raise NvmeError(Status.INVALID_FORMAT, detail="no format has metadata or protection")
+    if not wanted.nsze or wanted.ncap > wanted.nsze:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail=f"{wanted.ncap} blocks of {wanted.nsze} can be used"
+        )
+    if wanted.ncap < wanted.nsze:
+        raise NvmeError(
+            Status.THIN_PROVISIONING_NOT_SUPPORTED, detail="every block has its capacity"
+        )
+    if wanted.nmic & ~NMIC_SHARED or wanted.anagrpid or wanted.nvmsetid or wanted.endgid:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
+        )
+    settings = NamespaceSettings(
+        block_size=block_size, attached=False, shared=bool(wanted.nmic & NMIC_SHARED)
+    )
+    return settings, wanted.nsze * block_size
+
+
+def _delete(controller: Controller, nsid: int) -> Steps:
+    controller.sanitizing.require_none()
+    if nsid == BROADCAST_NSID:
+        namespaces = list(controller.allocated.values())
+    else:
+        namespaces = [_allocated(controller, nsid)]
+    _require_changeable(controller)
+    _require_writable(namespaces)
+    nsids = [namespace.nsid for namespace in namespaces]
+    controller.self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
+    attached = _detach_now(controller, nsids)
+    try:
+        yield from controller.quiet(namespaces)
+        yield partial(controller.board.drive.delete, nsids)
+    except MediaError:
+        controller.namespaces.update(attached)
+        raise
+    for one in nsids:
+        del controller.allocated[one]
+        del controller.board.media[one]
+    with suppress(MediaError):  # what is kept of no namespace harms none
+        yield controller.uncorrectable_changed()
+    controller.inventory += 1
+    for one in attached:
+        controller.namespace_changed(one)
+    controller.persistent_events.add(
+        NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid)
+    )
+    return None
+
+
+def _attach(controller: Controller, nsid: int, *, attach: bool) -> Steps:
+    controller.sanitizing.require_none()
+    namespace = _allocated(controller, nsid)
+    if attach == (nsid in controller.namespaces):
+        status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
+        raise NvmeError(status, detail=f"namespace {nsid}")
+    _require_changeable(controller)
+    settings = replace(namespace.settings, attached=attach)
+    before = {} if attach else _detach_now(controller, [nsid])
+    try:
+        yield from controller.quiet([namespace])
+        yield partial(controller.board.drive.reshape, nsid, _shape(settings, namespace.media.size))
+    except MediaError:
+        controller.namespaces.update(before)
+        raise
+    namespace.settings = settings
+    if attach:
+        controller.namespaces[nsid] = namespace
+    controller.namespace_changed(nsid)
+    return None
+
+
+def _detach_now(controller: Controller, nsids: Iterable[int]) -> dict[int, Namespace]:
+    """Begin no command any more on these namespaces; those of them that were attached."""
+    attached = {nsid: controller.namespaces.pop(nsid, None) for nsid in nsids}
+    return {nsid: namespace for nsid, namespace in attached.items() if namespace is not None}
+
+
+# What all of them ask.
+
+
+def _block_size(index: int) -> int:
+    """Bytes of a block in the format of that number. Raises NvmeError."""
+    if index >= len(BLOCK_SIZES):
+        raise NvmeError(Status.INVALID_FORMAT, detail=f"there is no LBA format {index}")
+    return BLOCK_SIZES[index]
+
+
+def _shape(settings: NamespaceSettings, size: int) -> NamespaceShape:
+    """What the drive is to remember of a namespace."""
+    return NamespaceShape(
+        size=size,
+        block_size=settings.block_size,
+        attached=settings.attached,
+        shared=settings.shared,
+        uuid=settings.uuid,
+    )
+
+
+def _allocated(controller: Controller, nsid: int) -> Namespace:
+    """A namespace that there is, attached or not. Raises NvmeError."""
+    if nsid == BROADCAST_NSID:
+        raise NvmeError(Status.INVALID_FIELD, detail="the command is about one namespace")
+    namespace = controller.allocated.get(nsid)
+    if namespace is None:
+        raise no_namespace(controller, nsid)
+    return namespace
+
+
+def _require_changeable(controller: Controller) -> None:
+    if controller.board.drive.read_only:
+        raise NvmeError(Status.OPERATION_DENIED, detail="the drive was opened for reading alone")
+
+
+def _require_writable(namespaces: Iterable[Namespace]) -> None:
+    for namespace in namespaces:
+        if not namespace.media.writable:
+            raise NvmeError(
+                Status.NAMESPACE_WRITE_PROTECTED,
+                detail=f"namespace {namespace.nsid} takes no writes",
+            )
+
+
+def _data(controller: Controller, command: Command) -> bytes:
+    """The 4096 bytes that the host gives. Raises NvmeError."""
+    data = bytearray(IDENTIFY_SIZE)
+    gather_into(memoryview(data), controller.views(command, len(data), write=False))
+    return bytes(data)

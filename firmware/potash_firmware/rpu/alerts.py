@@ -1,0 +1,154 @@
+"""What the device tells its host unasked: one call for each kind of asynchronous event.
+
+`events` keeps them apart from the requests that wait for them. Here is what each is about: which
+log page has the rest, which bit of the Asynchronous Event Configuration feature lets it through,
+and which bit of Identify Controller announces it.
+
+Source: NVM Express Base Specification 2.0, section 5.2.1 (events), 5.27.1.8 (Asynchronous Event
+Configuration) and figure 275 (OAES).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nvme_spec.features import AsyncEventConfiguration, FeatureId
+from nvme_spec.identify import Oaes
+from nvme_spec.logs import (
+    AsyncEvent,
+    AsyncEventType,
+    CriticalWarning,
+    ErrorEvent,
+    LogPage,
+    NoticeEvent,
+    SmartEvent,
+)
+from potash_firmware.rpu.events import AsyncEvents
+from potash_firmware.rpu.features import Features
+from potash_firmware.rpu.logs import ErrorLog
+
+
+class Notice(NamedTuple):
+    """What lets a notice through, and where the rest of it is."""
+
+    configured_by: int
+    log_page: LogPage
+    announced_by: Oaes = Oaes(0)
+
+
+NOTICES = {
+    NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED: Notice(
+        AsyncEventConfiguration.namespace_attributes.mask,
+        LogPage.CHANGED_NAMESPACE_LIST,
+        Oaes.NAMESPACE_ATTRIBUTES,
+    ),
+    NoticeEvent.FIRMWARE_ACTIVATION_STARTING: Notice(
+        AsyncEventConfiguration.firmware_activation.mask,
+        LogPage.FIRMWARE_SLOT,
+        Oaes.FIRMWARE_ACTIVATION,
+    ),
+    # Announced by the telemetry bit of LPA.
+    NoticeEvent.TELEMETRY_LOG_CHANGED: Notice(
+        AsyncEventConfiguration.telemetry.mask, LogPage.TELEMETRY_CONTROLLER
+    ),
+}
+"""The notices that the device gives; it cannot give another one."""
+
+OPTIONAL_EVENTS = Oaes(sum(notice.announced_by for notice in NOTICES.values()))
+"""OAES of Identify Controller."""
+
+_HEALTH = {
+    CriticalWarning.SPARE_BELOW_THRESHOLD: SmartEvent.SPARE_BELOW_THRESHOLD,
+    CriticalWarning.TEMPERATURE: SmartEvent.TEMPERATURE_THRESHOLD,
+}
+"""Every other warning is one of reliability."""
+
+
+class Alerts:
+    """The alerts of one controller. Each call says whether the event is to reach the host."""
+
+    def __init__(
+        self,
+        events: AsyncEvents,
+        errors: ErrorLog,
+        features: Features,
+        warning: Callable[[], CriticalWarning],
+    ) -> None:
+        self._events = events
+        self._errors = errors
+        self._features = features
+        self._warning = warning
+        self._warned = CriticalWarning(0)
+
+    def reset(self) -> None:
+        """A new session is told again of what still deserves a warning."""
+        self._warned = CriticalWarning(0)
+
+    def notice(self, what: NoticeEvent) -> bool:
+        """Something happened that the host may want to know. Raises KeyError for what never does."""
+        notice = NOTICES[what]
+        if not self._configuration & notice.configured_by:
+            return False
+        return self._events.add(
+            AsyncEvent(type=AsyncEventType.NOTICE, info=what, log_page=notice.log_page)
+        )
+
+    def error(self, what: ErrorEvent, status: int | None = None) -> bool:
+        """Something went wrong; the most applicable `status` makes an entry of the error log.
+
+        A command that fails has an entry of its own. There is none for each repetition, as a host
+        could bury all others.
+        """
+        added = self._events.add(
+            AsyncEvent(type=AsyncEventType.ERROR, info=what, log_page=LogPage.ERROR_INFORMATION)
+        )
+        if added and status is not None:
+            self._errors.add_event(status)
+        return added
+
+    def vendor(self, info: int, log_page: int) -> bool:
+        """An event of ours; no feature masks these."""
+        return self._events.add(
+            AsyncEvent(type=AsyncEventType.VENDOR_SPECIFIC, info=info, log_page=log_page)
+        )
+
+    def health(self) -> None:
+        """Look at the critical warnings: one that was not there before is told.
+
+        To be called when something has changed on either side, the device's or the host's.
+        """
+        warning = self._warning() & self._wanted_warnings
+        new, self._warned = warning & ~self._warned, warning
+        for bit in new:
+            self._events.add(
+                AsyncEvent(
+                    type=AsyncEventType.SMART,
+                    info=_health_event(bit),
+                    log_page=LogPage.SMART,
+                )
+            )
+
+    def configured(self) -> None:
+        """The host has changed the configuration: what it wants to hear no more is dropped."""
+        configuration = self._configuration
+        wanted: dict[int, set[int]] = {
+            AsyncEventType.NOTICE: {
+                what for what, notice in NOTICES.items() if configuration & notice.configured_by
+            },
+            AsyncEventType.SMART: {_health_event(bit) for bit in self._wanted_warnings},
+        }
+        self._events.drop(
+            lambda event: event.type in wanted and event.info not in wanted[event.type]
+        )
+        self.health()
+
+    @property
+    def _configuration(self) -> int:
+        return self._features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
+
+    @property
+    def _wanted_warnings(self) -> CriticalWarning:
+        return CriticalWarning(AsyncEventConfiguration(self._configuration).smart)
+
+
+def _health_event(warning: CriticalWarning) -> SmartEvent:
+    return _HEALTH.get(warning, SmartEvent.RELIABILITY)

@@ -1,0 +1,255 @@
+"""What the commands that touch blocks have in common: their fields, their order, their failures.
+
+Source: NVM Command Set Specification 1.0, section 3.2 (commands), 2.1 (media and data integrity
+errors), 3.2.3.2.1 (deallocated logical blocks).
+"""
+
+import errno
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from nvme_spec.commands import ReadWrite
+from nvme_spec.logs import CommandByte, parameter_error_location
+from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import Media, MediaError
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
+from potash_firmware.rpu.controller import MAX_TRANSFER, Controller, Namespace
+from potash_firmware.rpu.media_work import MediaFailure
+
+STEP = 4 << 20
+"""Bytes that a long command reads or writes before others may have their turn, or a reset it."""
+
+HOLE_STEP = 256 << 20
+"""As much where nothing is moved: deallocating."""
+
+
+class DeallocatedError(MediaError):
+    """A block was to be read that is deallocated or was never written."""
+
+
+class Target(NamedTuple):
+    """The blocks of a command."""
+
+    namespace: Namespace
+    slba: int
+    blocks: int
+    fua: bool
+    deac: bool
+
+    @property
+    def offset(self) -> int:
+        """The first byte on the media."""
+        return self.slba * self.namespace.block_size
+
+    @property
+    def length(self) -> int:
+        """Bytes of all the blocks."""
+        return self.blocks * self.namespace.block_size
+
+
+def target(controller: Controller, command: Command, *, moves_data: bool = True) -> Target:
+    """What a command with the fields of Read and Write is about; MDTS is for data alone.
+
+    Raises NvmeError.
+    """
+    namespace = controller.namespace(command)
+    fields = ReadWrite.decode(command.entry.cdws)
+    if fields.prinfo or fields.dtype:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail="the device has no protection information or directives"
+        )
+    if moves_data and fields.blocks * namespace.block_size > MAX_TRANSFER:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail=f"{fields.blocks} blocks are more than MDTS allows"
+        )
+    namespace.byte_range(fields.slba, fields.blocks)
+    return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac)
+
+
+def require_pointer(command: Command) -> None:
+    """Raise NvmeError for a command that says in no way that there is where its data lies."""
+    psdt = command.entry.psdt
+    if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
+        raise NvmeError(
+            Status.INVALID_FIELD,
+            detail="SGLs are for the data of I/O commands",
+            location=parameter_error_location(CommandByte.FLAGS, FLAGS_PSDT_SHIFT),
+        )
+
+
+# Blocks that cannot be read.
+
+
+def require_correctable(namespace: Namespace, slba: int, blocks: int) -> None:
+    """Raise NvmeError for blocks that were made uncorrectable."""
+    lba = namespace.uncorrectable.first_in(slba, blocks)
+    if lba is not None:
+        raise MediaFailure(
+            Status.UNRECOVERED_READ_ERROR,
+            dnr=True,
+            detail=f"block {lba} was made uncorrectable",
+            lba=lba,
+        )
+
+
+def require_allocated(media: Media, offset: int, length: int) -> None:
+    """Raise DeallocatedError for bytes of which one is in a hole; waits."""
+    at = offset
+    for first, size in media.data_ranges(offset, length):
+        if first > at:
+            break
+        at = first + size
+    if at < offset + length:
+        error = DeallocatedError(errno.ENODATA, "a block is deallocated or was never written")
+        error.at = at
+        raise error
+
+
+def commit(media: Media) -> None:
+    """Have blocks on stable storage before they are read; waits. Raises MediaError.
+
+    Media that have lost a flush once are still read, for what is left there.
+    """
+    if media.lost is None:
+        media.flush()
+
+
+def read_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
+    """What a command ends with that could not read."""
+    if isinstance(error, DeallocatedError):
+        return MediaFailure(
+            Status.DEALLOCATED_OR_UNWRITTEN_BLOCK,
+            dnr=True,
+            detail=str(error.strerror),
+            lba=namespace.lba_of(error),
+        )
+    if error is namespace.media.lost:
+        return write_error(controller, namespace, error)
+    return controller.failures.reading(namespace.settings.nsid, error, namespace.lba_of(error))
+
+
+# Blocks that are written.
+
+
+def write_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
+    """What a command ends with that could not write."""
+    return controller.failures.writing(
+        namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
+    )
+
+
+def require_writable(controller: Controller, namespace: Namespace) -> None:
+    """Raise NvmeError for media that take no writes."""
+    try:
+        namespace.media.require_writable()
+    except MediaError as error:
+        raise write_error(controller, namespace, error) from None
+
+
+def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> bool:
+    """Whether writing these blocks makes uncorrectable ones good.
+
+    Such a write is made durable before the blocks count as good: else a loss of power could bring
+    back what was there before they were uncorrectable. Raises NvmeError where a range would be cut
+    in two and the drive can keep no more ranges.
+    """
+    uncorrectable = namespace.uncorrectable
+    if uncorrectable.first_in(slba, blocks) is None:
+        return False
+    if uncorrectable.splits(slba, blocks) and controller.uncorrectable_is_full:
+        raise full()
+    return True
+
+
+def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Pending:
+    """The blocks have been written: they are good, and the command ends when that is kept."""
+    namespace.uncorrectable.remove(slba, blocks)
+    return controller.keep_uncorrectable()
+
+
+def full() -> NvmeError:
+    """No further range of uncorrectable blocks can be kept."""
+    return NvmeError(
+        Status.WRITE_FAULT, detail="the drive's list of uncorrectable blocks has no room"
+    )
+
+
+# The order of things.
+
+
+def after(
+    controller: Controller,
+    namespace: Namespace,
+    ranges: "tuple[tuple[int, int], ...]",
+    again: Callable[[], Result],
+    *,
+    writes: bool,
+    alone: bool = False,
+) -> Pending | None:
+    """How to wait, and go on with `again`, where work in flight is in the way; else None."""
+    in_flight = namespace.in_flight
+    if not in_flight:
+        return None
+    before: set[Future[object]] = set()
+    for first, length in ranges:
+        before |= in_flight.in_the_way(first, length, writes=writes, alone=alone)
+    if not before:
+        return None
+    return Pending(controller.end_of(before), lambda _: again(), nothing_to_undo)
+
+
+class Step(NamedTuple):
+    """A part of a long command: bytes on the media, and what the executor does with them."""
+
+    first: int
+    length: int
+    call: Callable[[], None]
+
+
+def pieces(first: int, length: int, size: int) -> Iterator[tuple[int, int]]:
+    """First byte and length of each piece of at most `size` bytes."""
+    for at in range(first, first + length, size):
+        yield at, min(size, first + length - at)
+
+
+def one_by_one(
+    controller: Controller,
+    command: Command,
+    namespace: Namespace,
+    steps: Iterator[Step],
+    failed: Callable[[Controller, Namespace, MediaError], NvmeError],
+    then: Callable[[], Result] = lambda: None,
+    *,
+    writes: bool,
+) -> Result:
+    """Have the media executor take `steps` one after the other, then go on with `then`.
+
+    Between two of them other commands have their turn, and a reset or the deletion of the queue is
+    the end of it.
+    """
+
+    def begin(step: Step) -> Result:
+        ranges = ((step.first, step.length),)
+        wait = after(controller, namespace, ranges, lambda: begin(step), writes=writes)
+        if wait is not None:
+            return wait
+        return Pending(controller.on_blocks(namespace, ranges, step.call, writes=writes), finish)
+
+    def finish(future: "Future[None]") -> Result:
+        try:
+            future.result()
+        except MediaError as error:
+            raise failed(controller, namespace, error) from None
+        if command.queue.closed:
+            raise NvmeError(
+                Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
+            )
+        return next_step()
+
+    def next_step() -> Result:
+        step = next(steps, None)
+        return then() if step is None else begin(step)
+
+    return next_step()

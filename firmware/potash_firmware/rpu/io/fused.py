@@ -1,0 +1,206 @@
+"""Compare and Write as one: the fused operation, atomic to every other command.
+
+The first half is held until the next entry of its queue is fetched, whenever that comes, and be it
+at the other end of the ring. Then either the two are executed by one piece of work that has their
+blocks for itself, or what stands alone is aborted.
+
+Source: NVM Express Base Specification 2.0, section 3.4.2 (fused operations); NVM Command Set
+Specification 1.0, section 3.1.1 (Compare and Write).
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from nvme_spec.opcodes import IoOpcode
+from nvme_spec.queues import Fuse
+from nvme_spec.status import NvmeError, Status
+from potash_device.controller.queues import SubmissionQueue
+from potash_device.media import Media, MediaError
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.io.blocks import (
+    Target,
+    after,
+    read_error,
+    require_correctable,
+    require_pointer,
+    require_writable,
+    target,
+    write_error,
+)
+from potash_firmware.rpu.io.limits import COMPARE_AND_WRITE_BLOCKS
+from potash_firmware.rpu.io.verbs import differs, first_difference, gathered
+
+Begin = Callable[[Command, Callable[[], Result]], None]
+"""Takes one step of a command and does what comes of it: the loop's."""
+
+Outcome = tuple[int | None, MediaError | None]
+"""The byte of the media that differs, and how the write has failed; None and None for success."""
+
+
+def begin(controller: Controller, command: Command, run: Begin) -> Command | None:
+    """Deal with a command that is half of a fused operation, or follows one.
+
+    Gives it back when it is to be executed by itself.
+    """
+    queue, fuse = command.queue, command.entry.fuse
+    first = _take(controller, queue)
+    if fuse is Fuse.SECOND and first is not None and _supported(first, command):
+        pair = _CompareAndWrite(controller, first, command)
+        run(first, pair.compare)
+        run(command, pair.write)
+        return None
+    if first is not None:
+        run(first, _missing)
+    if fuse is Fuse.FIRST and command.key not in controller.outstanding:
+        token = controller.fused[queue.qid] = object()
+        run(command, lambda: Pending(token, lambda _: None))
+        return None
+    if fuse is Fuse.SECOND:
+        run(command, _missing)
+        return None
+    return command
+
+
+def _take(controller: Controller, queue: SubmissionQueue) -> Command | None:
+    """The first half that waits in a queue, which it does no longer."""
+    waiting = controller.outstanding.take(controller.fused.pop(queue.qid, None))
+    return None if waiting is None else waiting.command
+
+
+def _supported(first: Command, second: Command) -> bool:
+    return (first.entry.opcode, second.entry.opcode) == (IoOpcode.COMPARE, IoOpcode.WRITE)
+
+
+def _missing() -> Result:
+    raise NvmeError(
+        Status.MISSING_FUSED_COMMAND, detail="the other half of the fused operation is not there"
+    )
+
+
+class _CompareAndWrite:
+    """One pair; `compare` and `write` are the first steps of its halves, in this order."""
+
+    def __init__(self, controller: Controller, first: Command, second: Command) -> None:
+        self._controller = controller
+        self._first = first
+        self._second = second
+        self._conflict = first.key == second.key or second.key in controller.outstanding
+        self._before: set[Future[object]] = set()
+        self._work: Future[Outcome] | None = None
+        self._aborted: NvmeError | None = None
+        self._write_refused: NvmeError | None = None
+
+    def compare(self) -> Result:
+        """Check both halves, and have the work done when nothing is in its way."""
+        try:
+            return self._begin()
+        except NvmeError as error:
+            # Where the pair makes no sense both halves say why; else the second says that it
+            # failed with the first.
+            self._aborted = self._aborted or NvmeError(
+                Status.FAILED_FUSED_COMMAND, detail=f"its first half failed: {error.detail}"
+            )
+            raise
+
+    def write(self) -> Result:
+        """Wait for the same work; what it means for this half is said when it has ended."""
+        if self._aborted is not None:
+            raise self._aborted
+        if self._work is not None:
+            return Pending(self._controller.end_of({self._work}), lambda _: self._written())
+        return Pending(self._controller.end_of(set(self._before)), lambda _: self.write())
+
+    def _begin(self) -> Result:
+        controller, first, second = self._controller, self._first, self._second
+        if self._conflict:
+            self._aborted = NvmeError(
+                Status.COMMAND_ID_CONFLICT, detail="the other half's identifier is outstanding"
+            )
+            raise NvmeError(Status.FAILED_FUSED_COMMAND, detail="its second half failed")
+        mine, other = first.entry, second.entry
+        if (mine.nsid, mine.cdw10, mine.cdw11, mine.cdw12 & 0xFFFF) != (
+            other.nsid, other.cdw10, other.cdw11, other.cdw12 & 0xFFFF
+        ):  # fmt: skip
+            self._aborted = NvmeError(
+                Status.INVALID_FIELD, detail="the halves of a fused operation name other blocks"
+            )
+            raise self._aborted
+        require_pointer(first)
+        blocks = target(controller, first)
+        if blocks.blocks > COMPARE_AND_WRITE_BLOCKS:
+            raise NvmeError(
+                Status.ATOMIC_WRITE_UNIT_EXCEEDED,
+                detail=f"{blocks.blocks} blocks cannot be compared and written as one",
+            )
+        expected = gathered(controller, first, blocks.length)
+        namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
+        wait = after(controller, namespace, ranges, self.compare, writes=True, alone=True)
+        if wait is not None:
+            self._before = namespace.in_flight.in_the_way(*ranges[0], writes=True, alone=True)
+            return wait
+        require_correctable(namespace, blocks.slba, blocks.blocks)
+        content, durable = self._content(blocks)
+        media, dulbe = namespace.media, controller.dulbe(namespace)
+
+        def work() -> Outcome:
+            at = first_difference(media, blocks.offset, expected, fua=blocks.fua, dulbe=dulbe)
+            if at is not None or content is None:
+                return at, None
+            return None, _stored(media, blocks.offset, content, durable=durable)
+
+        self._blocks = blocks
+        self._work = controller.on_blocks(namespace, ranges, work, writes=True, alone=True)
+        return Pending(self._work, self._compared)
+
+    def _content(self, blocks: Target) -> tuple[memoryview | None, bool]:
+        """What is to be written and whether durably; a write that is refused leaves it at that."""
+        controller = self._controller
+        try:
+            require_pointer(self._second)
+            fua = target(controller, self._second).fua
+            require_writable(controller, blocks.namespace)
+            content = gathered(controller, self._second, blocks.length)
+        except NvmeError as error:
+            self._write_refused = error
+            return None, False
+        return content, fua or controller.features.write_through
+
+    def _compared(self, future: Future[Outcome]) -> None:
+        namespace = self._blocks.namespace
+        try:
+            at, _ = future.result()
+        except MediaError as error:
+            raise self._first_failed(read_error(self._controller, namespace, error)) from None
+        self._controller.health.count_read(self._blocks.length)
+        if at is not None:
+            raise self._first_failed(differs(namespace, at))
+
+    def _first_failed(self, error: NvmeError) -> NvmeError:
+        self._aborted = NvmeError(
+            Status.FAILED_FUSED_COMMAND, detail=f"its first half failed: {error.detail}"
+        )
+        return error
+
+    def _written(self) -> Result:
+        assert self._work is not None
+        if self._aborted is not None:
+            raise self._aborted
+        if self._write_refused is not None:
+            raise self._write_refused
+        _, error = self._work.result()
+        if error is not None:
+            raise write_error(self._controller, self._blocks.namespace, error)
+        self._controller.health.count_write(self._blocks.length)
+        return None
+
+
+def _stored(media: Media, offset: int, content: memoryview, *, durable: bool) -> MediaError | None:
+    """Write, and give the error; waits."""
+    try:
+        media.write_from([content], offset)
+        if durable:
+            media.flush()
+    except MediaError as error:
+        return error
+    return None

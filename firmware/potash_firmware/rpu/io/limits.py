@@ -1,0 +1,66 @@
+"""What Identify says of the I/O commands: their limits, and what they do with blocks.
+
+Write Zeroes, Write Uncorrectable, Verify and Dataset Management have none beyond their fields, as
+they are done in steps: VSL, WZSL, WUSL, DMRL, DMRSL and DMSL are 0. Copy is done in one, so that it
+reads all of its sources before it writes.
+
+Source: NVM Command Set Specification 1.0, section 4.1.5 (Identify data structures).
+"""
+
+from typing import Any, NamedTuple
+
+from nvme_spec.identify import Dlfeat, Fuses, Nsfeat
+from nvme_spec.ranges import COPY_FORMAT_0
+from potash_firmware.rpu.controller import MAX_TRANSFER, Namespace
+
+MOST_SOURCE_RANGES = 128
+COPY_SIZE = 2 * MAX_TRANSFER
+"""Bytes that one Copy moves at most; one of its ranges holds half as much."""
+
+COMPARE_AND_WRITE_BLOCKS = 1
+"""ACWU: as much as is written atomically in any case."""
+
+GRANULARITY = 4096
+"""Bytes that most file systems allocate and deallocate at a time."""
+
+DEALLOCATION = Dlfeat.READS_ZEROES | Dlfeat.WRITE_ZEROES_DEALLOCATES
+"""DLFEAT."""
+
+
+class CopyLimits(NamedTuple):
+    """Of one Copy, in blocks and ranges."""
+
+    mssrl: int
+    mcl: int
+    msrc_z: int
+
+
+def copy_limits(block_size: int) -> CopyLimits:
+    """What a namespace with such blocks allows."""
+    return CopyLimits(MAX_TRANSFER // block_size, COPY_SIZE // block_size, MOST_SOURCE_RANGES - 1)
+
+
+CONTROLLER_FIELDS: dict[str, Any] = {
+    "fuses": Fuses.COMPARE_AND_WRITE,
+    "acwu_z": COMPARE_AND_WRITE_BLOCKS - 1,
+    "copy_formats": 1 << COPY_FORMAT_0,
+}
+"""Of Identify Controller."""
+
+
+def namespace_fields(namespace: Namespace) -> dict[str, Any]:
+    """Of Identify Namespace."""
+    preferred_z = max(GRANULARITY // namespace.block_size, 1) - 1
+    features = Nsfeat.OPTIMAL_PERFORMANCE
+    if namespace.tells_deallocated:
+        features |= Nsfeat.DEALLOCATED_BLOCK_ERROR
+    return {
+        **copy_limits(namespace.block_size)._asdict(),
+        "nsfeat": features,
+        "dlfeat": DEALLOCATION,
+        "npwg_z": preferred_z,
+        "npwa_z": preferred_z,
+        "npdg_z": preferred_z,
+        "npda_z": preferred_z,
+        "nows_z": preferred_z,
+    }

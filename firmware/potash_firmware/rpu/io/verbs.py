@@ -1,0 +1,264 @@
+"""Compare, Verify, Write Zeroes, Write Uncorrectable, Dataset Management and Copy.
+
+All of their work on media is the executor's, and long ones are done in steps: MDTS limits only what
+is moved to or from the host, so some of these commands touch 65536 blocks, or all that there are.
+
+Source: NVM Command Set Specification 1.0, section 3.2.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+
+from nvme_spec.commands import DatasetManagement, DatasetRange
+from nvme_spec.ranges import COPY_FORMAT_0, Copy, SourceRange
+from nvme_spec.status import NvmeError, Status
+from potash_device.controller.dma import gather_into
+from potash_device.media import Media, MediaError
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.controller import Controller, Namespace
+from potash_firmware.rpu.io.blocks import (
+    HOLE_STEP,
+    STEP,
+    Step,
+    after,
+    commit,
+    full,
+    healed,
+    heals,
+    one_by_one,
+    pieces,
+    read_error,
+    require_allocated,
+    require_correctable,
+    require_writable,
+    target,
+    write_error,
+)
+from potash_firmware.rpu.io.limits import copy_limits
+from potash_firmware.rpu.media_work import MediaFailure
+
+
+def gathered(controller: Controller, command: Command, length: int) -> memoryview:
+    """A private copy of the command's `length` bytes of guest memory. Raises NvmeError."""
+    buffer = memoryview(bytearray(length))
+    gather_into(buffer, controller.views(command, length, write=False))
+    return buffer
+
+
+def compare(controller: Controller, command: Command) -> Result:
+    """Succeed if the blocks hold what guest memory does."""
+    blocks = target(controller, command)
+    namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
+    expected = gathered(controller, command, length)
+    ranges = ((offset, length),)
+    wait = after(controller, namespace, ranges, lambda: compare(controller, command), writes=False)
+    if wait is not None:
+        return wait
+    require_correctable(namespace, blocks.slba, blocks.blocks)
+    media, dulbe = namespace.media, controller.dulbe(namespace)
+
+    def look() -> int | None:
+        return first_difference(media, offset, expected, fua=blocks.fua, dulbe=dulbe)
+
+    def finish(future: "Future[int | None]") -> None:
+        try:
+            at = future.result()
+        except MediaError as error:
+            raise read_error(controller, namespace, error) from None
+        controller.health.count_read(length)
+        if at is not None:
+            raise differs(namespace, at)
+
+    return Pending(controller.on_blocks(namespace, ranges, look, writes=False), finish)
+
+
+def first_difference(
+    media: Media, offset: int, expected: memoryview, *, fua: bool, dulbe: bool
+) -> int | None:
+    """A byte of the media at or before which they hold something else; waits. Raises MediaError."""
+    if fua:
+        commit(media)
+    if dulbe:
+        require_allocated(media, offset, len(expected))
+    found = memoryview(bytearray(len(expected)))
+    media.read_into([found], offset)
+    if found == expected:
+        return None
+    return offset + next(at for at, one in enumerate(found) if one != expected[at])
+
+
+def differs(namespace: Namespace, at: int) -> NvmeError:
+    """What a comparison ends with that has found a difference in byte `at` of the media."""
+    lba = at // namespace.block_size
+    return MediaFailure(
+        Status.COMPARE_FAILURE, dnr=True, detail=f"block {lba} holds something else", lba=lba
+    )
+
+
+def verify(controller: Controller, command: Command) -> Result:
+    """Succeed if the blocks could be read."""
+    blocks = target(controller, command, moves_data=False)
+    namespace, media = blocks.namespace, blocks.namespace.media
+    require_correctable(namespace, blocks.slba, blocks.blocks)
+    dulbe = controller.dulbe(namespace)
+
+    def steps() -> Iterator[Step]:
+        if blocks.fua:
+            yield Step(blocks.offset, blocks.length, lambda: commit(media))
+        for first, length in pieces(blocks.offset, blocks.length, STEP):
+
+            def look(first: int = first, length: int = length) -> None:
+                if dulbe:
+                    require_allocated(media, first, length)
+                media.verify(first, length)
+
+            yield Step(first, length, look)
+
+    def finish() -> None:
+        controller.health.count_read(blocks.length)
+
+    return one_by_one(controller, command, namespace, steps(), read_error, finish, writes=False)
+
+
+def write_zeroes(controller: Controller, command: Command) -> Result:
+    """Zeroes to media, or with DEAC (deallocate) holes that read as zeroes."""
+    blocks = target(controller, command, moves_data=False)
+    namespace, media = blocks.namespace, blocks.namespace.media
+    require_writable(controller, namespace)
+    heal = heals(controller, namespace, blocks.slba, blocks.blocks)
+    durable = heal or blocks.fua or controller.features.write_through
+    clear, size = (media.punch, HOLE_STEP) if blocks.deac else (media.write_zeroes, STEP)
+
+    def steps() -> Iterator[Step]:
+        for first, length in pieces(blocks.offset, blocks.length, size):
+            yield Step(first, length, partial(clear, first, length))
+        if durable:
+            yield Step(blocks.offset, blocks.length, media.flush)
+
+    def finish() -> Result:
+        return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
+
+    return one_by_one(controller, command, namespace, steps(), write_error, finish, writes=True)
+
+
+def write_uncorrectable(controller: Controller, command: Command) -> Result:
+    """Have the blocks read as errors until they are written."""
+    blocks = target(controller, command, moves_data=False)
+    namespace = blocks.namespace
+    require_writable(controller, namespace)
+    uncorrectable = namespace.uncorrectable
+    if controller.uncorrectable_is_full and not uncorrectable.touches(blocks.slba, blocks.blocks):
+        raise full()
+    uncorrectable.add(blocks.slba, blocks.blocks)
+    return controller.keep_uncorrectable()
+
+
+def dataset_management(controller: Controller, command: Command) -> Result:
+    """Deallocate ranges with AD; the other attributes are hints for which there is no use.
+
+    Blocks that are uncorrectable stay so: only a write makes them good.
+    """
+    fields = DatasetManagement.decode(command.entry.cdws)
+    namespace = controller.namespace(command)
+    media = namespace.media
+    listed = DatasetRange.decode_list(gathered(controller, command, fields.length))
+    ranges = [namespace.byte_range(one.slba, one.blocks) for one in listed]
+    if not fields.ad:
+        return None
+    require_writable(controller, namespace)
+    durable = controller.features.write_through
+
+    def steps() -> Iterator[Step]:
+        for first, length in ranges:
+            for at, size in pieces(first, length, HOLE_STEP):
+                yield Step(at, size, partial(media.punch, at, size))
+        if durable:
+            yield Step(0, 0, media.flush)
+
+    return one_by_one(controller, command, namespace, steps(), write_error, writes=True)
+
+
+def copy(controller: Controller, command: Command) -> Result:
+    """Blocks to other blocks: as if all were read before the first is written."""
+    fields = Copy.decode(command.entry.cdws)
+    namespace = controller.namespace(command)
+    if fields.desfmt != COPY_FORMAT_0:
+        raise NvmeError(Status.INVALID_FIELD, detail="source ranges come in format 0 only")
+    if fields.prinfor or fields.prinfow or fields.dtype:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail="the device has no protection information or directives"
+        )
+    limits = copy_limits(namespace.block_size)
+    if fields.nr_z > limits.msrc_z:
+        raise _too_much(f"{fields.nr_z + 1} ranges")
+    listed = list(SourceRange.decode_list(gathered(controller, command, fields.length)))
+    total = sum(one.blocks for one in listed)
+    if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
+        raise _too_much(f"{total} blocks in {len(listed)} ranges")
+    sources = [namespace.byte_range(one.slba, one.blocks) for one in listed]
+    offset, length = namespace.byte_range(fields.sdlba, total)
+    require_writable(controller, namespace)
+
+    def begin() -> Result:
+        ranges = ((offset, length), *sources)
+        wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
+        if wait is not None:
+            return wait
+        for one in listed:
+            require_correctable(namespace, one.slba, one.blocks)
+        heal = heals(controller, namespace, fields.sdlba, total)
+        durable = heal or fields.fua or controller.features.write_through
+        call = _copying(namespace.media, sources, offset, length, durable=durable, dulbe=dulbe)
+
+        def finish(future: "Future[MediaError | None]") -> Result:
+            try:
+                unread = future.result()
+            except MediaError as error:
+                raise write_error(controller, namespace, error) from None
+            if unread is not None:
+                raise read_error(controller, namespace, unread)
+            controller.health.count_write(length)
+            return healed(controller, namespace, fields.sdlba, total) if heal else None
+
+        work = controller.on_blocks(namespace, ranges, call, writes=True, alone=True)
+        return Pending(work, finish)
+
+    dulbe = controller.dulbe(namespace)
+    return begin()
+
+
+def _copying(
+    media: Media,
+    sources: list[tuple[int, int]],
+    offset: int,
+    length: int,
+    *,
+    durable: bool,
+    dulbe: bool,
+) -> Callable[[], MediaError | None]:
+    """The work of Copy; it gives the error of a source, and raises MediaError for the rest."""
+
+    def move() -> MediaError | None:
+        buffer = memoryview(bytearray(length))
+        at = 0
+        try:
+            for first, size in sources:
+                if dulbe:
+                    require_allocated(media, first, size)
+                media.read_into([buffer[at : at + size]], first)
+                at += size
+        except MediaError as error:
+            return error
+        media.write_from([buffer], offset)
+        if durable:
+            media.flush()
+        return None
+
+    return move
+
+
+def _too_much(what: str) -> NvmeError:
+    return NvmeError(
+        Status.COMMAND_SIZE_LIMIT_EXCEEDED, detail=f"{what} are more than one Copy takes"
+    )

@@ -1,0 +1,42 @@
+"""The Keep Alive Timer: a host that is not heard of for too long is taken for dead.
+
+It runs once a host has set the feature to something else than 0, and begins anew with each Keep
+Alive command. Other commands do not count (CTRATT has no traffic based keep alive). When it expires
+nothing more is served, and CSTS.CFS says so until the controller is reset.
+
+Source: NVM Express Base Specification 2.0, section 3.9 (Keep Alive).
+"""
+
+from collections.abc import Callable
+
+
+class KeepAlive:
+    """One controller's timer; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds = 0.0
+        self._due: float | None = None
+
+    def configure(self, seconds: float) -> None:
+        """Begin to count; 0 stops the timer."""
+        self._seconds = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """The host lives."""
+        self._due = self._clock() + self._seconds if self._seconds else None
+
+    def stop(self) -> None:
+        """Nobody is waited for, as after a controller reset."""
+        self.configure(0.0)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until it expires; None while it does not run."""
+        return None if self._due is None else max(0.0, self._due - self._clock())
+
+    @property
+    def expired(self) -> bool:
+        """The host has not been heard of for too long."""
+        return self._due is not None and self._clock() >= self._due

@@ -1,0 +1,174 @@
+"""The drive's diary: what happened to it, kept over resets and power cycles.
+
+The newest events that fit are kept in the sidecar. A host reads them from a *reporting context*,
+which it establishes and releases: a copy, so that what happens meanwhile does not disturb a reader
+of many pieces.
+
+Source: NVM Express Base Specification 2.0, section 5.16.1.14 (Persistent Event Log).
+"""
+
+import base64
+import binascii
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from nvme_spec.persistent_events import (
+    EHL,
+    EVENT_REVISION,
+    LHL,
+    LOG_REVISION,
+    NVM_SUBSYSTEM_PORT,
+    REPORTING_CONTEXT_EXISTS,
+    EventData,
+    EventHeader,
+    PersistentEventHeader,
+    PersistentEventType,
+    PortType,
+)
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import Sidecar
+
+log = logging.getLogger(__name__)
+
+SECTION = "events"
+"""Of the sidecar: all events as they are in the log, the oldest first, in base 64."""
+
+SIZE_LIMIT = 16 << 10
+"""Bytes of events that are kept, which is room for a few hundred resets or thirty snapshots."""
+
+MIN_INTERVAL = 1.0
+"""Seconds between two events of a type that a host causes as often as it likes."""
+
+FREQUENT = frozenset(
+    {
+        PersistentEventType.POWER_ON_OR_RESET,
+        PersistentEventType.TIMESTAMP_CHANGE,
+        PersistentEventType.HARDWARE_ERROR,
+        PersistentEventType.TELEMETRY_LOG_CREATED,
+    }
+)
+
+SUPPORTED = frozenset(PersistentEventType) - {
+    PersistentEventType.SET_FEATURE,
+    PersistentEventType.VENDOR_SPECIFIC,
+}
+
+
+class PersistentEvents:
+    """The events of one controller, and the reporting context while there is one.
+
+    `timestamp` gives the Timestamp feature's value, as its structure lies in memory.
+    """
+
+    def __init__(
+        self, sidecar: Sidecar, clock: Callable[[], float], timestamp: Callable[[], int]
+    ) -> None:
+        self.added = 0
+        """Grows with each event, for those that keep it."""
+        self.on_add: Callable[[], None] = lambda: None
+        self._sidecar = sidecar
+        self._clock = clock
+        self._timestamp = timestamp
+        self._events: deque[bytes] = deque()
+        self._size = 0
+        self._last: dict[PersistentEventType, float] = {}
+        self._context: bytes | None = None
+        self._generation = 0
+
+    def restore(self) -> None:
+        """Remember the time before, without what makes no sense."""
+        for event in _events(self._sidecar.get(SECTION)):
+            self._keep(event)
+
+    def add(self, data: EventData) -> None:
+        """Something happened."""
+        now = self._clock()
+        if data.TYPE in FREQUENT and now - self._last.get(data.TYPE, -MIN_INTERVAL) < MIN_INTERVAL:
+            return
+        self._last[data.TYPE] = now
+        header = EventHeader(
+            type=data.TYPE,
+            revision=EVENT_REVISION,
+            ehl=EHL,
+            pit=PortType.NONE,
+            timestamp=self._timestamp(),
+            el=len(data),
+        )
+        self._keep(bytes(header) + bytes(data))
+        self.added += 1
+        self._sidecar.put(SECTION, base64.b64encode(b"".join(self._events)).decode())
+        self.on_add()
+
+    def _keep(self, event: bytes) -> None:
+        self._events.append(event)
+        self._size += len(event)
+        while self._size > SIZE_LIMIT:
+            self._size -= len(self._events.popleft())
+
+    # The reporting context.
+
+    def establish(self, header: PersistentEventHeader) -> bytes:
+        """The log as it is now, the newest event first, held until it is released.
+
+        `header` says of the device what the log begins with. Raises NvmeError where a context is.
+        """
+        if self._context is not None:
+            raise NvmeError(
+                Status.COMMAND_SEQUENCE_ERROR, detail="a reporting context is established already"
+            )
+        self._generation = (self._generation + 1) & 0xFFFF
+        supported = sum(1 << event_type for event_type in SUPPORTED)
+        header.tnev = len(self._events)
+        header.tll = PersistentEventHeader.SIZE + self._size
+        header.revision = LOG_REVISION
+        header.lhl = LHL
+        header.timestamp = self._timestamp()
+        header.generation = self._generation
+        header.seb = supported.to_bytes(32, "little")
+        self._context = bytes(header) + b"".join(reversed(self._events))
+        return self._context
+
+    @property
+    def context(self) -> bytes:
+        """The log as it was when the context was established. Raises NvmeError without one."""
+        if self._context is None:
+            raise NvmeError(
+                Status.COMMAND_SEQUENCE_ERROR, detail="no reporting context is established"
+            )
+        return self._context
+
+    def header(self, header: PersistentEventHeader) -> bytes:
+        """The log's header, of the context that there is or else of a new one."""
+        if self._context is None:
+            return self.establish(header)[: PersistentEventHeader.SIZE]
+        held = PersistentEventHeader(self._context[: PersistentEventHeader.SIZE])
+        held.rci = REPORTING_CONTEXT_EXISTS | NVM_SUBSYSTEM_PORT
+        return bytes(held)
+
+    def release(self) -> None:
+        """The host has read what it wanted, or a reset has ended its session."""
+        self._context = None
+
+
+def _events(section: Any) -> list[bytes]:
+    """The events of the sidecar's section up to the first one that is none."""
+    if section is None:
+        return []
+    try:
+        kept = base64.b64decode(section, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        kept = b"?"
+    events: list[bytes] = []
+    at = 0
+    while at < len(kept):
+        end = at + EventHeader.SIZE
+        if end <= len(kept):
+            end += EventHeader(kept[at:end]).el
+        if end > len(kept) or kept[at + 2] != EHL:
+            log.warning("the persistent event log is damaged, so it begins anew")
+            break
+        events.append(kept[at:end])
+        at = end
+    return events

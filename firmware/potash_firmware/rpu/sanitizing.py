@@ -1,0 +1,342 @@
+"""Sanitize: making all user data of the drive unrecoverable, as far as the host's disk allows.
+
+An operation goes on in the background, in pieces on the media executor, over every namespace that
+there is; no reset and no power cycle ends it. While it lasts, and after one that has failed, the
+host may do little else: `check` knows what.
+
+Source: NVM Express Base Specification 2.0, section 5.24 (Sanitize command), 8.21 (Sanitize
+operations) and 5.16.1.25 (Sanitize Status).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import csd_spec.opcodes
+from nvme_spec.commands import GetLogPage, Sanitize, SanitizeAction
+from nvme_spec.identify import Sanicap
+from nvme_spec.logs import (
+    NO_TIME_REPORTED,
+    SANITIZE_NO_PROGRESS,
+    SANITIZE_PROGRESS_UNIT,
+    AsyncEvent,
+    AsyncEventType,
+    IoCommandSetEvent,
+    LogPage,
+    SanitizeState,
+    SanitizeStatusLog,
+    SelfTestResult,
+)
+from nvme_spec.opcodes import AdminOpcode, IoOpcode
+from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import Media, MediaError
+from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.tasks import Steps
+from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.controller import Controller
+
+log = logging.getLogger(__name__)
+
+SECTION = "sanitize"
+"""Of the sidecar."""
+
+ACTIONS = {
+    SanitizeAction.BLOCK_ERASE: Sanicap.BLOCK_ERASE,
+    SanitizeAction.OVERWRITE: Sanicap.OVERWRITE,
+}
+"""The operations that there are, and how Identify announces them."""
+
+WRITTEN_PIECE = 4 << 20
+PUNCHED_PIECE = 1 << 30
+"""Bytes that are written, or given back to the file system, in one go."""
+
+WRITE_RATE = 128 << 20
+PUNCH_RATE = 16 << 30
+"""Bytes a second that the estimated times reckon with."""
+
+ALLOWED_ADMIN = frozenset(
+    {
+        AdminOpcode.DELETE_IO_SUBMISSION_QUEUE,
+        AdminOpcode.CREATE_IO_SUBMISSION_QUEUE,
+        AdminOpcode.GET_LOG_PAGE,
+        AdminOpcode.DELETE_IO_COMPLETION_QUEUE,
+        AdminOpcode.CREATE_IO_COMPLETION_QUEUE,
+        AdminOpcode.IDENTIFY,
+        AdminOpcode.ABORT,
+        AdminOpcode.SET_FEATURES,
+        AdminOpcode.GET_FEATURES,
+        AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST,
+        AdminOpcode.KEEP_ALIVE,
+        # Where doorbells are rung, which is about no data; a driver asks for it at each start.
+        AdminOpcode.DOORBELL_BUFFER_CONFIG,
+    }
+)
+"""What a host may do while an operation is in progress, and after one that has failed."""
+
+
+class Sanitizing:
+    """The sanitize operations of one controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.state = SanitizeState.NEVER_SANITIZED
+        self.failure_mode = False
+        """The last operation has failed, and nobody has done anything about it."""
+        self._fields = Sanitize(0)
+        self._passes = 0
+        self._done = 0
+        self._total = 1
+        self._erased: int | None = None
+        """What the health log had counted as writes when everything was erased."""
+        self._dword10 = 0
+
+    # What the host may do.
+
+    def check(self, command: Command) -> None:
+        """Raise NvmeError for a command that is not for now."""
+        status = self._restriction
+        if status is None:
+            return
+        opcode = command.entry.opcode
+        if command.queue.qid:
+            allowed = opcode == IoOpcode.FLUSH
+        else:
+            allowed = opcode in ALLOWED_ADMIN or (
+                opcode == AdminOpcode.SANITIZE and self.failure_mode
+            )
+            if opcode == AdminOpcode.GET_LOG_PAGE:  # of which the accelerators' may hold user data
+                fields = GetLogPage.decode(command.entry.cdws)
+                allowed = fields.lid != csd_spec.opcodes.LOG_PAGE
+        if not allowed:
+            raise NvmeError(status, dnr=self.failure_mode, detail="a sanitize operation restricts")
+
+    def require_none(self) -> None:
+        """Raise NvmeError for a command whose turn has come too late."""
+        if self._restriction is not None:
+            raise NvmeError(self._restriction, dnr=False, detail="a sanitize operation restricts")
+
+    @property
+    def _restriction(self) -> Status | None:
+        if self.state is SanitizeState.IN_PROGRESS:
+            return Status.SANITIZE_IN_PROGRESS
+        return Status.SANITIZE_FAILED if self.failure_mode else None
+
+    def data_written(self) -> None:
+        """Blocks are written by somebody whose writes the health log does not count."""
+        self._erased = None
+
+    # The Sanitize command.
+
+    def command(self, fields: Sanitize, dword10: int) -> Steps:
+        """Start an operation, or leave the failure mode. Raises NvmeError."""
+        if self.state is SanitizeState.IN_PROGRESS:
+            self.require_none()
+        exits = fields.sanact == SanitizeAction.EXIT_FAILURE_MODE
+        # Only another operation that is restricted leads out of a restricted one.
+        if self.failure_mode and not self._fields.ause and (exits or fields.ause):
+            raise NvmeError(Status.SANITIZE_FAILED, detail="another operation has to succeed")
+        if exits:
+            if self.failure_mode:
+                yield self._save(self.state, failed=False)
+                self.failure_mode = False
+                self._close(None)
+            return None
+        if fields.sanact not in ACTIONS:
+            raise NvmeError(
+                Status.INVALID_FIELD, detail=f"sanitize action {fields.sanact} is not there"
+            )
+        if self._controller.firmware.next is not None:
+            raise NvmeError(
+                Status.FIRMWARE_NEEDS_CONTROLLER_RESET, detail="a reset is to activate firmware"
+            )
+        if not all(one.media.writable for one in self._controller.allocated.values()):
+            raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, detail="a namespace takes no writes")
+        before = (self._fields, self._dword10, self._passes, self._erased)
+        self._fields, self._dword10, self._erased = fields, dword10, None
+        self._passes = self._done = 0
+        self._close(Status.SANITIZE_IN_PROGRESS)
+        try:
+            yield self._save(SanitizeState.IN_PROGRESS, failed=False)
+        except MediaError:
+            self._fields, self._dword10, self._passes, self._erased = before
+            self._close(self._restriction)
+            raise
+        self.state, self.failure_mode = SanitizeState.IN_PROGRESS, False
+        self._controller.persistent_events.add(
+            SanitizeStarted(
+                sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
+                cdw10=dword10,
+                cdw11=fields.ovrpat,
+            )
+        )
+        self._controller.self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
+        self._controller.tasks.start(self._work(), exclusive=True)
+        return None
+
+    def restore(self, *, clean: bool) -> None:
+        """The power is back: go on with what was in progress.
+
+        After a power cycle that was not `clean`, who knows what was written.
+        """
+        match self._controller.board.sidecar.get(SECTION):
+            case {
+                "state": int(state),
+                "failed": bool(failed),
+                "command": [int(dword10), int(dword11)],
+                "passes": int(passes),
+                "erased": int() | None as erased,
+            } if state in _STATES and 0 <= passes <= 16 and _is_command(dword10, dword11):
+                self.state = SanitizeState(state)
+                self.failure_mode = failed
+                self._fields = Sanitize.decode((dword10, dword11, 0, 0, 0, 0))
+                self._dword10 = dword10
+                self._passes = passes
+                self._erased = erased if clean else None
+        if self.state is SanitizeState.IN_PROGRESS:
+            log.warning("a sanitize operation goes on")
+            self._controller.tasks.start(self._work(), exclusive=True)
+        self._close(self._restriction)
+
+    # The log.
+
+    def encode(self) -> bytes:
+        """The log page."""
+        size = sum(namespace.media.size for namespace in self._controller.allocated.values())
+        overwrite = 16 * size // WRITE_RATE + 1
+        return bytes(
+            SanitizeStatusLog(
+                sprog=self._progress,
+                state=self.state,
+                passes=self._passes if self._fields.sanact == SanitizeAction.OVERWRITE else 0,
+                global_data_erased=int(self._erased == self._controller.health.writes),
+                scdw10=self._dword10,
+                overwrite_time=overwrite,
+                block_erase_time=size // PUNCH_RATE + 1,
+                crypto_erase_time=NO_TIME_REPORTED,
+                overwrite_time_nd=overwrite,
+                block_erase_time_nd=size // WRITE_RATE + 1,
+                crypto_erase_time_nd=NO_TIME_REPORTED,
+            )
+        )
+
+    @property
+    def _progress(self) -> int:
+        if self.state is not SanitizeState.IN_PROGRESS:
+            return SANITIZE_NO_PROGRESS
+        return min(SANITIZE_PROGRESS_UNIT * self._done // self._total, SANITIZE_NO_PROGRESS - 1)
+
+    # The operation itself.
+
+    def _work(self) -> Steps:
+        namespaces = list(self._controller.allocated.values())
+        yield from self._controller.quiet(namespaces)
+        media = [namespace.media for namespace in namespaces]
+        fields, size = self._fields, sum(one.size for one in media)
+        passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
+        self._done, self._total = self._passes * size, max(passes * size, 1)
+        try:
+            for number in range(self._passes, passes):
+                for call, length in _in_pieces(media, *self._pass(number)):
+                    yield call
+                    self._done += length
+                yield partial(_flush, media)
+                self._passes += 1
+                if number + 1 < passes:
+                    yield self._save(self.state, failed=False)
+            if fields.sanact == SanitizeAction.OVERWRITE and not fields.ndas:
+                for call, _ in _in_pieces(media, PUNCHED_PIECE, Media.punch):
+                    yield call
+                yield partial(_flush, media)
+            for namespace in namespaces:
+                namespace.uncorrectable = UncorrectableBlocks()
+            self._controller.uncorrectable_changed()
+            # What says that it is over is durable before the host writes anything again.
+            self._erased = self._controller.health.writes
+            yield self._save(SanitizeState.SUCCEEDED, failed=False)
+        except MediaError as error:
+            log.error("a sanitize operation has failed: %s", error.strerror)
+            self._erased = None
+            self.state, self.failure_mode = SanitizeState.FAILED, True
+            with suppress(MediaError):
+                yield self._save(SanitizeState.FAILED, failed=True)
+        else:
+            log.info("a sanitize operation has succeeded")
+            self.state = SanitizeState.SUCCEEDED
+        self._close(self._restriction)
+        # Its data begins as the log page does: SPROG, SSTAT.
+        event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
+        self._controller.persistent_events.add(event)
+        self._controller.events.add(
+            AsyncEvent(
+                type=AsyncEventType.IO_COMMAND_SET,
+                info=IoCommandSetEvent.SANITIZE_COMPLETED,
+                log_page=LogPage.SANITIZE_STATUS,
+            )
+        )
+        return None
+
+    def _pass(self, number: int) -> tuple[int, Callable[[Media, int, int], None]]:
+        """What one pass over all media does, and to how many bytes in one go."""
+        fields = self._fields
+        if fields.sanact == SanitizeAction.OVERWRITE:
+            inverted = fields.oipbp and number % 2
+            return WRITTEN_PIECE, partial(_write, fields.ovrpat ^ (_ALL if inverted else 0))
+        if fields.ndas:
+            return WRITTEN_PIECE, Media.write_zeroes
+        return PUNCHED_PIECE, Media.punch
+
+    def _save(self, state: SanitizeState, *, failed: bool) -> Callable[[], None]:
+        """What is to be called, where it may wait, to have that remembered. Raises MediaError."""
+        sidecar = self._controller.board.sidecar
+        sidecar.put(
+            SECTION,
+            {
+                "state": int(state),
+                "failed": failed,
+                "command": [self._dword10, self._fields.ovrpat],
+                "passes": self._passes,
+                "erased": self._erased,
+            },
+        )
+        return sidecar.save
+
+    def _close(self, status: Status | None) -> None:
+        """Keep commands from the blocks of all namespaces, or no longer."""
+        for namespace in self._controller.allocated.values():
+            namespace.in_flight.closed = status
+
+
+_ALL = 0xFFFF_FFFF
+_STATES = frozenset(SanitizeState)
+
+
+def _is_command(dword10: int, dword11: int) -> bool:
+    return 0 <= dword10 < 1 << 32 and 0 <= dword11 < 1 << 32
+
+
+def _in_pieces(
+    media: list[Media], most: int, do: Callable[[Media, int, int], None]
+) -> Iterator[tuple[Callable[[], None], int]]:
+    """Calls that go over all media, each with the bytes that it is about."""
+    for one in media:
+        for at in range(0, one.size, most):
+            length = min(most, one.size - at)
+            yield partial(do, one, at, length), length
+
+
+def _write(pattern: int, media: Media, at: int, length: int) -> None:
+    # Pieces begin at a multiple of the pattern, but the last one need not end at one.
+    content = pattern.to_bytes(4, "little") * -(-length // 4)
+    media.write_from([memoryview(content)[:length]], at)
+
+
+def _flush(media: list[Media]) -> None:
+    for one in media:
+        one.flush()

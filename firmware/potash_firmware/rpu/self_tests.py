@@ -1,0 +1,267 @@
+"""Device self-tests: what is looked at, in which order, and how it ended.
+
+A test is a list of small pieces for the media executor, so it delays nobody: between two of them
+the loop serves the host, and what the host asks of the media has three threads besides. A short
+test looks at the sidecar, at the firmware images and at parts of each namespace; an extended one
+reads every block. A short test ends with a reset; an extended one goes on, after a power cycle too.
+
+Source: NVM Express Base Specification 2.0, section 5.9 (Device Self-test command), 8.6 (Device
+Self-test operations) and 5.16.1.7 (its log).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nvme_spec.commands import SelfTestCode
+from nvme_spec.logs import (
+    SELF_TEST_RESULTS,
+    CriticalWarning,
+    DeviceSelfTestLog,
+    SelfTestEntry,
+    SelfTestResult,
+)
+from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status, split
+from potash_device.media import MediaError
+from potash_firmware.rpu.tasks import Steps
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.controller import Controller, Namespace
+
+log = logging.getLogger(__name__)
+
+SECTION = "self_test"
+"""Of the sidecar."""
+
+PIECE = 4 << 20
+"""Bytes that an extended test reads in one go."""
+
+SAMPLE = 64 << 10
+SAMPLES = 16
+"""Parts of each namespace that a short test reads, from its first byte to its last."""
+
+READ_RATE = 256 << 20
+"""Bytes a second that the recommended time of an extended test reckons with."""
+
+
+class Segment(IntEnum):
+    """What is looked at, with the numbers of the standard's example (Base 2.0, section 8.6)."""
+
+    SMART_CHECK = 2
+    METADATA = 4
+    NVM_INTEGRITY = 5
+    DATA_INTEGRITY = 6
+
+
+class Piece(NamedTuple):
+    """A part of a test: `call` raises MediaError where it finds something wrong."""
+
+    segment: Segment
+    call: Callable[[], None]
+    weight: int = SAMPLE
+    namespace: Namespace | None = None
+
+
+@dataclass(eq=False)
+class Running:
+    """The test at hand; `done` of `total` is how far it is."""
+
+    code: SelfTestCode
+    nsid: int
+    done: int = 0
+    total: int = 1
+
+
+class SelfTests:
+    """The self-tests of one controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._results: list[bytes] = []
+        self.running: Running | None = None
+
+    # What a host and its other commands do.
+
+    def begin(self, code: SelfTestCode, nsid: int) -> None:
+        """Start a test of the controller and of namespace `nsid`: none, one or all.
+
+        Raises NvmeError.
+        """
+        if self.running is not None:
+            raise NvmeError(
+                Status.DEVICE_SELF_TEST_IN_PROGRESS, dnr=False, detail="there is a test already"
+            )
+        for namespace in self._namespaces(nsid):
+            if namespace.in_flight.closed is not None:
+                raise NvmeError(
+                    namespace.in_flight.closed,
+                    dnr=False,
+                    detail=f"the blocks of namespace {namespace.nsid} are closed",
+                )
+        self._run(Running(code, nsid))
+
+    def abort(self, result: SelfTestResult, nsids: Collection[int] | None = None) -> None:
+        """End the test at hand, if it is about any of these namespaces (None: whatever it is)."""
+        run = self.running
+        if run is not None and (nsids is None or run.nsid == BROADCAST_NSID or run.nsid in nsids):
+            self._end(run, result)
+
+    def reset(self) -> None:
+        """A controller level reset: a short test does not outlive it."""
+        if self.running is not None and self.running.code == SelfTestCode.SHORT:
+            self.abort(SelfTestResult.ABORTED_BY_RESET)
+
+    def restore(self) -> None:
+        """The power is back: remember the results, and go on with an extended test."""
+        section = self._controller.board.sidecar.get(SECTION)
+        match section:
+            case {"results": [*results]}:
+                self._results = [one for one in map(_entry, results) if one][:SELF_TEST_RESULTS]
+        match section:
+            case {"running": [SelfTestCode.EXTENDED, int(nsid)]}:
+                try:
+                    self.begin(SelfTestCode.EXTENDED, nsid)
+                except NvmeError as error:
+                    log.warning("a self-test does not go on: %s", error)
+            case {"running": [SelfTestCode.SHORT, int(nsid)]} if 0 <= nsid <= BROADCAST_NSID:
+                self.running = Running(SelfTestCode.SHORT, nsid)
+                self.reset()
+
+    @property
+    def extended_minutes(self) -> int:
+        """EDSTT: how long an extended test may take, generously."""
+        size = sum(namespace.size for namespace in self._controller.allocated.values())
+        return min(1 + size // (READ_RATE * 60), 0xFFFF)
+
+    def encode(self) -> bytes:
+        """The log page: the test at hand, then results, the newest first."""
+        run = self.running
+        unused = SelfTestEntry(result=SelfTestResult.NOT_USED)
+        results = [SelfTestEntry(entry) for entry in self._results]
+        return bytes(
+            DeviceSelfTestLog(
+                current_operation=run.code if run else SelfTestCode.NONE,
+                current_completion=100 * run.done // run.total if run else 0,
+                results=(*results, *[unused] * (SELF_TEST_RESULTS - len(results))),
+            )
+        )
+
+    def save(self) -> Callable[[], None]:
+        """What is to be called, where it may wait, to have all this kept."""
+        run = self.running
+        sidecar = self._controller.board.sidecar
+        sidecar.put(
+            SECTION,
+            {
+                "running": [int(run.code), run.nsid] if run else None,
+                "results": [entry.hex() for entry in self._results],
+            },
+        )
+
+        def save() -> None:
+            try:
+                sidecar.save()
+            except MediaError:
+                pass  # The sidecar has said so; a test is not worth less for it.
+
+        return save
+
+    # The test itself.
+
+    def _namespaces(self, nsid: int) -> list[Namespace]:
+        """Raises NvmeError."""
+        if nsid == 0:
+            return []
+        if nsid == BROADCAST_NSID:
+            return list(self._controller.namespaces.values())
+        return [self._controller.active(nsid)]
+
+    def _run(self, run: Running) -> None:
+        namespaces = self._namespaces(run.nsid)
+        short = self._pieces(SelfTestCode.SHORT, namespaces)
+        run.total = sum(piece.weight for piece in short)
+        if run.code == SelfTestCode.EXTENDED:
+            run.total += sum(namespace.size for namespace in namespaces)
+        self.running = run
+        self._controller.tasks.start(self._steps(run, namespaces))
+
+    def _steps(self, run: Running, namespaces: list[Namespace]) -> Steps:
+        yield self.save()
+        for piece in self._pieces(run.code, namespaces):
+            if self.running is not run:
+                break
+            try:
+                yield piece.call
+            except MediaError as error:
+                self._end(run, SelfTestResult.SEGMENT_FAILED, piece, error)
+                break
+            run.done += piece.weight
+        self._end(run, SelfTestResult.PASSED)
+        yield self.save()
+        return None
+
+    def _pieces(self, code: SelfTestCode, namespaces: list[Namespace]) -> Iterator[Piece]:
+        board = self._controller.board
+        yield Piece(Segment.SMART_CHECK, self._check_health)
+        yield Piece(Segment.METADATA, board.sidecar.check)
+        for slot in list(board.flash.images):
+            yield Piece(Segment.METADATA, partial(board.flash.check, slot))
+        for namespace in namespaces:
+            last = max(namespace.size - SAMPLE, 0)
+            for at in sorted({last * part // (SAMPLES - 1) for part in range(SAMPLES)}):
+                yield _reading(Segment.NVM_INTEGRITY, namespace, at, SAMPLE)
+        for namespace in namespaces if code == SelfTestCode.EXTENDED else ():
+            for at in range(0, namespace.size, PIECE):
+                yield _reading(Segment.DATA_INTEGRITY, namespace, at, PIECE)
+
+    def _check_health(self) -> None:
+        if self._controller.critical_warning & CriticalWarning.RELIABILITY_DEGRADED:
+            raise MediaError(0, "the media have lost data")
+
+    def _end(
+        self,
+        run: Running,
+        result: SelfTestResult,
+        piece: Piece | None = None,
+        error: MediaError | None = None,
+    ) -> None:
+        """A result of `run`, unless it has one already."""
+        if self.running is not run:
+            return
+        self.running = None
+        entry = SelfTestEntry(
+            result=result,
+            code=run.code,
+            power_on_hours=self._controller.health.power_on_hours,
+        )
+        if piece is not None:
+            entry.segment = piece.segment
+            if piece.namespace is not None and error is not None:
+                entry.nsid, entry.nsid_valid = piece.namespace.nsid, 1
+                entry.sct, entry.sc = split(Status.UNRECOVERED_READ_ERROR)
+                entry.sct_valid = entry.sc_valid = 1
+                if error.at is not None:
+                    entry.failing_lba, entry.lba_valid = piece.namespace.lba_of(error), 1
+        self._results = [bytes(entry), *self._results][:SELF_TEST_RESULTS]
+        if result not in (SelfTestResult.PASSED, SelfTestResult.ABORTED_BY_COMMAND):
+            log.warning("a self-test has ended: %s", result.name.lower().replace("_", " "))
+
+
+def _reading(segment: Segment, namespace: Namespace, at: int, most: int) -> Piece:
+    size = min(most, namespace.size - at)
+    return Piece(segment, partial(namespace.media.verify, at, size), size, namespace)
+
+
+def _entry(text: Any) -> bytes | None:
+    """A result as the sidecar has it; None where it makes no sense."""
+    try:
+        entry = bytes.fromhex(text)
+    except (TypeError, ValueError):
+        return None
+    return entry if len(entry) == SelfTestEntry.SIZE else None

@@ -1,0 +1,129 @@
+"""Operations that take many steps, each of which may wait for storage.
+
+A task is a generator. It runs in the loop's thread, and yields what it waits for: a call that is to
+be made by the media executor, whose result it is sent, or futures that must have ended. So a long
+operation reads from top to bottom, and between two of its steps the loop serves everybody else.
+
+A task belongs to the drive, not to the host that asked for it: a reset forgets the command, and the
+task goes on to its end. Those that change what there is are exclusive: each begins when the one
+before has ended.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any
+
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import MediaError
+from potash_firmware.rpu.command import Pending, Result
+
+log = logging.getLogger(__name__)
+
+Step = Callable[[], Any] | set[Future[Any]]
+"""What a task waits for: a call on the media executor, or the end of these futures."""
+
+Steps = Generator[Step, Any, int | None]
+"""A task's work; it returns dword 0 of a completion, or raises NvmeError."""
+
+
+class Task:
+    """An operation under way; its end is a token that a command can wait for."""
+
+    def __init__(self, steps: Steps, *, exclusive: bool) -> None:
+        self.steps = steps
+        self.exclusive = exclusive
+        self.call: Future[Any] | None = None
+        """The call that the media executor makes for it."""
+        self.awaited: set[Future[Any]] = set()
+        self.ended = False
+        self.dword: int | None = None
+        self.error: NvmeError | None = None
+
+    def result(self) -> int | None:
+        """What an ended task has come to. Raises NvmeError."""
+        if self.error is not None:
+            raise self.error
+        return self.dword
+
+
+class Tasks:
+    """The tasks of one controller; `submit` has a call made by the media executor."""
+
+    def __init__(self, submit: Callable[[Callable[[], Any]], "Future[Any]"]) -> None:
+        self._submit = submit
+        self._running: list[Task] = []
+        self._queue: deque[Task] = deque()
+
+    @property
+    def calls(self) -> "set[Future[Any]]":
+        """What the media executor does for tasks now."""
+        return {task.call for task in self._running if task.call is not None}
+
+    def command(self, steps: Steps, *, exclusive: bool = True) -> Result:
+        """Begin a task for a command: its result, or `Pending` until it has ended."""
+        task = self.start(steps, exclusive=exclusive)
+        return task.result() if task.ended else Pending(task, lambda _: task.result())
+
+    def start(self, steps: Steps, *, exclusive: bool = False) -> Task:
+        """Begin a task, which may be over when this returns, or wait for its turn."""
+        task = Task(steps, exclusive=exclusive)
+        if exclusive and any(one.exclusive for one in self._running):
+            self._queue.append(task)
+        else:
+            self._begin(task)
+        return task
+
+    def media_finished(self, future: "Future[Any]") -> list[Task]:
+        """Some work of the media has ended; the tasks that have, too."""
+        ended = []
+        for task in list(self._running):
+            if future is task.call:
+                task.call = None
+                self._go_on(task, future)
+            elif future in task.awaited:
+                task.awaited.discard(future)
+                if not task.awaited:
+                    self._go_on(task, None)
+            if task.ended:
+                ended.append(task)
+        while self._queue and not any(one.exclusive for one in self._running):
+            task = self._queue.popleft()
+            self._begin(task)
+            if task.ended:
+                ended.append(task)
+        return ended
+
+    def _begin(self, task: Task) -> None:
+        self._running.append(task)
+        self._go_on(task, None)
+
+    def _go_on(self, task: Task, future: "Future[Any] | None") -> None:
+        """Take the task's next steps, up to one that waits or to its end."""
+        try:
+            error = future.exception() if future is not None else None
+            if error is not None:
+                step = task.steps.throw(error)
+            else:
+                step = task.steps.send(future.result() if future is not None else None)
+            while isinstance(step, set) and not step:
+                step = task.steps.send(None)
+        except StopIteration as end:
+            task.dword = end.value
+        except NvmeError as refused:
+            task.error = refused
+        except MediaError as failed:
+            log.error("an operation on the drive has failed: %s", failed.strerror)
+            task.error = NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(failed.strerror))
+        except Exception as mistake:  # one of ours must not end the drive
+            log.exception("an operation on the drive went wrong")
+            task.error = NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(mistake))
+        else:
+            if isinstance(step, set):
+                task.awaited = set(step)
+            else:
+                task.call = self._submit(step)
+            return
+        task.ended = True
+        self._running.remove(task)

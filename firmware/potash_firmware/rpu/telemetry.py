@@ -1,0 +1,174 @@
+"""Telemetry: the state of the firmware as it was at one moment, for whoever looks for a fault.
+
+The host has it captured when it likes; the firmware does so itself when something has gone wrong
+inside, and holds that until the host has read it, over power cycles too. What is captured are three
+data areas of JSON: what the device is, how it is doing, and what it was asked last.
+
+Source: NVM Express Base Specification 2.0, section 5.16.1.8 (Telemetry Host-Initiated), 5.16.1.9
+(Telemetry Controller-Initiated) and 8.24.
+"""
+
+import base64
+import json
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nvme_spec.logs import TELEMETRY_BLOCK_SIZE, LogPage, TelemetryHeader
+from potash_device.media import Sidecar
+
+log = logging.getLogger(__name__)
+
+SECTION = "telemetry"
+"""Of the sidecar: the generations, and what the firmware has captured itself, compressed."""
+
+BLOCK_LIMIT = 128
+"""Blocks of a capture; an area that does not fit is cut."""
+
+KEPT_LIMIT = 12 << 10
+"""Bytes, compressed, of a capture that is worth a place in the sidecar."""
+
+REASON_SIZE = 128
+
+Areas = Sequence[Mapping[str, object]]
+"""What is known for each of the three data areas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What was captured: the blocks behind the header, where each area ends, and why."""
+
+    data: bytes = b""
+    last_blocks: tuple[int, int, int] = (0, 0, 0)
+    reason: bytes = b""
+
+
+NOTHING = Capture()
+
+
+class Telemetry:
+    """The telemetry logs of one controller; `collect` looks at it."""
+
+    def __init__(self, sidecar: Sidecar, collect: Callable[[], Areas]) -> None:
+        self._sidecar = sidecar
+        self._collect = collect
+        self.changes = 0
+        """Grows with what is to be kept."""
+        self._host = self._controller = NOTHING
+        self._host_generation = self._controller_generation = 0
+
+    def restore(self) -> None:
+        """Remember the time before, without what makes no sense."""
+        section = self._sidecar.get(SECTION)
+        if not isinstance(section, dict):
+            return
+        self._host_generation = _generation(section.get("host"))
+        self._controller_generation = _generation(section.get("controller"))
+        self._controller = _unpacked(section.get("capture"))
+
+    def create(self) -> None:
+        """The host wants the state of now."""
+        self._host = self._capture("the host")
+        self._host_generation = self._host_generation + 1 & 0xFF
+        self._keep()
+
+    def capture(self, reason: str) -> bool:
+        """Something has gone wrong. False while an earlier capture has not been read."""
+        if self.available:
+            return False
+        self._controller = self._capture(reason)
+        self._controller_generation = self._controller_generation + 1 & 0xFF
+        self._keep()
+        return True
+
+    @property
+    def available(self) -> bool:
+        """There is a capture of the firmware's own."""
+        return self._controller is not NOTHING
+
+    def release(self) -> None:
+        """The host has read what the firmware had captured."""
+        if self.available:
+            self._controller = NOTHING
+            self._keep()
+
+    def header(self, lid: LogPage) -> TelemetryHeader:
+        """The first block of one of the two logs."""
+        host = lid is LogPage.TELEMETRY_HOST
+        capture = self._host if host else self._controller
+        area1, area2, area3 = capture.last_blocks
+        return TelemetryHeader(
+            lid=lid,
+            last_block_1=area1,
+            last_block_2=area2,
+            last_block_3=area3,
+            host_generation=self._host_generation if host else 0,
+            controller_available=self.available,
+            controller_generation=self._controller_generation,
+            reason=capture.reason,
+        )
+
+    def encode(self, lid: LogPage) -> bytes:
+        """One of the two logs, whole."""
+        capture = self._host if lid is LogPage.TELEMETRY_HOST else self._controller
+        return bytes(self.header(lid)) + capture.data
+
+    def _capture(self, reason: str) -> Capture:
+        data, last_blocks = b"", []
+        for area in self._collect():
+            data += _block_aligned(json.dumps(area, default=str).encode() + b"\n")
+            data = data[: BLOCK_LIMIT * TELEMETRY_BLOCK_SIZE]
+            last_blocks.append(len(data) // TELEMETRY_BLOCK_SIZE)
+        area1, area2, area3 = last_blocks
+        text = reason.encode("ascii", "replace")[:REASON_SIZE]
+        return Capture(data, (area1, area2, area3), text)
+
+    def _keep(self) -> None:
+        self.changes += 1
+        self._sidecar.put(
+            SECTION,
+            {
+                "host": self._host_generation,
+                "controller": self._controller_generation,
+                "capture": _packed(self._controller),
+            },
+        )
+
+
+def _block_aligned(data: bytes) -> bytes:
+    return data.ljust(-(-len(data) // TELEMETRY_BLOCK_SIZE) * TELEMETRY_BLOCK_SIZE, b"\0")
+
+
+def _packed(capture: Capture) -> list[Any] | None:
+    packed = zlib.compress(capture.data)
+    if capture is NOTHING or len(packed) > KEPT_LIMIT:
+        return None
+    return [
+        base64.b64encode(packed).decode(),
+        list(capture.last_blocks),
+        capture.reason.decode(),
+    ]
+
+
+def _unpacked(kept: Any) -> Capture:
+    match kept:
+        case [str(packed), [int(area1), int(area2), int(area3)], str(reason)]:
+            limit = BLOCK_LIMIT * TELEMETRY_BLOCK_SIZE
+            try:
+                data = zlib.decompressobj().decompress(base64.b64decode(packed), limit)
+                capture = Capture(data, (area1, area2, area3), reason.encode("ascii"))
+            except (ValueError, zlib.error):
+                pass
+            else:
+                blocks = len(data) / TELEMETRY_BLOCK_SIZE
+                if 0 < area1 <= area2 <= area3 == blocks and len(capture.reason) <= REASON_SIZE:
+                    return capture
+    if kept is not None:
+        log.warning("the telemetry that was captured is damaged")
+    return NOTHING
+
+
+def _generation(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value <= 0xFF else 0

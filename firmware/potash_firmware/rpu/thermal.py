@@ -1,0 +1,77 @@
+"""The temperature, and what the device says when it passes a threshold.
+
+The device has nothing that gets warm: its one thermometer, the composite temperature, shows what a
+drive has in a comfortable machine. Thresholds are real all the same: a host that sets one below
+that is told so. Host controlled thermal management counts what it would do, and slows nothing.
+
+Source: NVM Express Base Specification 2.0, section 5.27.1.3 (Temperature Threshold), 5.16.1.3
+(SMART / Health Information) and 8.15.5 (host controlled thermal management).
+"""
+
+from collections.abc import Callable
+
+from nvme_spec.features import HostControlledThermalManagement
+from potash_firmware.rpu.logs import Health
+
+WARNING_TEMPERATURE = 343
+CRITICAL_TEMPERATURE = 353
+"""WCTEMP and CCTEMP, in Kelvin like all of these."""
+
+LOWEST_THRESHOLD = 293
+HIGHEST_THRESHOLD = CRITICAL_TEMPERATURE
+"""MNTMT and MXTMT: what host controlled thermal management takes."""
+
+
+class Thermal:
+    """Follows `health.temperature`, and counts in `health` for how long it was too high."""
+
+    def __init__(
+        self,
+        health: Health,
+        clock: Callable[[], float],
+        thresholds: Callable[[], HostControlledThermalManagement],
+    ) -> None:
+        self._health = health
+        self._clock = clock
+        self._thresholds = thresholds
+        self._level = 0
+        self._since = clock()
+
+    def look(self) -> None:
+        """Bring the counters up to now.
+
+        To be called before they are read, and when the thresholds have changed.
+        """
+        now = self._clock()
+        passed, self._since = now - self._since, now
+        health = self._health
+        if self._level == 1:
+            health.thermal_time_1 += passed
+        elif self._level == 2:
+            health.thermal_time_2 += passed
+        if health.temperature >= CRITICAL_TEMPERATURE:
+            health.critical_temperature_time += passed
+        elif health.temperature >= WARNING_TEMPERATURE:
+            health.warning_temperature_time += passed
+        self._enter(self._wanted_level())
+
+    def changed(self, temperature: int) -> None:
+        """The thermometer shows another temperature."""
+        self.look()
+        self._health.temperature = temperature
+        self._enter(self._wanted_level())
+
+    def _wanted_level(self) -> int:
+        temperature, thresholds = self._health.temperature, self._thresholds()
+        if 0 < thresholds.tmt2 <= temperature:
+            return 2
+        return 1 if 0 < thresholds.tmt1 <= temperature else 0
+
+    def _enter(self, level: int) -> None:
+        if level == self._level:
+            return
+        self._level = level
+        if level == 1:
+            self._health.thermal_transitions_1 += 1
+        elif level == 2:
+            self._health.thermal_transitions_2 += 1

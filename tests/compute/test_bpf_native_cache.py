@@ -1,0 +1,192 @@
+"""Compiled programs on disk: who may have put them there, and what is believed."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from potash_firmware.bpf.engine import Engine, execute, usable
+from potash_firmware.bpf.native import cache, compiler
+from potash_firmware.bpf.native import engine as native
+from support.bpf import arena, exit_, mov
+from support.bpf_native import own_cache
+
+__all__ = ["own_cache"]
+
+NAME = cache.key(b"a program")
+CODE = mov(0, 7) + exit_
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The programs that were compiled, in order."""
+    seen: list[bytes] = []
+    compile_program = compiler.compile_program
+
+    def spy(code: bytes, entry: int) -> bytes:
+        seen.append(code)
+        return compile_program(code, entry)
+
+    monkeypatch.setattr(compiler, "compile_program", spy)
+    return seen
+
+
+def run() -> int:
+    """As in a new process."""
+    native.load.cache_clear()
+    return execute(Engine.NATIVE, CODE, 0, arena(), {}, (), 10).value
+
+
+def test_what_was_stored_is_loaded(own_cache: Path) -> None:
+    cache.store(own_cache, NAME, b"contents")
+    assert cache.load(own_cache, NAME) == b"contents"
+    assert cache.load(own_cache, cache.key(b"another")) is None
+
+
+def test_folder_and_files_are_this_users_alone(own_cache: Path) -> None:
+    cache.store(own_cache, NAME, b"contents")
+    modes = {path.stat().st_mode & 0o777 for path in (own_cache, *own_cache.iterdir())}
+    assert modes == {0o700, 0o600}
+
+
+def test_a_program_is_compiled_once(own_cache: Path, compiled: list[bytes]) -> None:
+    assert [run(), run()] == [7, 7]
+    assert len(compiled) == 1
+    assert len(list(own_cache.iterdir())) == 1
+
+
+def damage(file: Path) -> None:
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    file.write_bytes(contents)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def others_may_write(file: Path) -> None:
+    file.chmod(0o660)
+
+
+def a_link(file: Path) -> None:
+    file.rename(file.parent / "elsewhere")
+    file.symlink_to(file.parent / "elsewhere")
+
+
+def a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def a_public_folder(file: Path) -> None:
+    file.parent.chmod(0o755)
+
+
+def from_another_program(file: Path) -> None:
+    cache.store(file.parent, NAME, b"not even an object file")
+    (file.parent / f"{NAME}.o").rename(file)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        damage,
+        cut,
+        empty,
+        others_may_write,
+        a_link,
+        a_folder,
+        a_public_folder,
+        from_another_program,
+    ],
+)
+def test_what_cannot_be_believed_is_compiled_again(
+    harm: object, own_cache: Path, compiled: list[bytes]
+) -> None:
+    assert callable(harm)
+    run()
+    [file] = own_cache.iterdir()
+    harm(file)
+    assert run() == 7
+    assert len(compiled) == 2
+
+
+def test_a_file_of_another_user_is_not_believed(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.store(own_cache, NAME, b"contents")
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert cache.load(own_cache, NAME) is None
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "file" / "cache")
+    assert run() == 7
+
+
+def test_only_the_ones_used_last_are_kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "LIMIT", 3)
+    names = [cache.key(bytes([number])) for number in range(5)]
+    for number, name in enumerate(names):
+        cache.store(own_cache, name, b"contents")
+        os.utime(own_cache / f"{name}.o", (number, number))
+    assert {path.stem for path in own_cache.iterdir()} == set(names[2:])
+
+
+@pytest.mark.parametrize(
+    "part", ["llvm_version_info", "get_host_cpu_name", "get_host_cpu_features"]
+)
+def test_another_processor_or_llvm_is_another_key(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = compiler.identity()
+    different = {
+        "llvm_version_info": (1, 2, 3),
+        "get_host_cpu_name": lambda: "another",
+        "get_host_cpu_features": lambda: type("Features", (), {"flatten": lambda self: "+x"})(),
+    }
+    monkeypatch.setattr(compiler.llvm(), part, different[part])
+    compiler.identity.cache_clear()
+    after = compiler.identity()
+    monkeypatch.undo()
+    compiler.identity.cache_clear()
+    assert before != after
+    assert compiler.identity() == before
+
+
+def test_another_entry_is_another_program(own_cache: Path, compiled: list[bytes]) -> None:
+    code = mov(0, 1) + exit_ + mov(0, 2) + exit_
+    values = [execute(Engine.NATIVE, code, entry, arena(), {}, (), 10).value for entry in (0, 2)]
+    assert values == [1, 2]
+    assert len(compiled) == 2
+
+
+def test_the_folder_follows_the_standard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.folder() == tmp_path / "potash" / "bpf"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert cache.folder() == Path.home() / ".cache" / "potash" / "bpf"
+
+
+def test_without_llvm_programs_run_in_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    compiler.llvm.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        chosen = usable(Engine.NATIVE)
+    compiler.llvm.cache_clear()
+    assert chosen is Engine.INTERPRETER
+    assert "llvmlite cannot be used" in caplog.text

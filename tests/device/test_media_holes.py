@@ -1,0 +1,121 @@
+"""Holes in media: punched, zeroed, told apart from data, and verified; on files and in memory."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from potash_device.media import FileMedia, Media, MediaError, MemoryMedia, store
+
+UNIT = 4096
+SIZE = 64 * UNIT
+
+
+@pytest.fixture(params=["memory", "file"])
+def media(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Media]:
+    made = (
+        MemoryMedia.create(SIZE)
+        if request.param == "memory"
+        else FileMedia.open(tmp_path / "media", SIZE)
+    )
+    if not made.tells_holes(UNIT):
+        pytest.skip("this file system's holes are larger than a block")
+    yield made
+    made.close()
+
+
+def blocks_taken(media: Media) -> int:
+    """Units of 4096 bytes that the file occupies."""
+    return os.fstat(media.fd).st_blocks * 512 // UNIT
+
+
+def test_what_is_punched_reads_zeroes_and_takes_no_room(media: Media) -> None:
+    media.write_from([memoryview(b"x" * (8 * UNIT))], 0)
+    media.flush()
+    before = blocks_taken(media)
+    media.punch(2 * UNIT, 3 * UNIT)
+    expected = b"x" * (2 * UNIT) + bytes(3 * UNIT) + b"x" * (3 * UNIT)
+    assert os.pread(media.fd, 8 * UNIT, 0) == expected
+    assert media.data_ranges(0, SIZE) == [(0, 2 * UNIT), (5 * UNIT, 3 * UNIT)]
+    assert before - blocks_taken(media) == 3
+    assert os.fstat(media.fd).st_size == SIZE
+
+
+def test_a_part_of_a_unit_that_is_punched_is_zeroed(media: Media) -> None:
+    media.write_from([memoryview(b"x" * (2 * UNIT))], 0)
+    media.punch(512, 1024)
+    assert os.pread(media.fd, 2048, 0) == b"x" * 512 + bytes(1024) + b"x" * 512
+    assert media.data_ranges(0, SIZE) == [(0, 2 * UNIT)]
+
+
+def test_zeroes_that_are_written_are_no_hole(media: Media) -> None:
+    media.write_zeroes(UNIT, 2 * UNIT)
+    assert media.data_ranges(0, SIZE) == [(UNIT, 2 * UNIT)]
+    media.write_from([memoryview(b"x" * UNIT)], UNIT)
+    media.write_zeroes(UNIT, UNIT)
+    assert os.pread(media.fd, SIZE, 0) == bytes(SIZE)
+
+
+def test_zeroes_and_verifying_go_beyond_one_piece() -> None:
+    media = MemoryMedia.create(4 << 20)
+    os.pwrite(media.fd, b"x" * (4 << 20), 0)
+    media.write_zeroes(512, (3 << 20) + 512)
+    media.verify(0, 4 << 20)
+    content = os.pread(media.fd, 4 << 20, 0)
+    assert content == b"x" * 512 + bytes((3 << 20) + 512) + b"x" * ((1 << 20) - 1024)
+    media.close()
+
+
+def test_data_ranges_are_cut_to_what_was_asked(media: Media) -> None:
+    assert media.data_ranges(0, SIZE) == []
+    media.write_from([memoryview(b"x" * (4 * UNIT))], 4 * UNIT)
+    assert media.data_ranges(5 * UNIT, UNIT) == [(5 * UNIT, UNIT)]
+    assert media.data_ranges(0, 4 * UNIT) == []
+    assert media.data_ranges(7 * UNIT, 8 * UNIT) == [(7 * UNIT, UNIT)]
+
+
+def test_a_file_system_without_holes_gets_zeroes(
+    media: Media, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no holes here")
+
+    monkeypatch.setattr(store, "_punch_hole", refuse)
+    media.write_from([memoryview(b"x" * (4 * UNIT))], 0)
+    media.punch(UNIT, UNIT)
+    assert os.pread(media.fd, 4 * UNIT, 0) == b"x" * UNIT + bytes(UNIT) + b"x" * (2 * UNIT)
+
+
+def test_read_only_media_are_neither_punched_nor_zeroed(tmp_path: Path) -> None:
+    path = tmp_path / "media"
+    path.write_bytes(b"x" * SIZE)
+    media = FileMedia.open(path, read_only=True)
+    for change in (media.punch, media.write_zeroes):
+        with pytest.raises(MediaError) as caught:
+            change(0, UNIT)
+        assert caught.value.errno == errno.EROFS
+    media.close()
+    assert path.read_bytes() == b"x" * SIZE
+
+
+def test_an_error_of_the_system_says_where(tmp_path: Path) -> None:
+    media = FileMedia.open(tmp_path / "media", SIZE)
+    os.close(media.fd)
+    media.fd = os.open(tmp_path / "media", os.O_RDONLY)
+    with pytest.raises(MediaError) as caught:
+        media.punch(UNIT, UNIT)
+    assert (caught.value.errno, caught.value.at) == (errno.EBADF, UNIT)
+    media.close()
+
+
+def test_verifying_finds_the_end_of_a_file_that_was_cut(media: Media) -> None:
+    if isinstance(media, MemoryMedia):
+        pytest.skip("memory is sealed against that")
+    media.verify(0, SIZE)
+    os.ftruncate(media.fd, 10 * UNIT)
+    media.verify(0, 10 * UNIT)
+    with pytest.raises(MediaError) as caught:
+        media.verify(8 * UNIT, 8 * UNIT)
+    assert caught.value.at == 10 * UNIT

@@ -1,0 +1,248 @@
+"""Format NVM: block sizes, contents that are gone, and what happens in the middle of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from potash_device.media import Media, MediaError
+from support.namespaces import (
+    ALL,
+    EVENT_REQUEST,
+    FORMAT,
+    GET_LOG,
+    READ,
+    SET_FEATURES,
+    WRITE,
+    Namespace,
+    attach,
+    begin,
+    finish,
+    format_,
+    identify,
+    io,
+    log_page,
+    namespace,
+    powered,
+    steps,
+)
+from support.nvme_host import DATA, PAGE, Host
+
+MIB = 1 << 20
+W = b"w" * PAGE
+
+
+def is_empty(media: Media) -> bool:
+    return not any(os.pread(media.fd, media.size, 0))
+
+
+def test_a_format_gives_another_block_size_and_empty_blocks(tmp_path: Path) -> None:
+    with powered(tmp_path / "drive") as host:
+        host.create_io_queue()
+        assert io(host, WRITE, 1, 3, W) == 0
+        assert format_(host, 1, 0).status == 0
+        assert namespace(host, 1, 0) == Namespace(2048, 0, 0, 0x80, MIB, (9, 12))
+        assert is_empty(host.media[1])
+        assert io(host, WRITE, 1, 2047, W) == 0
+        assert io(host, READ, 1, 2048) == 0x080
+        assert os.pread(host.media[1].fd, 512, 2047 * 512) == W[:512]
+        assert namespace(host, 2, 0) == Namespace(2048, 0, 0, 0x80, MIB, (9, 12))
+    with powered(tmp_path / "drive") as host:
+        assert namespace(host, 1, 0) == Namespace(2048, 0, 0, 0x80, MIB, (9, 12))
+
+
+@pytest.mark.parametrize("ses", [0, 1])
+def test_all_attached_namespaces_are_formatted_by_the_broadcast_value(ses: int) -> None:
+    with powered() as host:
+        host.create_io_queue()
+        for nsid in (1, 2):
+            assert io(host, WRITE, nsid, 3, W) == 0
+        assert attach(host, 2, sel=1).status == 0
+        assert format_(host, ALL, 1, ses).status == 0
+        assert is_empty(host.media[1])
+        assert not is_empty(host.media[2])
+        assert attach(host, 2).status == 0
+        assert format_(host, ALL, 1, ses).status == 0
+        assert is_empty(host.media[2])
+        assert [namespace(host, nsid, 0).format for nsid in (1, 2)] == [1, 1]  # type: ignore[union-attr]  # both there
+
+
+@pytest.mark.parametrize(
+    ("nsid", "dword10", "status"),
+    [
+        (1, 2, 0x10A),  # No such LBA format.
+        (1, 15, 0x10A),
+        (1, 1 << 12, 0x10A),  # LBAFU.
+        (1, 1 | 1 << 4, 0x10A),  # Metadata setting.
+        (1, 1 | 1 << 5, 0x10A),  # Protection information.
+        (1, 1 | 1 << 8, 0x10A),  # Its location.
+        (1, 1 | 2 << 9, 0x002),  # Cryptographic erase.
+        (1, 1 | 3 << 9, 0x002),
+        (0, 1, 0x00B),
+        (3, 1, 0x002),
+        (65, 1, 0x00B),
+    ],
+)
+def test_what_a_format_cannot_have_changes_nothing(nsid: int, dword10: int, status: int) -> None:
+    with powered() as host:
+        host.create_io_queue()
+        assert io(host, WRITE, 1, 0, W) == 0
+        done = host.command(host.admin, FORMAT, nsid=nsid, cdws=(dword10,))
+        assert (done.status, done.dnr) == (status, True)
+        assert io(host, READ, 1) == 0
+        assert host.data(PAGE) == W
+
+
+def test_a_format_is_for_no_namespace_that_takes_no_writes() -> None:
+    with powered() as host:
+        host.media[2].read_only = True
+        assert format_(host, 2, 0).status == 0x020
+        assert format_(host, ALL, 0).status == 0x020
+        assert namespace(host, 1, 0).format == 1  # type: ignore[union-attr]  # it is there
+
+
+def test_while_it_formats_its_blocks_are_closed_and_others_are_not() -> None:
+    with powered() as host:
+        queue = host.create_io_queue()
+        begin(host, host.admin, FORMAT, nsid=1, cdws=(0,))
+        for nsid, status in ((1, 0x084), (2, 0)):
+            for opcode in (WRITE, READ):
+                begin(host, queue, opcode, nsid=nsid, prp1=DATA)
+                (done,) = host.reap(queue)
+                assert (done.status, done.dnr) == (status, False)
+        seen = set()
+        for _ in steps(host):
+            if host.executor.waiting:
+                begin(host, host.admin, 6, 9, nsid=1)
+                assert [one.cid for one in host.reap(host.admin)] == [9]
+                seen.add((host.data(27)[26], host.data(33)[32]))
+        assert (0, 0x80 | 100) in seen  # The new format, and all of it to be done.
+        assert [one.status for one in host.reap(host.admin)] == [0]
+        assert io(host, READ, 1) == 0
+
+
+def test_what_was_begun_ends_before_the_blocks_are_erased() -> None:
+    with powered() as host:
+        queue = host.create_io_queue()
+        assert host.command(host.admin, SET_FEATURES, cdws=(6, 0)).status == 0
+        host.put(W)
+        begin(host, queue, WRITE, 7, nsid=1)
+        begin(host, host.admin, FORMAT, 8, nsid=1, cdws=(1,))
+        assert len(host.executor.waiting) == 1
+        finish(host)
+        assert [one.status for one in (*host.reap(queue), *host.reap(host.admin))] == [0, 0]
+        assert is_empty(host.media[1])
+
+
+def events(host: Host) -> list[int]:
+    return [one.dw0 for one in host.reap(host.admin) if one.cid >= 0x70]
+
+
+def test_a_host_is_told_of_namespaces_that_change() -> None:
+    with powered() as host:
+        assert host.command(host.admin, SET_FEATURES, cdws=(0xB, 1 << 8)).status == 0
+        for cid in (0x70, 0x71):
+            host.place(host.admin, EVENT_REQUEST, cid)
+        begin(host, host.admin, FORMAT, nsid=2, cdws=(1,))
+        finish(host)
+        assert events(host) == [0x04_00_02]
+        begin(host, host.admin, GET_LOG, 2, cdws=(1023 << 16 | 4,))
+        assert host.data(8) == b"\2\0\0\0\0\0\0\0"
+        assert events(host) == []
+        begin(host, host.admin, FORMAT, 3, nsid=1, cdws=(0,))
+        finish(host)
+        assert events(host) == [0x04_00_02]
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_a_device_that_is_killed_in_the_middle_is_as_before_or_formatted(
+    tmp_path: Path, cut: int
+) -> None:
+    """At each step: old format with old contents, or the new one with none."""
+    with powered(tmp_path / "drive") as host:
+        host.create_io_queue()
+        assert io(host, WRITE, 1, 3, W) == 0
+        begin(host, host.admin, FORMAT, nsid=1, cdws=(0,))
+        for done in steps(host):
+            if done == cut:
+                break
+        answered = [one.status for one in host.reap(host.admin)]
+        host.executor.waiting.clear()
+    with powered(tmp_path / "drive") as host:
+        found = namespace(host, 1, 0)
+        assert found is not None
+        if found.format == 1:
+            assert not answered
+            assert os.pread(host.media[1].fd, PAGE, 3 * PAGE) == W
+        else:
+            assert is_empty(host.media[1])
+        assert "erase" not in (tmp_path / "drive" / "namespaces.toml").read_text()
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_a_reset_in_the_middle_forgets_the_command_and_not_the_format(cut: int) -> None:
+    with powered() as host:
+        host.create_io_queue()
+        assert io(host, WRITE, 1, 3, W) == 0
+        begin(host, host.admin, FORMAT, nsid=1, cdws=(0,))
+        for done in steps(host):
+            if done == cut:
+                break
+        host.disable()
+        host.enable()
+        finish(host)
+        assert host.reap(host.admin) == []
+        assert is_empty(host.media[1])
+        host.create_io_queue()
+        assert io(host, READ, 1, 2047) == 0
+
+
+def test_a_format_that_fails_leaves_blocks_that_nobody_may_touch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would be erased by the device's next start, with what was written meanwhile."""
+    with powered() as host:
+        host.create_io_queue()
+        with monkeypatch.context() as patch:
+
+            def punch(media: Media, offset: int, length: int) -> None:
+                raise MediaError.of(OSError(5, "no"), "erasing", 0)
+
+            patch.setattr(Media, "punch", punch)
+            assert format_(host, 1, 0).status == 0x280
+        assert io(host, READ, 1) == 0x082
+        assert io(host, READ, 2) == 0
+        assert format_(host, 1, 0).status == 0
+        assert io(host, READ, 1) == 0
+
+
+def test_a_list_that_cannot_be_written_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    with powered(tmp_path / "drive") as host:
+        host.create_io_queue()
+        assert io(host, WRITE, 1, 0, W) == 0
+        (tmp_path / "drive" / "namespaces.toml.new").mkdir()
+        done = format_(host, 1, 0)
+        assert (done.status, done.dnr) == (0x006, False)
+        assert io(host, READ, 1) == 0
+        assert host.data(PAGE) == W
+        assert namespace(host, 1, 0).format == 1  # type: ignore[union-attr]  # it is there
+
+
+def test_uncorrectable_blocks_are_good_after_a_format(tmp_path: Path) -> None:
+    with powered(tmp_path / "drive") as host:
+        host.create_io_queue()
+        assert host.command(host.io[1], 4, nsid=1, cdws=(5,)).status == 0
+        assert io(host, READ, 1, 5) == 0x281
+        assert format_(host, 1, 1).status == 0
+        assert io(host, READ, 1, 5) == 0
+    with powered(tmp_path / "drive") as host:
+        host.create_io_queue()
+        assert io(host, READ, 1, 5) == 0
+
+
+def test_the_effects_say_what_a_format_does() -> None:
+    with powered() as host:
+        page = log_page(host, 5, PAGE)
+        entry = int.from_bytes(page[4 * FORMAT : 4 * FORMAT + 4], "little")
+        assert entry & 0b111 == 0b111
+        assert identify(host, 1)[524] == 0
