@@ -18,7 +18,15 @@ from itertools import count, groupby
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
 from potash_firmware.apu import channel, ranges
-from potash_firmware.apu.channel import ChannelError, Faulted, FromWorker, Line, Ready, Returned
+from potash_firmware.apu.channel import (
+    ChannelError,
+    Faulted,
+    FromWorker,
+    Gathered,
+    Line,
+    Ready,
+    Returned,
+)
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
@@ -47,6 +55,8 @@ class _Job:
     arguments: bytes
     deadline: float
     handed_over: bool = False
+    gathered: list[ByteRange] = field(default_factory=list)
+    """What the program wants written besides its output, if it comes to its end."""
     write_backs: set[int] = field(default_factory=set)
     write_error: int = 0
 
@@ -105,6 +115,8 @@ class Jobs:
             accelerator.output_capacity,
             limits.instructions,
             accelerator.buffers.input_ranges,
+            accelerator.buffers.output_ranges,
+            accelerator.buffers.granted,
         )
         accelerator.outcome = Outcome()
         accelerator.log.add(
@@ -226,6 +238,8 @@ class Jobs:
                 worker.ready = True
             case Line(kind, text):
                 accelerator.log.add(kind, text)
+            case Gathered(gathered) if accelerator.state is State.RUNNING:
+                self._gathered(accelerator, gathered)
             case Returned() if accelerator.state is State.RUNNING:
                 self._returned(accelerator, message)
             case Faulted(kind, text) if accelerator.state is State.RUNNING:
@@ -234,6 +248,23 @@ class Jobs:
                 self._ended(accelerator)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
+
+    def _gathered(self, accelerator: Accelerator, gathered: Sequence[ByteRange]) -> None:
+        """Keep ranges that are to be written, which are no other than the host's grants."""
+        job = self._jobs[accelerator.config.id]
+        for item in gathered:
+            if not self._may_write(job.run, item):
+                raise ChannelError(f"a worker wants to write {item}, which was not granted")
+        job.gathered += gathered
+        if sum(item.length for item in job.gathered) > accelerator.config.plan.writes_size:
+            raise ChannelError("a worker wants to write more than there is room for")
+
+    def _may_write(self, run: channel.Run, item: ByteRange) -> bool:
+        namespace = self._namespaces.get(item.nsid)
+        if namespace is None or (item.first | item.length) % namespace.block_size:
+            return False
+        first, count = (number // namespace.block_size for number in (item.first, item.length))
+        return ranges.is_granted(run.granted, item.nsid, first, count, writing=True)
 
     def _returned(self, accelerator: Accelerator, outcome: Returned) -> None:
         key = accelerator.config.id
@@ -244,21 +275,26 @@ class Jobs:
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "
-            f"{outcome.length} bytes of output",
+            f"{outcome.length} bytes of output{_besides(job.gathered)}",
         )
         self._fire(accelerator, Event.RETURNED)
-        source = accelerator.config.plan.output_offset
-        parts = ranges.first_bytes(
+        plan = accelerator.config.plan
+        output = ranges.first_bytes(
             accelerator.buffers.output_ranges, outcome.length, self._namespaces
         )
+        self._write_back(key, job, plan.output_offset, output)
+        self._write_back(key, job, plan.writes_offset, job.gathered)
+        if not job.write_backs:
+            self._write_ended(accelerator, 0)
+
+    def _write_back(self, key: int, job: _Job, source: int, parts: Sequence[ByteRange]) -> None:
+        """Have the bytes from `source` of the arena on written to `parts`."""
         for nsid, pieces in _portions(parts):
             tag = next(self._tags) % TAG_LIMIT
             job.write_backs.add(tag)
             self._writing[tag] = key
             self._send(WriteBack(tag, key, nsid, source, pieces))
             source += sum(length for _, length in pieces)
-        if not job.write_backs:
-            self._write_ended(accelerator, 0)
 
     def _write_ended(self, accelerator: Accelerator, error: int) -> None:
         if error:
@@ -314,6 +350,11 @@ def _portions(parts: Sequence[ByteRange]) -> Iterator[tuple[int, tuple[tuple[int
         pieces = [(part.first, part.length) for part in group]
         for first in range(0, len(pieces), MAX_RANGES):
             yield nsid, tuple(pieces[first : first + MAX_RANGES])
+
+
+def _besides(gathered: Sequence[ByteRange]) -> str:
+    total = sum(item.length for item in gathered)
+    return f", {total} bytes written to granted blocks" if total else ""
 
 
 def _cause(code: int) -> str:

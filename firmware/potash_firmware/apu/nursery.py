@@ -144,7 +144,14 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     accelerators = {item.id: item for item in config.accelerators}
 
     def serve(channel: socket.socket, accelerator: int) -> None:
-        worker.serve(channel, accelerators[accelerator], config.vta, descriptors, engine)
+        worker.serve(
+            channel,
+            accelerators[accelerator],
+            config.namespaces,
+            config.vta,
+            descriptors,
+            engine,
+        )
 
     return serve
 

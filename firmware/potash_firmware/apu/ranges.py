@@ -3,7 +3,7 @@
 Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from csd_spec.fields import LocalStorage
 from csd_spec.opcodes import PAGE_SIZE
@@ -71,3 +71,16 @@ def first_bytes(
         parts.append(item._replace(length=length))
         size -= length
     return tuple(parts)
+
+
+def is_granted(granted: Iterable[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
+    """Whether grants, one or several that meet or overlap, allow every one of `count` blocks."""
+    useful = [item for item in granted if item.nsid == nsid and (item.writable or not writing)]
+    end = lba + count
+    while lba < end:
+        ends = [item.first_lba + item.blocks for item in useful if item.first_lba <= lba]
+        reach = max(ends, default=lba)
+        if reach <= lba:
+            return False
+        lba = reach
+    return True

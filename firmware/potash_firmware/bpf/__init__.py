@@ -15,7 +15,7 @@ documentation, section 3.4.3). The APU's worker needs two calls:
 
 and `buffer_layout(input_size, output_size)`, which says how large the accelerator's memory is
 (`.size`) and where in it the input and the output lie (`.input_offset`, `.output_offset`).
-`Services(print, infer_apu, infer_vta)` is what the program's helpers reach; a model is run by
+`Services(print, infer_apu, infer_vta, …)` is what the program's helpers reach; a model is run by
 `infer(model, input, output) -> bytes written`, all three memoryviews.
 """
 

@@ -54,7 +54,7 @@ def execute(
         input_size=input_size,
         output_size=output_size,
         input_length=len(data),
-        services=bpf.Services(show, models.infer_apu, models.infer_vta),
+        services=bpf.Services(show, models.infer_apu, models.infer_vta, load_model=models.load),
         context=Context(encode_arguments(arguments)),
         instruction_limit=instruction_limit,
         engine=engine,
