@@ -36,13 +36,13 @@ REQUESTS = st.builds(
     st.integers(0, SLOTS - 1),
     LENGTH,
 )
-RANGES = st.lists(st.tuples(U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
+RANGES = st.lists(st.tuples(U32, U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     REQUESTS,
     st.builds(Reset, U32),
     st.builds(WriteBackDone, U32, U32),
     st.builds(Reply, U32, st.integers(0, 0x7FF), st.booleans(), U32, LENGTH),
-    st.builds(WriteBack, U32, U16, U32, U64, RANGES),
+    st.builds(WriteBack, U32, U16, U64, RANGES, st.booleans()),
     st.builds(ResetDone, U32),
     st.builds(JobEnded, U16, st.integers(0, 255)),
 )
@@ -106,9 +106,9 @@ def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
         Reply(1, 0x800),
         Reply(1, 0, length=SLOT_SIZE + 1),
         Reply(1 << 32, 0),
-        WriteBack(1, 0, 1, 0, ()),
-        WriteBack(1, 0, 1, 0, ((0, 0),)),
-        WriteBack(1, 0, 1, 0, ((0, 1),) * 65),
+        WriteBack(1, 0, 0, ()),
+        WriteBack(1, 0, 0, ((1, 0, 0),)),
+        WriteBack(1, 0, 0, ((1, 0, 1),) * 1025),
         JobEnded(1 << 16, 0xC0),
     ],
 )
@@ -118,6 +118,6 @@ def test_a_field_out_of_range_cannot_be_sent(message: Message) -> None:
 
 
 def test_ranges_must_be_as_many_as_announced() -> None:
-    raw = struct.pack("<BBHIIQQQ", 5, 2, 0, 1, 1, 0, 4096, 4096)
+    raw = struct.pack("<BBHIHxxQIQQ", 5, 0, 0, 1, 2, 0, 1, 4096, 4096)
     with pytest.raises(MailboxError, match="2 ranges"):
         messages.decode(raw)

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby
+from itertools import count
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
@@ -57,8 +57,8 @@ class _Job:
     handed_over: bool = False
     gathered: list[ByteRange] = field(default_factory=list)
     """What the program wants written besides its output, if it comes to its end."""
-    write_backs: set[int] = field(default_factory=set)
-    write_error: int = 0
+    write_back: int | None = None
+    """Its tag, while the RPU writes."""
 
 
 class Jobs:
@@ -181,11 +181,8 @@ class Jobs:
             return
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
-        if job is not None and done.tag in job.write_backs:
-            job.write_backs.remove(done.tag)
-            job.write_error = job.write_error or done.error
-            if not job.write_backs and accelerator.state is State.WRITING:
-                self._write_ended(accelerator, job.write_error)
+        if job is not None and job.write_back == done.tag and accelerator.state is State.WRITING:
+            self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
 
     def close(self) -> None:
@@ -278,23 +275,21 @@ class Jobs:
             f"{outcome.length} bytes of output{_besides(job.gathered)}",
         )
         self._fire(accelerator, Event.RETURNED)
-        plan = accelerator.config.plan
         output = ranges.first_bytes(
             accelerator.buffers.output_ranges, outcome.length, self._namespaces
         )
-        self._write_back(key, job, plan.output_offset, output)
-        self._write_back(key, job, plan.writes_offset, job.gathered)
-        if not job.write_backs:
+        plan = accelerator.config.plan
+        portions = [
+            *_portions(plan.output_offset, output),
+            *_portions(plan.writes_offset, job.gathered),
+        ]
+        if not portions:
             self._write_ended(accelerator, 0)
-
-    def _write_back(self, key: int, job: _Job, source: int, parts: Sequence[ByteRange]) -> None:
-        """Have the bytes from `source` of the arena on written to `parts`."""
-        for nsid, pieces in _portions(parts):
-            tag = next(self._tags) % TAG_LIMIT
-            job.write_backs.add(tag)
-            self._writing[tag] = key
-            self._send(WriteBack(tag, key, nsid, source, pieces))
-            source += sum(length for _, length in pieces)
+            return
+        job.write_back = tag = next(self._tags) % TAG_LIMIT
+        self._writing[tag] = key
+        for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
+            self._send(WriteBack(tag, key, source, pieces, more=left > 0))
 
     def _write_ended(self, accelerator: Accelerator, error: int) -> None:
         if error:
@@ -344,12 +339,14 @@ class Jobs:
             self._ended(accelerator)
 
 
-def _portions(parts: Sequence[ByteRange]) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Namespace and ranges of each write-back: one namespace, and no more than a message holds."""
-    for nsid, group in groupby(parts, key=lambda part: part.nsid):
-        pieces = [(part.first, part.length) for part in group]
-        for first in range(0, len(pieces), MAX_RANGES):
-            yield nsid, tuple(pieces[first : first + MAX_RANGES])
+def _portions(
+    source: int, parts: Sequence[ByteRange]
+) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
+    """Where in the arena the bytes of as many ranges begin as one message holds, and the ranges."""
+    for first in range(0, len(parts), MAX_RANGES):
+        pieces = tuple(parts[first : first + MAX_RANGES])
+        yield source, pieces
+        source += sum(piece.length for piece in pieces)
 
 
 def _besides(gathered: Sequence[ByteRange]) -> str:

@@ -21,8 +21,8 @@ from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
 NO_SLOT = -1
 """The slot of a request that moves no data."""
 
-MAX_RANGES = 64
-"""Ranges that one write-back holds; more of them take more write-backs."""
+MAX_RANGES = 1024
+"""Ranges that one `WriteBack` holds; more of them take more messages."""
 
 LARGEST_STATUS = 0x7FF
 """Three bits of status code type above eight of status code."""
@@ -79,14 +79,16 @@ class WriteBack:
     """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset too.
 
     The bytes lie one behind the other from byte `source` of the accelerator's arena on; `ranges`
-    are (first byte, length) on the media of namespace `nsid`.
+    are (namespace, first byte, length) on its media. Where `more` is set, another one of the same
+    tag follows: nothing is written before the last has come, so that an APU that is lost between
+    two leaves no job half written, and one answer is for all.
     """
 
     tag: int
     accelerator: int
-    nsid: int
     source: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int, int], ...]
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,8 @@ _REQUEST = struct.Struct("<BBBxI I6I iI")
 _TAG = struct.Struct("<BxxxI")
 _WRITE_BACK_DONE = struct.Struct("<BxxxII")
 _REPLY = struct.Struct("<BBHIII")
-_WRITE_BACK = struct.Struct("<BBHIIQ")
-_RANGE = struct.Struct("<QQ")
+_WRITE_BACK = struct.Struct("<BBHIHxxQ")
+_RANGE = struct.Struct("<IQQ")
 _JOB_ENDED = struct.Struct("<BBH")
 
 MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _RANGE.size
@@ -175,24 +177,24 @@ def _require_reply(status: int, length: int) -> None:
 
 def _pack_write_back(m: WriteBack) -> bytes:
     _require_ranges(m.ranges)
-    head = _WRITE_BACK.pack(Kind.WRITE_BACK, len(m.ranges), m.accelerator, m.tag, m.nsid, m.source)
+    head = _WRITE_BACK.pack(Kind.WRITE_BACK, m.more, m.accelerator, m.tag, len(m.ranges), m.source)
     return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
 
 
 def _unpack_write_back(data: bytes) -> WriteBack:
-    _, count, accelerator, tag, nsid, source = _WRITE_BACK.unpack_from(data)
+    _, more, accelerator, tag, count, source = _WRITE_BACK.unpack_from(data)
     tail = memoryview(data)[_WRITE_BACK.size :]
     if len(tail) != count * _RANGE.size:
         raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
-    ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
+    ranges = tuple((nsid, first, length) for nsid, first, length in _RANGE.iter_unpack(tail))
     _require_ranges(ranges)
-    return WriteBack(tag, accelerator, nsid, source, ranges)
+    return WriteBack(tag, accelerator, source, ranges, _boolean(more))
 
 
-def _require_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
+def _require_ranges(ranges: tuple[tuple[int, int, int], ...]) -> None:
     if not 0 < len(ranges) <= MAX_RANGES:
         raise MailboxError(f"a write-back has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
-    if any(length == 0 for _, length in ranges):
+    if any(length == 0 for _, _, length in ranges):
         raise MailboxError("a write-back has an empty range")
 
 
