@@ -110,7 +110,7 @@ def test_the_persistent_event_log_is_established_read_and_released(guest: Guest)
     assert guest.capture(["nvme", *log, "--action=0"]).code != 0
     assert "Establishing" in nvme(guest, *log, "--action=1")
     said = nvme(guest, *log, "--action=0")
-    assert "Event Type: Power-on or Reset Event(0x4)" in said
+    assert "Event Type: Power-on or Reset Event(0x4)" in said, said
     assert "Event Type: SMART/Health Log Snapshot Event(0x1)" in said
     assert "Supported Events Bitmap" in said
     # Its JSON ends nvme-cli 2.13 itself with SIGSEGV at the first reset: it swaps two lengths.
