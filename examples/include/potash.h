@@ -91,7 +91,8 @@ static long (*const write_lba)(u32 nsid, u64 lba, u64 count, const void *from,
 /*
  * Load the TensorFlow Lite model of `length` bytes at `model`, which is then no longer needed
  * there, run it as often as there are inputs, and let it go. `tflite_open` returns a number from 1
- * to 8 for it, as so many can be open at a time; `tflite_run` how many bytes of `out` it wrote.
+ * to 8 for it, as so many can be open at a time, of 64 MiB together; `tflite_run` how many bytes of
+ * `out` it wrote.
  */
 enum { ON_APU = 0, ON_VTA = 1 };
 static long (*const tflite_open)(const void *model, u64 length, u32 processor) = (void *)10;

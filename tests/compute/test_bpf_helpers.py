@@ -18,6 +18,7 @@ from potash_firmware.bpf import (
     Program,
     Services,
     buffer_layout,
+    helpers,
     load_program,
     run_program,
 )
@@ -256,6 +257,15 @@ def test_no_more_than_eight_models_are_open(bench: Bench) -> None:
     opened = (TFLITE_OPEN, INPUT, 1, 0)
     assert bench.call(*[opened] * 8) == list(range(1, 9))
     assert "8 models are open" in bench.fault(*[opened] * 9).reason
+
+
+def test_open_models_are_so_large_together_and_no_larger(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helpers, "MAX_MODEL_BYTES", 100)
+    large, small = (TFLITE_OPEN, INPUT, 60, 0), (TFLITE_OPEN, INPUT, 40, 0)
+    assert bench.call(large, small, (TFLITE_CLOSE, 1), large) == [1, 2, 0, 1]
+    assert "may have 100 bytes, not 101" in bench.fault(large, (TFLITE_OPEN, INPUT, 41, 0)).reason
 
 
 def test_models_that_are_left_open_are_let_go(bench: Bench) -> None:

@@ -230,3 +230,60 @@ def test_arguments_are_found_in_the_context(build: Callable[[str], bytes]) -> No
     arguments = (struct.pack("<I", 77), struct.pack("<Q", 1 << 40), b"xyz")
     done = run(image, arguments=arguments)
     assert done.numbers[:12] == [ord("x"), 3, 1, 1, 77, 0, 1, 1 << 40, 0, 0, 3, 1]
+
+
+def documented(name: str, tmp_path: Path) -> bytes:
+    """The object file of a program of the page about programs, which says what it is called."""
+    command = compiler()
+    if command is None:
+        pytest.skip(NO_COMPILER)
+    page = (INCLUDE.parents[1] / "docs" / "programs.md").read_text()
+    source = tmp_path / name
+    source.write_text(page.partition(f"`{name}`")[2].partition("```c\n")[2].partition("```")[0])
+    return compile_program(command, source, tmp_path / "program.o")
+
+
+def numbers(*values: int) -> tuple[bytes, ...]:
+    return tuple(struct.pack("<I", value) for value in values)
+
+
+def test_the_documented_program_loads_its_model_once(tmp_path: Path) -> None:
+    done = run(documented("each.c", tmp_path), b"MODELaabbccdd", numbers(5, 2, 3))
+    assert done.said == [
+        ("open", b"MODEL", Processor.VTA),
+        ("run", b"aa", SIZE),
+        ("run", b"bb", SIZE - 3),
+        ("run", b"cc", SIZE - 6),
+    ]
+    assert (done.outcome.return_value, done.outcome.output_length) == (0, 9)
+
+
+@pytest.mark.parametrize("size", [2048, 4096])
+def test_the_documented_program_counts_what_is_in_blocks(tmp_path: Path, size: int) -> None:
+    drive = bytearray(10 * size)
+    drive[2 * size : 4 * size] = bytes(value % 251 for value in range(2 * size))
+    struct.pack_into("<2Q", drive, 7 * size, 100, 200)
+
+    def read(nsid: int, lba: int, count: int, view: memoryview) -> int:
+        view[: count * size] = drive[lba * size : (lba + count) * size]
+        return count * size
+
+    def write(nsid: int, lba: int, count: int, view: memoryview) -> int:
+        drive[lba * size : (lba + count) * size] = view
+        return count * size
+
+    run_program(
+        load_program(documented("tally.c", tmp_path)),
+        memoryview(bytearray(LAYOUT.size)),
+        input_size=SIZE,
+        output_size=SIZE,
+        input_length=0,
+        services=Services(
+            pytest.fail, lambda *_: 0, lambda *_: 0, read_blocks=read, write_blocks=write
+        ),
+        context=Context(encode_arguments(numbers(2, 2, 7))),
+    )
+    expected = [drive[2 * size : 4 * size].count(value) for value in range(256)]
+    expected[0] += 100
+    expected[1] += 200
+    assert list(struct.unpack_from("<256Q", drive, 7 * size)) == expected

@@ -24,7 +24,8 @@ from support.bpf import exit_, insn, load, mov, mov_reg, store
 
 READ_LBA, WRITE_LBA, LOG = 8, 9, 5
 PAGE, BLOCK = 4096, 512
-SECOND = 64 * PAGE
+SECOND = 256 * PAGE
+SCATTERED = SECOND // BLOCK // 2
 
 ARENA = 0x1000_0000
 INPUT = ARENA + PAGE
@@ -77,7 +78,7 @@ def apu(booted: Board) -> Board:
     booted.hold_write_backs = False
     for nsid, memory in booted.media.items():
         for page in range(memory.size // PAGE):
-            memory.view[page * PAGE : (page + 1) * PAGE] = bytes([nsid * 64 + page]) * PAGE
+            memory.view[page * PAGE : (page + 1) * PAGE] = bytes([(nsid * 64 + page) % 256]) * PAGE
     assert booted.enable() == booted.send_firmware(CALLS) == 0
     return booted
 
@@ -262,19 +263,13 @@ SCATTER = program(
 
 
 def test_blocks_here_and_there_take_several_messages(apu: Board) -> None:
-    """More ranges than one message to the RPU holds."""
-    count = SECOND // BLOCK // 2
-    assert count > 3 * MAX_RANGES
-    grant(apu, 0, 64, writable=True, nsid=2)
+    """More ranges than one message to the RPU holds, and the blocks between them stay."""
     before = media(apu)[2]
-    assert apu.send_firmware(SCATTER) == apu.send_data(struct.pack("<Q", count)) == 0
-    assert apu.control(Operation.START) == 0
-    assert apu.wait().status == StatusId.DONE
-    assert len(apu.write_backs) == -(-count // MAX_RANGES)
+    assert run_scatter_again(apu) == StatusId.DONE
+    assert len(apu.write_backs) == SCATTERED // MAX_RANGES > AT_ONCE
     after = bytes(apu.media[2].view)
-    for lba in range(0, 2 * count, 2):
-        assert after[lba * BLOCK : (lba + 1) * BLOCK] == struct.pack("<Q", lba).ljust(BLOCK, b"\0")
-        assert after[(lba + 1) * BLOCK : (lba + 2) * BLOCK] == before[(lba + 1) * BLOCK :][:BLOCK]
+    for lba in range(1, 2 * SCATTERED, 2):
+        assert after[lba * BLOCK : (lba + 1) * BLOCK] == before[lba * BLOCK : (lba + 1) * BLOCK]
 
 
 class Liar:
@@ -343,6 +338,75 @@ def _told(*said: FromWorker) -> Iterator[ToRpu | None]:
     jobs.listen(worker)
     yield from sent
     yield None if liar.doomed else JobEnded(0, 0xC0)
+
+
+AT_ONCE = 8
+
+
+def scatter(apu: Board) -> None:
+    """A job that writes half of namespace 2's blocks; returns when the RPU is asked for some."""
+    apu.hold_write_backs = True
+    grant(apu, 0, SECOND // PAGE, writable=True, nsid=2)
+    assert apu.send_firmware(SCATTER) == apu.send_data(struct.pack("<Q", SCATTERED)) == 0
+    assert apu.control(Operation.START) == 0
+    apu.until(lambda: bool(apu.write_backs))
+    assert apu.status().status == StatusId.RUNNING  # by now all have come that come at once
+
+
+def test_the_rpu_is_asked_for_a_few_write_backs_at_a_time(apu: Board) -> None:
+    scatter(apu)
+    for answered in range(SCATTERED // MAX_RANGES):
+        assert apu.status().status == StatusId.RUNNING
+        assert len(apu.write_backs) == min(answered + AT_ONCE, SCATTERED // MAX_RANGES)
+        apu.complete(apu.write_backs[answered])
+    assert apu.wait().status == StatusId.DONE
+    assert len({item.tag for item in apu.write_backs}) == SCATTERED // MAX_RANGES
+
+
+def test_after_a_write_that_failed_no_more_are_asked_for(apu: Board) -> None:
+    scatter(apu)
+    apu.complete(apu.write_backs[0], errno.EIO)
+    for held in apu.write_backs[1:]:
+        apu.complete(held)
+    assert apu.wait().status == StatusId.FAILED
+    assert len(apu.write_backs) == AT_ONCE
+    apu.hold_write_backs = False
+    assert run_scatter_again(apu) == StatusId.DONE
+
+
+def test_a_controller_reset_leaves_out_what_was_not_asked_for(apu: Board) -> None:
+    scatter(apu)
+    held = list(apu.write_backs)
+    apu.reset_controller()
+    for item in held:
+        apu.complete(item, errno.ECANCELED)
+    apu.hold_write_backs = False
+    assert apu.enable() == 0
+    assert run_scatter_again(apu) == StatusId.DONE
+    assert len(apu.write_backs) == AT_ONCE + SCATTERED // MAX_RANGES
+
+
+def test_a_reset_of_the_accelerator_lets_what_has_begun_come_to_its_end(apu: Board) -> None:
+    scatter(apu)
+    assert apu.control(Operation.RESET) == 0
+    assert apu.status().status == StatusId.IDLE
+    apu.hold_write_backs = False
+    for item in list(apu.write_backs):
+        apu.complete(item)
+    apu.until(lambda: len(apu.write_backs) == SCATTERED // MAX_RANGES)
+    assert run_scatter_again(apu) == StatusId.DONE
+
+
+def run_scatter_again(apu: Board) -> StatusId:
+    """Run the job that `scatter` began once more, and look at what it leaves."""
+    grant(apu, 0, SECOND // PAGE, writable=True, nsid=2)
+    assert apu.send_firmware(SCATTER) == apu.send_data(struct.pack("<Q", SCATTERED)) == 0
+    assert apu.control(Operation.START) == 0
+    status = StatusId(apu.wait().status)
+    written = bytes(apu.media[2].view)
+    numbers = [struct.unpack_from("<Q", written, lba * BLOCK)[0] for lba in range(0, 2048, 2)]
+    assert numbers == list(range(0, 2048, 2))
+    return status
 
 
 def test_errors_of_a_program_are_errors_in_the_log(apu: Board) -> None:

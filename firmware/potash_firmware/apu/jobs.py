@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 MESSAGES_AT_ONCE = 64
 """Of one worker in one pass, so that one that talks without end holds up nobody."""
+
+WRITE_BACKS_AT_ONCE = 8
+"""Of one job at the RPU; the mailbox is no place for as many as scattered blocks can take."""
 
 TAG_LIMIT = 1 << 32
 
@@ -83,6 +87,8 @@ class Jobs:
         self._tags = count(1)
         self._writing: dict[int, int] = {}
         """Write-backs that the RPU has not answered, to the accelerator whose arena they read."""
+        self._unsent: dict[int, deque[WriteBack]] = {key: deque() for key in accelerators}
+        """Those of them that it has not been asked for."""
 
     @property
     def workers(self) -> list[Worker]:
@@ -180,6 +186,9 @@ class Jobs:
             log.warning("an answer to a write-back that was never asked for: %s", done)
             return
         accelerator = self._accelerators[key]
+        if done.error:
+            self._abandon(key)
+        self._ask(key)
         job = self._jobs.get(key)
         if job is not None and done.tag in job.write_backs:
             job.write_backs.remove(done.tag)
@@ -187,6 +196,11 @@ class Jobs:
             if not job.write_backs and accelerator.state is State.WRITING:
                 self._write_ended(accelerator, job.write_error)
         self._hand_over(accelerator)
+
+    def abandon(self) -> None:
+        """Ask the RPU for no more writing: its host is not the one any more that wanted it."""
+        for key in self._unsent:
+            self._abandon(key)
 
     def close(self) -> None:
         """Release the channels; the pool ends the processes."""
@@ -284,6 +298,7 @@ class Jobs:
         )
         self._write_back(key, job, plan.output_offset, output)
         self._write_back(key, job, plan.writes_offset, job.gathered)
+        self._ask(key)
         if not job.write_backs:
             self._write_ended(accelerator, 0)
 
@@ -293,8 +308,24 @@ class Jobs:
             tag = next(self._tags) % TAG_LIMIT
             job.write_backs.add(tag)
             self._writing[tag] = key
-            self._send(WriteBack(tag, key, nsid, source, pieces))
+            self._unsent[key].append(WriteBack(tag, key, nsid, source, pieces))
             source += sum(length for _, length in pieces)
+
+    def _ask(self, key: int) -> None:
+        """Have the RPU do of an accelerator's write-backs as many as it is to have at a time."""
+        unsent = self._unsent[key]
+        asked = sum(1 for one in self._writing.values() if one == key) - len(unsent)
+        for _ in range(min(len(unsent), WRITE_BACKS_AT_ONCE - asked)):
+            self._send(unsent.popleft())
+
+    def _abandon(self, key: int) -> None:
+        """Leave out the write-backs of an accelerator that the RPU has not been asked for."""
+        job = self._jobs.get(key)
+        for item in self._unsent[key]:
+            del self._writing[item.tag]
+            if job is not None:
+                job.write_backs.discard(item.tag)
+        self._unsent[key].clear()
 
     def _write_ended(self, accelerator: Accelerator, error: int) -> None:
         if error:
