@@ -5,10 +5,9 @@
  *
  *     int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx);
  *
- * built by `potash build program.c`, or by hand with
- * `clang -O2 -target bpf -fno-builtin -I examples/include -c program.c -o program.o`.
- * It stands alone: there is no C library, and what is below is all there is to call. `in_len`
- * counts the zeroes that fill the input up to a multiple of 4, with local storage of 4096.
+ * built by `potash build program.c`. It stands alone: there is no C library, and what is below is
+ * all there is to call. `in_len` counts the zeroes that fill the input up to a multiple of 4, with
+ * local storage of 4096.
  *
  * Every pointer and length that a helper is given is checked against the program's memory before
  * anything is done. What is not wholly inside, and whatever else a helper cannot do, ends the

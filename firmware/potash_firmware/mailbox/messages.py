@@ -90,6 +90,28 @@ class WriteBack:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadCheck:
+    """APU to RPU: may a job read these blocks? `ReadChecked` answers it, after a reset too.
+
+    `ranges` are (first byte, length) on the media of namespace `nsid`.
+    """
+
+    tag: int
+    nsid: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChecked:
+    """RPU to APU: 0 where all the blocks may be read; else an errno, and the first byte `at` that
+    may not."""
+
+    tag: int
+    error: int = 0
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ResetDone:
     """APU to RPU: no job runs, and everything is as after power-on."""
 
@@ -104,8 +126,8 @@ class JobEnded:
     log_page: int
 
 
-ToApu = Request | Reset | WriteBackDone
-ToRpu = Reply | WriteBack | ResetDone | JobEnded
+ToApu = Request | Reset | WriteBackDone | ReadChecked
+ToRpu = Reply | WriteBack | ReadCheck | ResetDone | JobEnded
 Message = ToApu | ToRpu
 
 
@@ -119,6 +141,8 @@ class Kind(IntEnum):
     WRITE_BACK = 5
     RESET_DONE = 6
     JOB_ENDED = 7
+    READ_CHECK = 8
+    READ_CHECKED = 9
 
 
 _REQUEST = struct.Struct("<BBBxI I6I iI")
@@ -126,6 +150,8 @@ _TAG = struct.Struct("<BxxxI")
 _WRITE_BACK_DONE = struct.Struct("<BxxxII")
 _REPLY = struct.Struct("<BBHIII")
 _WRITE_BACK = struct.Struct("<BBHIIQ")
+_READ_CHECK = struct.Struct("<BBxxII")
+_READ_CHECKED = struct.Struct("<BxxxIIxxxxQ")
 _RANGE = struct.Struct("<QQ")
 _JOB_ENDED = struct.Struct("<BBH")
 
@@ -181,19 +207,35 @@ def _pack_write_back(m: WriteBack) -> bytes:
 
 def _unpack_write_back(data: bytes) -> WriteBack:
     _, count, accelerator, tag, nsid, source = _WRITE_BACK.unpack_from(data)
-    tail = memoryview(data)[_WRITE_BACK.size :]
+    return WriteBack(tag, accelerator, nsid, source, _ranges(data, _WRITE_BACK.size, count))
+
+
+def _pack_read_check(m: ReadCheck) -> bytes:
+    _require_ranges(m.ranges)
+    head = _READ_CHECK.pack(Kind.READ_CHECK, len(m.ranges), m.tag, m.nsid)
+    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
+
+
+def _unpack_read_check(data: bytes) -> ReadCheck:
+    _, count, tag, nsid = _READ_CHECK.unpack_from(data)
+    return ReadCheck(tag, nsid, _ranges(data, _READ_CHECK.size, count))
+
+
+def _ranges(data: bytes, at: int, count: int) -> tuple[tuple[int, int], ...]:
+    """The ranges at the end of a message."""
+    tail = memoryview(data)[at:]
     if len(tail) != count * _RANGE.size:
         raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
     ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
     _require_ranges(ranges)
-    return WriteBack(tag, accelerator, nsid, source, ranges)
+    return ranges
 
 
 def _require_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
     if not 0 < len(ranges) <= MAX_RANGES:
-        raise MailboxError(f"a write-back has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
+        raise MailboxError(f"a message has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
     if any(length == 0 for _, length in ranges):
-        raise MailboxError("a write-back has an empty range")
+        raise MailboxError("a message has an empty range")
 
 
 def _unpack_job_ended(data: bytes) -> JobEnded:
@@ -231,6 +273,12 @@ _CODECS: dict[int, _Codec] = {
         ResetDone,
         lambda m: _TAG.pack(Kind.RESET_DONE, m.tag),
         lambda data: ResetDone(_TAG.unpack(data)[1]),
+    ),
+    Kind.READ_CHECK: _Codec(ReadCheck, _pack_read_check, _unpack_read_check),
+    Kind.READ_CHECKED: _Codec(
+        ReadChecked,
+        lambda m: _READ_CHECKED.pack(Kind.READ_CHECKED, m.tag, m.error, m.at),
+        lambda data: ReadChecked(*_READ_CHECKED.unpack(data)[1:]),
     ),
     Kind.JOB_ENDED: _Codec(
         JobEnded,
