@@ -5,10 +5,9 @@
  *
  *     int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx);
  *
- * built by `potash build program.c`, or by hand with
- * `clang -O2 -target bpf -fno-builtin -I examples/include -c program.c -o program.o`.
- * It stands alone: there is no C library, and what is below is all there is to call. `in_len`
- * counts the zeroes that fill the input up to a multiple of 4, with local storage of 4096.
+ * built by `potash build program.c`. It stands alone: there is no C library, and what is below is
+ * all there is to call. `in_len` counts the zeroes that fill the input up to a multiple of 4, with
+ * local storage of 4096.
  *
  * Every pointer and length that a helper is given is checked against the program's memory before
  * anything is done. What is not wholly inside, and whatever else a helper cannot do, ends the
@@ -91,7 +90,8 @@ static long (*const write_lba)(u32 nsid, u64 lba, u64 count, const void *from,
 /*
  * Load the TensorFlow Lite model of `length` bytes at `model`, which is then no longer needed
  * there, run it as often as there are inputs, and let it go. `tflite_open` returns a number from 1
- * to 8 for it, as so many can be open at a time; `tflite_run` how many bytes of `out` it wrote.
+ * to 8 for it, as so many can be open at a time, of 64 MiB together; `tflite_run` how many bytes of
+ * `out` it wrote.
  */
 enum { ON_APU = 0, ON_VTA = 1 };
 static long (*const tflite_open)(const void *model, u64 length, u32 processor) = (void *)10;

@@ -1,11 +1,15 @@
 """Every instruction of RFC 9669 does what the RFC says, on every engine there is."""
 
+from pathlib import Path
+
 import pytest
 
 from potash_firmware.bpf import isa
+from potash_firmware.bpf.engine import Engine
+from potash_firmware.bpf.engine import execute as run_on
 from potash_firmware.bpf.verifier import verify
-from support.bpf import arena, execute
-from support.bpf_vectors import VECTORS, Vector
+from support.bpf import LAYOUT, arena, engines, execute
+from support.bpf_vectors import VECTORS, Vector, combined
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector.name for vector in VECTORS])
@@ -14,6 +18,32 @@ def test_a_program_leaves_its_value_in_r0(vector: Vector) -> None:
     registers = (arena().input, len(vector.memory))
     result = execute(vector.code, registers=registers, memory=vector.memory)
     assert f"{result.value:#x}" == f"{vector.value:#x}"
+
+
+BATCH = 100
+"""Programs that are compiled at once, which takes less time than one by one."""
+
+
+@pytest.mark.parametrize("first", range(0, len(VECTORS), BATCH))
+@pytest.mark.parametrize("engine", engines())
+def test_every_engine_does_the_same(
+    engine: Engine, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    vectors = VECTORS[first : first + BATCH]
+    code = combined(vectors)
+    verify(code, 0, ())
+    wrong = {}
+    for number, vector in enumerate(vectors):
+        memory = bytearray(LAYOUT.size)
+        space = arena(memory)
+        start = LAYOUT.input_offset
+        memory[start : start + len(vector.memory)] = vector.memory
+        arguments = (space.input, len(vector.memory), number)
+        value = run_on(engine, code, 0, space, {}, arguments, 10_000).value
+        if value != vector.value:
+            wrong[vector.name] = f"{value:#x} is not {vector.value:#x}"
+    assert wrong == {}
 
 
 # The instructions of the groups base32, base64, atomic32, atomic64, divmul32 and divmul64 in

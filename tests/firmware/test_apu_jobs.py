@@ -15,6 +15,8 @@ from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.mailbox.messages import JobEnded, WriteBack
 from support.apu import BUFFER, CONFIG, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, lddw, load, mov, mov_reg, store
+from support.bpf_btf import Line, btf_parts
+from support.bpf_elf import Name, elf, text
 
 PRINT, SET_OUTPUT_LENGTH = 1, 4
 
@@ -46,6 +48,8 @@ def apu(booted: Board) -> Board:
     booted.reset_controller()
     booted.ended.clear()
     booted.write_backs.clear()
+    booted.read_checks.clear()
+    booted.read_error = (0, 0)
     booted.write_error = 0
     booted.hold_write_backs = False
     for memory in booted.media.values():
@@ -136,6 +140,27 @@ def test_a_fault_fails_the_job_and_says_what_it_was(
     assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
 
 
+def test_a_fault_s_entry_names_instruction_function_line_and_address(apu: Board) -> None:
+    code = text(mov(1, 16), load(0, 1), exit_)
+    image = elf([code, *btf_parts({".text": [Line(8, 42)]})], [Name("prog")])
+    assert apu.run(image, b"data").status == StatusId.FAILED
+    assert (
+        apu.log()
+        .entries[-1]
+        .text.startswith(
+            "memory access out of bounds at instruction 1 (prog, sum.c:42): a read of 8 bytes at 0x10 "
+        )
+    )
+
+
+def test_a_program_refused_says_which_instruction_and_why(apu: Board) -> None:
+    assert apu.enable() == 0
+    assert apu.send_firmware(program(mov(1, 16), insn(0xFF), exit_)) != 0
+    assert apu.log().entries[-1].text == (
+        "firmware 0 was refused: instruction 1 (prog): opcode 0xff does not exist"
+    )
+
+
 def test_a_print_without_an_end_is_a_memory_fault(apu: Board) -> None:
     image = program(mov_reg(1, 10), insn(0x07, 1, imm=1 << 30), call(PRINT), exit_)
     assert apu.run(image, b"data").status == StatusId.FAILED
@@ -169,6 +194,24 @@ def test_the_latest_input_wins(apu: Board) -> None:
     apu.control(Operation.START)
     assert apu.wait().consumed == 4096
     assert apu.read_data(8) == b"........"
+
+
+def test_blocks_that_cannot_be_read_fail_the_job_before_it_begins(apu: Board) -> None:
+    apu.read_error = (5, 3 * 4096)
+    apu.enable()
+    apu.send_firmware(COPY_8)
+    apu.local(IoOpcode.LOCAL_INPUT, 2, 2)
+    apu.local(IoOpcode.APPEND_LOCAL_INPUT, 9, 1)
+    assert apu.control(Operation.START) == 0
+    assert apu.wait().status == StatusId.FAILED
+    (asked,) = apu.read_checks
+    assert (asked.nsid, asked.ranges) == (1, ((2 * 4096, 2 * 4096), (9 * 4096, 4096)))
+    (text,) = apu.log_texts(LogEntryType.INVALID_INPUT_BUFFER)
+    assert "byte 12288" in text
+    assert "Input/output error" in text
+    apu.read_error = (0, 0)
+    apu.control(Operation.START)
+    assert apu.wait().status == StatusId.DONE
 
 
 def test_output_goes_to_its_ranges_before_the_job_is_done(apu: Board) -> None:

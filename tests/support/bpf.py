@@ -7,7 +7,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from potash_firmware.bpf.arena import Arena, Layout
+from potash_firmware.bpf.engine import Engine, unavailable
 from potash_firmware.bpf.interpreter import Helper, run
 
 U64 = (1 << 64) - 1
@@ -69,6 +73,16 @@ exit_ = insn(0x95)
 
 def _signed32(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
+
+
+def engines() -> list[ParameterSet]:
+    """Every engine for a test's parameters; one that cannot be used here is skipped."""
+    found = []
+    for engine in Engine:
+        reason = unavailable(engine)
+        skip = pytest.mark.skipif(reason is not None, reason=f"{engine.value}: {reason}")
+        found.append(pytest.param(engine, marks=skip, id=engine.value))
+    return found
 
 
 class Result(NamedTuple):

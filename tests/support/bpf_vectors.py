@@ -5,9 +5,10 @@ sign extended from 32 bits, so each row of the tables of operands is also tried 
 wherever it fits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from support.bpf import exit_, insn
 from support.bpf_assembler import assemble
 
 
@@ -407,3 +408,15 @@ def _atomic() -> Iterator[Vector]:
 
 
 VECTORS = [*_alu(), *_unary(), *_jumps(), *_programs(), *_atomic()]
+
+
+def combined(vectors: Sequence[Vector]) -> bytes:
+    """All of them as functions of one program, which calls the one whose number is in r3."""
+    chooser, functions = b"", b""
+    for number, vector in enumerate(vectors):
+        call = 3 * number + 1
+        target = 3 * len(vectors) + 1 + len(functions) // 8
+        chooser += insn(0x55, 3, offset=2, imm=number)  # if r3 != number
+        chooser += insn(0x85, src=1, imm=target - call - 1) + exit_
+        functions += vector.code
+    return chooser + exit_ + functions

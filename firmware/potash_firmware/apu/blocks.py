@@ -83,7 +83,9 @@ class Blocks:
         if length != len(data):
             raise NotAllowed(f"{count} blocks have {length} bytes, not {len(data)}")
         first = lba * size
-        if any(_overlap(item, ByteRange(nsid, first, length)) for item in self.output_ranges):
+        if count and any(
+            _overlap(item, ByteRange(nsid, first, length)) for item in self.output_ranges
+        ):
             raise NotAllowed("blocks of the job's output are written by setting its output only")
         keys = [(nsid, first + at) for at in range(0, length, size)]
         added = sum(size for key in keys if key not in self._places)
@@ -118,7 +120,7 @@ class Blocks:
             raise NotAllowed(
                 f"{count} blocks from {lba} of namespace {nsid} are not granted for {what}"
             )
-        if (lba + count) * namespace.block_size > namespace.size:
+        if count and (lba + count) * namespace.block_size > namespace.size:
             raise NotAllowed(f"namespace {nsid} ends before {count} blocks from {lba} do")
         return namespace.block_size
 

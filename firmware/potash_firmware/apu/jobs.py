@@ -1,6 +1,7 @@
 """Jobs on their way through the accelerators: from Start to the status that a host sees.
 
-The one place that fires the events of a job's life and does what follows from them. A job's output
+The one place that fires the events of a job's life and does what follows from them. A job begins
+when the RPU has said that the blocks of its input may be read. Its output
 goes to its blocks before its status becomes done, and a buffer that the RPU still writes from is
 not given to the next job.
 """
@@ -13,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
@@ -31,7 +32,15 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.pool import NurseryLost, Pool, Worker
-from potash_firmware.mailbox.messages import MAX_RANGES, JobEnded, ToRpu, WriteBack, WriteBackDone
+from potash_firmware.mailbox.messages import (
+    MAX_RANGES,
+    JobEnded,
+    ReadCheck,
+    ReadChecked,
+    ToRpu,
+    WriteBack,
+    WriteBackDone,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +64,8 @@ class _Job:
     arguments: bytes
     deadline: float
     handed_over: bool = False
+    checks: set[int] = field(default_factory=set)
+    """Questions about the blocks of its input that the RPU has not answered."""
     gathered: list[ByteRange] = field(default_factory=list)
     """What the program wants written besides its output, if it comes to its end."""
     write_back: int | None = None
@@ -126,6 +137,10 @@ class Jobs:
         )
         job = _Job(run, image, arguments, self._monotonic() + limits.seconds)
         self._jobs[accelerator.config.id] = job
+        for nsid, items in groupby(run.input_ranges, key=lambda item: item.nsid):
+            tag = next(self._tags) % TAG_LIMIT
+            job.checks.add(tag)
+            self._send(ReadCheck(tag, nsid, tuple((one.first, one.length) for one in items)))
         self._hand_over(accelerator)
 
     def stop(self, accelerator: Accelerator) -> None:
@@ -173,6 +188,24 @@ class Jobs:
                 worker.orphaned = True
                 self._bury_orphan(worker)
 
+    def checked(self, checked: ReadChecked) -> None:
+        """The RPU says whether blocks of a job's input may be read."""
+        asked = [key for key, job in self._jobs.items() if checked.tag in job.checks]
+        if not asked:
+            return  # The job has been stopped meanwhile.
+        accelerator, job = self._accelerators[asked[0]], self._jobs[asked[0]]
+        job.checks.remove(checked.tag)
+        if checked.error and accelerator.state is State.RUNNING:
+            accelerator.log.add(
+                LogEntryType.INVALID_INPUT_BUFFER,
+                f"the input cannot be read at byte {checked.at} of its namespace: "
+                f"{os.strerror(checked.error)}",
+            )
+            self._fire(accelerator, Event.FAULTED)
+            self._ended(accelerator)
+            return
+        self._hand_over(accelerator)
+
     def written(self, done: WriteBackDone) -> None:
         """The RPU has written (or not) what a job produced."""
         key = self._writing.pop(done.tag, None)
@@ -204,7 +237,7 @@ class Jobs:
         job = self._jobs.get(key)
         if accelerator.state is not State.RUNNING or job is None or job.handed_over:
             return
-        if key in self._writing.values():
+        if job.checks or key in self._writing.values():
             return
         worker = self._workers.get(key)
         if worker is not None and worker.doomed:

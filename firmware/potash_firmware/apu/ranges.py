@@ -3,7 +3,7 @@
 Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from csd_spec.fields import LocalStorage
 from csd_spec.opcodes import PAGE_SIZE
@@ -73,14 +73,15 @@ def first_bytes(
     return tuple(parts)
 
 
-def is_granted(granted: Iterable[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
+def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
     """Whether grants, one or several that meet or overlap, allow every one of `count` blocks."""
-    useful = [item for item in granted if item.nsid == nsid and (item.writable or not writing)]
     end = lba + count
     while lba < end:
-        ends = [item.first_lba + item.blocks for item in useful if item.first_lba <= lba]
-        reach = max(ends, default=lba)
-        if reach <= lba:
+        reach = lba
+        for grant in granted:
+            if grant.nsid == nsid and grant.first_lba <= lba and (grant.writable or not writing):
+                reach = max(reach, grant.first_lba + grant.blocks)
+        if reach == lba:
             return False
         lba = reach
     return True

@@ -3,7 +3,7 @@
 The platform runs a program's object file in a virtual machine on the APU (Alkali CSD platform
 documentation, section 3.4.3). The APU's worker needs two calls:
 
-    load_program(data: bytes) -> Program
+    load_program(data: bytes, *, entry: str | None = None) -> Program
         raises ProgramError (ElfError, VerificationError)
 
     run_program(
@@ -15,6 +15,8 @@ documentation, section 3.4.3). The APU's worker needs two calls:
 
 and `buffer_layout(input_size, output_size)`, which says how large the accelerator's memory is
 (`.size`) and where in it the input and the output lie (`.input_offset`, `.output_offset`).
+Errors that have an instruction say which function and source line it comes from, where the object
+file tells (`debug_info`, `line_info`); `disassembler` shows a whole program with them.
 `Services(print, infer_apu, infer_vta, …)` is what the program's helpers reach; a model is run by
 `infer(model, input, output) -> bytes written`, all three memoryviews.
 """

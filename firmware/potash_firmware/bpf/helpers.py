@@ -23,6 +23,9 @@ MAX_PRINT = 1024
 MAX_MODELS = 8
 """Models that a run has open at a time."""
 
+MAX_MODEL_BYTES = 64 << 20
+"""Bytes that they have together: what is loaded is held outside the arena."""
+
 Infer = Callable[[memoryview, memoryview, memoryview], int]
 """Runs a model: its bytes and its inputs in, its outputs into the third; returns their length."""
 
@@ -77,7 +80,8 @@ class Helpers:
         self._services = services
         self._output_limit = output_limit
         self._arguments = arguments
-        self._models: dict[int, Model] = {}
+        self._models: dict[int, tuple[Model, int]] = {}
+        """The open models by their handles, and how long each is."""
 
     def close(self) -> None:
         """Let go of the models that the program has left open."""
@@ -197,8 +201,11 @@ class Helpers:
         handle = next((i for i in range(1, MAX_MODELS + 1) if i not in self._models), None)
         if handle is None:
             raise _failed(number, f"{MAX_MODELS} models are open, and there cannot be more")
+        total = length + sum(other for _, other in self._models.values())
+        if total > MAX_MODEL_BYTES:
+            raise _failed(number, f"the open models may have {MAX_MODEL_BYTES} bytes, not {total}")
         load = self._services.load_model
-        self._models[handle] = self._do(number, lambda: load(view, chosen))
+        self._models[handle] = self._do(number, lambda: load(view, chosen)), length
         return handle
 
     def tflite_run(
@@ -220,10 +227,10 @@ class Helpers:
         return 0
 
     def _opened(self, number: HelperNumber, handle: int) -> Model:
-        model = self._models.get(handle)
-        if model is None:
+        opened = self._models.get(handle)
+        if opened is None:
             raise _failed(number, f"no model is open as {handle}")
-        return model
+        return opened[0]
 
     @staticmethod
     def _known(number: HelperNumber, what: str, kind: type[Choice], value: int) -> Choice:

@@ -55,7 +55,11 @@ CONTROLLER_ID = 0
 """CNTLID of the one controller."""
 
 UNCORRECTABLE = "uncorrectable"
-"""Section of the sidecar: the uncorrectable ranges of each namespace that has any."""
+"""Section of the sidecar: the uncorrectable ranges of each namespace that has any.
+
+Names are its identifier and how often it has been formatted: a device that is killed between the
+two records of a format does not take old ranges for new ones.
+"""
 
 MAX_TRANSFER_SHIFT = 7
 """MDTS: 2**7 memory pages."""
@@ -76,6 +80,8 @@ class Namespace:
     uncorrectable: UncorrectableBlocks = field(default_factory=UncorrectableBlocks)
     unformatted: int = 0
     """Per cent of a format that are still to be done."""
+    formats: int = 0
+    """Formats in its life."""
 
     @property
     def nsid(self) -> int:
@@ -163,7 +169,11 @@ class Controller:
         self.apu = apu
         self.support = support
         self.allocated = {
-            namespace.nsid: Namespace(namespace, board.media[namespace.nsid])
+            namespace.nsid: Namespace(
+                namespace,
+                board.media[namespace.nsid],
+                formats=board.drive.shapes[namespace.nsid].formats,
+            )
             for namespace in settings.namespaces
         }
         """Every namespace that there is, by identifier."""
@@ -175,7 +185,7 @@ class Controller:
         """Those that are attached, which a host calls active."""
         self.inventory = 0
         """Changes with the namespaces that there are, and with their block sizes."""
-        self.tasks = Tasks(board.executor.submit)
+        self.tasks = Tasks(board.executor.submit, clock)
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()
@@ -201,7 +211,7 @@ class Controller:
         self.lba_status = LbaStatus()
         self.keeper = Keeper(board.sidecar, board.executor, self, clock)
         self.persistent_events.on_add = self.keeper.hurry
-        self.self_tests = SelfTests(self)
+        self.self_tests = SelfTests(self, clock)
         self.sanitizing = Sanitizing(self)
         self._news = True
         """There was a reset, or power has come, since the controller was last ready."""
@@ -323,8 +333,8 @@ class Controller:
     def restore_uncorrectable(self) -> None:
         """Remember the uncorrectable blocks of the time before the power cycle."""
         kept = self.board.sidecar.get(UNCORRECTABLE)
-        for nsid, namespace in self.allocated.items() if isinstance(kept, Mapping) else ():
-            namespace.uncorrectable.restore(kept.get(str(nsid)), namespace.blocks)
+        for namespace in self.allocated.values() if isinstance(kept, Mapping) else ():
+            namespace.uncorrectable.restore(kept.get(_kept_name(namespace)), namespace.blocks)
         self.watch()
 
     @property
@@ -354,6 +364,14 @@ class Controller:
 
         return Pending(self.on_media(save), finish)
 
+    def save_uncorrectable(self) -> Steps:
+        """As `keep_uncorrectable`, within a task. Raises MediaError."""
+        save = self.uncorrectable_changed()
+        change = self._uncorrectable_changes
+        yield save
+        self._uncorrectable_kept = max(self._uncorrectable_kept, change)
+        return None
+
     def uncorrectable_changed(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to have that kept. Raises MediaError."""
         self._uncorrectable_changes += 1
@@ -361,8 +379,8 @@ class Controller:
         self.board.sidecar.put(
             UNCORRECTABLE,
             {
-                str(nsid): namespace.uncorrectable.ranges()
-                for nsid, namespace in self.allocated.items()
+                _kept_name(namespace): namespace.uncorrectable.ranges()
+                for namespace in self.allocated.values()
                 if namespace.uncorrectable
             },
         )
@@ -437,7 +455,7 @@ class Controller:
         ).tmpth
 
     def _tells_deallocated(self, nsid: int) -> bool:
-        namespace = self.namespaces.get(nsid)
+        namespace = self.allocated.get(nsid)
         return namespace is not None and namespace.tells_deallocated
 
     def _throttling_thresholds(self) -> HostControlledThermalManagement:
@@ -446,7 +464,7 @@ class Controller:
         )
 
     def _blocks(self, nsid: int) -> int:
-        namespace = self.namespaces.get(nsid)
+        namespace = self.allocated.get(nsid)
         return namespace.blocks if namespace is not None else 0
 
     def end_of(self, work: "set[Future[Any]]") -> object:
@@ -493,6 +511,11 @@ class Controller:
             self.outstanding.take(token)
             self.aborted.append((waiting.command, NvmeError(Status.SQ_DELETION_ABORTED, dnr=False)))
         return begun
+
+
+def _kept_name(namespace: Namespace) -> str:
+    """What the uncorrectable blocks of a namespace are kept under, until its next format."""
+    return f"{namespace.nsid}/{namespace.formats}"
 
 
 def no_namespace(controller: Controller, nsid: int) -> NvmeError:

@@ -256,7 +256,7 @@ class Sanitizing:
                 yield partial(_flush, media)
             for namespace in namespaces:
                 namespace.uncorrectable = UncorrectableBlocks()
-            self._controller.uncorrectable_changed()
+            yield from self._controller.save_uncorrectable()
             # What says that it is over is durable before the host writes anything again.
             self._erased = self._controller.health.writes
             yield self._save(SanitizeState.SUCCEEDED, failed=False)

@@ -1,7 +1,8 @@
 """Device self-tests: what is looked at, in which order, and how it ended.
 
 A test is a list of small pieces for the media executor, so it delays nobody: between two of them
-the loop serves the host, and what the host asks of the media has three threads besides. A short
+the loop serves the host, and what the host asks of the media has three threads besides. A test
+takes its time, so that a host that looks once a second sees it go on, and knows its end. A short
 test looks at the sidecar, at the firmware images and at parts of each namespace; an extended one
 reads every block. A short test ends with a reset; an extended one goes on, after a power cycle too.
 
@@ -46,6 +47,10 @@ SAMPLE = 64 << 10
 SAMPLES = 16
 """Parts of each namespace that a short test reads, from its first byte to its last."""
 
+SHORTEST = 2.5
+"""Seconds that a test takes at least: nvme-cli waits for one by looking once a second, and goes on
+to wait for a test that it has never seen under way."""
+
 READ_RATE = 256 << 20
 """Bytes a second that the recommended time of an extended test reckons with."""
 
@@ -81,8 +86,9 @@ class Running:
 class SelfTests:
     """The self-tests of one controller."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, clock: Callable[[], float]) -> None:
         self._controller = controller
+        self._clock = clock
         self._results: list[bytes] = []
         self.running: Running | None = None
 
@@ -193,7 +199,11 @@ class SelfTests:
 
     def _steps(self, run: Running, namespaces: list[Namespace]) -> Steps:
         yield self.save()
+        begun = self._clock()
         for piece in self._pieces(run.code, namespaces):
+            ahead = begun + SHORTEST * (run.done + piece.weight) / run.total - self._clock()
+            if ahead > 0 and self.running is run:
+                yield ahead
             if self.running is not run:
                 break
             try:

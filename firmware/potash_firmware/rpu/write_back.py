@@ -1,7 +1,8 @@
 """Writing a job's output to its blocks, which the APU asks for and only the media executor does.
 
 A job counts as done when its output is on the media, so a killed worker or APU tears nothing. What
-the APU asks for is checked like anything else that comes from outside.
+the APU asks for is checked like anything else that comes from outside. So are the blocks that a job
+is to read: the APU reads the media itself, and knows of no block that is uncorrectable.
 """
 
 import errno
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from potash_device.media import MediaError
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
+from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, WriteBackDone
 from potash_firmware.rpu.controller import Controller, Namespace
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,27 @@ class WriteBacks:
         ranges = [(item.first, item.length) for item in pieces]
         future = self._controller.on_blocks(namespace, ranges, write, writes=True)
         self._begun[future] = _Begun(work, namespace, healed)
+
+    def check(self, message: ReadCheck) -> None:
+        """Say whether a job may read the blocks of its input, as a host's Read would be told."""
+        apu = self._controller.apu
+        if apu.port is not None:
+            apu.send(ReadChecked(message.tag, *self._readable(message)))
+
+    def _readable(self, message: ReadCheck) -> tuple[int, int]:
+        """An errno, and the first byte that cannot be read; 0 and 0 where all can."""
+        namespace = self._controller.namespaces.get(message.nsid)
+        if namespace is None:
+            return errno.ENODEV, message.ranges[0][0]
+        if namespace.in_flight.closed is not None:
+            return errno.EBUSY, message.ranges[0][0]
+        for first, length in message.ranges:
+            lba = first // namespace.block_size
+            count = -(-(first + length) // namespace.block_size) - lba
+            bad = namespace.uncorrectable.first_in(lba, count)
+            if bad is not None:
+                return errno.EIO, bad * namespace.block_size
+        return 0, 0
 
     def media_finished(self, future: Future[None]) -> bool:
         """True when `future` was a write-back's; the APU has been told if all of it has ended."""

@@ -73,6 +73,11 @@ TABLE: Sequence[Advice] = (
         "only add, and, or, xor, exchange and compare-and-exchange are atomic, on 32 or 64 bits",
     ),
     Advice(
+        [r"XADD return value"],
+        "what an atomic operation returns is there from version 3 of the instruction set on: "
+        "build with --cpu v3",
+    ),
+    Advice(
         [r"fatal error: 'potash\.h' file not found"],
         "name the folder that has potash.h with -I",
     ),

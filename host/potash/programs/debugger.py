@@ -157,9 +157,16 @@ class Debugger:
             if not rest and index in self.rows:
                 return str(self.program.debug.place(index))
         for name, start, end in self._regions():
-            if start <= value < end or value == end == self.cpu.arena.stack_top:
+            if start <= value < end:
                 return f"{name}+0x{value - start:x}"
         return ""
+
+    def describe_register(self, number: int) -> str:
+        """What a register points at; a frame pointer may stand behind the stack's last byte."""
+        value = self.cpu.registers[number]
+        if number == isa.FRAME_POINTER:
+            return f"stack+0x{value - BASE:x}"
+        return self.describe(value)
 
     def _run_until(self, arrived: Callable[[], bool]) -> None:
         """Execute at least one instruction, then go on until a reason to stop."""

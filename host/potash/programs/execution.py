@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context
 from potash_firmware import bpf
-from potash_firmware.apu.models import Models
 from potash_firmware.bpf import elf
 from potash_firmware.bpf import engine as engines
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, Execute
 from potash_firmware.bpf.interpreter import Helper
 from potash_firmware.bpf.verifier import verify
+
+if TYPE_CHECKING:
+    from potash_firmware.apu.models import Models
 
 BUFFER_SIZE = 64 << 20
 """Bytes of an accelerator's input buffer and of its output buffer, as the drive has them."""
@@ -47,7 +50,7 @@ def execute(
     layout = bpf.buffer_layout(input_size, output_size)
     memory = memoryview(mmap.mmap(-1, layout.size))  # what is never touched costs nothing
     memory[layout.input_offset : layout.input_offset + len(data)] = data
-    models = Models({})
+    models = _Models()
     outcome = bpf.run_program(
         program,
         memory,
@@ -62,6 +65,22 @@ def execute(
     length = output_size if outcome.output_length is None else outcome.output_length
     output = bytes(memory[layout.output_offset : layout.output_offset + length])
     return Ran(outcome.return_value, output, outcome.instructions)
+
+
+class _Models:
+    """Runs a program's models; TensorFlow Lite is only loaded when there is one."""
+
+    @cached_property
+    def _real(self) -> Models:
+        from potash_firmware.apu.models import Models
+
+        return Models({})
+
+    def infer_apu(self, model: memoryview, given: memoryview, output: memoryview) -> int:
+        return self._real.infer_apu(model, given, output)
+
+    def infer_vta(self, model: memoryview, given: memoryview, output: memoryview) -> int:
+        return self._real.infer_vta(model, given, output)
 
 
 # The public conformance suite calls one helper, and only wants it to be there and to return.

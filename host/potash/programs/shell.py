@@ -33,7 +33,7 @@ class Shell:
 
     def __init__(self, debugger: Debugger, say: Callable[[str], None]) -> None:
         self._debugger = debugger
-        self._say = lambda line: say(printable(line))
+        self._tell = say
         self._sources: dict[str, list[str]] = {}
 
     def run(self, lines: Iterable[str]) -> None:
@@ -58,6 +58,9 @@ class Shell:
             command.run(self, arguments)
         except DebuggerError as error:
             self._say(f"error: {error}")
+
+    def _say(self, line: str) -> None:
+        self._tell(printable(line))
 
     # What runs the program on
 
@@ -133,7 +136,9 @@ class Shell:
         for number, value in enumerate(self._debugger.cpu.registers):
             name = f"r{number}"
             if not arguments or name in arguments:
-                self._say(f"{name:>4} 0x{value:016x} {self._debugger.describe(value)}".rstrip())
+                self._say(
+                    f"{name:>4} 0x{value:016x} {self._debugger.describe_register(number)}".rstrip()
+                )
         self._say(f"  pc {self._debugger.pc}")
 
     def memory(self, arguments: list[str]) -> None:
@@ -164,7 +169,7 @@ class Shell:
         for number in range(line.number - SHOWN_LINES, line.number + SHOWN_LINES + 1):
             if number in known:
                 mark = "=>" if number == line.number else "  "
-                self._say(f"{mark} {number:5} {known[number]}".rstrip())
+                self._say(f"{mark} {number:5} {known[number].expandtabs(4)}".rstrip())
 
     def _source(self, file: str) -> list[str]:
         """The lines of a source file, none where it is not there any more."""

@@ -173,7 +173,12 @@ class _Run:
 
     def _compile(self, index: int) -> int:
         try:
-            loaded = load(self._code, index)
+            try:
+                loaded = load(self._code, index)
+            except EngineUnavailable as error:
+                # Too late for another engine: the program has done something already.
+                reason = f"the function at instruction {index} cannot be compiled: {error}"
+                raise Fault(FaultKind.INVALID_INSTRUCTION, None, None, reason) from None
             self._loaded.append(loaded)
             self._functions[index] = loaded.address
             return loaded.address

@@ -21,19 +21,13 @@ from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.debug_info import printable
 from potash_firmware.bpf.disassembler import Row, listing
-from potash_firmware.bpf.engine import Engine, Execution
+from potash_firmware.bpf.engine import Engine, Execution, usable
 from potash_firmware.bpf.interpreter import Helper, Interpreter
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
-_engine = click.option(
-    "--engine",
-    type=click.Choice([engine.value for engine in Engine]),
-    default=Engine.INTERPRETER.value,
-    show_default=True,
-    help="What runs the program.",
-)
+_ENGINES = click.Choice([engine.value for engine in Engine])
 _entry = click.option("--entry", metavar="NAME", help="The function to begin with.")
 _input = click.option("--input", "given", type=_STREAM, help="The program's input (- for stdin).")
 _argument = click.option(
@@ -117,7 +111,11 @@ def _document(program: machine.Program, rows: Sequence[Row]) -> dict[str, object
     show_default=True,
     help="Instructions that the program may execute.",
 )
-@_engine
+@click.option(
+    "--engine",
+    type=_ENGINES,
+    help="What runs the program (default: native, as on the drive, where that is possible here).",
+)
 @_json
 def exec_(
     file: Path,
@@ -127,7 +125,7 @@ def exec_(
     arguments: tuple[bytes, ...],
     entry: str | None,
     limit: int,
-    engine: str,
+    engine: str | None,
     as_json: bool,
 ) -> None:
     """Run FILE, an object file, in this process, as an accelerator of the drive would.
@@ -149,7 +147,7 @@ def exec_(
             arguments=arguments,
             output_size=output_size,
             instruction_limit=limit,
-            engine=Engine(engine),
+            engine=usable(Engine.NATIVE) if engine is None else Engine(engine),
             show=show,
         )
     except machine.Fault as fault:
@@ -240,7 +238,13 @@ def _lines() -> Iterator[str]:
 @click.argument("memory", nargs=-1)
 @click.option("--program", help="The program (default: a line of standard input).")
 @click.option("--elf", "is_elf", is_flag=True, help="The program is an object file.")
-@_engine
+@click.option(
+    "--engine",
+    type=_ENGINES,
+    default=Engine.INTERPRETER.value,
+    show_default=True,
+    help="What runs the program.",
+)
 def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: str) -> None:
     """Run one test of the public BPF conformance suite, as its runner wants it.
 

@@ -1,0 +1,603 @@
+"""`potash bpf`: disasm, exec, plugin and debug, on object files put together byte by byte."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from potash.cli.app import run_app
+from potash_firmware.bpf.engine import Engine
+from support.bpf import engines, insn
+from support.bpf_assembler import assemble
+from support.bpf_btf import Line, btf_parts
+from support.bpf_elf import R_64_64, Name, Part, elf, text
+from support.bpf_vectors import VECTORS, Vector
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled is kept apart from the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+PROGRAM = """
+prog:                   ; 0  line 10
+    r6 = r1
+    r7 = r2
+    call double         ; 2  line 11
+    *(u8 *)(r7 + 0) = r0
+    r1 = words ll       ; 4  line 12
+    call 1              ; 6
+    r1 = 1              ; 7  line 13
+    call 4
+    r0 = -1
+    exit
+double:                 ; 11 line 3
+    r0 = *(u8 *)(r1 + 0)
+    r0 += r0            ; 12 line 4
+    exit
+"""
+LINES = [
+    Line(0, 10, "{"),
+    Line(16, 11, "\tout[0] = twice(in[0]);"),
+    Line(32, 12, '\tprint("done");'),
+    Line(56, 13, "\treturn -1;"),
+    Line(88, 3, "\tint x = *in;"),
+    Line(96, 4, "\treturn x + x;"),
+]
+
+
+def object_file(code: str = PROGRAM) -> bytes:
+    """The program above; its functions and lines are those of its remarks."""
+    instructions = assemble(code.replace("r1 = words ll", "r1 = 0 ll"))
+    parts = [
+        text(instructions, relocations=[(32, R_64_64, "words")]),
+        Part("words", b"done\0", alignment=1),
+        *btf_parts({".text": LINES}),
+    ]
+    return elf(parts, [Name("prog"), Name("double", value=88), Name("words", "words")])
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "p.o"
+    path.write_bytes(object_file())
+    return path
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    path = tmp_path / "input"
+    path.write_bytes(b"\x15rest of the input")
+    return path
+
+
+def potash(*arguments: object) -> int:
+    return run_app(["bpf", *map(str, arguments)])
+
+
+def test_disasm_shows_names_lines_and_code(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert potash("disasm", program) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{program}: 14 instructions, 0 bytes of data, 5 of constants; begins at 0",
+        "",
+        "prog:",
+        "; sum.c:10: {",
+        "       0: bf 16 00 00 00 00 00 00  r6 = r1",
+        "       1: bf 27 00 00 00 00 00 00  r7 = r2",
+        "; sum.c:11: out[0] = twice(in[0]);",
+        "       2: 85 10 00 00 08 00 00 00  call double",
+        "       3: 73 07 00 00 00 00 00 00  *(u8 *)(r7 + 0) = r0",
+        '; sum.c:12: print("done");',
+        "       4: 18 01 00 00 00 00 00 00  r1 = words ll",
+        "       5: 00 00 00 00 00 00 00 00",
+        "       6: 85 00 00 00 01 00 00 00  call print",
+        "; sum.c:13: return -1;",
+        "       7: b7 01 00 00 01 00 00 00  r1 = 1",
+        "       8: 85 00 00 00 04 00 00 00  call set_output_length",
+        "       9: b7 00 00 00 ff ff ff ff  r0 = -1",
+        "      10: 95 00 00 00 00 00 00 00  exit",
+        "",
+        "double:",
+        "; sum.c:3: int x = *in;",
+        "      11: 71 10 00 00 00 00 00 00  r0 = *(u8 *)(r1 + 0)",
+        "; sum.c:4: return x + x;",
+        "      12: 0f 00 00 00 00 00 00 00  r0 += r0",
+        "      13: 95 00 00 00 00 00 00 00  exit",
+    ]
+
+
+def test_disasm_as_json_has_a_row_for_each_instruction(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert potash("disasm", program, "--entry", "double", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["entry"], report["constants"]) == (11, 5)
+    assert report["functions"] == [{"name": "prog", "start": 0}, {"name": "double", "start": 11}]
+    assert report["instructions"][-2] == {
+        "pc": 12,
+        "code": "0f00000000000000",
+        "text": "r0 += r0",
+        "function": None,
+        "label": None,
+        "source": {"file": "/somewhere/sum.c", "number": 4, "column": 1, "text": "\treturn x + x;"},
+    }
+
+
+def test_disasm_shows_a_program_that_the_drive_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.o"
+    path.write_bytes(elf([text(insn(0xFF), assemble("exit"))], [Name("prog")]))
+    assert potash("disasm", path) == 0
+    assert "<opcode 0xff does not exist>" in capsys.readouterr().out
+    assert potash("exec", path) == 1
+    assert capsys.readouterr().err == (
+        f"potash: {path}: instruction 0 (prog): opcode 0xff does not exist\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["disasm", "exec", "debug"])
+def test_what_is_no_object_file_is_one_sentence(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.o"
+    path.write_bytes(b"#!/bin/sh")
+    assert potash(command, path) == 1
+    said = capsys.readouterr().err
+    assert said == f"potash: {path}: this is not a 64-bit little endian ELF file\n"
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_exec_runs_a_program_on_files(
+    engine: Engine, program: Path, given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "output"
+    options = ["--input", given, "--output", output, "--engine", engine.value]
+    assert potash("exec", program, *options) == 0
+    assert output.read_bytes() == b"\x2a"
+    said = capsys.readouterr()
+    assert said.err == "program: done\n"
+    assert said.out == (
+        f"1 bytes in {output}; the program returned 18446744073709551615 after 13 instructions\n"
+    )
+    assert potash("exec", program, *options, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "output": str(output),
+        "produced": 1,
+        "return_value": (1 << 64) - 1,
+        "instructions": 13,
+        "printed": ["done"],
+    }
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_exec_hands_on_arguments_and_begins_where_it_is_told(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The context: its version, two arguments, 8 bytes and 7 of list; the second's value."""
+    code = "f:\nexit\ng:\nr0 = *(u32 *)(r5 + 4)\nr0 <<= 32\nr3 = *(u32 *)(r5 + 28)\nr0 |= r3\nexit"
+    path = tmp_path / "p.o"
+    path.write_bytes(elf([text(assemble(code))], [Name("f"), Name("g", value=8)]))
+    options = ["--arg", "5", "--arg", "hex:01020304", "--entry", "g", "--engine", engine.value]
+    assert potash("exec", path, *options, "--output-size", "4K", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["return_value"] == 2 << 32 | 0x04030201
+    assert (report["produced"], report["output"]) == (4096, None)
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_exec_says_how_a_program_was_stopped(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.o"
+    path.write_bytes(object_file(PROGRAM.replace("(r1 + 0)", "(r9 + 0)")))
+    output = tmp_path / "output"
+    assert potash("exec", path, "--output", output, "--engine", engine.value) == 1
+    assert capsys.readouterr().err.startswith(
+        "potash: the program was stopped: memory access out of bounds at instruction 11 "
+        "(double, sum.c:3): a read of 1 byte at 0x0 was refused: "
+    )
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_exec_stops_an_endless_loop(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.o"
+    path.write_bytes(elf([text(assemble("loop:\ngoto loop"))], [Name("prog")]))
+    assert potash("exec", path, "--limit", "1000", "--engine", engine.value) == 1
+    assert "instruction limit exceeded at instruction 0" in capsys.readouterr().err
+
+
+def test_exec_as_a_process_between_pipes(program: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "potash.cli.main", "bpf", "exec", program, "--input", "-",
+         "--output", "-"],
+        input=b"\x08", capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout == b"\x10"
+    assert done.stderr.splitlines()[0] == b"program: done"
+
+
+def test_exec_runs_models(tmp_path: Path) -> None:
+    """The shipped example: two vectors added on the tensor accelerator."""
+    example = Path(__file__).parents[2] / "examples" / "add"
+    output = tmp_path / "output"
+    options = ["--input", example / "input.bin", "--arg", "520", "--arg", "1024"]
+    assert potash("exec", example / "program.o", *options, "--output", output) == 0
+    assert output.read_bytes() == (example / "expected.bin").read_bytes()
+
+
+# The public conformance suite's plugin: an ordinary program's hexadecimal bytes in, r0 out
+
+
+def plug(monkeypatch: pytest.MonkeyPatch, code: str, *arguments: object, expected: int = 0) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(code + "\n"))
+    assert potash("plugin", *arguments) == expected
+
+
+def spaced(data: bytes) -> str:
+    """Bytes as the suite's runner writes them, with two spaces behind each."""
+    return "".join(f"{byte:02x}  " for byte in data)
+
+
+@pytest.mark.parametrize("engine", engines())
+@pytest.mark.parametrize("vector", VECTORS[::20], ids=lambda vector: vector.name)
+def test_plugin_prints_r0(
+    engine: Engine,
+    vector: Vector,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plug(monkeypatch, spaced(vector.code), spaced(vector.memory), "--engine", engine.value)
+    assert capsys.readouterr().out == f"{vector.value:x}\n"
+
+
+def test_plugin_s_memory_is_in_r1_and_its_length_in_r2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = spaced(assemble("r0 = *(u16 *)(r1 + 1)\nr0 <<= 8\nr0 += r2\nexit"))
+    plug(monkeypatch, code, "aa bb cc")
+    assert capsys.readouterr().out == "ccbb03\n"
+    plug(monkeypatch, code, "aabbcc", "")  # an older runner passes options that are not there
+    assert capsys.readouterr().out == "ccbb03\n"
+    plug(monkeypatch, spaced(assemble("r0 = r1\nr0 |= r2\nexit")))
+    assert capsys.readouterr().out == "0\n"
+
+
+def test_plugin_takes_callx_of_the_suite_s_helper(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the register in dst, as the suite has it, and in imm, as LLVM 18 had it."""
+    for call in (insn(0x8D, 2), insn(0x8D, imm=2)):
+        code = assemble("r1 = -1\nr2 = 5") + call + assemble("r0 = 2\nexit")
+        plug(monkeypatch, spaced(code))
+        assert capsys.readouterr().out == "2\n"
+
+
+def test_plugin_takes_an_object_file(
+    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = elf([text(assemble("f:\nr0 = *(u8 *)(r1 + 0)\nexit"))], [Name("f")])
+    plug(monkeypatch, spaced(data), "07", "--elf")
+    assert capsys.readouterr().out == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "memory", "said"),
+    [
+        (assemble("r0 = *(u64 *)(r2 + 0)\nexit"), "00", "memory access out of bounds at instr"),
+        (assemble("r0 = 1"), "", "instruction 0: the program runs past its last instruction"),
+        (insn(0x20) + assemble("exit"), "", "instruction 0: opcode 0x20 is one of the deprecated"),
+        (insn(0x85, src=2) + assemble("exit"), "", "instruction 0: CALL may not have 2"),
+        (b"", "", "instruction 0: 0 bytes are not a program"),
+        (assemble("exit"), "zz", "the program and the memory are hexadecimal bytes"),
+    ],
+)
+def test_plugin_s_errors_are_a_text_and_an_exit_code(
+    code: bytes,
+    memory: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plug(monkeypatch, spaced(code), memory, expected=1)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"potash: {said}")
+
+
+# The debugger: what is said to it and what it answers
+
+
+def talk(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: Path,
+    given: Path,
+    commands: Sequence[str],
+) -> list[str]:
+    """What the debugger says after it has said where the program begins."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(commands) + "\n"))
+    assert potash("debug", program, "--input", given) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["prog, sum.c:10: {", "=>      0: r6 = r1"]
+    return lines[2:]
+
+
+CONVERSATIONS: dict[str, tuple[list[str], list[str]]] = {
+    "to the end": (["continue"], ["program: done", "the program returned 18446744073709551615"]),
+    "nothing": (["", "# a remark"], []),
+    "quit": (["quit", "continue"], []),
+    "a breakpoint at a function": (
+        ["break double", "c", "bt"],
+        [
+            "breakpoint 1 at instruction 11 (double, sum.c:3)",
+            "breakpoint 1",
+            "double, sum.c:3: int x = *in;",
+            "=>     11: r0 = *(u8 *)(r1 + 0)",
+            "#0 instruction 11 (double, sum.c:3)",
+            "#1 instruction 2 (prog, sum.c:11)",
+        ],
+    ),
+    "breakpoints at a line and at an instruction": (
+        ["b sum.c:4", "b 13", "b *9", "breakpoints", "delete 2", "c", "c"],
+        [
+            "breakpoint 1 at instruction 12 (double, sum.c:4)",
+            "breakpoint 2 at instruction 7 (prog, sum.c:13)",
+            "breakpoint 3 at instruction 9 (prog, sum.c:13)",
+            "1: instruction 12 (double, sum.c:4)",
+            "2: instruction 7 (prog, sum.c:13)",
+            "3: instruction 9 (prog, sum.c:13)",
+            "breakpoint 1",
+            "double, sum.c:4: return x + x;",
+            "=>     12: r0 += r0",
+            "program: done",
+            "breakpoint 3",
+            "prog, sum.c:13: return -1;",
+            "=>      9: r0 = -1",
+        ],
+    ),
+    "all breakpoints gone": (
+        ["b double", "d", "c"],
+        [
+            "breakpoint 1 at instruction 11 (double, sum.c:3)",
+            "program: done",
+            "the program returned 18446744073709551615",
+        ],
+    ),
+    "lines, into what is called": (
+        ["step", "step", "step", "step", "step"],
+        [
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      2: call double",
+            "double, sum.c:3: int x = *in;",
+            "=>     11: r0 = *(u8 *)(r1 + 0)",
+            "double, sum.c:4: return x + x;",
+            "=>     12: r0 += r0",
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      3: *(u8 *)(r7 + 0) = r0",
+            'prog, sum.c:12: print("done");',
+            "=>      4: r1 = words ll",
+        ],
+    ),
+    "lines, past what is called": (
+        ["next 2", "next", "next"],
+        [
+            'prog, sum.c:12: print("done");',
+            "=>      4: r1 = words ll",
+            "program: done",
+            "prog, sum.c:13: return -1;",
+            "=>      7: r1 = 1",
+            "the program returned 18446744073709551615",
+        ],
+    ),
+    "past what is called, but not past a breakpoint in it": (
+        ["b *12", "n", "n"],
+        [
+            "breakpoint 1 at instruction 12 (double, sum.c:4)",
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      2: call double",
+            "breakpoint 1",
+            "double, sum.c:4: return x + x;",
+            "=>     12: r0 += r0",
+        ],
+    ),
+    "instructions": (
+        ["si", "si", "si", "finish"],
+        [
+            "prog, sum.c:10: {",
+            "=>      1: r7 = r2",
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      2: call double",
+            "double, sum.c:3: int x = *in;",
+            "=>     11: r0 = *(u8 *)(r1 + 0)",
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      3: *(u8 *)(r7 + 0) = r0",
+        ],
+    ),
+    "instructions, and what they call": (
+        ["si 2", "ni"],
+        [
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      2: call double",
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      3: *(u8 *)(r7 + 0) = r0",
+        ],
+    ),
+    "registers": (
+        ["registers r1 r3 r10"],
+        [
+            "  r1 0x0000000010001000 input+0x0",
+            "  r3 0x0000000000000012",
+            " r10 0x0000000010001000 stack+0x1000",
+            "  pc 0",
+        ],
+    ),
+    "the stack and its end": (
+        ["b double", "c", "r r10", "x r10 - 8 8", "x r10-8 8"],
+        [
+            "breakpoint 1 at instruction 11 (double, sum.c:3)",
+            "breakpoint 1",
+            "double, sum.c:3: int x = *in;",
+            "=>     11: r0 = *(u8 *)(r1 + 0)",
+            " r10 0x0000000010000e00 stack+0xe00",
+            "  pc 11",
+            "error: say where, and how many bytes",
+            "0x10000df8: 00 00 00 00 00 00 00 00                          ........",
+        ],
+    ),
+    "memory": (
+        ["x input+1 18", "x r1", "x constants 5"],
+        [
+            "0x10001001: 72 65 73 74 20 6f 66 20 74 68 65 20 69 6e 70 75  rest of the inpu",
+            "0x10001011: 74 00                                            t.",
+            "0x10001000: 15 72 65 73 74 20 6f 66 20 74 68 65 20 69 6e 70  .rest of the inp",
+            "0x10001010: 75 74 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ut..............",
+            "0x10001020: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................",
+            "0x10001030: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................",
+            "0x18002000: 64 6f 6e 65 00                                   done.",
+        ],
+    ),
+    "the lines that the object file knows": (
+        ["n", "list"],
+        [
+            "prog, sum.c:11: out[0] = twice(in[0]);",
+            "=>      2: call double",
+            "      10 {",
+            "=>    11     out[0] = twice(in[0]);",
+            '      12     print("done");',
+            "      13     return -1;",
+        ],
+    ),
+    "instructions around": (
+        ["b double", "c", "disasm 1"],
+        [
+            "breakpoint 1 at instruction 11 (double, sum.c:3)",
+            "breakpoint 1",
+            "double, sum.c:3: int x = *in;",
+            "=>     11: r0 = *(u8 *)(r1 + 0)",
+            "       10: exit",
+            "double:",
+            "=>     11: r0 = *(u8 *)(r1 + 0)",
+            "       12: r0 += r0",
+        ],
+    ),
+    "mistakes": (
+        [
+            "brake", "b", "b nothing", "b 99", "b *5", "b *x", "d 7", "d x", "x", "x nowhere",
+            "x 0", "x r1 0", "step -1", "c", "c",
+        ],
+        [
+            "error: there is no command 'brake'; help lists them",
+            "error: say where: a function, LINE, FILE:LINE or *INSTRUCTION",
+            "error: there is no function 'nothing'",
+            "error: no instruction comes from line 99",
+            "error: no instruction begins at 5",
+            "error: 'x' is not the number of an instruction",
+            "error: there is no breakpoint 7",
+            "error: 'x' is not a number",
+            "error: say where, and how many bytes",
+            ("error: 'nowhere' is not an address: write a number, a register, input, output, data, "
+            "constants or stack, and +N or -N behind it"),
+            ("error: a read of 64 bytes at 0x0 was refused: the arena spans 0x10000000 to "
+            "0x18002005"),
+            "error: 0 is too few",
+            "error: -1 is too few",
+            "program: done",
+            "the program returned 18446744073709551615",
+            "error: the program has ended",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("commands", "answers"), CONVERSATIONS.values(), ids=CONVERSATIONS)
+def test_the_debugger_answers(
+    commands: list[str],
+    answers: list[str],
+    program: Path,
+    given: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert talk(monkeypatch, capsys, program, given, commands) == answers
+
+
+def test_the_debugger_stops_where_a_program_faults(
+    tmp_path: Path,
+    given: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "p.o"
+    path.write_bytes(object_file(PROGRAM.replace("(r1 + 0)", "(r9 + 0)")))
+    fault, line, instruction, *frames, ended = talk(
+        monkeypatch, capsys, path, given, ["continue", "backtrace", "step"]
+    )
+    assert fault.startswith("memory access out of bounds at instruction 11 (double, sum.c:3): ")
+    assert line == "double, sum.c:3: int x = *in;"
+    assert instruction == "=>     11: r0 = *(u8 *)(r9 + 0)"
+    assert frames == ["#0 instruction 11 (double, sum.c:3)", "#1 instruction 2 (prog, sum.c:11)"]
+    assert ended == "error: the program has ended"
+
+
+def test_the_debugger_s_help_names_every_command(
+    program: Path,
+    given: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers = talk(monkeypatch, capsys, program, given, ["help"])
+    names = {name for line in answers for name in line[:16].strip().split(", ")}
+    assert {"break", "continue", "step", "next", "stepi", "nexti", "finish", "quit"} <= names
+    assert {"backtrace", "registers", "memory", "list", "disasm", "delete", "help"} <= names
+
+
+def test_the_debugger_needs_no_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.o"
+    path.write_bytes(elf([text(assemble("r0 = 1\nr0 = 2\nexit"))], [Name("prog")]))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("step\nlist\nnext\nc\n"))
+    assert potash("debug", path) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "=>      0: r0 = 1",
+        "=>      1: r0 = 2",
+        "error: the object file has no line for this; build it with -g",
+        "=>      2: exit",
+        "the program returned 2",
+    ]
+
+
+def test_the_debugger_shows_the_source_file_where_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "two.c"
+    source.write_text("int prog(void)\n{\n\treturn 1;\n}\n")
+    parts = [text(assemble("r0 = 1\nexit")), *btf_parts({".text": [Line(0, 3, "", str(source))]})]
+    (tmp_path / "p.o").write_bytes(elf(parts, [Name("prog")]))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("list\n"))
+    assert potash("debug", tmp_path / "p.o") == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "       1 int prog(void)",
+        "       2 {",
+        "=>     3     return 1;",
+        "       4 }",
+    ]
+
+
+def test_the_debugger_wants_its_commands_from_standard_input(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert potash("debug", program, "--input", "-") == 2
+    assert "standard input has the commands" in capsys.readouterr().err
