@@ -186,6 +186,20 @@ def test_blocks_of_the_output_are_not_written_another_way(media: dict[int, int])
     assert len(job.read(1, 8, 8)) == 8 * SMALL
 
 
+def test_blocks_that_are_lost_are_not_read_until_they_are_written(media: dict[int, int]) -> None:
+    job = Job(media)
+    job.blocks.unreadable = (ByteRange(1, 9 * SMALL, SMALL), ByteRange(1, 12 * SMALL, 2 * SMALL))
+    for lba, count, lost in ((9, 1, 9), (8, 2, 9), (8, 8, 9), (10, 4, 12), (13, 9, 13)):
+        with pytest.raises(MediaReadError, match=f"block {lost} of namespace 1 is lost"):
+            job.read(1, lba, count)
+    assert len(job.read(1, 10, 2)) == 2 * SMALL and len(job.read(2, 0, 2)) == 2 * LARGE
+    assert job.read(1, 9, 0) == b""
+    job.write(1, 12, 1, b"n" * SMALL)
+    assert job.read(1, 11, 2) == b"\x6f" * SMALL + b"n" * SMALL
+    with pytest.raises(MediaReadError, match="block 13"):
+        job.read(1, 12, 2)
+
+
 steps = st.tuples(
     st.booleans(), st.sampled_from([1, 2]), st.integers(0, 34), st.integers(0, 6), st.integers(1, 9)
 )

@@ -36,7 +36,7 @@ def test_messages_survive_the_channel(message: FromWorker) -> None:
 
 def test_a_job_survives_the_channel() -> None:
     ranges = (ByteRange(1, 0, 4096), ByteRange(2, 1 << 40, 512))
-    job = channel.Run(1, 2, 3, 4, 5, ranges, ranges[:1], (Grant(1, 2, 3, True),))
+    job = channel.Run(1, 2, 3, 4, 5, ranges, ranges[:1], (Grant(1, 2, 3, True),), ranges)
     assert channel.decode_run(channel.encode(job)) == job
 
 

@@ -50,6 +50,8 @@ class Blocks:
     media: Mapping[int, int]
     gathered: memoryview
     output_ranges: tuple[ByteRange, ...] = ()
+    unreadable: tuple[ByteRange, ...] = ()
+    """Granted blocks that the drive would not let a host read either."""
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
     """Where in `gathered` a block is, by namespace and first byte; in the order of the places."""
     _used: int = 0
@@ -66,6 +68,7 @@ class Blocks:
                 f"{count} blocks have {length} bytes, and there is room for {len(into)}"
             )
         first = lba * size
+        self._require_readable(ByteRange(nsid, first, length), size)
         read_media(self.media[nsid], nsid, first, into[:length])
         for at in range(0, length, size) if self._places else ():
             place = self._places.get((nsid, first + at))
@@ -83,9 +86,7 @@ class Blocks:
         if length != len(data):
             raise NotAllowed(f"{count} blocks have {length} bytes, not {len(data)}")
         first = lba * size
-        if count and any(
-            _overlap(item, ByteRange(nsid, first, length)) for item in self.output_ranges
-        ):
+        if any(_overlap(item, ByteRange(nsid, first, length)) for item in self.output_ranges):
             raise NotAllowed("blocks of the job's output are written by setting its output only")
         keys = [(nsid, first + at) for at in range(0, length, size)]
         added = sum(size for key in keys if key not in self._places)
@@ -110,6 +111,16 @@ class Blocks:
                 found.append(ByteRange(nsid, first, size))
         return tuple(found)
 
+    def _require_readable(self, wanted: ByteRange, size: int) -> None:
+        """Raises MediaReadError for a block that cannot be read, unless the job has written it."""
+        for item in self.unreadable:
+            if not _overlap(item, wanted):
+                continue
+            last = min(item.first + item.length, wanted.first + wanted.length)
+            for at in range(max(item.first, wanted.first), last, size):
+                if (wanted.nsid, at) not in self._places:
+                    raise MediaReadError(f"block {at // size} of namespace {wanted.nsid} is lost")
+
     def _block_size(self, nsid: int, lba: int, count: int, *, writing: bool) -> int:
         """Bytes of a block of a namespace, when the program may do what it asks."""
         namespace = self.namespaces.get(nsid)
@@ -126,8 +137,10 @@ class Blocks:
 
 
 def _overlap(one: ByteRange, other: ByteRange) -> bool:
-    return (
-        one.nsid == other.nsid
+    return bool(
+        one.length
+        and other.length
+        and one.nsid == other.nsid
         and one.first < other.first + other.length
         and other.first < one.first + one.length
     )

@@ -30,7 +30,8 @@ class Run:
     """Service to worker, with a memfd that holds the firmware image and then the argument list.
 
     Lengths in bytes. Without ranges the input is in the buffer already. The output's ranges are
-    not the worker's to write: it is told them for what the program must not write either.
+    not the worker's to write: it is told them for what the program must not write either, and
+    `unreadable` for what of the granted blocks it must not read.
     """
 
     image_length: int
@@ -41,6 +42,7 @@ class Run:
     input_ranges: tuple[ByteRange, ...] = ()
     output_ranges: tuple[ByteRange, ...] = ()
     granted: tuple[Grant, ...] = ()
+    unreadable: tuple[ByteRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def decode_run(data: bytes) -> Run:
         | {
             "input_ranges": tuple(ByteRange(*item) for item in fields["input_ranges"]),
             "output_ranges": tuple(ByteRange(*item) for item in fields["output_ranges"]),
+            "unreadable": tuple(ByteRange(*item) for item in fields["unreadable"]),
             "granted": tuple(Grant(*item) for item in fields["granted"]),
         }
     )

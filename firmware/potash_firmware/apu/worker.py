@@ -144,6 +144,7 @@ class _Worker:
             self._media,
             self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size],
             job.output_ranges,
+            job.unreadable,
         )
         services = bpf.Services(
             self._print,
