@@ -5,7 +5,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: demo test setup format clean
+.PHONY: demo test setup format docs-page clean
 
 demo: setup
 	@$(BIN)/potash demo
@@ -33,6 +33,10 @@ $(READY): pyproject.toml
 format: setup
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+# What there is of the standard, from the firmware's tables.
+docs-page: setup
+	$(BIN)/python -m potash_firmware.rpu.supported > docs/supported.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -294,7 +294,9 @@ class Device:
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
             self.rpu.watch()
         if limit != 0.0:
-            limits = [timeout, limit, self.rpu.keeper.timeout, self.rpu.keep_alive.timeout]
+            rpu = self.rpu
+            limits = [timeout, limit, rpu.keeper.timeout, rpu.keep_alive.timeout]
+            limits.append(rpu.controller.tasks.timeout)
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = min((one for one in limits if one is not None), default=None)

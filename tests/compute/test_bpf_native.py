@@ -50,7 +50,7 @@ seeds = st.integers(0, 2**32)
 random_programs = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(random_programs, max_examples=120)
+@settings(random_programs, max_examples=80)
 @given(seeds)
 def test_programs_as_compilers_make_them(seed: int) -> None:
     program = structured(Random(seed))
@@ -179,6 +179,24 @@ FAULTS: dict[str, tuple[list[bytes], FaultKind, int, int | None]] = {
 }
 
 
+NARROW = [insn(0xBC, 2, 1), insn(0xBC, 3, 7)]  # w2 = w1, w3 = w7
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # What is loaded through a 32-bit pointer is another address than the pointer's.
+        [mov(4, 99), store(1, 4), insn(0xBC, 2, 1), load(2, 2, 0, W), load(0, 2), exit_],
+        # The difference of two 32-bit values is not 0.
+        [mov_reg(7, 2), *NARROW, insn(0x1F, 2, 3), lddw(5, INPUT), load(6, 5), load(0, 2), exit_],
+        [*NARROW, insn(0x0F, 2, 3), load(4, 2), load(5, 3), exit_],
+        [insn(0xBC, 2, 1), insn(0x04, 2, imm=-8), load(4, 1), load(5, 2), load(6, 2, -4096), exit_],
+    ],
+)
+def test_halves_of_registers_are_told_apart(code: list[bytes]) -> None:
+    same(case(*code))
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_name_the_instruction_and_the_address(name: str) -> None:
     code, kind, pc, address = FAULTS[name]
@@ -252,6 +270,107 @@ def test_bounds_of_every_size_end_loops_as_they_should(jump: int, bound: int) ->
         exit_,
     ]
     same(case(*code))
+
+
+JNE, JLT, JLE, JGT, JGE, JSLE, JSGT, JSGE = 0x50, 0xA0, 0xB0, 0x20, 0x30, 0xD0, 0x60, 0x70
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "first", "bound", "step"),
+    [
+        (JNE, 0, 80, 8),
+        (JNE, 0, 8192, 8),
+        (JNE, 0, 8200, 8),
+        (JNE, 0, 84, 8),  # is never met
+        (JNE, 100, 0, 8),  # nor is this
+        (JNE, 84, 0, -8),
+        (JNE, 80, 0, -8),
+        (JNE, 0, 80, -8),
+        (JLT, 0, 8192, 8),
+        (JLT, 0, 8193, 8),
+        (JLT, 5, 0, 1),
+        (JLT, -5, 10, 1),
+        (JLE, 0, 8184, 8),
+        (JLE, 0, 8192, 8),
+        (JSLE, 0, 8184, 8),
+        (JSLE, 0, 8192, 8),
+        (JSLE, -16, 8184, 8),
+        (JSLE, -8192, 8, 8),
+        (JSLE, -8200, 8, 8),
+        (JGT, 8191, 0, -3),  # passes 0, and is large again
+        (JGT, 8190, 0, -3),
+        (JGE, 10, 0, -1),  # so is this
+        (JGE, 10, 1, -1),
+        (JSGE, 10, 0, -1),
+        (JSGE, 10, -8192, -1),
+        (JSGE, 10, -8193, -1),
+        (JSGT, 10, -8193, -1),
+        (JSGT, 8192, 0, -1),
+    ],
+)
+@pytest.mark.parametrize("narrow", [False, True], ids=["64", "32"])
+@pytest.mark.parametrize("at_top", [False, True], ids=["bottom", "top"])
+def test_ends_of_loops(
+    goes_on: int, first: int, bound: int, step: int, narrow: bool, at_top: bool
+) -> None:
+    """`for (i = first; i goes_on bound; i += step) output[i] = i`, the test at its top or not.
+
+    There are 8192 bytes in front of the output and behind its beginning; then come constants.
+    """
+    opposite = {JNE: 0x10, JLT: JGE, JLE: JGT, JGT: JLE, JGE: JLT}
+    signed = {JSLE: JSGT, JSGT: JSLE, JSGE: 0xC0}
+    jump, add = (0x0E, 0x04) if narrow else (0x0D, 0x07)
+    body = [
+        mov_reg(5, 2),
+        insn(0x0F, 5, 3),
+        insn(0x73, 5, 3),
+        insn(add, 3, imm=step),
+    ]
+    if at_top:
+        leaves = (opposite | signed)[goes_on]
+        loop = [insn(leaves | jump, 3, 4, len(body) + 1), *body, insn(0x05, offset=-6)]
+    else:
+        loop = [*body, insn(goes_on | jump, 3, 4, -5)]
+    same(case(mov(3, first), mov(4, bound), *loop, exit_))
+
+
+def test_a_test_that_only_some_turns_pass_ends_nothing() -> None:
+    """`for (;; i += 8) { if (!r6 && i >= 32) break; output[i] = i; }`, with r6 = 1."""
+    code = [
+        mov(6, 1),
+        mov(3, 0),
+        insn(0x55, 6, 0, 1, 0),
+        insn(0x35, 3, 0, 5, 32),
+        mov_reg(5, 2),
+        insn(0x0F, 5, 3),
+        insn(0x73, 5, 3),
+        insn(0x07, 3, imm=8),
+        insn(0x05, offset=-7),
+        exit_,
+    ]
+    seen = same(case(*code))
+    assert seen.fault is not None
+    assert seen.fault[:3] == (FaultKind.READ_ONLY, 6, RODATA)
+
+
+@pytest.mark.parametrize("most", [8184, 8192])
+def test_a_register_that_only_some_turns_add_to(most: int) -> None:
+    """Every second of as many turns moves on; the last ones are near the constants, or there."""
+    turns = most // 8 * 2
+    code = [
+        mov(3, 0),
+        mov_reg(5, 2),
+        insn(0x7B, 5, 3),  # 2: the store
+        mov_reg(4, 3),
+        insn(0x57, 4, imm=1),
+        insn(0x15, 4, 0, 1, 0),
+        insn(0x07, 5, imm=8),
+        insn(0x07, 3, imm=1),
+        insn(0xA5, 3, 0, -7, turns + 1),
+        exit_,
+    ]
+    seen = same(case(*code))
+    assert (seen.fault is None) == (most == 8184)
 
 
 def test_a_counted_loop_is_not_entered_without_the_fuel_for_it() -> None:
@@ -344,6 +463,18 @@ def test_a_helper_is_not_called_beyond_the_limit() -> None:
         run(call(4), insn(0x05, offset=-2), exit_, helpers={4: helper}, limit=7)
     assert caught.value.kind is FaultKind.INSTRUCTION_LIMIT
     assert len(seen) == 4  # the instructions 1, 3, 5 and 7
+
+
+def test_nor_is_one_in_a_row_of_calls() -> None:
+    seen = []
+
+    def helper(*arguments: int) -> int:
+        seen.append(arguments)
+        return 0
+
+    with pytest.raises(Fault):
+        run(call(4), call(4), call(4), exit_, helpers={4: helper}, limit=2)
+    assert len(seen) == 2
 
 
 def test_what_a_helper_writes_is_what_is_read_next() -> None:

@@ -5,8 +5,9 @@ from support.docs import blocks, run_python
 
 def test_the_vta_s_example_adds() -> None:
     (code,) = blocks("vta.md", "python")
-    *instructions, output = run_python(code).splitlines()
-    assert [line.partition("(")[0] for line in instructions] == ["Load"] * 3 + ["Alu", "Store"]
+    *listing, output = run_python(code).splitlines()
+    instructions = [line.split()[1] for line in listing if ": " in line.partition("#")[0]]
+    assert instructions == ["load"] * 3 + ["alu", "store"]
     assert output == "[20, 21, 22, 23, 24, 25, 26, 27]"
     assert f"# {output}" in code
 

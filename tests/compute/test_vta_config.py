@@ -95,7 +95,13 @@ def test_it_does_not_change() -> None:
         ),
         ({"LOG_OUT_BUFF_SIZE": 16}, "LOG_OUT_BUFF_SIZE is 16"),
         ({"LOG_UOP_WIDTH": 6}, "LOG_UOP_WIDTH must be 5"),
-        ({"LOG_BLOK": 4}, "LOG_BLOK is not a key"),
+        ({"LOG_UOP_WIDTH": 5.0}, "LOG_UOP_WIDTH must be 5"),
+        ({"LOG_INS_WIDTH": True}, "LOG_INS_WIDTH must be 7"),
+        ({"LOG_BLOK": 4}, "'LOG_BLOK' is not a key"),
+        ({"log_batch": 0}, "'log_batch' is not a key"),
+        ({"CLOCK": 100}, "'CLOCK' is not a key"),
+        ({"LOG_BLOCK": 4, "LOG_BLOCK_IN": 5}, "LOG_BLOCK_IN is 5 and LOG_BLOCK is 4"),
+        ({"LOG_BLOCK": None}, "LOG_BLOCK_IN must be an integer"),
         ({"LOG_BATCH": "0"}, "LOG_BATCH must be an integer"),
         ({"LOG_BATCH": True}, "LOG_BATCH must be an integer"),
     ],
@@ -105,7 +111,30 @@ def test_an_impossible_core_is_refused(values: dict[str, object], reason: str) -
         Config.from_mapping(values)
 
 
-@pytest.mark.parametrize(("text", "reason"), [("{", "not JSON"), ("[]", "must be a JSON object")])
-def test_what_is_no_configuration_is_refused(text: str, reason: str) -> None:
+def test_an_output_is_as_wide_as_an_input_where_nothing_else_is_said() -> None:
+    narrow = {"LOG_INP_WIDTH": 4, "LOG_WGT_WIDTH": 3}
+    assert Config.from_mapping(narrow).log_out_width == 4
+    assert Config.from_mapping(narrow | {"LOG_OUT_WIDTH": 3}).log_out_width == 3
+    assert Config.from_mapping({"LOG_WGT_WIDTH": 4}).log_out_width == 3
+
+
+def test_what_describes_a_board_is_ignored() -> None:
+    board = {"TARGET": "pynq", "HW_FREQ": 100, "HW_CLK_TARGET": 8, "LOG_BUS_WIDTH": 6}
+    assert Config.from_mapping(board) == Config.default()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not JSON"),
+        (b"\xff\xff", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"LOG_BATCH": 0, "LOG_BLOCK": 4, "LOG_BATCH": 1}', "'LOG_BATCH' is in .* twice"),
+        ('{"LOG_BATCH": 1e0}', "LOG_BATCH must be an integer, not 1.0"),
+        ('{"LOG_BATCH": NaN}', "LOG_BATCH must be an integer, not nan"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(text: str | bytes, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Config.from_json(text)

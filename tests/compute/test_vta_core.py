@@ -14,7 +14,7 @@ from potash_device.vta.isa import (
     encode_stream,
 )
 from potash_device.vta.simulator import Event
-from potash_device.vta.stream import StreamError
+from potash_device.vta.stream import Order, StreamError
 
 BASE = 0x1000
 
@@ -118,7 +118,7 @@ def test_a_value_that_is_too_wide_is_refused(core: Core, register: int, value: i
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(ValueError, match="no VTA engine 'quick'; there is readable"):
+    with pytest.raises(ValueError, match="no VTA engine 'quick'; there is auto, fast, readable"):
         Core.create(Config.default(), 4096, engine="quick")
 
 
@@ -147,3 +147,23 @@ def test_events_reach_a_listener(core: Core) -> None:
     core.trace = None
     start(core, Finish())
     assert len(events) == 1
+
+
+def test_a_stream_need_not_lie_in_dram(core: Core) -> None:
+    core.execute((3).to_bytes(16, "little"))
+    assert core.read(Register.CONTROL) == Control.DONE
+    assert not any(core.dram)
+    with pytest.raises(
+        StreamError, match="instruction 1: the stream ends after 4 of its bytes"
+    ) as e:
+        core.execute(bytes(20))
+    assert core.error is e.value
+    assert core.read(Register.CONTROL) == 0
+
+
+def test_the_order_is_the_makers_choice() -> None:
+    waits_in_vain = Load(memory_type=MemoryId.INP, dependencies=Dependencies.POP_NEXT)
+    dram = memoryview(bytearray(4096))
+    start(Core(Config.default(), dram, order=Order.PROGRAM), waits_in_vain, Finish())
+    with pytest.raises(StreamError, match="deadlock"):
+        start(Core(Config.default(), dram), waits_in_vain, Finish())

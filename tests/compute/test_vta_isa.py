@@ -20,14 +20,9 @@ from potash_device.vta.isa import (
     decode,
     encode_stream,
 )
-from support.vta import TINY
+from support.vta import CONFIGS, HALF
 
 DEFAULT = Config.default()
-HALF = Config(
-    log_uop_buff_size=14, log_inp_buff_size=14, log_wgt_buff_size=17, log_acc_buff_size=16
-)
-"""Half of every buffer: UOP 4096, INP 1024, WGT 512 and ACC 1024 elements."""
-
 KNOWN: list[tuple[Instruction, int]] = [
     (Finish(), 0x3),
     (
@@ -189,7 +184,7 @@ def test_the_module_that_executes_an_instruction() -> None:
     assert {Gemm().stage, Alu(alu_opcode=AluOpcode.MIN).stage, Finish().stage} == {Stage.COMPUTE}
 
 
-@given(st.integers(0, 2**128 - 1), st.sampled_from([DEFAULT, HALF, TINY]))
+@given(st.integers(0, 2**128 - 1), st.sampled_from(CONFIGS))
 def test_any_word_is_refused_or_comes_back(word: int, config: Config) -> None:
     try:
         instruction = decode(word, config)

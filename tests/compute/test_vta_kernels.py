@@ -1,12 +1,16 @@
 """What the runtime keeps: buffers in DRAM, micro-kernels there and in the core."""
 
+import struct
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_device.vta.isa import Alu, Load
+from potash_device.vta.simulator import Event
 from potash_firmware.vta_runtime import (
     AluKernel,
     AluOpcode,
@@ -20,7 +24,7 @@ from potash_firmware.vta_runtime import (
     VtaMemoryError,
 )
 from potash_firmware.vta_runtime.buffers import Spans
-from support.vta import TINY, executed
+from support.vta import TINY, Bench, executed
 
 LOAD, COMPUTE, STORE = Stage.LOAD, Stage.COMPUTE, Stage.STORE
 
@@ -80,6 +84,46 @@ class TestMicroKernels:
         runtime.store_2d(out, sram=0, offset=0, x_size=16)
         runtime.synchronize()
         assert list(out.view[::16]) == counts
+
+    @settings(max_examples=50)
+    @given(
+        st.lists(
+            st.lists(st.integers(0, 15), min_size=1, max_size=8).map(tuple) | st.none(),
+            max_size=24,
+        )
+    )
+    def test_a_kernel_s_micro_ops_are_there_whenever_it_executes(
+        self, kernels: list[tuple[int, ...] | None]
+    ) -> None:
+        """Whatever was swapped out for whatever; None ends a stream."""
+        bench = Bench(size=8192)
+        core = Core(TINY, bench.dram)
+        runtime = Runtime(core)
+        waiting: list[tuple[int, ...]] = []
+        fetched: dict[int, int] = {}
+        held: dict[int, int] = {}
+
+        def look(event: Event) -> None:
+            match event.instruction:
+                case Load(memory_type=MemoryId.UOP, x_size=size) as load if size:
+                    at = load.dram_base * 4 - core.base
+                    words = struct.unpack_from(f"<{size}I", core.dram, at)
+                    held.update(enumerate(words, load.sram_base))
+                    fetched[load.dram_base] = fetched.get(load.dram_base, 0) + 1
+                case Alu(uop_bgn=begin, uop_end=end):
+                    # A micro-op of TINY has its destination in its low four bits.
+                    assert tuple(held[place] for place in range(begin, end)) == waiting.pop(0)
+
+        core.trace = look
+        for kernel in [*kernels, None]:
+            if kernel is None:
+                runtime.synchronize()
+                assert not waiting
+            else:
+                runtime.push_alu(add(*kernel))
+                waiting.append(kernel)
+        # Each was put into DRAM once, at a place of its own.
+        assert len(fetched) == len({kernel for kernel in kernels if kernel is not None})
 
     def test_after_a_failed_stream_kernels_are_loaded_again(self, runtime: Runtime) -> None:
         runtime.push_alu(add(1))

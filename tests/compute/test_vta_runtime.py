@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from potash_device.vta.assembly import assemble
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.isa import Alu, Dependencies, Gemm, Load, Store
@@ -128,6 +129,59 @@ class TestComputations:
         gap = bytes(16)
         rows = [gap, gap, element[1], gap, gap, element[4], gap, gap]
         assert bytes(out.view) == b"".join(rows)
+
+
+class TestListingOne:
+    """The vector addition of "VTA: An Open Hardware-Software Stack for Deep Learning", listing 1:
+    64 elements of each operand, call by call."""
+
+    @pytest.fixture
+    def vectors(self, runtime: Runtime) -> tuple[Buffer, Buffer, Buffer]:
+        random = np.random.default_rng(11)
+        left, right = random.integers(-(2**31), 2**31, (2, 64 * 16))
+        a, b = (filled(runtime, v.astype("<i4").tobytes()) for v in (left, right))
+        return a, b, runtime.alloc(64 * 16)
+
+    @pytest.fixture(autouse=True)
+    def listing(self, runtime: Runtime, vectors: tuple[Buffer, Buffer, Buffer]) -> None:
+        a, b, c = vectors
+        runtime.load_2d(a, MemoryId.ACC, sram=0, offset=0, x_size=64, y_size=1, x_stride=64)
+        runtime.load_2d(b, MemoryId.ACC, sram=64, offset=0, x_size=64, y_size=1, x_stride=64)
+        kernel = AluKernel(AluOpcode.ADD, (MicroOp(0, 64, 0),), (Loop(64, 1, 1, 0),))
+        runtime.push_alu(kernel)
+        runtime.dep_push(COMPUTE, STORE)
+        runtime.dep_pop(COMPUTE, STORE)
+        runtime.store_2d(c, sram=0, offset=0, x_size=64, y_size=1, x_stride=64)
+
+    def test_it_adds(self, runtime: Runtime, vectors: tuple[Buffer, Buffer, Buffer]) -> None:
+        runtime.synchronize()
+        a, b, c = (
+            np.frombuffer(buffer.view, "<i4" if i < 2 else "i1") for i, buffer in enumerate(vectors)
+        )
+        expected = (a.astype(np.int64) + b).astype(np.int8)
+        np.testing.assert_array_equal(c, expected)
+
+    def test_the_instructions_that_it_becomes(self, runtime: Runtime) -> None:
+        """Buffers stand one behind the other from 0x1000 on, the micro-op behind them."""
+        assert (
+            runtime.dump()
+            == "     0: load acc dram_base=0x40 y_size=1 x_size=64 x_stride=64  # COMPUTE: 0x1000 to 0x1fff\n     1: load acc sram_base=0x40 dram_base=0x80 y_size=1 x_size=64 x_stride=64  # COMPUTE: 0x2000 to 0x2fff\n     2: load uop dram_base=0xd00 y_size=1 x_size=1 x_stride=1  # COMPUTE: 0x3400 to 0x3403\n        #       0: dst=0 src=64 wgt=0\n     3: alu add uop_end=1 iter_out=64 iter_in=1 dst_factor_out=1 src_factor_out=1 push_next  # COMPUTE: 64 micro-ops\n     4: store out dram_base=0x300 y_size=1 x_size=64 x_stride=64 pop_prev  # STORE: 0x3000 to 0x33ff"
+        )
+
+    def test_its_dump_runs_as_a_stream(
+        self, runtime: Runtime, vectors: tuple[Buffer, Buffer, Buffer]
+    ) -> None:
+        text = runtime.dump() + "\nfinish"
+        runtime.core.execute(assemble(text.splitlines(), runtime.config))
+        by_hand = bytes(vectors[2].view)
+        vectors[2].view[:] = bytes(64 * 16)
+        runtime.synchronize()
+        assert bytes(vectors[2].view) == by_hand
+        assert any(by_hand)
+
+    def test_nothing_waits_after_it(self, runtime: Runtime) -> None:
+        runtime.synchronize()
+        assert runtime.dump() == ""
 
 
 class TestInstructions:

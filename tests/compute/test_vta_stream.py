@@ -1,5 +1,7 @@
 """Tokens, the order that they allow, and their deadlocks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from potash_device.vta.isa import (
     Stage,
     Store,
 )
-from potash_device.vta.stream import StreamError, canonical_order
+from potash_device.vta.stream import Order, StreamError, canonical_order, execution_order
 from support.vta import Bench, compute, load, store
 
 POP_PREV, POP_NEXT = Dependencies.POP_PREV, Dependencies.POP_NEXT
@@ -70,6 +72,46 @@ class TestOrder:
         )
         bench.run(write, read)
         assert list(bench.dram[64:80]) == [3] * 16
+
+
+class TestProgramOrder:
+    def test_tokens_are_ignored(self) -> None:
+        stream: list[Instruction] = [
+            store(POP_PREV),
+            compute(PUSH_PREV | POP_PREV | POP_NEXT),
+            load(PUSH_PREV | PUSH_NEXT),
+            Finish(dependencies=POP_NEXT),
+        ]
+        assert list(execution_order(stream, Order.PROGRAM)) == [0, 1, 2, 3]
+        with pytest.raises(StreamError):
+            execution_order(stream, Order.TOKENS)
+
+    @pytest.mark.parametrize(
+        ("stream", "index", "reason"),
+        [
+            ([], 0, "does not end with FINISH"),
+            ([load(), compute()], 1, "does not end with FINISH"),
+            ([Finish(), load(), Finish()], 0, "FINISH is not the last"),
+        ],
+    )
+    def test_it_still_ends_with_finish(
+        self, stream: list[Instruction], index: int, reason: str
+    ) -> None:
+        with pytest.raises(StreamError, match=reason) as caught:
+            execution_order(stream, Order.PROGRAM)
+        assert caught.value.index == index
+
+    def test_a_store_before_its_load_stores_what_was_there(self) -> None:
+        """The same two instructions in token order end the other way round (above)."""
+        bench = Bench(order=Order.PROGRAM)
+        bench.put(0, np.full((1, 2, 8), 3, np.int32))
+        bench.simulator.acc[0] = 9
+        one: dict[str, Any] = {"y_size": 1, "x_size": 1}
+        read = Load(memory_type=MemoryId.ACC, dram_base=bench.element(MemoryId.ACC, 0), **one)
+        write = Store(memory_type=MemoryId.OUT, dram_base=bench.element(MemoryId.OUT, 64), **one)
+        bench.run(write, read)
+        assert list(bench.dram[64:80]) == [9] * 16
+        assert (bench.simulator.acc[0] == 3).all()
 
 
 ALLOWED = {

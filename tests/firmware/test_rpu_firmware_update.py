@@ -72,12 +72,38 @@ def test_a_bare_commit_puts_the_image_into_the_flash(host: Host, size: int) -> N
     assert revision(host) == "0.1.0"
 
 
-def test_pieces_may_come_in_any_order_and_replace_each_other(host: Host) -> None:
+def test_pieces_may_come_in_any_order(host: Host) -> None:
     image = os.urandom(50_000)
-    send(host, bytes(20_000), 8192)
     send(host, image, 4096, random.Random(1))
     assert commit(host) == 0
     assert os.pread(host.flash.media.fd, len(image), 0) == image
+
+
+@pytest.mark.parametrize(
+    ("first", "length"), [(4096, 4096), (8188, 8), (4092, 8), (4092, 4104), (4100, 4), (8192, 4)]
+)
+def test_pieces_that_overlap_are_refused_and_change_nothing(
+    host: Host, first: int, length: int
+) -> None:
+    image = os.urandom(8192)
+    host.put(image[4096:])
+    assert host.command(host.admin, DOWNLOAD, cdws=(1023, 1024)).status == 0
+    host.put(bytes(8192))
+    numd_z, dword = length // 4 - 1, first // 4
+    status = host.command(host.admin, DOWNLOAD, prp2=DATA + PAGE, cdws=(numd_z, dword)).status
+    assert status == (0 if first >= 8192 else 0x114)
+    host.put(image[:4096])
+    assert host.command(host.admin, DOWNLOAD, cdws=(1023, 0)).status == 0
+    assert commit(host) == 0
+    assert os.pread(host.flash.media.fd, len(image), 0) == image
+
+
+def test_a_second_beginning_is_that_of_another_image(host: Host) -> None:
+    image = os.urandom(10_000)
+    send(host, bytes(20_000), 8192)
+    send(host, image, 4096)
+    assert commit(host) == 0
+    assert os.pread(host.flash.media.fd, 20_000, 0).rstrip(b"\0") == image.rstrip(b"\0")
 
 
 def test_a_stated_revision_is_active_after_a_reset_and_a_power_cycle(host: Host) -> None:

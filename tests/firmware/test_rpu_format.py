@@ -240,6 +240,67 @@ def test_uncorrectable_blocks_are_good_after_a_format(tmp_path: Path) -> None:
         assert io(host, READ, 1, 5) == 0
 
 
+def test_uncorrectable_blocks_are_what_they_were_or_good_when_a_format_is_cut(
+    tmp_path: Path,
+) -> None:
+    """Block 5 of 4096 bytes must not become a bad block 5 of 512."""
+    for cut in range(1, 20):
+        drive = tmp_path / f"{cut}"
+        with powered(drive) as host:
+            host.create_io_queue()
+            assert host.command(host.io[1], 4, nsid=1, cdws=(5,)).status == 0
+            begin(host, host.admin, FORMAT, nsid=1, cdws=(0,))
+            done = next((number for number in steps(host) if number == cut), None)
+            host.executor.waiting.clear()
+        with powered(drive) as host:
+            host.create_io_queue()
+            assert host.executor.waiting == type(host.executor.waiting)()
+            old = namespace(host, 1, 0).format == 1  # type: ignore[union-attr]  # it is there
+            assert io(host, READ, 1, 5) == (0x281 if old else 0)
+            assert host.command(host.io[1], 0, nsid=1).status == 0
+        with powered(drive) as host:
+            host.create_io_queue()
+            assert io(host, READ, 1, 5) == (0x281 if old else 0)
+        if done is None:
+            return
+    raise AssertionError("the format has no end")
+
+
+SET, GET, SAVE = SET_FEATURES, 0x0A, 1 << 31
+
+
+def ranges_of(host: Host, nsid: int) -> int:
+    """The blocks of the first LBA range, and how long the host waits for bad blocks."""
+    assert host.command(host.admin, GET, nsid=nsid, cdws=(3,)).status == 0
+    blocks = int.from_bytes(host.data(8, DATA + 24), "little")
+    done = host.command(host.admin, GET, nsid=nsid, cdws=(5,))
+    assert done.status == 0
+    return blocks << 16 | done.dw0
+
+
+def set_ranges(host: Host, nsid: int) -> None:
+    host.put(bytes(24) + (7).to_bytes(8, "little") + bytes(32))
+    assert host.command(host.admin, SET, nsid=nsid, cdws=(3, 0)).status == 0
+    assert host.command(host.admin, SET, nsid=nsid, cdws=(SAVE | 5, 9)).status == 0
+
+
+@pytest.mark.parametrize("lbaf", [0, 1])
+def test_what_a_host_says_of_blocks_is_void_when_they_get_another_size(
+    tmp_path: Path, lbaf: int
+) -> None:
+    kept = 7 << 16 | 9
+    with powered(tmp_path / "drive") as host:
+        set_ranges(host, 1)
+        set_ranges(host, 2)
+        assert format_(host, 1, lbaf).status == 0
+        after = kept if lbaf == 1 else 2048 << 16
+        assert (ranges_of(host, 1), ranges_of(host, 2)) == (after, kept)
+        assert attach(host, 2, sel=1).status == 0
+    with powered(tmp_path / "drive") as host:  # A namespace that is not attached keeps its own.
+        assert attach(host, 2).status == 0
+        assert (ranges_of(host, 1), ranges_of(host, 2)) == (after, kept)
+
+
 def test_the_effects_say_what_a_format_does() -> None:
     with powered() as host:
         page = log_page(host, 5, PAGE)

@@ -325,6 +325,38 @@ def test_a_device_that_is_killed_in_the_middle_has_the_namespace_whole_or_not_at
             assert os.pread(host.board.media[2].fd, 512, 0) == W[:512]
 
 
+def test_nothing_that_was_kept_of_a_deleted_namespace_becomes_its_successor_s(
+    tmp_path: Path,
+) -> None:
+    """A bad block, an LBA range and a saved value, wherever the device is killed in between."""
+    for cut in range(1, 20):
+        drive = tmp_path / f"{cut}"
+        with powered(drive) as host:
+            host.create_io_queue()
+            assert host.command(host.io[1], 4, nsid=2, cdws=(5,)).status == 0
+            host.put(bytes(24) + (7).to_bytes(8, "little") + bytes(32))
+            assert host.command(host.admin, SET_FEATURES, nsid=2, cdws=(3, 0)).status == 0
+            assert host.command(host.admin, SET_FEATURES, nsid=2, cdws=(1 << 31 | 5, 9)).status == 0
+            begin(host, host.admin, MANAGE, nsid=2, cdws=(1,))
+            done = next((number for number in steps(host) if number == cut), None)
+            host.executor.waiting.clear()
+        with powered(drive) as host:
+            if nsids(host, ALLOCATED) == [1, 2]:
+                assert delete(host, 2).status == 0
+            assert create(host, 256, format=0).dw0 == 2
+            assert attach(host, 2).status == 0
+        with powered(drive) as host:
+            host.create_io_queue()
+            assert io(host, READ, 2, 5) == 0
+            done_get = host.command(host.admin, 0x0A, nsid=2, cdws=(5,))
+            assert (done_get.status, done_get.dw0) == (0, 0)
+            assert host.command(host.admin, 0x0A, nsid=2, cdws=(3,)).status == 0
+            assert host.data(64)[24:32] == (256).to_bytes(8, "little")
+        if done is None:
+            return
+    raise AssertionError("the deletion has no end")
+
+
 def test_a_file_that_a_crash_has_left_behind_is_not_what_a_new_namespace_has(
     tmp_path: Path,
 ) -> None:

@@ -101,13 +101,55 @@ def test_a_test_goes_on_behind_its_command_and_passes(code: int, nsid: int) -> N
         start(host, code, nsid)
         assert answered(host) == [0]
         seen = set()
-        while host.executor.waiting:
-            host.executor.run_next()
-            host.service()
+        while host.goes_on():
+            if host.executor.waiting:
+                host.executor.run_next()
+                host.service()
             seen.add(peek(host)[:2])
         assert {operation for operation, _ in seen} == {code, 0}
         assert {completion for _, completion in seen} <= set(range(101))
         assert log(host) == (0, 0, [PASSED[code]])
+
+
+@pytest.mark.parametrize("code", [SHORT, EXTENDED])
+@pytest.mark.parametrize("nsid", [0, ALL])
+def test_a_host_that_looks_once_a_second_sees_it_under_way_and_its_end(
+    code: int, nsid: int
+) -> None:
+    """nvme-cli waits until it has seen a number that is not 0, and then 0."""
+    with powered() as host:
+        start(host, code, nsid)
+        assert answered(host) == [0]
+        host.executor.run_all()
+        host.service()
+        told = []
+        for second in (1.0, 2.0, 3.0):
+            while (wait := host.rpu.controller.tasks.timeout) is not None:
+                if host.now + wait > second:
+                    break
+                host.now += wait
+                host.service()
+                host.executor.run_all()
+                host.service()
+            host.now = second
+            told.append(peek(host).completion)
+        assert (told[0] <= 40, 0 < told[1] <= 80, told[2]) == (True, True, 0)
+        assert log(host).results == [PASSED[code]]
+
+
+def test_a_test_that_rests_is_aborted_at_once_and_another_one_begins() -> None:
+    with powered() as host:
+        start(host, SHORT)
+        assert answered(host) == [0]
+        host.executor.run_all()
+        host.service()
+        assert host.rpu.controller.tasks.timeout is not None
+        begin(host, host.admin, SELF_TEST, 2, nsid=ALL, cdws=(ABORT,))
+        begin(host, host.admin, SELF_TEST, 3, nsid=ALL, cdws=(EXTENDED,))
+        finish(host)
+        assert [one.status for one in host.reap(host.admin)] == [0, 0]
+        assert [(one.result, one.code) for one in log(host).results] == [(0, 2), (1, 1)]
+        assert host.rpu.controller.tasks.timeout is None
 
 
 def test_the_newest_twenty_results_are_kept_and_outlive_the_power(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvme_spec.status import Status
 from potash_device.media import SIDECAR_SIZE, FileMedia, MediaError, MemoryMedia
-from potash_firmware.mailbox.messages import WriteBack
+from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack
 from potash_firmware.rpu import NamespaceSettings, RpuSettings
 from potash_firmware.rpu.uncorrectable import MOST_RANGES, UncorrectableBlocks
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
@@ -99,7 +100,7 @@ def test_zeroes_and_copies_are_writes_and_deallocation_is_none(host: Host, queue
 def test_a_job_s_output_makes_its_blocks_good(host: Host, queue: Queue) -> None:
     apu = host.connect_apu()
     assert on(host, queue, UNCORRECTABLE, 1, 3).status == 0
-    apu.send(WriteBack(1, 0, 1, 0, ((PAGE, PAGE), (2 * PAGE, 100))))
+    apu.send(WriteBack(1, 0, 0, ((1, PAGE, PAGE), (1, 2 * PAGE, 100))))
     host.service()
     host.executor.run_all()
     host.service()
@@ -142,8 +143,31 @@ def test_a_reset_changes_nothing_about_them(host: Host, queue: Queue) -> None:
     assert on(host, host.create_io_queue(), READ, 5).status == 0x281
 
 
+def test_a_job_is_told_of_them_before_it_reads(host: Host, queue: Queue) -> None:
+    """Namespace 1 has blocks of 4096 bytes; ranges need not be whole blocks."""
+    apu = host.connect_apu()
+
+    def asked(nsid: int, *ranges: tuple[int, int]) -> tuple[int, int]:
+        apu.send(ReadCheck(7, nsid, ranges))
+        host.service()
+        answer = apu.receive()
+        assert isinstance(answer, ReadChecked)
+        assert answer.tag == 7
+        return answer.error, answer.at
+
+    assert asked(1, (0, 1 << 20)) == (0, 0)
+    assert on(host, queue, UNCORRECTABLE, 5).status == 0
+    assert asked(1, (0, 4096), (4 * 4096, 8192)) == (errno.EIO, 5 * 4096)
+    assert asked(1, (5 * 4096 + 4095, 1)) == (errno.EIO, 5 * 4096)
+    assert asked(1, (0, 5 * 4096), (6 * 4096, 4096)) == (0, 0)
+    assert asked(9, (4096, 1)) == (errno.ENODEV, 4096)
+    host.rpu.controller.namespaces[1].in_flight.closed = Status.FORMAT_IN_PROGRESS
+    assert asked(1, (0, 512)) == (errno.EBUSY, 0)
+
+
 def test_what_was_kept_and_makes_no_sense_is_left_out() -> None:
-    kept = {"1": [[5, 1], [-1, 2], [3], "x", [255, 2], [7, 0], [250, 6]], "2": [[0, 1]], "x": 3}
+    good, bad = [[5, 1], [250, 6]], [[-1, 2], [3], "x", [255, 2], [7, 0]]
+    kept = {"1/0": [*good, *bad], "1": [[1, 1]], "1/1": [[2, 1]], "2/0": [[0, 1]], "x": 3}
     sidecar = MemoryMedia.create(SIDECAR_SIZE)
     with Host(sidecar=sidecar) as host:
         host.sidecar.put("uncorrectable", kept)
@@ -201,7 +225,7 @@ def test_a_sidecar_that_cannot_be_written_is_told_and_tried_again_by_flush() -> 
         sidecar.failing = False
         assert host.command(queue, FLUSH, nsid=1).status == 0
         host.sidecar.load()
-        assert host.sidecar.get("uncorrectable") == {"1": [[5, 1]]}
+        assert host.sidecar.get("uncorrectable") == {"1/0": [[5, 1]]}
 
 
 def test_the_list_has_an_end_and_nothing_beyond_it_is_promised() -> None:

@@ -31,6 +31,8 @@ from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
     JobEnded,
+    ReadCheck,
+    ReadChecked,
     Reply,
     Request,
     Reset,
@@ -68,6 +70,8 @@ class Board:
             for item in config.namespaces
         }
         self.write_backs: list[WriteBack] = []
+        self.read_checks: list[ReadCheck] = []
+        self.read_error: tuple[int, int] = (0, 0)
         self.ended: list[JobEnded] = []
         self.write_error = 0
         self.hold_write_backs = False
@@ -175,13 +179,12 @@ class Board:
         """Do what the RPU does with a write-back."""
         arena = self.buffers.arena(write_back.accelerator)
         source = write_back.source
-        for first, length in write_back.ranges:
+        for nsid, first, length in write_back.ranges:
             if not error:
-                self.media[write_back.nsid].view[first : first + length] = arena[
-                    source : source + length
-                ]
+                self.media[nsid].view[first : first + length] = arena[source : source + length]
             source += length
-        self.port.send(WriteBackDone(write_back.tag, error))
+        if not write_back.more:
+            self.port.send(WriteBackDone(write_back.tag, error))
 
     def _take(self, message: ToRpu) -> None:
         match message:
@@ -193,6 +196,9 @@ class Board:
                 self.write_backs.append(message)
                 if not self.hold_write_backs:
                     self.complete(message, self.write_error)
+            case ReadCheck():
+                self.read_checks.append(message)
+                self.port.send(ReadChecked(message.tag, *self.read_error))
             case JobEnded():
                 self.ended.append(message)
 

@@ -314,10 +314,14 @@ class _Writer:
             pointer = random.choice(free)
             self.add(lddw(pointer, part + random.choice((0, 8, size - 8, size - 1, size, -1))))
             base, offset = pointer, random.choice((0, 0, 0, 1, -1, -8))
+        if random.random() < 0.2:  # addresses fit in 32 bits
+            pointer = random.choice(free)
+            self.add(insn(0xBC, pointer, base))
+            base = pointer
         for _ in range(random.choice((1, 1, 2, 4))):
             self.add(access(random, base, offset, register))
             offset += random.choice((0, 1, 2, 4, 8, -8))
-            if base == register:
+            if base == register and random.random() < 0.7:
                 break
 
     def offset(self, base: int) -> int:
@@ -429,9 +433,12 @@ class _Writer:
         step, turns = random.choice((1, 2, 4, 8, -1, -8)), random.randint(1, 12)
         displacement = random.choice((0, 0, 8, -8, 100))
         edge = random.choice((part, part + size)) + random.choice((-1, 0, 0, 1)) * step
+        missed = random.choice((0, 0, 0, 0, 1))
         first = edge - turns * step
         start = self.label()
-        self.add(lddw(pointer, first - displacement & U64), lddw(end, edge - displacement & U64))
+        self.add(
+            lddw(pointer, first - displacement & U64), lddw(end, edge + missed - displacement & U64)
+        )
         self.add(_Place(start), access(random, pointer, displacement, register))
         alu = ALU64 if random.random() < 0.8 else ALU
         self.add(insn(alu | ADD, pointer, imm=step))

@@ -117,9 +117,10 @@ def begin(host: Host, queue: Queue, opcode: int, cid: int = 1, **fields: object)
 
 def finish(host: Host) -> None:
     """Let the media do all that it is asked."""
-    while host.executor.waiting:
-        host.executor.run_next()
-        host.service()
+    while host.goes_on():
+        if host.executor.waiting:
+            host.executor.run_next()
+            host.service()
 
 
 def steps(host: Host) -> Iterator[int]:

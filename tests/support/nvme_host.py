@@ -212,6 +212,17 @@ class Host:
     def fatal(self) -> bool:
         return bool(self.read32(CSTS) & 2)
 
+    def goes_on(self) -> bool:
+        """The drive has something to do: on the media, or once a time has come, which comes now."""
+        if isinstance(self.executor, SteppedExecutor) and self.executor.waiting:
+            return True
+        timeout = self.rpu.controller.tasks.timeout
+        if timeout is None:
+            return False
+        self.now += timeout + 1e-6
+        self.service()
+        return True
+
     def service(self) -> None:
         """Run the firmware until it has nothing more to do by itself."""
         for _ in range(1000):
@@ -289,7 +300,7 @@ class Host:
         self.place(queue, opcode, cid, **fields)
         self.ring(queue)
         self.service()
-        while isinstance(self.executor, SteppedExecutor) and self.executor.waiting:
+        while isinstance(self.executor, SteppedExecutor) and self.goes_on():
             self.executor.run_all()
             self.service()
         self.service()

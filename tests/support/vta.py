@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Dependencies, Finish, Instruction, Load, MicroOp, Store
-from potash_device.vta.simulator import Event, Simulator
+from potash_device.vta.simulator import Event, Order, Simulator
 from potash_firmware.vta_runtime import Runtime
 
 BASE = 0x1000
@@ -24,15 +24,63 @@ TINY = Config(
 )
 """2x4x8; 8 micro-ops, 16 elements each of INP (8 bytes), WGT (32), ACC (64) and OUT (16)."""
 
+HALF = Config(
+    log_uop_buff_size=14, log_inp_buff_size=14, log_wgt_buff_size=17, log_acc_buff_size=16
+)
+"""Half of every buffer: UOP 4096, INP 1024, WGT 512 and ACC 1024 elements."""
+
+WIDE = Config(
+    log_inp_width=4,
+    log_wgt_width=4,
+    log_out_width=4,
+    log_batch=2,
+    log_block_in=3,
+    log_block_out=5,
+    log_uop_buff_size=6,
+    log_inp_buff_size=9,
+    log_wgt_buff_size=12,
+    log_acc_buff_size=13,
+)
+"""4x8x32 of 16 bits; 16 micro-ops, 8 elements of INP (64 bytes), 8 of WGT (512), 16 of ACC (512)."""
+
+ONE = Config(
+    log_block_in=0,
+    log_block_out=0,
+    log_uop_buff_size=2,
+    log_inp_buff_size=0,
+    log_wgt_buff_size=0,
+    log_acc_buff_size=2,
+)
+"""1x1x1, and a single element of everything: indices and factors have no bits at all."""
+
+LARGE = Config(
+    log_batch=4,
+    log_block_in=6,
+    log_block_out=8,
+    log_inp_buff_size=14,
+    log_wgt_buff_size=18,
+    log_acc_buff_size=18,
+)
+"""16x64x256: an element of WGT or ACC takes 16 KiB, more than the DRAM's first address."""
+
+CONFIGS = (Config.default(), TINY, HALF, WIDE, ONE, LARGE)
+"""Cores that have little in common."""
+
 
 class Bench:
     """A simulator, the DRAM that it has, and guards around that which it must not touch."""
 
-    def __init__(self, config: Config = TINY, size: int = 4096, step_limit: int = 1 << 16) -> None:
+    def __init__(
+        self,
+        config: Config = TINY,
+        size: int = 4096,
+        step_limit: int = 1 << 16,
+        order: Order = Order.TOKENS,
+    ) -> None:
         self.config = config
         self._memory = bytearray(GUARD + bytes(size) + GUARD)
         self.dram = memoryview(self._memory)[len(GUARD) : len(GUARD) + size]
-        self.simulator = Simulator(config, self.dram, BASE, step_limit=step_limit)
+        self.simulator = Simulator(config, self.dram, BASE, step_limit=step_limit, order=order)
 
     @property
     def guards_intact(self) -> bool:

@@ -66,6 +66,26 @@ def test_the_identify_verbs_agree(linux: Guest) -> None:
     assert described[1]["csi"] == "0"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",),
+        ("list-subsys",),
+        ("id-ns", NAMESPACE),
+        ("list-ns", DRIVE, "--all"),
+        ("list-ctrl", DRIVE),
+        ("get-lba-status", NAMESPACE, "-n", "1", "-s", "0", "-m", "64", "-a", "17", "-l", "0"),
+        ("self-test-log", DRIVE),
+        ("sanitize-log", DRIVE),
+        ("smart-log", DRIVE),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_verb_answers_programs_too(linux: Guest, arguments: tuple[str, ...]) -> None:
+    """Those that other tests here ask in words alone; id-iocs and get-ns-id answer nothing else."""
+    assert nvme(linux, *arguments)
+
+
 def test_a_structure_that_is_not_there_says_so(linux: Guest) -> None:
     for arguments in (
         ("id-nvmset", DRIVE),

@@ -110,13 +110,20 @@ def test_the_persistent_event_log_is_established_read_and_released(guest: Guest)
     assert guest.capture(["nvme", *log, "--action=0"]).code != 0
     assert "Establishing" in nvme(guest, *log, "--action=1")
     said = nvme(guest, *log, "--action=0")
-    assert "Event Type: Power-on or Reset Event(0x4)" in said, said
+    # It leaves out the event that ends where the log does, and so the power-on as long as there is
+    # no reset.
     assert "Event Type: SMART/Health Log Snapshot Event(0x1)" in said
     assert "Supported Events Bitmap" in said
     # Its JSON ends nvme-cli 2.13 itself with SIGSEGV at the first reset: it swaps two lengths.
     binary = raw(guest, f"nvme {' '.join(log)} --action=0 -o binary")
     assert binary[0] == 0x0D
     assert struct.unpack_from("<Q", binary, 8) == (len(binary),)
+    types, at = set(), 512
+    while at < len(binary):
+        types.add(binary[at])
+        at += 3 + binary[at + 2] + int.from_bytes(binary[at + 22 : at + 24], "little")
+    assert at == len(binary)
+    assert types >= {1, 4}
     assert "Releasing" in nvme(guest, *log, "--action=2")
     assert guest.capture(["nvme", *log, "--action=0"]).code != 0
 

@@ -42,6 +42,8 @@ class NamespaceShape(NamedTuple):
     """Of a namespace that a host has made; others have one that follows from the drive's."""
     erase: bool = False
     """Its blocks are to be gone before they are read again."""
+    formats: int = 0
+    """How often a host has formatted it: what was noted of its blocks before is void."""
 
 
 @dataclass
@@ -140,6 +142,8 @@ def _shape(table: Mapping[str, Any]) -> NamespaceShape:
     if not {*_ALWAYS} <= set(table) or shape.block_size not in BLOCK_SIZES:
         raise ValueError
     if not _is_number(shape.size, LARGEST) or shape.size < shape.block_size:
+        raise ValueError
+    if isinstance(shape.formats, bool) or not 0 <= shape.formats < 1 << 32:
         raise ValueError
     if not all(isinstance(one, bool) for one in (shape.attached, shape.shared, shape.erase)):
         raise ValueError

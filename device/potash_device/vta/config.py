@@ -6,6 +6,7 @@ widths in bits, of shapes in elements and of buffer sizes in bytes.
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -40,6 +41,12 @@ TENSOR_WIDTHS = (3, 4, 5)
 MAX_LOG_SHAPE = 8
 MAX_LOG_BUFFER_SIZE = 30
 
+FIXED_KEYS = {"LOG_UOP_WIDTH": LOG_UOP_WIDTH, "LOG_INS_WIDTH": 7}
+"""Keys that can have one value."""
+
+BOARD_KEYS = frozenset({"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_BUS_WIDTH"})
+"""Keys of `vta_config.json` that say which board a core is on, and nothing of the core."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -60,7 +67,7 @@ class Config:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, int) or isinstance(value, bool):
+            if not _is_integer(value):
                 raise ConfigError(f"{field.name.upper()} must be an integer, not {value!r}")
         for name in ("log_inp_width", "log_wgt_width", "log_out_width"):
             if getattr(self, name) not in TENSOR_WIDTHS:
@@ -107,11 +114,12 @@ class Config:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Config":
-        """Read `vta_config.json`. Keys that do not begin with LOG_ describe a board and are
-        ignored. Raises ConfigError, also for an unknown LOG_ key."""
+        """Read `vta_config.json`. Raises ConfigError."""
         try:
-            values = json.loads(text)
-        except ValueError as error:
+            values = json.loads(text, object_pairs_hook=_without_repetitions)
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(f"the VTA configuration is not JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError("the VTA configuration must be a JSON object")
@@ -124,21 +132,26 @@ class Config:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Config":
-        """Read already parsed LOG_* keys. Raises ConfigError."""
-        wanted = {key: value for key, value in values.items() if key.startswith("LOG_")}
-        fixed = {"LOG_UOP_WIDTH": LOG_UOP_WIDTH, "LOG_INS_WIDTH": 7}
-        for key, only in fixed.items():
-            if wanted.pop(key, only) != only:
-                raise ConfigError(f"{key} must be {only}, not {values[key]!r}")
-        log_block = wanted.pop("LOG_BLOCK", None)
-        if log_block is not None:
-            wanted.setdefault("LOG_BLOCK_IN", log_block)
-            wanted.setdefault("LOG_BLOCK_OUT", log_block)
+        """Read already parsed keys; those of `BOARD_KEYS` are not a core's and are ignored. Raises
+        ConfigError, also for a key that nobody knows."""
+        wanted = {key: value for key, value in values.items() if key not in BOARD_KEYS}
+        for key, only in FIXED_KEYS.items():
+            value = wanted.pop(key, only)
+            if not _is_integer(value) or value != only:
+                raise ConfigError(f"{key} must be {only}, not {value!r}")
+        if "LOG_BLOCK" in wanted:
+            block = wanted.pop("LOG_BLOCK")
+            for key in ("LOG_BLOCK_IN", "LOG_BLOCK_OUT"):
+                if wanted.setdefault(key, block) != block:
+                    raise ConfigError(f"{key} is {wanted[key]!r} and LOG_BLOCK is {block!r}")
+        if "LOG_INP_WIDTH" in wanted:
+            # The VTA project derives it so, and its files do not name it.
+            wanted.setdefault("LOG_OUT_WIDTH", wanted["LOG_INP_WIDTH"])
         out_size = wanted.pop("LOG_OUT_BUFF_SIZE", None)
         known = {field.name.upper(): field.name for field in fields(cls)}
         for key in wanted:
             if key not in known:
-                raise ConfigError(f"{key} is not a key of a VTA configuration")
+                raise ConfigError(f"{key!r} is not a key of a VTA configuration")
         config = cls(**{known[key]: value for key, value in wanted.items()})
         if out_size is not None and out_size != config.log_out_buff_size:
             raise ConfigError(
@@ -202,6 +215,14 @@ class Config:
         """Bytes that one element of `memory` takes in DRAM."""
         return self._element_bytes[memory]
 
+    def element_shape(self, memory: MemoryId) -> tuple[int, ...]:
+        """Rows and columns of an element; a micro-op has none."""
+        return self._shapes[memory]
+
+    def value_bits(self, memory: MemoryId) -> int:
+        """Bits of one value of an element in DRAM."""
+        return self.element_bytes(memory) * 8 // math.prod(self.element_shape(memory))
+
     def depth(self, memory: MemoryId) -> int:
         """Elements that `memory` holds on the chip."""
         return self._depths[memory]
@@ -219,6 +240,18 @@ class Config:
         }
 
     @functools.cached_property
+    def _shapes(self) -> Mapping[MemoryId, tuple[int, ...]]:
+        tile = (self.batch, self.block_out)
+        return {
+            MemoryId.UOP: (),
+            MemoryId.WGT: (self.block_out, self.block_in),
+            MemoryId.INP: (self.batch, self.block_in),
+            MemoryId.ACC: tile,
+            MemoryId.OUT: tile,
+            MemoryId.ACC_8BIT: tile,
+        }
+
+    @functools.cached_property
     def _depths(self) -> Mapping[MemoryId, int]:
         depths = self.log_depths
         return {
@@ -232,6 +265,18 @@ class Config:
 
     @functools.cached_property
     def alignment(self) -> int:
-        """Bytes of the largest element: an address aligned to it can be named in any memory's
-        elements."""
-        return max(self._element_bytes.values())
+        """Bytes of the largest element, or of an instruction: an address aligned to it can be named
+        in any memory's elements, and a stream can begin there."""
+        return max(encoding.INSTRUCTION_BYTES, *self._element_bytes.values())
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _without_repetitions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        twice = next(key for key in values if [name for name, _ in pairs].count(key) > 1)
+        raise ConfigError(f"{twice!r} is in the VTA configuration twice")
+    return values

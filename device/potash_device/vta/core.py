@@ -10,11 +10,14 @@ Vivado HLS makes: control at 0, arguments from 0x10 on, eight bytes apart.
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from potash_device.vta.config import Config
-from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Simulator
-from potash_device.vta.stream import StreamError
+from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
+from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event
+from potash_device.vta.stream import Order, StreamError
+
+__all__ = ["DEFAULT_ENGINE", "ENGINES", "Control", "Core", "Register", "RegisterError"]
 
 
 class RegisterError(ValueError):
@@ -51,32 +54,6 @@ class Control(IntFlag):
     DONE = 2
 
 
-class Engine(Protocol):
-    """What executes streams; all of them leave the same bits in DRAM and in every buffer."""
-
-    trace: Callable[[Event], None] | None
-
-    def run(self, address: int, count: int) -> None:
-        """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
-
-    def reset(self) -> None:
-        """Zero every buffer on the chip."""
-
-
-class MakeEngine(Protocol):
-    """Makes an engine for a configuration, a DRAM and its base."""
-
-    def __call__(
-        self, config: Config, dram: memoryview, base: int, *, step_limit: int
-    ) -> Engine: ...
-
-
-ENGINES: Mapping[str, MakeEngine] = {"readable": Simulator}
-"""What a core can be run by. `readable` is the oracle."""
-
-DEFAULT_ENGINE = "readable"
-
-
 class Core:
     """A tensor accelerator whose DRAM is `dram`, writable bytes from physical address `base` on.
 
@@ -91,6 +68,7 @@ class Core:
         *,
         step_limit: int = STEP_LIMIT,
         engine: str = DEFAULT_ENGINE,
+        order: Order = Order.TOKENS,
     ) -> None:
         if engine not in ENGINES:
             raise ValueError(f"there is no VTA engine {engine!r}; there is {', '.join(ENGINES)}")
@@ -99,7 +77,7 @@ class Core:
         self.base = base
         self.error: StreamError | None = None
         """Why the last stream failed; None when it did not."""
-        self._engine = ENGINES[engine](config, self.dram, base, step_limit=step_limit)
+        self._engine = ENGINES[engine](config, self.dram, base, step_limit=step_limit, order=order)
         self._registers = dict.fromkeys(Register, 0)
 
     @classmethod
@@ -134,6 +112,11 @@ class Core:
         elif value & Control.START:
             self._start()
 
+    def execute(self, stream: bytes) -> None:
+        """Run a stream that does not lie in DRAM, as START runs one that does. Raises StreamError,
+        which `error` then holds too."""
+        self._carry_out(lambda: self._engine.execute(stream))
+
     def reset(self) -> None:
         """Registers and buffers as they are at power-on. DRAM keeps its contents."""
         self._registers = dict.fromkeys(Register, 0)
@@ -141,10 +124,14 @@ class Core:
         self._engine.reset()
 
     def _start(self) -> None:
+        insns, count = (self._registers[r] for r in (Register.INSNS, Register.INSN_COUNT))
+        self._carry_out(lambda: self._engine.run(insns, count))
+
+    def _carry_out(self, run: Callable[[], None]) -> None:
         self._registers[Register.CONTROL] = 0
         self.error = None
         try:
-            self._engine.run(self._registers[Register.INSNS], self._registers[Register.INSN_COUNT])
+            run()
         except StreamError as error:
             self.error = error
             raise

@@ -52,6 +52,11 @@ class Field(NamedTuple):
         return (1 << self.width) - 1
 
     @property
+    def high(self) -> int:
+        """The last of the field's bits; below `low` where it has none."""
+        return self.low + self.width - 1
+
+    @property
     def minimum(self) -> int:
         """The least value that fits."""
         return -(1 << self.width - 1) if self.signed else 0
@@ -78,6 +83,10 @@ class Layout:
     def _defined_bits(self) -> int:
         return sum(field.mask << field.low for field in self.fields)
 
+    def reserved(self, word: int) -> int:
+        """The bits of `word` that no field names."""
+        return word & ~self._defined_bits
+
     def pack(self, values: Mapping[str, int]) -> int:
         """The word in which every field has its value. Raises InstructionError where one is too
         big or too small for its field."""
@@ -99,10 +108,13 @@ class Layout:
 
     def unpack(self, word: int) -> dict[str, int]:
         """The value of every field. Raises InstructionError where a reserved bit is set."""
-        reserved = word & ~self._defined_bits
-        if reserved:
+        if reserved := self.reserved(word):
             bit = (reserved & -reserved).bit_length() - 1
             raise InstructionError(f"{self.kind}: reserved bit {bit} is set")
+        return self.read(word)
+
+    def read(self, word: int) -> dict[str, int]:
+        """The value of every field, whatever the reserved bits are."""
         values = {}
         for name, low, width, signed in self.fields:
             value = word >> low & (1 << width) - 1
@@ -126,6 +138,9 @@ _Row = tuple[str, int]
 _Words = tuple[tuple[_Row, ...], ...]
 
 SIGNED_FIELDS = frozenset({"imm"})
+
+RESERVED = ""
+"""The name of bits between fields that have to be zero."""
 
 OPCODE_BITS = 3
 HEAD: tuple[_Row, ...] = (("opcode", OPCODE_BITS), ("dependencies", 4))
@@ -174,7 +189,7 @@ def _table(depths: Depths) -> dict[str, _Words]:
         "alu": (
             # In hw_spec.h bit 7 is "reset" here too; no implementation reads it in an ALU
             # instruction, so it has to be zero.
-            (*HEAD, ("zero", 1), *loops),
+            (*HEAD, (RESERVED, 1), *loops),
             (
                 *dst_src_factors,
                 ("alu_opcode", 3),
@@ -199,7 +214,8 @@ def _place(kind: str, words: _Words) -> Layout:
     for number, word in enumerate(words):
         low = number * WORD_BITS
         for name, width in word:
-            fields.append(Field(name, low, width, name in SIGNED_FIELDS))
+            if name != RESERVED:
+                fields.append(Field(name, low, width, name in SIGNED_FIELDS))
             low += width
         used = low - number * WORD_BITS
         if used > limit:

@@ -177,7 +177,7 @@ class Alu(LoopInstruction):
 
     def encode(self, config: Config) -> int:
         """The instruction's 128 bits. Raises InstructionError."""
-        return config.layouts.alu.pack({"opcode": self.opcode, "zero": 0, **self.__dict__})
+        return config.layouts.alu.pack({"opcode": self.opcode, **self.__dict__})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +234,6 @@ def decode(word: int, config: Config) -> Instruction:
             return Gemm(reset=bool(values.pop("reset")), **values)
         case Opcode.ALU:
             values = _unpacked(config.layouts.alu.unpack(word))
-            if values.pop("zero"):
-                raise InstructionError("alu: reserved bit 7 is set")
             return Alu(
                 alu_opcode=_member(AluOpcode, values.pop("alu_opcode"), "ALU opcode"),
                 use_imm=bool(values.pop("use_imm")),

@@ -1,10 +1,10 @@
 """The functional simulator: what each instruction does, said as plainly as numpy allows.
 
 It is the specification of the core and the oracle that faster engines are compared with. A stream
-is fetched and decoded whole, its order decided (`stream`), and everything that can be known without
-the micro-ops is checked; only then does the first instruction execute. GEMM and ALU check the
-indices that their micro-ops lead to before they change anything. Nothing outside the DRAM that the
-simulator was given is ever touched.
+is fetched and decoded whole, its order decided (`stream`), and everything that can be known is
+checked; only then does the first instruction execute. Where micro-ops lead can be known too, unless
+the stream itself may have written them; GEMM and ALU look at it again before they change anything.
+Nothing outside the DRAM that the simulator was given is ever touched.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.5 (figures 7 and 8) and
 2.6 (figure 9); the platform's document, chapter "VTA accelerator".
@@ -30,9 +30,9 @@ from potash_device.vta.isa import (
     Store,
     decode,
 )
-from potash_device.vta.stream import StreamError, canonical_order
+from potash_device.vta.stream import Order, StreamError, execution_order
 
-__all__ = ["DRAM_BASE", "Event", "Simulator", "StreamError"]
+__all__ = ["DRAM_BASE", "Event", "Order", "Simulator", "StreamError"]
 
 DRAM_BASE = 0x1000
 """Physical address of the shared DRAM's first byte: no buffer has address 0."""
@@ -82,8 +82,8 @@ ALU_OPERATIONS: Mapping[AluOpcode, Callable[[Accumulators, Accumulators], Accumu
 class Simulator:
     """A core's buffers, and the execution of streams that lie in `dram`.
 
-    `dram` is writable bytes, the first of them at physical address `base`, which is a multiple of
-    the largest element. Buffers keep their contents from stream to stream; tokens do not.
+    `dram` is writable bytes, the first of them at physical address `base`. Buffers keep their
+    contents from stream to stream; tokens do not.
     """
 
     trace: Callable[[Event], None] | None = None
@@ -96,14 +96,18 @@ class Simulator:
         base: int = DRAM_BASE,
         *,
         step_limit: int = STEP_LIMIT,
+        order: Order = Order.TOKENS,
     ) -> None:
         if dram.readonly:
             raise ValueError("the VTA's DRAM must be writable")
-        if base % config.alignment:
-            raise ValueError(f"the DRAM's base must be a multiple of {config.alignment}")
+        if not dram.nbytes:
+            raise ValueError("the VTA's DRAM must have at least one byte")
+        if base < 0:
+            raise ValueError(f"the VTA's DRAM cannot begin at {base}")
         self.config = config
         self.base = base
         self.step_limit = step_limit
+        self.order = order
         self._dram = np.frombuffer(dram.cast("B"), np.uint8)
         self._formats = _dram_formats(config)
         self.reset()
@@ -132,11 +136,16 @@ class Simulator:
 
     def run(self, address: int, count: int) -> None:
         """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
-        instructions = self._fetch(address, count)
-        order = canonical_order(instructions)
+        self.execute(self.fetch(address, count))
+
+    def execute(self, stream: bytes) -> None:
+        """Execute a stream that was fetched already. Raises StreamError."""
+        instructions = self.decode(stream)
+        order = execution_order(instructions, self.order)
         for index, instruction in enumerate(instructions):
             self._check(index, instruction)
         self._check_steps(instructions)
+        self._foresee(instructions, order)
         for index in order:
             instruction = instructions[index]
             if self.trace is not None:
@@ -151,14 +160,21 @@ class Simulator:
                 case Alu():
                     self._alu(index, instruction)
 
-    def _fetch(self, address: int, count: int) -> list[Instruction]:
+    def fetch(self, address: int, count: int) -> bytes:
+        """The bytes of `count` instructions at physical `address`. Raises StreamError."""
         offset = address - self.base
         size = count * INSTRUCTION_BYTES
         if address % INSTRUCTION_BYTES:
             raise StreamError(0, f"the stream's address {address:#x} is not 16-byte aligned")
         if offset < 0 or offset + size > self._dram.size:
             raise StreamError(0, f"the stream at {address:#x} does not lie in DRAM")
-        stream = self._dram[offset : offset + size].tobytes()
+        return self._dram[offset : offset + size].tobytes()
+
+    def decode(self, stream: bytes) -> list[Instruction]:
+        """A stream's instructions. Raises StreamError."""
+        count, rest = divmod(len(stream), INSTRUCTION_BYTES)
+        if rest:
+            raise StreamError(count, f"the stream ends after {rest} of its bytes")
         instructions = []
         for index in range(count):
             at = index * INSTRUCTION_BYTES
@@ -199,13 +215,12 @@ class Simulator:
                 index, f"element {end - 1} is past the {self.config.depth(memory)} of {memory.name}"
             )
         if instruction.y_size:
-            element = self.config.element_bytes(memory)
-            rows = (instruction.y_size - 1) * instruction.x_stride
-            first = instruction.dram_base * element
-            last = first + (rows + instruction.x_size) * element
-            if first < self.base or last > self.base + self._dram.size:
+            first, end = self._reach(instruction)
+            if first < 0 or end > self._dram.size:
                 raise StreamError(
-                    index, f"physical addresses {first:#x} to {last - 1:#x} do not lie in DRAM"
+                    index,
+                    f"physical addresses {self.base + first:#x} to {self.base + end - 1:#x} "
+                    "do not lie in DRAM",
                 )
 
     def _check_steps(self, instructions: Sequence[Instruction]) -> None:
@@ -217,6 +232,34 @@ class Simulator:
                     raise StreamError(
                         index, f"the stream executes more than {self.step_limit} micro-ops"
                     )
+
+    def _foresee(self, instructions: Sequence[Instruction], order: Sequence[int]) -> None:
+        """Look where micro-ops lead before anything executes, as long as their loads read what no
+        STORE before them may have written."""
+        first, end = self._dram.size, 0  # the bytes of DRAM between which there were stores
+        before = self.uop.copy()
+        try:
+            for index in order:
+                match instructions[index]:
+                    case Load(memory_type=MemoryId.UOP) as load if load.x_size:
+                        low, high = self._reach(load)
+                        if low < end and high > first and load.y_size:
+                            return
+                        self._load(load)
+                    case Store() as store if store.x_size and store.y_size:
+                        low, high = self._reach(store)
+                        first, end = min(first, low), max(end, high)
+                    case Gemm() | Alu() as loops:
+                        self.check_indices(index, loops)
+        finally:
+            self.uop[:] = before
+
+    def _reach(self, instruction: MemoryInstruction) -> tuple[int, int]:
+        """Offsets in DRAM of a rectangle's first byte and of the byte behind its last one."""
+        element = self.config.element_bytes(instruction.memory_type)
+        rows = (instruction.y_size - 1) * instruction.x_stride
+        first = instruction.dram_base * element - self.base
+        return first, first + (rows + instruction.x_size) * element
 
     def _load(self, load: Load) -> None:
         if load.x_size == 0:
@@ -256,11 +299,8 @@ class Simulator:
         """
         if not gemm.steps:
             return
+        self.check_indices(index, gemm)
         micro_ops = self._micro_ops(gemm)
-        self._check_index(index, MemoryId.ACC, micro_ops.dst, gemm, "dst")
-        if not gemm.reset:
-            self._check_index(index, MemoryId.INP, micro_ops.src, gemm, "src")
-            self._check_index(index, MemoryId.WGT, micro_ops.wgt, gemm, "wgt")
         for step in _steps(gemm, micro_ops):
             if gemm.reset:
                 self.acc[step.dst] = 0
@@ -276,10 +316,8 @@ class Simulator:
         """
         if not alu.steps:
             return
+        self.check_indices(index, alu)
         micro_ops = self._micro_ops(alu)
-        self._check_index(index, MemoryId.ACC, micro_ops.dst, alu, "dst")
-        if not alu.use_imm:
-            self._check_index(index, MemoryId.ACC, micro_ops.src, alu, "src")
         operation = ALU_OPERATIONS[alu.alu_opcode]
         immediate = np.full(1, alu.imm, np.int32)
         for step in _steps(alu, micro_ops):
@@ -298,6 +336,19 @@ class Simulator:
             yield slice(0, dst.size)
         else:
             yield from (slice(at, at + 1) for at in range(dst.size))
+
+    def check_indices(self, index: int, instruction: Gemm | Alu) -> None:
+        """What the micro-ops in the buffer lead to lies in the buffers. Raises StreamError."""
+        if not instruction.steps:
+            return
+        micro_ops = self._micro_ops(instruction)
+        self._check_index(index, MemoryId.ACC, micro_ops.dst, instruction, "dst")
+        if isinstance(instruction, Alu):
+            if not instruction.use_imm:
+                self._check_index(index, MemoryId.ACC, micro_ops.src, instruction, "src")
+        elif not instruction.reset:
+            self._check_index(index, MemoryId.INP, micro_ops.src, instruction, "src")
+            self._check_index(index, MemoryId.WGT, micro_ops.wgt, instruction, "wgt")
 
     def _micro_ops(self, instruction: Gemm | Alu) -> Indices:
         words = self.uop[instruction.uop_bgn : instruction.uop_end].astype(np.int64)
@@ -351,15 +402,8 @@ def _steps(loops: Gemm | Alu, micro_ops: Indices) -> Iterator[Indices]:
 def _dram_formats(config: Config) -> Mapping[MemoryId, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Type and shape of an element of each memory as it stands in DRAM."""
 
-    def integer(log_width: int) -> np.dtype[Any]:
-        return np.dtype(f"<i{(1 << log_width) // 8}")
+    def dtype(memory: MemoryId) -> np.dtype[Any]:
+        sign = "u" if memory is MemoryId.UOP else "i"
+        return np.dtype(f"<{sign}{config.value_bits(memory) // 8}")
 
-    tile = (config.batch, config.block_out)
-    return {
-        MemoryId.UOP: (np.dtype("<u4"), ()),
-        MemoryId.WGT: (integer(config.log_wgt_width), (config.block_out, config.block_in)),
-        MemoryId.INP: (integer(config.log_inp_width), (config.batch, config.block_in)),
-        MemoryId.ACC: (integer(config.log_acc_width), tile),
-        MemoryId.OUT: (integer(config.log_out_width), tile),
-        MemoryId.ACC_8BIT: (np.dtype("<i1"), tile),
-    }
+    return {memory: (dtype(memory), config.element_shape(memory)) for memory in MemoryId}

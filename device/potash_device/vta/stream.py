@@ -11,6 +11,7 @@ and 6).
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from potash_device.vta.isa import Dependencies, Finish, Instruction, Stage
 
@@ -40,6 +41,27 @@ class StreamError(Exception):
         super().__init__(f"instruction {index}: {reason}")
         self.index = index
         self.reason = reason
+
+
+class Order(StrEnum):
+    """What decides the order in which a stream executes."""
+
+    TOKENS = "tokens"
+    """The tokens, as on the hardware: `canonical_order`."""
+
+    PROGRAM = "program"
+    """The stream alone, one instruction after the other; its tokens are ignored."""
+
+
+def execution_order(
+    instructions: Sequence[Instruction], order: Order = Order.TOKENS
+) -> Sequence[int]:
+    """The indices of `instructions` as they execute. Raises StreamError as `canonical_order` does,
+    but in program order for a wrong FINISH alone."""
+    if order is Order.TOKENS:
+        return canonical_order(instructions)
+    _check_finish(instructions)
+    return range(len(instructions))
 
 
 def canonical_order(instructions: Sequence[Instruction]) -> list[int]:

@@ -3,7 +3,7 @@
 Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from csd_spec.fields import LocalStorage
 from csd_spec.opcodes import PAGE_SIZE
@@ -71,3 +71,17 @@ def first_bytes(
         parts.append(item._replace(length=length))
         size -= length
     return tuple(parts)
+
+
+def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
+    """Whether grants, one or several that meet or overlap, allow every one of `count` blocks."""
+    end = lba + count
+    while lba < end:
+        reach = lba
+        for grant in granted:
+            if grant.nsid == nsid and grant.first_lba <= lba and (grant.writable or not writing):
+                reach = max(reach, grant.first_lba + grant.blocks)
+        if reach == lba:
+            return False
+        lba = reach
+    return True

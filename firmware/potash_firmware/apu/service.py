@@ -28,6 +28,7 @@ from potash_firmware.apu.state import StateArea
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 from potash_firmware.mailbox.messages import (
     JobEnded,
+    ReadChecked,
     Reply,
     Request,
     Reset,
@@ -121,6 +122,8 @@ class Service:
                 self._request(message)
             case WriteBackDone():
                 self._jobs.written(message)
+            case ReadChecked():
+                self._jobs.checked(message)
             case Reset(tag):
                 self._reset(tag)
 

@@ -1,18 +1,16 @@
 """Which machine runs a program: one interface, and what may stand behind it.
 
-Every engine gives the same value, leaves the same memory and stops a program with the same fault
-(kind, instruction, address); only where a program exceeds its limit is each one's own. The
-interpreter is always there and says what is right.
+The interpreter is always there and says what is right. Compiled programs give the same value, leave
+the same memory and are stopped with the same fault (kind, instruction, address); only where a program
+exceeds its limit is each one's own. What an installed libubpf does differently, `ubpf` says.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from potash_firmware.bpf.arena import Arena
-from potash_firmware.bpf.errors import EngineUnavailable
-from potash_firmware.bpf.interpreter import Helper, Interpreter
+from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +21,6 @@ class Engine(Enum):
     INTERPRETER = "interpreter"
     NATIVE = "native"
     UBPF = "ubpf"
-
-
-class Execution(NamedTuple):
-    """A program's end: r0, unsigned, and how many instructions were executed."""
-
-    value: int
-    executed: int
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
@@ -80,17 +71,6 @@ def _interpret(
     return Execution(interpreter.run(entry, arguments), interpreter.executed)
 
 
-def _missing(
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    arguments: Sequence[int],
-    instruction_limit: int,
-) -> Execution:
-    raise EngineUnavailable("this engine is not part of this version")
-
-
 def _compiled(
     code: bytes,
     entry: int,
@@ -111,13 +91,32 @@ def _no_compiler() -> str | None:
     return native.unavailable()
 
 
+def _other(
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    instruction_limit: int,
+) -> Execution:
+    from potash_firmware.bpf import ubpf
+
+    return ubpf.execute(code, entry, arena, helpers, arguments, instruction_limit)
+
+
+def _no_library() -> str | None:
+    from potash_firmware.bpf import ubpf
+
+    return ubpf.unavailable()
+
+
 _ENGINES: Mapping[Engine, Execute] = {
     Engine.INTERPRETER: _interpret,
     Engine.NATIVE: _compiled,
-    Engine.UBPF: _missing,
+    Engine.UBPF: _other,
 }
 _REASONS: Mapping[Engine, Callable[[], str | None]] = {
     Engine.INTERPRETER: lambda: None,
     Engine.NATIVE: _no_compiler,
-    Engine.UBPF: lambda: "this engine is not part of this version",
+    Engine.UBPF: _no_library,
 }

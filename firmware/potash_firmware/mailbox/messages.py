@@ -10,7 +10,7 @@ Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
 NO_SLOT = -1
 """The slot of a request that moves no data."""
 
-MAX_RANGES = 64
-"""Ranges that one write-back holds; more of them take more write-backs."""
+MAX_RANGES = 512
+"""Ranges that one message holds; what a job writes may take several."""
 
 LARGEST_STATUS = 0x7FF
 """Three bits of status code type above eight of status code."""
@@ -79,14 +79,38 @@ class WriteBack:
     """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset too.
 
     The bytes lie one behind the other from byte `source` of the accelerator's arena on; `ranges`
-    are (first byte, length) on the media of namespace `nsid`.
+    are (namespace, first byte, length) on its media. Where `more` is set, another one of the same
+    tag follows: nothing is written before the last has come, so that an APU that is lost between
+    two leaves no job half written, and one answer is for all.
     """
 
     tag: int
     accelerator: int
-    nsid: int
     source: int
+    ranges: tuple[tuple[int, int, int], ...]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCheck:
+    """APU to RPU: may a job read these blocks? `ReadChecked` answers it, after a reset too.
+
+    `ranges` are (first byte, length) on the media of namespace `nsid`.
+    """
+
+    tag: int
+    nsid: int
     ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChecked:
+    """RPU to APU: 0 where all the blocks may be read; else an errno, and the first byte `at` that
+    may not."""
+
+    tag: int
+    error: int = 0
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +128,8 @@ class JobEnded:
     log_page: int
 
 
-ToApu = Request | Reset | WriteBackDone
-ToRpu = Reply | WriteBack | ResetDone | JobEnded
+ToApu = Request | Reset | WriteBackDone | ReadChecked
+ToRpu = Reply | WriteBack | ReadCheck | ResetDone | JobEnded
 Message = ToApu | ToRpu
 
 
@@ -119,17 +143,22 @@ class Kind(IntEnum):
     WRITE_BACK = 5
     RESET_DONE = 6
     JOB_ENDED = 7
+    READ_CHECK = 8
+    READ_CHECKED = 9
 
 
 _REQUEST = struct.Struct("<BBBxI I6I iI")
 _TAG = struct.Struct("<BxxxI")
 _WRITE_BACK_DONE = struct.Struct("<BxxxII")
 _REPLY = struct.Struct("<BBHIII")
-_WRITE_BACK = struct.Struct("<BBHIIQ")
+_WRITE_BACK = struct.Struct("<BBHIHxxQ")
+_PIECE = struct.Struct("<IQQ")
+_READ_CHECK = struct.Struct("<BxHII")
+_READ_CHECKED = struct.Struct("<BxxxIIxxxxQ")
 _RANGE = struct.Struct("<QQ")
 _JOB_ENDED = struct.Struct("<BBH")
 
-MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _RANGE.size
+MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _PIECE.size
 
 
 def _pack_request(m: Request) -> bytes:
@@ -175,25 +204,45 @@ def _require_reply(status: int, length: int) -> None:
 
 def _pack_write_back(m: WriteBack) -> bytes:
     _require_ranges(m.ranges)
-    head = _WRITE_BACK.pack(Kind.WRITE_BACK, len(m.ranges), m.accelerator, m.tag, m.nsid, m.source)
-    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
+    head = _WRITE_BACK.pack(Kind.WRITE_BACK, m.more, m.accelerator, m.tag, len(m.ranges), m.source)
+    return head + b"".join(_PIECE.pack(*item) for item in m.ranges)
 
 
 def _unpack_write_back(data: bytes) -> WriteBack:
-    _, count, accelerator, tag, nsid, source = _WRITE_BACK.unpack_from(data)
-    tail = memoryview(data)[_WRITE_BACK.size :]
-    if len(tail) != count * _RANGE.size:
-        raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
+    _, more, accelerator, tag, count, source = _WRITE_BACK.unpack_from(data)
+    tail = _tail(data, _WRITE_BACK.size, count, _PIECE)
+    pieces = tuple((nsid, first, length) for nsid, first, length in _PIECE.iter_unpack(tail))
+    _require_ranges(pieces)
+    return WriteBack(tag, accelerator, source, pieces, _boolean(more))
+
+
+def _pack_read_check(m: ReadCheck) -> bytes:
+    _require_ranges(m.ranges)
+    head = _READ_CHECK.pack(Kind.READ_CHECK, len(m.ranges), m.tag, m.nsid)
+    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
+
+
+def _unpack_read_check(data: bytes) -> ReadCheck:
+    _, count, tag, nsid = _READ_CHECK.unpack_from(data)
+    tail = _tail(data, _READ_CHECK.size, count, _RANGE)
     ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
     _require_ranges(ranges)
-    return WriteBack(tag, accelerator, nsid, source, ranges)
+    return ReadCheck(tag, nsid, ranges)
 
 
-def _require_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
+def _tail(data: bytes, at: int, count: int, item: struct.Struct) -> memoryview:
+    """The ranges at the end of a message."""
+    tail = memoryview(data)[at:]
+    if len(tail) != count * item.size:
+        raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
+    return tail
+
+
+def _require_ranges(ranges: Sequence[tuple[int, ...]]) -> None:
     if not 0 < len(ranges) <= MAX_RANGES:
-        raise MailboxError(f"a write-back has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
-    if any(length == 0 for _, length in ranges):
-        raise MailboxError("a write-back has an empty range")
+        raise MailboxError(f"a message has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
+    if any(item[-1] == 0 for item in ranges):
+        raise MailboxError("a message has an empty range")
 
 
 def _unpack_job_ended(data: bytes) -> JobEnded:
@@ -231,6 +280,12 @@ _CODECS: dict[int, _Codec] = {
         ResetDone,
         lambda m: _TAG.pack(Kind.RESET_DONE, m.tag),
         lambda data: ResetDone(_TAG.unpack(data)[1]),
+    ),
+    Kind.READ_CHECK: _Codec(ReadCheck, _pack_read_check, _unpack_read_check),
+    Kind.READ_CHECKED: _Codec(
+        ReadChecked,
+        lambda m: _READ_CHECKED.pack(Kind.READ_CHECKED, m.tag, m.error, m.at),
+        lambda data: ReadChecked(*_READ_CHECKED.unpack(data)[1:]),
     ),
     Kind.JOB_ENDED: _Codec(
         JobEnded,

@@ -104,7 +104,8 @@ class Feature:
     `selector` is the part of the dword that chooses which of several values is meant, and
     `check_selector` refuses a choice in a Get Features. `taken` and `given` are the bytes of data
     that move with a Set Features and a Get Features of that dword. What is `persistent` outlives
-    resets and power cycles; what is `saveable` does so when the host asks for it.
+    resets and power cycles; what is `saveable` does so when the host asks for it. `takes` says for
+    the documentation which values there are.
     """
 
     word: type[Word] = Word
@@ -119,6 +120,7 @@ class Feature:
     namespace_specific: bool = False
     saveable: bool = False
     persistent: bool = False
+    takes: str = "any"
 
     @property
     def mask(self) -> int:
@@ -250,7 +252,11 @@ FEATURES: dict[int, Feature] = {
     FeatureId.ARBITRATION: Feature(
         Arbitration, default=lambda dword: ARBITRATION_BURST, saveable=True
     ),
-    FeatureId.POWER_MANAGEMENT: Feature(PowerManagement, check=_check_power),
+    FeatureId.POWER_MANAGEMENT: Feature(
+        PowerManagement,
+        check=_check_power,
+        takes="power state 0",
+    ),
     FeatureId.LBA_RANGE_TYPE: Feature(
         LbaRangeType,
         default_data=_whole_namespace,
@@ -259,6 +265,7 @@ FEATURES: dict[int, Feature] = {
         given=lambda dword: MAX_LBA_RANGES * LbaRange.SIZE,
         namespace_specific=True,
         persistent=True,
+        takes="ranges inside the namespace that do not overlap",
     ),
     FeatureId.TEMPERATURE_THRESHOLD: Feature(
         TemperatureThreshold,
@@ -268,14 +275,23 @@ FEATURES: dict[int, Feature] = {
         check_selector=_check_threshold_asked,
         rounded=_only_one_thermometer,
         saveable=True,
+        takes="the composite temperature, over and under",
     ),
     FeatureId.ERROR_RECOVERY: Feature(
-        ErrorRecovery, check=_check_error_recovery, namespace_specific=True, saveable=True
+        ErrorRecovery,
+        check=_check_error_recovery,
+        namespace_specific=True,
+        saveable=True,
+        takes="any TLER; DULBE where the namespace tells deallocated blocks",
     ),
     FeatureId.VOLATILE_WRITE_CACHE: Feature(
         VolatileWriteCache, default=lambda dword: 1, saveable=True
     ),
-    FeatureId.NUMBER_OF_QUEUES: Feature(NumberOfQueues, check=_check_queues),
+    FeatureId.NUMBER_OF_QUEUES: Feature(
+        NumberOfQueues,
+        check=_check_queues,
+        takes="before any I/O queue is made; all that there are, are granted",
+    ),
     FeatureId.INTERRUPT_COALESCING: Feature(InterruptCoalescing, saveable=True),
     FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
         InterruptVectorConfiguration,
@@ -283,28 +299,49 @@ FEATURES: dict[int, Feature] = {
         check=_check_vector,
         selector=InterruptVectorConfiguration.iv.mask,
         check_selector=_check_vector,
+        takes="a vector that there is",
     ),
     FeatureId.WRITE_ATOMICITY_NORMAL: Feature(WriteAtomicityNormal, saveable=True),
     # Notices that the device never has are no error to ask for: they just do not come.
     FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: Feature(
-        AsyncEventConfiguration, default=lambda dword: sum(CriticalWarning), saveable=True
+        AsyncEventConfiguration,
+        default=lambda dword: sum(CriticalWarning),
+        saveable=True,
+        takes="any; what never happens never comes",
     ),
     FeatureId.TIMESTAMP: Feature(
-        taken=lambda dword: Timestamp.SIZE, given=lambda dword: Timestamp.SIZE
+        taken=lambda dword: Timestamp.SIZE,
+        given=lambda dword: Timestamp.SIZE,
+        takes="any; counts on from it, and from 0 after a reset",
     ),
-    FeatureId.KEEP_ALIVE_TIMER: Feature(KeepAliveTimer, rounded=_whole_steps),
+    FeatureId.KEEP_ALIVE_TIMER: Feature(
+        KeepAliveTimer,
+        rounded=_whole_steps,
+        takes="any, rounded up to 100 ms",
+    ),
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: Feature(
-        HostControlledThermalManagement, check=_check_thermal_management, saveable=True
+        HostControlledThermalManagement,
+        check=_check_thermal_management,
+        saveable=True,
+        takes=f"{LOWEST_THRESHOLD} K to {HIGHEST_THRESHOLD} K, the first below the second",
     ),
     FeatureId.HOST_BEHAVIOR_SUPPORT: Feature(
         check=_check_behavior,
         taken=lambda dword: HostBehavior.SIZE,
         given=lambda dword: HostBehavior.SIZE,
+        takes="0 or 1 each",
     ),
-    FeatureId.IO_COMMAND_SET_PROFILE: Feature(IoCommandSetProfile, check=_check_combination),
+    FeatureId.IO_COMMAND_SET_PROFILE: Feature(
+        IoCommandSetProfile,
+        check=_check_combination,
+        takes="0",
+    ),
     FeatureId.SOFTWARE_PROGRESS_MARKER: Feature(SoftwareProgressMarker, persistent=True),
     FeatureId.HOST_IDENTIFIER: Feature(
-        HostIdentifier, taken=_host_identifier_size, given=_host_identifier_size
+        HostIdentifier,
+        taken=_host_identifier_size,
+        given=_host_identifier_size,
+        takes="64 or 128 bits",
     ),
 }
 """Every feature that the device has."""

@@ -96,6 +96,8 @@ class Features:
         feature = FEATURES.get(fid)
         if feature is None or not (feature.saveable or feature.persistent):
             return
+        if feature.namespace_specific and not self._limits.blocks(nsid):
+            return  # A namespace that is gone.
         try:
             if not 0 <= dword < 1 << 32:
                 raise ValueError(f"{dword} is no dword")

@@ -1,7 +1,7 @@
 """The firmware slots, and the image that a host is downloading.
 
-An image arrives in pieces of any size at any offset, and nothing is said of it until it is
-committed. The slot whose revision Identify shows changes with a controller reset, or at once when
+An image arrives in pieces of any size at any offset, of which no two may overlap; only a second one
+at offset 0 is the beginning of another image, as a host sends that gave up the first. The slot whose revision Identify shows changes with a controller reset, or at once when
 the host asks for that.
 
 Source: NVM Express Base Specification 2.0, section 3.11 (firmware update process), 5.12 and 5.13.
@@ -23,12 +23,19 @@ class Download:
         self._pieces: list[tuple[int, int]] = []
 
     def put(self, offset: int, views: list[memoryview]) -> None:
-        """Take a piece; a later one replaces what it covers. Raises NvmeError past the limit."""
+        """Take a piece. Raises NvmeError past the limit, and where some of it has come before."""
         end = offset + sum(map(len, views))
         if end > IMAGE_LIMIT:
             raise NvmeError(
                 Status.INVALID_FIELD, detail=f"an image has at most {IMAGE_LIMIT} bytes"
             )
+        if any(start < end and offset < stop for start, stop in self._pieces):
+            if offset:
+                raise NvmeError(
+                    Status.OVERLAPPING_RANGE,
+                    detail=f"some of the {end - offset} bytes at {offset} have been downloaded",
+                )
+            self.clear()
         if self._memory is None:
             self._memory = mmap.mmap(-1, IMAGE_LIMIT)
         self._pieces = _joined([*self._pieces, (offset, end)])

@@ -43,16 +43,17 @@ from potash_device.controller.queues import (
 )
 from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
-from potash_firmware.mailbox.messages import JobEnded, ResetDone, WriteBack
+from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
 from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import Controller, flush_all
+from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import check_namespace, support
 from potash_firmware.rpu.io import IO_COMMANDS, fused
 from potash_firmware.rpu.io.blocks import require_pointer
 from potash_firmware.rpu.io.direct import DirectReadsAndWrites
 from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.namespace import flush_all
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.write_back import WriteBacks
 from pyvfio_user.memory import AccessFault
@@ -117,7 +118,7 @@ class Rpu:
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due.
 
-        The keeper and the keep alive timer have times of their own.
+        The keeper, the keep alive timer and operations on the drive have times of their own.
         """
         queues, held = self._board.queues, self._coalescing.timeout
         looking = queues.shadow is not None and (
@@ -167,6 +168,7 @@ class Rpu:
 
     def apu_started(self, port: RpuPort) -> None:
         """An APU runs and listens at the other end of `port`."""
+        self._write_backs.apu_lost()
         self._apu.connect(port)
 
     def service(self, *, media: bool = True, apu: bool = True) -> bool:
@@ -181,6 +183,9 @@ class Rpu:
             self._take_media()
         if apu or self._apu.due:
             self._take_apu()
+        if self.controller.tasks.resting:
+            for task in self.controller.tasks.time_passed():
+                self._resume(task, None)
         self.lifecycle.start_if_possible()
         try:
             self._look_and_execute()
@@ -258,6 +263,8 @@ class Rpu:
                 self._apu.free_slot(message.slot)
             elif isinstance(message, WriteBack):
                 self._write_backs.start(message)
+            elif isinstance(message, ReadCheck):
+                self._write_backs.check(message)
             elif isinstance(message, JobEnded):
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):

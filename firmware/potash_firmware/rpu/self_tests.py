@@ -1,7 +1,8 @@
 """Device self-tests: what is looked at, in which order, and how it ended.
 
 A test is a list of small pieces for the media executor, so it delays nobody: between two of them
-the loop serves the host, and what the host asks of the media has three threads besides. A short
+the loop serves the host, and what the host asks of the media has three threads besides. A test
+takes its time, so that a host that looks once a second sees it go on, and knows its end. A short
 test looks at the sidecar, at the firmware images and at parts of each namespace; an extended one
 reads every block. A short test ends with a reset; an extended one goes on, after a power cycle too.
 
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nvme_spec.commands import SelfTestCode
 from nvme_spec.logs import (
@@ -29,10 +30,9 @@ from nvme_spec.logs import (
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.media import MediaError
+from potash_firmware.rpu.core import Core
+from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.tasks import Steps
-
-if TYPE_CHECKING:
-    from potash_firmware.rpu.controller import Controller, Namespace
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,10 @@ PIECE = 4 << 20
 SAMPLE = 64 << 10
 SAMPLES = 16
 """Parts of each namespace that a short test reads, from its first byte to its last."""
+
+SHORTEST = 2.5
+"""Seconds that a test takes at least: nvme-cli waits for one by looking once a second, and goes on
+to wait for a test that it has never seen under way."""
 
 READ_RATE = 256 << 20
 """Bytes a second that the recommended time of an extended test reckons with."""
@@ -81,8 +85,9 @@ class Running:
 class SelfTests:
     """The self-tests of one controller."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, core: Core, clock: Callable[[], float]) -> None:
+        self._core = core
+        self._clock = clock
         self._results: list[bytes] = []
         self.running: Running | None = None
 
@@ -119,7 +124,7 @@ class SelfTests:
 
     def restore(self) -> None:
         """The power is back: remember the results, and go on with an extended test."""
-        section = self._controller.board.sidecar.get(SECTION)
+        section = self._core.board.sidecar.get(SECTION)
         match section:
             case {"results": [*results]}:
                 self._results = [one for one in map(_entry, results) if one][:SELF_TEST_RESULTS]
@@ -136,7 +141,7 @@ class SelfTests:
     @property
     def extended_minutes(self) -> int:
         """EDSTT: how long an extended test may take, generously."""
-        size = sum(namespace.size for namespace in self._controller.allocated.values())
+        size = sum(namespace.size for namespace in self._core.allocated.values())
         return min(1 + size // (READ_RATE * 60), 0xFFFF)
 
     def encode(self) -> bytes:
@@ -155,7 +160,7 @@ class SelfTests:
     def save(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to have all this kept."""
         run = self.running
-        sidecar = self._controller.board.sidecar
+        sidecar = self._core.board.sidecar
         sidecar.put(
             SECTION,
             {
@@ -179,8 +184,8 @@ class SelfTests:
         if nsid == 0:
             return []
         if nsid == BROADCAST_NSID:
-            return list(self._controller.namespaces.values())
-        return [self._controller.active(nsid)]
+            return list(self._core.namespaces.values())
+        return [self._core.active(nsid)]
 
     def _run(self, run: Running) -> None:
         namespaces = self._namespaces(run.nsid)
@@ -189,11 +194,15 @@ class SelfTests:
         if run.code == SelfTestCode.EXTENDED:
             run.total += sum(namespace.size for namespace in namespaces)
         self.running = run
-        self._controller.tasks.start(self._steps(run, namespaces))
+        self._core.tasks.start(self._steps(run, namespaces))
 
     def _steps(self, run: Running, namespaces: list[Namespace]) -> Steps:
         yield self.save()
+        begun = self._clock()
         for piece in self._pieces(run.code, namespaces):
+            ahead = begun + SHORTEST * (run.done + piece.weight) / run.total - self._clock()
+            if ahead > 0 and self.running is run:
+                yield ahead
             if self.running is not run:
                 break
             try:
@@ -207,7 +216,7 @@ class SelfTests:
         return None
 
     def _pieces(self, code: SelfTestCode, namespaces: list[Namespace]) -> Iterator[Piece]:
-        board = self._controller.board
+        board = self._core.board
         yield Piece(Segment.SMART_CHECK, self._check_health)
         yield Piece(Segment.METADATA, board.sidecar.check)
         for slot in list(board.flash.images):
@@ -221,7 +230,7 @@ class SelfTests:
                 yield _reading(Segment.DATA_INTEGRITY, namespace, at, PIECE)
 
     def _check_health(self) -> None:
-        if self._controller.critical_warning & CriticalWarning.RELIABILITY_DEGRADED:
+        if self._core.critical_warning & CriticalWarning.RELIABILITY_DEGRADED:
             raise MediaError(0, "the media have lost data")
 
     def _end(
@@ -238,7 +247,7 @@ class SelfTests:
         entry = SelfTestEntry(
             result=result,
             code=run.code,
-            power_on_hours=self._controller.health.power_on_hours,
+            power_on_hours=self._core.health.power_on_hours,
         )
         if piece is not None:
             entry.segment = piece.segment

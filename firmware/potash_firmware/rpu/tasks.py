@@ -1,8 +1,8 @@
 """Operations that take many steps, each of which may wait for storage.
 
 A task is a generator. It runs in the loop's thread, and yields what it waits for: a call that is to
-be made by the media executor, whose result it is sent, or futures that must have ended. So a long
-operation reads from top to bottom, and between two of its steps the loop serves everybody else.
+be made by the media executor, whose result it is sent, futures that must have ended, or seconds
+that are to pass. So a long operation reads from top to bottom, and between two of its steps the loop serves everybody else.
 
 A task belongs to the drive, not to the host that asked for it: a reset forgets the command, and the
 task goes on to its end. Those that change what there is are exclusive: each begins when the one
@@ -21,8 +21,8 @@ from potash_firmware.rpu.command import Pending, Result
 
 log = logging.getLogger(__name__)
 
-Step = Callable[[], Any] | set[Future[Any]]
-"""What a task waits for: a call on the media executor, or the end of these futures."""
+Step = Callable[[], Any] | set[Future[Any]] | float
+"""What a task waits for: a call on the media executor, the end of these futures, or the time."""
 
 Steps = Generator[Step, Any, int | None]
 """A task's work; it returns dword 0 of a completion, or raises NvmeError."""
@@ -37,6 +37,8 @@ class Task:
         self.call: Future[Any] | None = None
         """The call that the media executor makes for it."""
         self.awaited: set[Future[Any]] = set()
+        self.until: float | None = None
+        """When it goes on, if it waits for that."""
         self.ended = False
         self.dword: int | None = None
         self.error: NvmeError | None = None
@@ -49,10 +51,18 @@ class Task:
 
 
 class Tasks:
-    """The tasks of one controller; `submit` has a call made by the media executor."""
+    """The tasks of one controller.
 
-    def __init__(self, submit: Callable[[Callable[[], Any]], "Future[Any]"]) -> None:
+    `submit` has a call made by the media executor; `clock` gives seconds.
+    """
+
+    def __init__(
+        self, submit: Callable[[Callable[[], Any]], "Future[Any]"], clock: Callable[[], float]
+    ) -> None:
         self._submit = submit
+        self._clock = clock
+        self.resting = 0
+        """Tasks that wait for a time."""
         self._running: list[Task] = []
         self._queue: deque[Task] = deque()
 
@@ -75,10 +85,28 @@ class Tasks:
             self._begin(task)
         return task
 
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until a task goes on by itself; None when none does."""
+        if not self.resting:
+            return None
+        due = min(task.until for task in self._running if task.until is not None)
+        return max(0.0, due - self._clock())
+
+    def time_passed(self) -> list[Task]:
+        """Go on with those whose time has come; those that have ended."""
+        now = self._clock()
+        due = [task for task in self._running if task.until is not None and task.until <= now]
+        for task in due:
+            task.until = None
+            self.resting -= 1
+            self._go_on(task, None)
+        return self._take_turns(due)
+
     def media_finished(self, future: "Future[Any]") -> list[Task]:
         """Some work of the media has ended; the tasks that have, too."""
-        ended = []
-        for task in list(self._running):
+        waiting = list(self._running)
+        for task in waiting:
             if future is task.call:
                 task.call = None
                 self._go_on(task, future)
@@ -86,8 +114,11 @@ class Tasks:
                 task.awaited.discard(future)
                 if not task.awaited:
                     self._go_on(task, None)
-            if task.ended:
-                ended.append(task)
+        return self._take_turns(waiting)
+
+    def _take_turns(self, gone_on: list[Task]) -> list[Task]:
+        """Begin those whose turn it is now; all that have ended, of `gone_on` and of them."""
+        ended = [task for task in gone_on if task.ended]
         while self._queue and not any(one.exclusive for one in self._running):
             task = self._queue.popleft()
             self._begin(task)
@@ -122,6 +153,9 @@ class Tasks:
         else:
             if isinstance(step, set):
                 task.awaited = set(step)
+            elif isinstance(step, float):
+                task.until = self._clock() + step
+                self.resting += 1
             else:
                 task.call = self._submit(step)
             return

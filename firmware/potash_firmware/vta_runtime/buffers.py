@@ -80,10 +80,12 @@ class Heap:
     """
 
     def __init__(self, core: Core) -> None:
-        self._dram = core.dram
-        self._base = core.base
         self._alignment = core.config.alignment
-        self._spans = Spans(len(core.dram) // self._alignment)
+        # An address that no element has to be rounded for, wherever DRAM begins.
+        skipped = -core.base % self._alignment
+        self._dram = core.dram[skipped:]
+        self._base = core.base + skipped
+        self._spans = Spans(len(self._dram) // self._alignment)
         self._released: list[Buffer] = []
         self.held = False
 

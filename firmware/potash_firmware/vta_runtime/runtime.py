@@ -9,6 +9,7 @@ Source: the VTA project's `vta/runtime.h`; docs/vta.md shows which C function ea
 from types import TracebackType
 from typing import Self
 
+from potash_device.vta import assembly
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Control, Core, Register
 from potash_device.vta.isa import Finish, Instruction, Load, Stage, Store
@@ -48,6 +49,12 @@ class Runtime:
     def instructions(self) -> tuple[Instruction, ...]:
         """The stream so far, for looking at."""
         return tuple(self._commands)
+
+    def dump(self) -> str:
+        """The stream so far as text, with the micro-ops that it loads: what
+        `potash_device.vta.assembly` assembles again."""
+        stream, core = bytes(self._commands), self.core
+        return "\n".join(assembly.listing(stream, core.config, dram=core.dram, base=core.base))
 
     def alloc(self, size: int) -> Buffer:
         """`size` zeroed bytes that the core can reach. Raises ValueError, VtaMemoryError."""

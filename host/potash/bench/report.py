@@ -113,4 +113,4 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

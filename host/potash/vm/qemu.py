@@ -103,6 +103,8 @@ def machine_arguments(
         cpus: number of processors.
     """
     accel, processor = accelerator.value
+    # Root may map a device's registers although its driver has them: `nvme show-regs` does.
+    append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed"
     options = [
         *("-M", "q35,memory-backend=ram,smm=off"),
         *("-object", f"memory-backend-memfd,id=ram,size={memory}M,share=on"),
@@ -114,7 +116,7 @@ def machine_arguments(
         *("-display", "none"),
         *("-kernel", str(kernel)),
         *("-initrd", str(initrd)),
-        *("-append", "console=ttyS0 quiet panic=-1 mitigations=off"),
+        *("-append", append),
         *("-device", "virtio-serial-pci,id=serial"),
     ]
     for number in range(ROOT_PORTS):

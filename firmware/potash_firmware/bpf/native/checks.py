@@ -14,6 +14,9 @@ from potash_firmware.bpf.isa import Class, Instruction, Jump, Mode
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.linear import Symbol
 
+MOST_INSTRUCTIONS = 128
+"""Of a stretch: what is to be known at one of them is gathered from all behind it."""
+
 
 class Check(NamedTuple):
     """Before the instruction at `pc`: bytes `low` to `high`, from that one's address, are there."""
@@ -54,12 +57,12 @@ def in_frame(instruction: Instruction) -> bool:
 def stretches(
     instructions: list[Instruction], pcs: Sequence[int], proven: Collection[int]
 ) -> Iterator[Stretch]:
-    """Cut a block's instructions behind its calls; `proven` are accesses that need no check."""
+    """Cut a block's instructions behind its calls, and where they get long; `proven` are accesses that need no check."""
     begin = 0
     for index, pc in enumerate(pcs, 1):
         instruction = instructions[pc]
         call = instruction.kind == Class.JMP and instruction.code == Jump.CALL
-        if call or index == len(pcs):
+        if call or index == len(pcs) or index - begin == MOST_INSTRUCTIONS:
             part = tuple(pcs[begin:index])
             yield Stretch(part, _checks(instructions, part, proven))
             begin = index

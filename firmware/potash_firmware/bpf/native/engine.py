@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, STACK_SIZE, Arena
-from potash_firmware.bpf.engine import Execution
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
-from potash_firmware.bpf.interpreter import MASK, Helper, Interpreter
+from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter
 from potash_firmware.bpf.native import cache, compiler
 from potash_firmware.bpf.native.context import SIZE, Leave, Word
 from potash_firmware.bpf.native.generator import symbol
@@ -173,7 +172,12 @@ class _Run:
 
     def _compile(self, index: int) -> int:
         try:
-            loaded = load(self._code, index)
+            try:
+                loaded = load(self._code, index)
+            except EngineUnavailable as error:
+                # Too late for another engine: the program has done something already.
+                reason = f"the function at instruction {index} cannot be compiled: {error}"
+                raise Fault(FaultKind.INVALID_INSTRUCTION, None, None, reason) from None
             self._loaded.append(loaded)
             self._functions[index] = loaded.address
             return loaded.address

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE, FRAME_SIZE
 from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, Source
-from potash_firmware.bpf.native import loops, lowering, nests
+from potash_firmware.bpf.native import induction, loops, lowering
 from potash_firmware.bpf.native.blocks import Block, Code, Function
 from potash_firmware.bpf.native.checks import (
     Check,
@@ -50,7 +50,8 @@ class _Generator:
         self._flow = loops.flow(function)
         self._order = self._flow.order
         self._nests = {
-            nest.loop.header: nest for nest in nests.find(self._instructions, function, self._flow)
+            nest.loop.header: nest
+            for nest in induction.find(self._instructions, function, self._flow)
         }
         self._nest: Nest | None = None
         """The one whose version without checks is being written."""

@@ -20,6 +20,7 @@ class Loop:
     blocks: set[int]
     latches: list[int]
     parent: Loop | None = None
+    depth: int = 1
     children: list[Loop] = field(default_factory=list)
 
     def nest(self) -> Iterator[Loop]:
@@ -29,7 +30,7 @@ class Loop:
             yield from child.nest()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Flow:
     """What the way through a function tells: its outermost loops, and what comes before what."""
 
@@ -38,6 +39,8 @@ class Flow:
     dominators: dict[int, int]
     """For each block but the entry the last one that every way to it passes."""
     loops: list[Loop]
+    deepest: int = 0
+    """How many loops lie in each other."""
 
     def dominates(self, first: int, second: int) -> bool:
         """Whether every way to the block `second` passes `first`; each block dominates itself."""
@@ -68,11 +71,13 @@ def flow(function: Function) -> Flow:
         for outer in reversed(every):
             if header in outer.blocks:
                 loop.parent = outer
+                loop.depth = outer.depth + 1
                 outer.children.append(loop)
                 break
         else:
             found.loops.append(loop)
         every.append(loop)
+        found.deepest = max(found.deepest, loop.depth)
     return found
 
 

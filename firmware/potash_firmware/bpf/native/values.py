@@ -33,6 +33,14 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
+class Extended:
+    """The low 32 bits of a form, extended to 64."""
+
+    form: Linear
+    signed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """What a register holds where the analysis begins."""
 
@@ -49,8 +57,8 @@ class Value(NamedTuple):
 Environment = list[Value]
 """What is known of r0 to r10."""
 
-Widen = Callable[[Linear, bool, int], Linear]
-"""Gives the 64 bits that the low 32 of a form become, sign extended or not, at an instruction."""
+Widen = Callable[[Linear, bool], Linear]
+"""Gives the 64 bits that the low 32 of a form become, sign extended or not."""
 
 
 def start() -> Environment:
@@ -58,13 +66,12 @@ def start() -> Environment:
     return [Value(unknown(Start(register))) for register in range(11)]
 
 
-def forget(form: Linear, signed: bool, pc: int) -> Linear:
+def forget(form: Linear, signed: bool) -> Linear:
     """The `Widen` of somebody who may assume nothing."""
     if form.known:
         value = form.constant & 0xFFFF_FFFF
         return number(value - (value >> 31 << 32) if signed else value)
-    low, high = (-(1 << 31), (1 << 31) - 1) if signed else (0, (1 << 32) - 1)
-    return unknown(Bounded(pc, low, high))
+    return unknown(Extended(form, signed))
 
 
 class Evaluator:
@@ -74,15 +81,15 @@ class Evaluator:
         self._instructions = instructions
         self._widen = widen
 
-    def wide(self, value: Value, pc: int) -> Linear:
+    def wide(self, value: Value) -> Linear:
         """All 64 bits of a value."""
-        return self._widen(value.form, False, pc) if value.narrow else value.form
+        return self._widen(value.form, False) if value.narrow else value.form
 
     def address(self, environment: Environment, pc: int) -> Linear:
         """The address that the load or store at `pc` uses."""
         instruction = self._instructions[pc]
         base = instruction.src if instruction.kind == Class.LDX else instruction.dst
-        return self.wide(environment[base], pc).shifted(instruction.offset)
+        return self.wide(environment[base]).shifted(instruction.offset)
 
     def step(self, environment: Environment, pc: int) -> None:
         """Execute the instruction at `pc` on `environment`."""
@@ -118,7 +125,7 @@ class Evaluator:
         code, by_number = instruction.code, instruction.source == Source.K
         if code == Alu.MOV:
             if instruction.offset == WORD:
-                return Value(self._widen(src.form, True, pc))
+                return Value(self._widen(src.form, True))
             if instruction.offset:
                 high = (1 << instruction.offset - 1) - 1
                 return Value(unknown(Bounded(pc, -high - 1, high)), narrow)
@@ -129,8 +136,8 @@ class Evaluator:
             high = (1 << instruction.imm) - 1
             return Value(unknown(Bounded(pc, 0, high) if instruction.imm < 64 else Opaque(pc)))
         # The low halves of sums and products depend on nothing but low halves.
-        left = dst.form if narrow else self.wide(dst, pc)
-        right = src.form if narrow else self.wide(src, pc)
+        left = dst.form if narrow else self.wide(dst)
+        right = src.form if narrow else self.wide(src)
         shift = right.constant & bits - 1
         match code:
             case Alu.ADD:
@@ -150,7 +157,7 @@ class Evaluator:
                 if halved is not None:
                     if code == Alu.RSH:
                         return Value(halved, True)
-                    return Value(self._widen(halved, True, pc))
+                    return Value(self._widen(halved, True))
         low, high = _bounds(instruction, bits)
         return Value(unknown(Bounded(pc, low, high) if high < 1 << 62 else Opaque(pc)))
 

@@ -5,6 +5,7 @@ Source: NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specif
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from uuid import UUID
 
 from nvme_spec.commands import Identify
@@ -53,17 +54,13 @@ from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.admin import log_pages
 from potash_firmware.rpu.alerts import OPTIONAL_EVENTS
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.controller import (
-    CONTROLLER_ID,
-    MAX_TRANSFER_SHIFT,
-    Controller,
-    Namespace,
-    no_namespace,
-)
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import CONTROLLER_ID, MAX_TRANSFER_SHIFT, no_namespace
 from potash_firmware.rpu.events import REQUEST_LIMIT
 from potash_firmware.rpu.feature_table import FEATURES, KEEP_ALIVE_GRANULARITY
 from potash_firmware.rpu.io.limits import CONTROLLER_FIELDS, DEALLOCATION, namespace_fields
 from potash_firmware.rpu.logs import ERROR_LOG_ENTRIES
+from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.sanitizing import ACTIONS
 from potash_firmware.rpu.thermal import (
     CRITICAL_TEMPERATURE,
@@ -91,71 +88,74 @@ MICROSECONDS = 1_000_000
 def identify(controller: Controller, command: Command) -> Result:
     """Give the structure that CNS names."""
     fields = Identify.decode(command.entry.cdws)
-    make = _STRUCTURES.get(fields.cns)
-    if make is None:
+    structure = STRUCTURES.get(fields.cns)
+    if structure is None:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is not supported")
-    if fields.cns in _OF_NO_NAMESPACE and command.entry.nsid:
+    if structure.of_no_namespace and command.entry.nsid:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is of no namespace")
-    controller.send(command, make(controller, command, fields))
+    controller.send(command, structure.make(controller, command, fields))
     return None
 
 
 def _controller(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return bytes(controller_structure(controller))
+
+
+def controller_structure(controller: Controller) -> IdentifyController:
+    """What the controller says of itself."""
     identity = controller.settings.identity
     pci = controller.board.settings.identity
-    return bytes(
-        IdentifyController(
-            vid=pci.vendor_id,
-            ssvid=pci.subsystem_vendor_id,
-            sn=identity.serial,
-            mn=identity.model,
-            fr=controller.firmware.revision,
-            mdts=MAX_TRANSFER_SHIFT,
-            cntlid=CONTROLLER_ID,
-            ver=VERSION_2_0,
-            rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
-            oaes=OPTIONAL_EVENTS,
-            cntrltype=ControllerType.IO,
-            ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128),
-            nvmsr=Nvmsr.STORAGE_DEVICE,
-            oacs=controller.support.oacs,
-            acl_z=ABORT_LIMIT - 1,
-            aerl_z=REQUEST_LIMIT - 1,
-            frmw=Frmw.FIRST_SLOT_READ_ONLY
-            | LAST_SLOT << FRMW_SLOTS_SHIFT
-            | Frmw.ACTIVATION_WITHOUT_RESET,
-            lpa=log_pages.attributes(),
-            pels=log_pages.PERSISTENT_EVENT_LOG_UNITS,
-            elpe_z=ERROR_LOG_ENTRIES - 1,
-            avscc=1,
-            wctemp=WARNING_TEMPERATURE,
-            cctemp=CRITICAL_TEMPERATURE,
-            mtfa=ACTIVATION_TIME,
-            kas=_if_there(FeatureId.KEEP_ALIVE_TIMER, KEEP_ALIVE_GRANULARITY),
-            hctma=_if_there(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT, Hctma.SUPPORTED),
-            mntmt=LOWEST_THRESHOLD,
-            mxtmt=HIGHEST_THRESHOLD,
-            tnvmcap=controller.total_capacity,
-            unvmcap=controller.unallocated,
-            edstt=controller.self_tests.extended_minutes,
-            dsto=Dsto.ONE_IN_SUBSYSTEM,
-            sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
-            sqes=entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
-            cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
-            nn=controller.highest_nsid,
-            oncs=controller.support.oncs
-            | Oncs.SAVE_AND_SELECT
-            | _if_there(FeatureId.TIMESTAMP, Oncs.TIMESTAMP),
-            sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
-            vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
-            awun_z=ATOMIC_BLOCKS - 1,
-            awupf_z=ATOMIC_BLOCKS - 1,
-            fwug=FWUG_NO_RESTRICTION,
-            icsvscc=1,
-            subnqn=identity.nqn,
-            psd=(PowerStateDescriptor(mp=2500),),
-            **CONTROLLER_FIELDS,
-        )
+    return IdentifyController(
+        vid=pci.vendor_id,
+        ssvid=pci.subsystem_vendor_id,
+        sn=identity.serial,
+        mn=identity.model,
+        fr=controller.firmware.revision,
+        mdts=MAX_TRANSFER_SHIFT,
+        cntlid=CONTROLLER_ID,
+        ver=VERSION_2_0,
+        rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
+        oaes=OPTIONAL_EVENTS,
+        cntrltype=ControllerType.IO,
+        ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128),
+        nvmsr=Nvmsr.STORAGE_DEVICE,
+        oacs=controller.support.oacs,
+        acl_z=ABORT_LIMIT - 1,
+        aerl_z=REQUEST_LIMIT - 1,
+        frmw=Frmw.FIRST_SLOT_READ_ONLY
+        | LAST_SLOT << FRMW_SLOTS_SHIFT
+        | Frmw.ACTIVATION_WITHOUT_RESET,
+        lpa=log_pages.attributes(),
+        pels=log_pages.PERSISTENT_EVENT_LOG_UNITS,
+        elpe_z=ERROR_LOG_ENTRIES - 1,
+        avscc=1,
+        wctemp=WARNING_TEMPERATURE,
+        cctemp=CRITICAL_TEMPERATURE,
+        mtfa=ACTIVATION_TIME,
+        kas=_if_there(FeatureId.KEEP_ALIVE_TIMER, KEEP_ALIVE_GRANULARITY),
+        hctma=_if_there(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT, Hctma.SUPPORTED),
+        mntmt=LOWEST_THRESHOLD,
+        mxtmt=HIGHEST_THRESHOLD,
+        tnvmcap=controller.total_capacity,
+        unvmcap=controller.unallocated,
+        edstt=controller.self_tests.extended_minutes,
+        dsto=Dsto.ONE_IN_SUBSYSTEM,
+        sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
+        sqes=entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
+        cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
+        nn=controller.highest_nsid,
+        oncs=controller.support.oncs
+        | Oncs.SAVE_AND_SELECT
+        | _if_there(FeatureId.TIMESTAMP, Oncs.TIMESTAMP),
+        sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
+        vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
+        awun_z=ATOMIC_BLOCKS - 1,
+        awupf_z=ATOMIC_BLOCKS - 1,
+        fwug=FWUG_NO_RESTRICTION,
+        icsvscc=1,
+        subnqn=identity.nqn,
+        psd=(PowerStateDescriptor(mp=2500),),
+        **CONTROLLER_FIELDS,
     )
 
 
@@ -177,24 +177,23 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
             )
         )
     namespace = _active(controller, nsid)
-    return bytes(IDENTIFY_SIZE) if namespace is None else _namespace_structure(namespace)
+    return bytes(IDENTIFY_SIZE) if namespace is None else bytes(namespace_structure(namespace))
 
 
-def _namespace_structure(namespace: Namespace) -> bytes:
-    return bytes(
-        IdentifyNamespace(
-            nsze=namespace.blocks,
-            ncap=namespace.blocks,
-            nuse=namespace.blocks,
-            nlbaf_z=len(BLOCK_SIZES) - 1,
-            format_index=BLOCK_SIZES.index(namespace.block_size),
-            nmic=NMIC_SHARED if namespace.settings.shared else 0,
-            fpi=FPI_SUPPORTED | namespace.unformatted,
-            nvmcap=namespace.size,
-            nsattr=_nsattr(namespace),
-            lbaf=tuple(map(_format, BLOCK_SIZES)),
-            **namespace_fields(namespace),
-        )
+def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
+    """What the NVM command set says of a namespace."""
+    return IdentifyNamespace(
+        nsze=namespace.blocks,
+        ncap=namespace.blocks,
+        nuse=namespace.blocks,
+        nlbaf_z=len(BLOCK_SIZES) - 1,
+        format_index=BLOCK_SIZES.index(namespace.block_size),
+        nmic=NMIC_SHARED if namespace.settings.shared else 0,
+        fpi=FPI_SUPPORTED | namespace.unformatted,
+        nvmcap=namespace.size,
+        nsattr=_nsattr(namespace),
+        lbaf=tuple(map(_format, BLOCK_SIZES)),
+        **namespace_fields(namespace),
     )
 
 
@@ -225,7 +224,7 @@ def _allocated_namespace(controller: Controller, command: Command, fields: Ident
     nsid = command.entry.nsid
     _require_possible(controller, nsid)
     namespace = controller.allocated.get(nsid)
-    return bytes(IDENTIFY_SIZE) if namespace is None else _namespace_structure(namespace)
+    return bytes(IDENTIFY_SIZE) if namespace is None else bytes(namespace_structure(namespace))
 
 
 def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -302,21 +301,45 @@ def _require_possible(controller: Controller, nsid: int) -> None:
         raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
 
 
-_STRUCTURES: dict[int, Callable[[Controller, Command, Identify], bytes]] = {
-    Cns.NAMESPACE: _namespace,
-    Cns.CONTROLLER: _controller,
-    Cns.ACTIVE_NAMESPACE_LIST: _namespace_list,
-    Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: _descriptors,
-    Cns.COMMAND_SET_NAMESPACE: _command_set_namespace,
-    Cns.COMMAND_SET_CONTROLLER: _command_set_controller,
-    Cns.ALLOCATED_NAMESPACE_LIST: _allocated_list,
-    Cns.ALLOCATED_NAMESPACE: _allocated_namespace,
-    Cns.NAMESPACE_CONTROLLER_LIST: _attached_controllers,
-    Cns.CONTROLLER_LIST: _all_controllers,
-    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: _command_set_namespace_list,
-    Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: _independent_namespace,
-    Cns.COMMAND_SETS: _command_sets,
-}
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One data structure; `takes` says for the documentation what the command's fields choose."""
 
-_OF_NO_NAMESPACE = (Cns.CONTROLLER, Cns.COMMAND_SET_CONTROLLER, Cns.COMMAND_SETS)
-"""Structures that the namespace identifier has nothing to do with."""
+    make: Callable[[Controller, Command, Identify], bytes]
+    takes: str
+    of_no_namespace: bool = False
+    """The namespace identifier has nothing to do with it, and must be 0."""
+
+
+_INACTIVE = "an inactive namespace is zeroes"
+_ABOVE = "those above NSID"
+_NVM = "CSI 0"
+
+STRUCTURES: dict[int, Answer] = {
+    Cns.NAMESPACE: Answer(
+        _namespace, f"{_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common"
+    ),
+    Cns.CONTROLLER: Answer(_controller, "NSID 0", of_no_namespace=True),
+    Cns.ACTIVE_NAMESPACE_LIST: Answer(_namespace_list, _ABOVE),
+    Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: Answer(
+        _descriptors, "an active namespace; its UUID and its command set"
+    ),
+    Cns.COMMAND_SET_NAMESPACE: Answer(_command_set_namespace, f"{_NVM}; {_INACTIVE}"),
+    Cns.COMMAND_SET_CONTROLLER: Answer(
+        _command_set_controller, f"{_NVM}, NSID 0", of_no_namespace=True
+    ),
+    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(_command_set_namespace_list, f"{_NVM}; {_ABOVE}"),
+    Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(_independent_namespace, _INACTIVE),
+    Cns.ALLOCATED_NAMESPACE_LIST: Answer(_allocated_list, _ABOVE),
+    Cns.ALLOCATED_NAMESPACE: Answer(
+        _allocated_namespace, "an identifier that no namespace has is zeroes"
+    ),
+    Cns.NAMESPACE_CONTROLLER_LIST: Answer(
+        _attached_controllers, "an allocated namespace; controllers from CNTID on"
+    ),
+    Cns.CONTROLLER_LIST: Answer(_all_controllers, "controllers from CNTID on"),
+    Cns.COMMAND_SETS: Answer(
+        _command_sets, "CNTID 0 or FFFFh, NSID 0; the one combination", of_no_namespace=True
+    ),
+}
+"""Every data structure that can be asked for."""

@@ -38,12 +38,9 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
 from potash_device.media import BLOCK_SIZES, MediaError, NamespaceShape
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.controller import (
-    CONTROLLER_ID,
-    Controller,
-    Namespace,
-    no_namespace,
-)
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import CONTROLLER_ID, no_namespace
+from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.settings import NamespaceSettings
 from potash_firmware.rpu.tasks import Steps
 from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
@@ -146,22 +143,25 @@ def _format(controller: Controller, nsid: int, block_size: int) -> Steps:
 def _format_one(controller: Controller, namespace: Namespace, block_size: int) -> Steps:
     drive, media, nsid = controller.board.drive, namespace.media, namespace.nsid
     settings = replace(namespace.settings, block_size=block_size)
-    formatted = _shape(settings, media.size)
+    formatted = _shape(settings, media.size, namespace.formats + 1)
     yield partial(drive.reshape, nsid, formatted._replace(erase=True))
     # From here on it has the new format, whatever happens; what it holds is erased before anybody
     # may read it, at the next start if not now.
     changed = block_size != namespace.block_size
-    namespace.settings = settings
+    namespace.settings, namespace.formats = settings, formatted.formats
     namespace.unformatted = 100
     controller.inventory += changed
     namespace.uncorrectable = UncorrectableBlocks()
+    if changed:  # What was said of blocks of another size is said of none.
+        controller.features.forget_namespace(nsid)
+        controller.keeper.save_features()
     controller.namespace_changed(nsid)
     try:
         for at in range(0, media.size, ERASED_PIECE):
             yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
             namespace.unformatted = 100 - 99 * at // media.size
         yield media.flush
-        yield controller.uncorrectable_changed()
+        yield from controller.save_uncorrectable()
     except MediaError as error:
         raise controller.failures.writing(nsid, media, error, namespace.lba_of(error)) from None
     yield partial(drive.reshape, nsid, formatted)
@@ -191,6 +191,8 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
             Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {drive.most} namespaces"
         )
     settings = replace(settings, nsid=nsid, uuid=str(uuid4()))
+    # What may still be kept of another one of that identifier must not become this one's.
+    yield from _forget(controller, nsid)
     try:
         media = yield partial(drive.create, nsid, _shape(settings, size))
     except MediaError as error:
@@ -260,7 +262,7 @@ def _delete(controller: Controller, nsid: int) -> Steps:
         del controller.allocated[one]
         del controller.board.media[one]
     with suppress(MediaError):  # what is kept of no namespace harms none
-        yield controller.uncorrectable_changed()
+        yield from _forget(controller, *nsids)
     controller.inventory += 1
     for one in attached:
         controller.namespace_changed(one)
@@ -281,7 +283,8 @@ def _attach(controller: Controller, nsid: int, *, attach: bool) -> Steps:
     before = {} if attach else _detach_now(controller, [nsid])
     try:
         yield from controller.quiet([namespace])
-        yield partial(controller.board.drive.reshape, nsid, _shape(settings, namespace.media.size))
+        shape = _shape(settings, namespace.media.size, namespace.formats)
+        yield partial(controller.board.drive.reshape, nsid, shape)
     except MediaError:
         controller.namespaces.update(before)
         raise
@@ -289,6 +292,15 @@ def _attach(controller: Controller, nsid: int, *, attach: bool) -> Steps:
     if attach:
         controller.namespaces[nsid] = namespace
     controller.namespace_changed(nsid)
+    return None
+
+
+def _forget(controller: Controller, *nsids: int) -> Steps:
+    """Keep nothing of namespaces that are not there."""
+    for nsid in nsids:
+        controller.features.forget_namespace(nsid)
+    controller.keeper.save_features()
+    yield from controller.save_uncorrectable()
     return None
 
 
@@ -308,7 +320,7 @@ def _block_size(index: int) -> int:
     return BLOCK_SIZES[index]
 
 
-def _shape(settings: NamespaceSettings, size: int) -> NamespaceShape:
+def _shape(settings: NamespaceSettings, size: int, formats: int = 0) -> NamespaceShape:
     """What the drive is to remember of a namespace."""
     return NamespaceShape(
         size=size,
@@ -316,6 +328,7 @@ def _shape(settings: NamespaceSettings, size: int) -> NamespaceShape:
         attached=settings.attached,
         shared=settings.shared,
         uuid=settings.uuid,
+        formats=formats,
     )
 
 

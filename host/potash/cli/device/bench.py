@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
 from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
 from potash.bench import socket as socket_bench
-from potash.bench.report import document, table
+from potash.bench.report import Result, document, table
 from potash.cli.device.example import examples_folder
 from potash.cli.device.guest import ending_on_signals
 from potash.vm import images
@@ -21,6 +22,21 @@ from potash.vm.sources import ENVIRONMENT
 PAIRS = 8
 SECONDS = 1.5
 
+_only = click.option(
+    "--only",
+    "patterns",
+    multiple=True,
+    metavar="NAME",
+    help="Measure only what is called so, * standing for anything; may be given several times.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+
+
+def _pairs(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--pairs", type=click.IntRange(1), default=PAIRS, show_default=True, help=help
+    )
+
 
 @click.group()
 def bench() -> None:
@@ -29,20 +45,8 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--guest", is_flag=True, help="In a Linux guest, beside QEMU's own NVMe drive.")
-@click.option(
-    "--only",
-    "patterns",
-    multiple=True,
-    metavar="NAME",
-    help="Measure only what is called so, * standing for anything; may be given several times.",
-)
-@click.option(
-    "--pairs",
-    type=click.IntRange(1),
-    default=PAIRS,
-    show_default=True,
-    help="Measurements of each drive, which take turns.",
-)
+@_only
+@_pairs("Measurements of each drive, which take turns.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 600),
@@ -57,7 +61,7 @@ def bench() -> None:
     show_envvar=True,
     help="Debian archive to bring the guest from (default: the one that apt is configured with).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@_json
 def nvme(
     guest: bool,
     patterns: tuple[str, ...],
@@ -83,28 +87,34 @@ def nvme(
             results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
         else:
             results = list(socket_bench.measure(chosen, pairs, seconds, progress))
-    if as_json:
-        click.echo(json.dumps(document(results), indent=2))
-    else:
-        click.echo(table(results))
+    _report(results, as_json)
 
 
 @bench.command()
-@click.option(
-    "--only",
-    "patterns",
-    multiple=True,
-    metavar="NAME",
-    help="Measure only what is called so, * standing for anything; may be given several times.",
-)
-@click.option(
-    "--pairs",
-    type=click.IntRange(1),
-    default=PAIRS,
-    show_default=True,
-    help="Runs of each program and of its native form, which take turns.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@_only
+@_pairs("Measurements of each stream and of its peer, which take turns.")
+@_json
+def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
+    """Measure the tensor accelerator's simulator.
+
+    Convolutions of ResNet-18, a matrix product and an addition run as streams in one thread. The
+    peer of a throughput is a loop of nothing but the processor's best instruction for it, so the
+    ratio is a share of what could be had; `layers` is those shares' geometric mean. What ends in
+    -avx2 is as on a processor that has nothing better. `decoding` is what the first run takes
+    longer than another one, `start` what a process takes from nothing to its first result.
+    """
+    from potash.bench import vta as vta_bench  # brings numba
+
+    chosen = _chosen(patterns, vta_bench.NAMES)
+    with ending_on_signals(), reporting() as progress:
+        results = list(vta_bench.measure(chosen, pairs, progress))
+    _report(results, as_json)
+
+
+@bench.command()
+@_only
+@_pairs("Runs of each program and of its native form, which take turns.")
+@_json
 def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     """Measure programs, beside the same C compiled for this machine.
 
@@ -117,6 +127,10 @@ def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     with ending_on_signals(), reporting() as progress:
         folder = examples_folder() / "include"
         results = list(program_bench.measure(chosen, folder, pairs, progress))
+    _report(results, as_json)
+
+
+def _report(results: Sequence[Result], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document(results), indent=2))
     else:
@@ -129,7 +143,7 @@ def _chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
         if not fnmatch.filter(names, pattern):
             raise click.UsageError(f"nothing is called {pattern!r}; there is {', '.join(names)}")
     return [
-        one
-        for one in names
-        if not patterns or any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns)
+        name
+        for name in names
+        if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     ]

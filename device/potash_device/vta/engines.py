@@ -1,0 +1,109 @@
+"""What a core can be run by: the readable simulator, the fast one, or first the one and then the
+other.
+
+Loading the fast one takes a third of a second, in which the readable one is done with a small
+program.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from potash_device.vta.config import Config
+from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
+from potash_device.vta.simulator import Event, Simulator
+from potash_device.vta.stream import Order, StreamError
+
+if TYPE_CHECKING:
+    from potash_device.vta.fast.simulator import FastSimulator
+
+
+class Engine(Protocol):
+    """What executes streams; all of them leave the same bits in DRAM and in every buffer."""
+
+    trace: Callable[[Event], None] | None
+    """Called before each instruction, when set."""
+
+    def run(self, address: int, count: int) -> None:
+        """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
+
+    def execute(self, stream: bytes) -> None:
+        """Execute a stream that does not lie in DRAM. Raises StreamError."""
+
+    def reset(self) -> None:
+        """Zero every buffer on the chip."""
+
+
+class MakeEngine(Protocol):
+    """Makes an engine for a configuration, a DRAM and its base."""
+
+    def __call__(
+        self, config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
+    ) -> Engine: ...
+
+
+def _fast(
+    config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
+) -> "FastSimulator":
+    from potash_device.vta.fast.simulator import FastSimulator
+
+    return FastSimulator(config, dram, base, step_limit=step_limit, order=order)
+
+
+class AutoSimulator:
+    """The readable simulator, until it has taken as long as loading the fast one takes."""
+
+    LOADING_COST = 0.3
+    """Seconds that it takes to load the fast simulator, its compiled code being kept."""
+    INSTRUCTION_COST = 30e-6
+    """Seconds that the readable simulator takes for an instruction."""
+    PRODUCT_COST = 1.5e-9
+    """Seconds that it takes for each of a micro-op's products."""
+
+    def __init__(
+        self, config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
+    ) -> None:
+        self._load: Callable[[], FastSimulator] = lambda: _fast(
+            config, dram, base, step_limit=step_limit, order=order
+        )
+        self._readable = Simulator(config, dram, base, step_limit=step_limit, order=order)
+        self._engine: Engine = self._readable
+        self._step_cost = self.PRODUCT_COST * config.batch * config.block_in * config.block_out
+        self._left = self.LOADING_COST
+        self.trace: Callable[[Event], None] | None = None
+
+    def run(self, address: int, count: int) -> None:
+        """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
+        self.execute(self._readable.fetch(address, count))
+
+    def execute(self, stream: bytes) -> None:
+        """Execute a stream that does not lie in DRAM. Raises StreamError."""
+        if self._engine is self._readable:
+            self._left -= self._cost(stream)
+            if self._left < 0:
+                fast = self._load()
+                fast.adopt(self._readable)
+                self._engine = fast
+        self._engine.trace = self.trace
+        self._engine.execute(stream)
+
+    def reset(self) -> None:
+        """Zero every buffer on the chip."""
+        self._engine.reset()
+
+    def _cost(self, stream: bytes) -> float:
+        """Seconds that the readable simulator would take, about."""
+        cost = len(stream) // INSTRUCTION_BYTES * self.INSTRUCTION_COST
+        if cost > self._left:
+            return cost
+        try:
+            instructions = self._readable.decode(stream)
+        except StreamError:
+            return cost
+        steps = sum(one.steps for one in instructions if isinstance(one, Gemm | Alu))
+        return cost + steps * self._step_cost
+
+
+ENGINES: Mapping[str, MakeEngine] = {"auto": AutoSimulator, "fast": _fast, "readable": Simulator}
+"""The engines by name. `readable` is what the others are compared with."""
+
+DEFAULT_ENGINE = "auto"

@@ -1,0 +1,178 @@
+"""The ways to multiply, and what each keeps INP and WGT as.
+
+A core of the default shape (1x16x16, 8 bits) has tiles, made for what the processor offers; any
+other shape has loops that the compiler makes what it can of. Each kind of path is a type of its
+own, so that compiled code is for one of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import llvmlite.binding
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.vta.config import Config, MemoryId
+
+BLOCK = 16
+"""Rows and columns of the weights that tiles multiply."""
+BIAS = 128
+"""What is added to INP where products are of unsigned bytes."""
+
+
+class Vnni512(NamedTuple):
+    """vpdpbusd on vectors of 16 lanes (AVX-512 VNNI).
+
+    It multiplies unsigned with signed bytes, so INP is kept with 128 added, and what that adds to
+    a product is taken off again: `correction` has -128 times the sum of each row of each block.
+    """
+
+    inp: NDArray[np.uint8]
+    wgt: NDArray[np.int8]
+    correction: NDArray[np.int32]
+
+
+class Vnni256(NamedTuple):
+    """vpdpbusd on vectors of 8 lanes (AVX-VNNI)."""
+
+    inp: NDArray[np.uint8]
+    wgt: NDArray[np.int8]
+    correction: NDArray[np.int32]
+
+
+class Pairs16(NamedTuple):
+    """Pairs of 16-bit products on vectors of 16 lanes, which LLVM cuts into what there is."""
+
+    inp: NDArray[np.int16]
+    wgt: NDArray[np.int16]
+
+
+class Pairs8(NamedTuple):
+    """Pairs of 16-bit products on vectors of 8 lanes (vpmaddwd of AVX2)."""
+
+    inp: NDArray[np.int16]
+    wgt: NDArray[np.int16]
+
+
+class Loops(NamedTuple):
+    """Any shape and width: 16-bit values where they fit, else 32-bit ones."""
+
+    inp: NDArray[Any]
+    wgt: NDArray[Any]
+    batch: int
+    block_in: int
+    block_out: int
+
+
+Path = Vnni512 | Vnni256 | Pairs16 | Pairs8 | Loops
+
+
+class Offer(NamedTuple):
+    """A path, what it needs of the processor by LLVM's names, and of the core."""
+
+    kind: type[Path]
+    features: frozenset[str] = frozenset()
+    tiles: bool = True
+
+
+OFFERS: Mapping[str, Offer] = {
+    "vnni512": Offer(Vnni512, frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})),
+    "vnni256": Offer(Vnni256, frozenset({"avx2", "avxvnni"})),
+    "avx512": Offer(Pairs16, frozenset({"avx512f", "avx512vl", "avx512bw"})),
+    "avx2": Offer(Pairs8, frozenset({"avx2"})),
+    "portable": Offer(Pairs16),
+    "loops": Offer(Loops, tiles=False),
+}
+"""The paths by name, best first."""
+
+
+def processor_features() -> frozenset[str]:
+    """What compiled code may use: what this processor has, or what numba was told."""
+    settings: Any = numba.config
+    told = settings.CPU_FEATURES
+    if told is not None:
+        return frozenset(one[1:] for one in told.split(",") if one.startswith("+"))
+    if settings.CPU_NAME not in (None, "host"):
+        return frozenset()
+    found = llvmlite.binding.get_host_cpu_features()
+    return frozenset(name for name, present in found.items() if present)
+
+
+def available(config: Config) -> tuple[str, ...]:
+    """The names of the paths that a core of this configuration can take here, best first."""
+    features = processor_features()
+    tiled = (
+        config.batch == 1
+        and config.block_in == config.block_out == BLOCK
+        and config.log_inp_width == config.log_wgt_width == 3
+    )
+    return tuple(
+        name
+        for name, offer in OFFERS.items()
+        if offer.features <= features and (tiled or not offer.tiles)
+    )
+
+
+def aligned(count: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """Zeroes that begin at a multiple of 64, as vectors like it."""
+    size = count * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 64, np.uint8)
+    skip = -memory.ctypes.data % 64
+    return memory[skip : skip + size].view(dtype)
+
+
+def make(name: str, config: Config) -> Path:
+    """Empty INP and WGT for the path that is called `name`."""
+    inp = config.depth(MemoryId.INP) * config.batch * config.block_in
+    wgt = config.depth(MemoryId.WGT) * config.block_out * config.block_in
+    kind = OFFERS[name].kind
+    if kind is Vnni512 or kind is Vnni256:
+        biased = aligned(inp, np.uint8)
+        biased[:] = BIAS
+        return kind(biased, aligned(wgt, np.int8), aligned(wgt // BLOCK, np.int32))
+    if kind is Pairs16 or kind is Pairs8:
+        return kind(aligned(inp, np.int16), aligned(wgt, np.int16))
+    narrow = max(config.log_inp_width, config.log_wgt_width) <= 4
+    value = np.int16 if narrow else np.int32
+    return Loops(
+        aligned(inp, value), aligned(wgt, value), config.batch, config.block_in, config.block_out
+    )
+
+
+def inp_of(path: Path, config: Config) -> NDArray[Any]:
+    """INP as a core has it, of shape (elements, batch, block_in); a copy."""
+    values: NDArray[Any] = path.inp
+    if isinstance(path, Vnni512 | Vnni256):
+        values = values ^ np.uint8(BIAS)
+    dtype = np.dtype(f"<i{1 << config.log_inp_width - 3}")
+    wide = values.view(np.int8) if values.dtype == np.uint8 else values
+    return wide.astype(dtype).reshape(-1, config.batch, config.block_in)
+
+
+def wgt_of(path: Path, config: Config) -> NDArray[Any]:
+    """WGT as a core has it, of shape (elements, block_out, block_in); a copy."""
+    dtype = np.dtype(f"<i{1 << config.log_wgt_width - 3}")
+    values = path.wgt.astype(dtype)
+    if isinstance(path, Loops):
+        return values.reshape(-1, config.block_out, config.block_in)
+    group = 4 if isinstance(path, Vnni512 | Vnni256) else 2
+    blocks = values.reshape(-1, BLOCK // group, BLOCK, group)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1, BLOCK, BLOCK)
+
+
+def set_tensors(path: Path, inp: NDArray[Any], wgt: NDArray[Any]) -> None:
+    """Fill the path's buffers with a core's INP and WGT, in the shapes that those have."""
+    if isinstance(path, Loops):
+        path.inp[:] = inp.reshape(-1)
+        path.wgt[:] = wgt.reshape(-1)
+        return
+    if isinstance(path, Vnni512 | Vnni256):
+        path.inp[:] = inp.reshape(-1).view(np.uint8) ^ np.uint8(BIAS)
+        path.correction[:] = (wgt.astype(np.int32).sum(axis=2) * -BIAS).reshape(-1)
+        group = 4
+    else:
+        path.inp[:] = inp.reshape(-1)
+        group = 2
+    blocks = wgt.reshape(-1, BLOCK, BLOCK // group, group)
+    path.wgt[:] = blocks.transpose(0, 2, 1, 3).reshape(-1)

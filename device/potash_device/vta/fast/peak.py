@@ -1,0 +1,105 @@
+"""What this processor could multiply at most: the products alone, with nothing around them.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD.
+"""
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.core import types
+
+from potash_device.vta.fast.compiling import Number, compiled, intrinsic
+from potash_device.vta.fast.paths import processor_features
+from potash_device.vta.fast.tiles import I32, I64
+
+REGISTERS = 12
+"""Vectors that are worked on in turn, so that none waits for itself."""
+UNROLLED = 4
+
+
+class Peak(NamedTuple):
+    """An instruction that multiplies and adds, as assembly from two vectors to a third."""
+
+    name: str
+    features: frozenset[str]
+    assembly: str
+    lanes: int
+    products: int
+    """Of each lane."""
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of a turn of `turns`."""
+        return 2 * self.products * self.lanes * REGISTERS * UNROLLED
+
+
+PEAKS = (
+    Peak("vpdpbusd", frozenset({"avx512f", "avx512vnni"}), "vpdpbusd $1, $1, $0", 16, 4),
+    Peak("vpdpbusd", frozenset({"avxvnni"}), "{vex} vpdpbusd $1, $1, $0", 8, 4),
+    Peak("vpmaddwd", frozenset({"avx512f", "avx512bw"}), "vpmaddwd $1, $1, $0", 16, 2),
+    Peak("vpmaddwd", frozenset({"avx2"}), "vpmaddwd $1, $1, $0", 8, 2),
+)
+"""Best first."""
+
+
+def best() -> int | None:
+    """The index of the best one that this processor has; None where it has none."""
+    features = processor_features()
+    return next((at for at, one in enumerate(PEAKS) if one.features <= features), None)
+
+
+@intrinsic
+def _turns(typing: Any, which: Any, count: Any) -> Any:
+    peak = PEAKS[which.literal_value]
+    signature = types.int64(which, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(I32, peak.lanes)
+        ones = ir.Constant(kind, [1] * peak.lanes)
+        before = builder.block
+        loop = builder.function.append_basic_block("turn")
+        after = builder.function.append_basic_block("turned")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        turn = builder.phi(I64)
+        turn.add_incoming(ir.Constant(I64, 0), before)
+        vectors = [builder.phi(kind) for _ in range(REGISTERS)]
+        for vector in vectors:
+            vector.add_incoming(ones, before)
+        code = ir.InlineAsm(ir.FunctionType(kind, [kind, kind]), peak.assembly, "=x,x,0", True)
+        added: list[Any] = list(vectors)
+        for _ in range(UNROLLED):
+            added = [builder.call(code, [ones, vector]) for vector in added]
+        following = builder.add(turn, ir.Constant(I64, 1))
+        turn.add_incoming(following, loop)
+        for vector, result in zip(vectors, added, strict=True):
+            vector.add_incoming(result, loop)
+        builder.cbranch(builder.icmp_signed("<", following, arguments[1]), loop, after)
+        builder.position_at_end(after)
+        return following
+
+    return signature, generate
+
+
+@compiled
+def _vnni512(count: Number) -> Number:
+    return _turns(0, count)
+
+
+@compiled
+def _vnni256(count: Number) -> Number:
+    return _turns(1, count)
+
+
+@compiled
+def _pairs512(count: Number) -> Number:
+    return _turns(2, count)
+
+
+@compiled
+def _pairs256(count: Number) -> Number:
+    return _turns(3, count)
+
+
+turns = (_vnni512, _vnni256, _pairs512, _pairs256)
+"""For each of `PEAKS`: execute so many turns of it."""

@@ -1,0 +1,205 @@
+"""From micro-ops to tiles.
+
+Accumulation commutes modulo 2^32 and GEMM reads nothing that it writes, so its steps may be done in
+any order and together. What is looked for are *positions*: micro-ops, or turns of a loop, that go
+through ACC and INP by equal steps and use the same weights, as a row of an image does. Micro-ops
+that come back to the same accumulators, and loops that never leave them, are the products to add
+up. What has no such structure becomes tiles of one position.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.cutting import accumulate
+from potash_device.vta.fast.layout import (
+    DST_IN,
+    DST_OUT,
+    ITER_IN,
+    ITER_OUT,
+    SRC_IN,
+    SRC_OUT,
+    WGT_IN,
+    WGT_OUT,
+    Geometry,
+)
+from potash_device.vta.fast.tiles import ACC_BYTES, PAIR_BYTES
+
+TABLE_PAIRS = 1 << 14
+"""Pairs that a table of products has room for, beside the micro-ops of one instruction."""
+NO_LOOP = (1, 0, 0, 0)
+
+
+def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, table: Any) -> None:
+    """Find positions and products, and give them to tiles."""
+    dst_mask = (1 << geometry.dst_bits) - 1
+    src_mask = (1 << geometry.src_bits) - 1
+    src_low = geometry.dst_bits
+    wgt_low = src_low + geometry.src_bits
+    wgt_mask = (1 << geometry.wgt_bits) - 1
+    count = words.size
+
+    length = positions_of(words, geometry)
+    transposed = length < 0
+    length = abs(length)
+    first = np.int64(words[0])
+    dst_step = np.int64(1)
+    src_step = np.int64(0)
+    if length > 1:
+        second = np.int64(words[count // length if transposed else 1])
+        dst_step = (second & dst_mask) - (first & dst_mask)
+        src_step = (second >> src_low & src_mask) - (first >> src_low & src_mask)
+
+    # The loops, as (turns, dst, src, wgt); the order in which they are nested is free.
+    one = (row[ITER_OUT], row[DST_OUT], row[SRC_OUT], row[WGT_OUT])
+    other = (row[ITER_IN], row[DST_IN], row[SRC_IN], row[WGT_IN])
+
+    # Pairs of INP and WGT elements, one for each row of positions.
+    rows = count // length
+    stride = 1 if transposed else length
+    grouped = True
+    for number in range(rows):
+        word = np.int64(words[number * stride])
+        table[number, 0] = word >> src_low & src_mask
+        table[number, 1] = word >> wgt_low & wgt_mask
+        grouped &= (word & dst_mask) == (first & dst_mask)
+
+    if grouped and one[1] == 0 and rows * one[0] <= table.shape[0]:
+        rows = unroll(table, rows, one)
+        one = NO_LOOP
+    if grouped and other[1] == 0 and rows * other[0] <= table.shape[0]:
+        rows = unroll(table, rows, other)
+        other = NO_LOOP
+    if length == 1:
+        # A loop that keeps its weights goes through the positions.
+        if has_positions(one) and not (has_positions(other) and other[0] > one[0]):
+            length, dst_step, src_step = one[0], one[1], one[2]
+            one = NO_LOOP
+        elif has_positions(other):
+            length, dst_step, src_step = other[0], other[1], other[2]
+            other = NO_LOOP
+    # A loop over blocks of weights for the same inputs goes innermost: two of them share a tile.
+    if has_pairs(one, length, dst_step):
+        one, other = other, one
+    together = has_pairs(other, length, dst_step)
+
+    for turn in range(one[0]):
+        start = 0
+        while start < rows:
+            if grouped:
+                end = rows
+                dst = first & dst_mask
+            else:
+                dst = np.int64(words[start * stride]) & dst_mask
+                end = start + 1
+                while end < rows and np.int64(words[end * stride]) & dst_mask == dst:
+                    end += 1
+            dst += turn * one[1]
+            src = turn * one[2]
+            wgt = turn * one[3]
+            at = table.ctypes.data + start * PAIR_BYTES
+            block = 0
+            while block < other[0]:
+                two = together and block + 1 < other[0]
+                accumulate(
+                    buffers,
+                    two,
+                    length,
+                    acc.ctypes.data + (dst + block * other[1]) * ACC_BYTES,
+                    dst_step,
+                    other[1],
+                    src + block * other[2],
+                    src_step,
+                    wgt + block * other[3],
+                    other[3],
+                    at,
+                    end - start,
+                )
+                block += 2 if two else 1
+            start = end
+
+
+@compiled
+def has_positions(loop: Any) -> Flag:
+    """Whether a loop's turns are positions: other accumulators, the same weights."""
+    return loop[0] > 1 and loop[1] > 0 and loop[3] == 0
+
+
+@compiled
+def has_pairs(loop: Any, length: Number, dst_step: Number) -> Flag:
+    """Whether two turns of a loop can share a tile: the same inputs, and no accumulators twice."""
+    if loop[0] < 2 or loop[2] != 0 or loop[1] == 0:
+        return False
+    return loop[1] % dst_step != 0 or loop[1] // dst_step >= length
+
+
+@compiled
+def unroll(pairs: Any, rows: Number, loop: Any) -> Number:
+    """Write a loop's turns behind the first one; gives the number of pairs."""
+    for turn in range(1, loop[0]):
+        for number in range(rows):
+            pairs[turn * rows + number, 0] = pairs[number, 0] + turn * loop[2]
+            pairs[turn * rows + number, 1] = pairs[number, 1] + turn * loop[3]
+    return rows * loop[0]
+
+
+@compiled
+def positions_of(words: Any, geometry: Geometry) -> Number:
+    """How many positions each row of the micro-ops has; negative where the rows are their columns,
+    the products of a position standing together. 1 where there is no such structure."""
+    dst_mask = (1 << geometry.dst_bits) - 1
+    count = words.size
+    if count == 1:
+        return 1
+    first = np.int64(words[0])
+    step = np.int64(words[1]) - first
+    length = 1
+    if (np.int64(words[1]) & dst_mask) != (first & dst_mask):
+        while length < count and np.int64(words[length]) - first == length * step:
+            length += 1
+        if count % length or not straight(first, step, length, geometry):
+            return 1
+        for start in range(length, count, length):
+            line = words[start : start + length]
+            begin = np.int64(line[0])
+            same = True
+            for number in range(length):
+                same &= np.int64(line[number]) - begin == number * step
+            if not same or not straight(begin, step, length, geometry):
+                return 1
+        return length
+    while length < count and (np.int64(words[length]) & dst_mask) == (first & dst_mask):
+        length += 1
+    if length == count or count % length:
+        return 1
+    step = np.int64(words[length]) - first
+    for start in range(length, count, length):
+        line, turn = words[start : start + length], start // length
+        same = True
+        for number in range(length):
+            same &= np.int64(line[number]) - np.int64(words[number]) == turn * step
+        if not same:
+            return 1
+    for number in range(length):
+        if not straight(np.int64(words[number]), step, count // length, geometry):
+            return 1
+    return -(count // length)
+
+
+@compiled
+def straight(first: Number, step: Number, length: Number, geometry: Geometry) -> Flag:
+    """Whether a word that grows by `step` does so without a carry from field to field: by the same
+    steps in each field, forward in ACC and not at all in WGT."""
+    dst_mask = (1 << geometry.dst_bits) - 1
+    src_mask = (1 << geometry.src_bits) - 1
+    src_low = geometry.dst_bits
+    wgt_low = src_low + geometry.src_bits
+    second = first + step
+    dst = (second & dst_mask) - (first & dst_mask)
+    src = (second >> src_low & src_mask) - (first >> src_low & src_mask)
+    if dst <= 0 or second >> wgt_low != first >> wgt_low:
+        return False
+    last_dst = (first & dst_mask) + (length - 1) * dst
+    last_src = (first >> src_low & src_mask) + (length - 1) * src
+    return last_dst <= dst_mask and 0 <= last_src <= src_mask

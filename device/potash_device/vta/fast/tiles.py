@@ -1,0 +1,362 @@
+"""Tiles: what of a GEMM is kept in registers while it adds up products.
+
+A tile is some positions by some output blocks, each 16 accumulators. It loads them, goes through a
+table of (INP element, WGT element) pairs, which are the products to add up, and stores them. One
+product is a row of 16 inputs times a block of 16x16 weights. The weights are packed for that in
+groups of 64 bytes: four bytes for each output, which one instruction multiplies and adds up, and
+which is one of 8-bit values times four or two of 16 bits.
+
+LLVM's scheduler hoists loads until registers run out and spills them; a few lines of assembly for
+each position keep it from that.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from potash_device.vta.fast.compiling import intrinsic
+from potash_device.vta.fast.paths import BLOCK, Pairs8, Pairs16, Vnni256, Vnni512
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+LANES = ir.VectorType(I32, BLOCK)
+ACC_BYTES = 4 * BLOCK
+GROUP_BYTES = 4 * BLOCK
+PAIR_BYTES = 8
+"""Of an entry of the table: two 32-bit numbers."""
+BIAS = 0x80808080
+"""What INP has more than its values where products are of unsigned bytes, in four of them."""
+Value = Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a path keeps rows of inputs and blocks of weights, and multiplies them."""
+
+    value_bytes: int
+    """Of a value of INP and of WGT."""
+    halves: int
+    """Vectors that 16 accumulators take."""
+    product: str | None = None
+    """The assembly that adds products of `weights` and `inputs` to `sums`; None where LLVM finds
+    the instructions."""
+    weights_in_registers: bool = False
+    registers: str = "x"
+    """The constraint that names those which the instructions can name."""
+    corrected: bool = False
+
+    @property
+    def element_bytes(self) -> int:
+        return BLOCK * self.value_bytes
+
+    @property
+    def groups(self) -> int:
+        return self.element_bytes // 4
+
+    @property
+    def block_bytes(self) -> int:
+        return BLOCK * self.element_bytes
+
+    @property
+    def vector(self) -> Value:
+        return ir.VectorType(I32, BLOCK // self.halves)
+
+    @property
+    def vector_bytes(self) -> int:
+        return ACC_BYTES // self.halves
+
+
+KINDS = {
+    Vnni512: Kind(
+        value_bytes=1,
+        halves=1,
+        product="vpdpbusd {weights}, {inputs}, {sums}",
+        weights_in_registers=True,
+        registers="v",
+        corrected=True,
+    ),
+    Vnni256: Kind(
+        value_bytes=1,
+        halves=2,
+        product="{{vex}} vpdpbusd {weights}, {inputs}, {sums}",
+        corrected=True,
+    ),
+    Pairs8: Kind(value_bytes=2, halves=2),
+    Pairs16: Kind(value_bytes=2, halves=1),
+}
+
+
+@intrinsic
+def tile(
+    typing: Any,
+    buffers: Any,
+    positions: Any,
+    blocks: Any,
+    acc: Any,
+    position_step: Any,
+    block_step: Any,
+    source: Any,
+    source_step: Any,
+    weight: Any,
+    weight_step: Any,
+    table: Any,
+    count: Any,
+) -> Any:
+    """Add `count` products of the pairs in `table` to a tile of accumulators.
+
+    `positions` and `blocks` are constants. `acc` is the address of the first accumulators, and
+    steps, which are in elements, lead from a position or block to the next; `source` and `weight`
+    are added to the pairs' numbers.
+    """
+    kind = KINDS[buffers.instance_class]
+    across, down = positions.literal_value, blocks.literal_value
+    signature = types.void(buffers, positions, blocks, *[types.int64] * 9)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        addresses = _Addresses(context, builder, signature.args[0], arguments[0])
+        acc, position_step, block_step, source, source_step, weight, weight_step, table, count = (
+            arguments[3:]
+        )
+        places = [
+            builder.add(
+                acc,
+                builder.mul(
+                    _int(ACC_BYTES),
+                    builder.add(
+                        builder.mul(position_step, _int(x)), builder.mul(block_step, _int(y))
+                    ),
+                ),
+            )
+            for y in range(down)
+            for x in range(across)
+        ]
+        size = kind.vector_bytes
+        first = [
+            [_load(builder, place, half * size, kind.vector) for half in range(kind.halves)]
+            for place in places
+        ]
+        zero = ir.Constant(kind.vector, [0] * (BLOCK // kind.halves))
+        corrections = [[zero] * kind.halves for _ in range(down if kind.corrected else 0)]
+
+        before = builder.block
+        loop = builder.function.append_basic_block("products")
+        after = builder.function.append_basic_block("added")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        index = builder.phi(I64)
+        index.add_incoming(_int(0), before)
+        sums = [[builder.phi(kind.vector) for _ in vectors] for vectors in first + corrections]
+        _add_incoming(sums, first + corrections, before)
+
+        pair = builder.add(table, builder.mul(index, _int(PAIR_BYTES)))
+        src = builder.add(source, _word(builder, pair, 0))
+        wgt = builder.add(weight, _word(builder, pair, 4))
+        row = builder.add(addresses.inp, builder.mul(src, _int(kind.element_bytes)))
+        step = builder.mul(source_step, _int(kind.element_bytes))
+        numbers = [builder.add(wgt, builder.mul(weight_step, _int(y))) for y in range(down)]
+        weights = [
+            _Weights(
+                builder, kind, builder.add(addresses.wgt, _scaled(builder, n, kind.block_bytes))
+            )
+            for n in numbers
+        ]
+        added = list(sums)
+        for x in range(across):
+            if x:
+                row = builder.add(row, step)
+            chosen = [y * across + x for y in range(down)]
+            flat = [vector for number in chosen for vector in sums[number]]
+            result = _products(builder, kind, flat, row, weights)
+            for at, number in enumerate(chosen):
+                added[number] = result[at * kind.halves : (at + 1) * kind.halves]
+        for y in range(len(corrections)):
+            place = builder.add(addresses.correction, _scaled(builder, numbers[y], ACC_BYTES))
+            added[len(places) + y] = [
+                builder.add(vector, _load(builder, place, half * size, kind.vector))
+                for half, vector in enumerate(sums[len(places) + y])
+            ]
+        following = builder.add(index, _int(1))
+        index.add_incoming(following, loop)
+        _add_incoming(sums, added, loop)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
+
+        builder.position_at_end(after)
+        for number, place in enumerate(places):
+            for half, vector in enumerate(added[number]):
+                if kind.corrected:
+                    vector = builder.add(vector, added[len(places) + number // across][half])
+                _store(builder, vector, place, half * size)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
+    """Put the block of 16x16 8-bit weights at address `source` into WGT as element `number`."""
+    kind = KINDS[buffers.instance_class]
+    signature = types.void(buffers, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        addresses = _Addresses(context, builder, signature.args[0], arguments[0])
+        _, source, number = arguments
+        target = builder.add(addresses.wgt, _scaled(builder, number, kind.block_bytes))
+        # Four outputs to a vector, each with four lanes of four weights.
+        quarters = [_load(builder, source, quarter * GROUP_BYTES) for quarter in range(4)]
+        groups = []
+        for group in range(4):
+            lanes = [4 * output + group for output in range(8)]
+            low = _shuffle(builder, quarters[0], quarters[1], lanes)
+            high = _shuffle(builder, quarters[2], quarters[3], lanes)
+            groups.append(_shuffle(builder, low, high, range(BLOCK)))
+        if kind.value_bytes == 2:
+            groups = [half for group in groups for half in _widened(builder, group)]
+        for group, vector in enumerate(groups):
+            _store(builder, vector, target, group * GROUP_BYTES)
+        if kind.corrected:
+            total = ir.Constant(LANES, [0] * BLOCK)
+            for vector in groups:
+                values = builder.bitcast(vector, ir.VectorType(I8, 4 * BLOCK))
+                for value in range(4):
+                    lanes = [4 * output + value for output in range(BLOCK)]
+                    narrow = _shuffle(builder, values, values, lanes)
+                    total = builder.add(total, builder.sext(narrow, LANES))
+            place = builder.add(addresses.correction, _scaled(builder, number, ACC_BYTES))
+            _store(builder, builder.mul(total, ir.Constant(LANES, [-128] * BLOCK)), place)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+class _Addresses:
+    """Where the arrays of a path's buffers lie."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, buffers: Value) -> None:
+        self._of = {}
+        for number, (name, array) in enumerate(zip(kind.fields, kind.types, strict=True)):
+            made = context.make_array(array)(
+                context, builder, builder.extract_value(buffers, number)
+            )
+            self._of[name] = builder.ptrtoint(made.data, I64)
+
+    def __getattr__(self, name: str) -> Value:
+        return self._of[name]
+
+
+class _Weights:
+    """A block: in registers, or where it lies."""
+
+    def __init__(self, builder: Any, kind: Kind, address: Value) -> None:
+        self.address = address
+        self.loaded = (
+            [_load(builder, address, group * GROUP_BYTES) for group in range(kind.groups)]
+            if kind.weights_in_registers
+            else []
+        )
+
+
+def _products(
+    builder: Any, kind: Kind, sums: list[Value], row: Value, weights: Sequence[_Weights]
+) -> list[Value]:
+    """`sums` of one position and the products of `row` and each block added to them."""
+    if kind.product is None:
+        return _pair_products(builder, kind, sums, row, weights)
+    given = [row]
+    for block in weights:
+        given += block.loaded or [block.address]
+    # Operands have numbers: sums, inputs, the sums as they come in, what is given.
+    inputs = f"${len(sums)}"
+    address, *operands = (f"${2 * len(sums) + 1 + number}" for number in range(len(given)))
+    lines = []
+    for group in range(kind.groups):
+        lines.append(f"vpbroadcastd {4 * group}({address}), {inputs}")
+        for number in range(len(sums)):
+            which, half = divmod(number, kind.halves)
+            if kind.weights_in_registers:
+                operand = operands[which * kind.groups + group]
+            else:
+                operand = f"{group * GROUP_BYTES + half * kind.vector_bytes}({operands[which]})"
+            lines.append(kind.product.format(weights=operand, inputs=inputs, sums=f"${number}"))
+    results = [kind.vector] * (len(sums) + 1)
+    constraints = [f"=&{kind.registers}"] * len(results)
+    constraints += [str(number) for number in range(len(sums))]
+    constraints += ["r" if value.type == I64 else kind.registers for value in given]
+    arguments = [*sums, *given]
+    called = ir.FunctionType(ir.LiteralStructType(results), [value.type for value in arguments])
+    code = ir.InlineAsm(called, "\n".join(lines), ",".join(constraints), False)
+    result = builder.call(code, arguments)
+    return [builder.extract_value(result, number) for number in range(len(sums))]
+
+
+def _pair_products(
+    builder: Any, kind: Kind, sums: list[Value], row: Value, weights: Sequence[_Weights]
+) -> list[Value]:
+    """The same with pairs of 16-bit products, which LLVM knows by many processors' names."""
+    result = list(sums)
+    lanes = kind.vector.count
+    pairs, wide = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, 2 * lanes)
+    for group in range(kind.groups):
+        word = _load(builder, row, 4 * group, I32)
+        nothing = ir.Constant(kind.vector, ir.Undefined)
+        one = builder.insert_element(nothing, word, ir.Constant(I32, 0))
+        inputs = builder.bitcast(_shuffle(builder, one, one, [0] * lanes), pairs)
+        for number in range(len(sums)):
+            which, half = divmod(number, kind.halves)
+            offset = group * GROUP_BYTES + half * kind.vector_bytes
+            values = _load(builder, weights[which].address, offset, pairs)
+            products = builder.mul(builder.sext(inputs, wide), builder.sext(values, wide))
+            even = _shuffle(builder, products, products, range(0, 2 * lanes, 2))
+            odd = _shuffle(builder, products, products, range(1, 2 * lanes, 2))
+            result[number] = builder.add(result[number], builder.add(even, odd))
+    return result
+
+
+def _widened(builder: Any, group: Value) -> list[Value]:
+    """Two groups of 16-bit values for one of 8-bit ones."""
+    values = builder.bitcast(group, ir.VectorType(I8, 4 * BLOCK))
+    wide = builder.bitcast(
+        builder.sext(values, ir.VectorType(I16, 4 * BLOCK)), ir.VectorType(I32, 2 * BLOCK)
+    )
+    return [_shuffle(builder, wide, wide, range(half, 2 * BLOCK, 2)) for half in range(2)]
+
+
+def _int(value: int) -> Value:
+    return ir.Constant(I64, value)
+
+
+def _scaled(builder: Any, number: Value, size: int) -> Value:
+    return builder.mul(number, _int(size))
+
+
+def _word(builder: Any, address: Value, offset: int) -> Value:
+    return builder.sext(_load(builder, address, offset, I32), I64)
+
+
+def _load(builder: Any, address: Value, offset: int, kind: Value = LANES) -> Value:
+    where = builder.add(address, _int(offset))
+    value = builder.load(builder.inttoptr(where, kind.as_pointer()))
+    value.align = 1
+    return value
+
+
+def _store(builder: Any, vector: Value, address: Value, offset: int = 0) -> None:
+    where = builder.add(address, _int(offset))
+    builder.store(vector, builder.inttoptr(where, vector.type.as_pointer())).align = 1
+
+
+def _shuffle(builder: Any, one: Value, other: Value, lanes: Sequence[int]) -> Value:
+    return builder.shuffle_vector(
+        one, other, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+    )
+
+
+def _add_incoming(
+    sums: Sequence[Sequence[Value]], values: Sequence[Sequence[Value]], block: Value
+) -> None:
+    for phis, given in zip(sums, values, strict=True):
+        for phi, value in zip(phis, given, strict=True):
+            phi.add_incoming(value, block)

@@ -1,0 +1,238 @@
+"""LOAD and STORE: rectangles between DRAM and the buffers, which keep what their path likes."""
+
+from typing import Any
+
+import numpy as np
+
+from potash_device.vta.fast.compiling import Number, compiled, implements
+from potash_device.vta.fast.layout import (
+    ACC,
+    DRAM_BASE,
+    INP,
+    MEMORY_TYPE,
+    OUT,
+    SRAM_BASE,
+    UOP,
+    WGT,
+    X_PAD_0,
+    X_PAD_1,
+    X_SIZE,
+    X_STRIDE,
+    Y_PAD_0,
+    Y_PAD_1,
+    Y_SIZE,
+    Geometry,
+)
+from potash_device.vta.fast.paths import BIAS, BLOCK, Loops, Vnni256, Vnni512
+from potash_device.vta.fast.tiles import pack
+
+BLOCK_BYTES = BLOCK * BLOCK
+
+
+@compiled
+def load(row: Any, geometry: Geometry, dram: Any, uop: Any, buffers: Any, acc: Any) -> None:
+    """Execute a LOAD that fits."""
+    memory = row[MEMORY_TYPE]
+    width = row[X_PAD_0] + row[X_SIZE] + row[X_PAD_1]
+    at = row[SRAM_BASE]
+    clear(memory, at, row[Y_PAD_0] * width, geometry, uop, buffers, acc)
+    at += row[Y_PAD_0] * width
+    size = geometry.sizes[memory]
+    source = row[DRAM_BASE] * size - geometry.base
+    lines, length = row[Y_SIZE], row[X_SIZE]
+    if width == length == row[X_STRIDE]:
+        lines, length, width = min(lines, 1), lines * length, lines * length
+    for _ in range(lines):
+        clear(memory, at, row[X_PAD_0], geometry, uop, buffers, acc)
+        inner = at + row[X_PAD_0]
+        data = dram[source : source + length * size]
+        fill(memory, inner, length, data, geometry, uop, buffers, acc)
+        clear(memory, inner + length, row[X_PAD_1], geometry, uop, buffers, acc)
+        at += width
+        source += row[X_STRIDE] * size
+    width = row[X_PAD_0] + row[X_SIZE] + row[X_PAD_1]
+    clear(memory, at, row[Y_PAD_1] * width, geometry, uop, buffers, acc)
+
+
+@compiled
+def clear(
+    memory: Number, at: Number, count: Number, geometry: Geometry, uop: Any, buffers: Any, acc: Any
+) -> None:
+    """Zero `count` elements from element `at` on."""
+    if count == 0:
+        return
+    if memory == UOP:
+        uop[at : at + count] = 0
+    elif memory == INP:
+        clear_inp(buffers, at, count)
+    elif memory == WGT:
+        clear_wgt(buffers, at, count)
+    else:
+        acc[at * geometry.lanes : (at + count) * geometry.lanes] = 0
+
+
+@compiled
+def fill(
+    memory: Number,
+    at: Number,
+    count: Number,
+    data: Any,
+    geometry: Geometry,
+    uop: Any,
+    buffers: Any,
+    acc: Any,
+) -> None:
+    """Copy `count` elements from `data` to element `at` and those behind."""
+    if memory == UOP:
+        copy(uop[at : at + count].view(np.uint8), data)
+    elif memory == INP:
+        fill_inp(buffers, at, count, data)
+    elif memory == WGT:
+        fill_wgt(buffers, at, count, data)
+    else:
+        target = acc[at * geometry.lanes : (at + count) * geometry.lanes]
+        if memory == ACC:
+            copy(target.view(np.uint8), data)
+        else:
+            narrow = data.view(np.int8)
+            for number in range(target.size):
+                target[number] = narrow[number]
+
+
+@compiled
+def store(row: Any, geometry: Geometry, dram: Any, acc: Any) -> None:
+    """Execute a STORE that fits: the low bits of the accumulators."""
+    size = geometry.sizes[OUT]
+    width = size // geometry.lanes
+    source = row[SRAM_BASE] * geometry.lanes
+    target = row[DRAM_BASE] * size - geometry.base
+    lines, length = row[Y_SIZE], row[X_SIZE]
+    if length == row[X_STRIDE]:
+        lines, length = min(lines, 1), lines * length
+    for _ in range(lines):
+        values = acc[source : source + length * geometry.lanes]
+        data = dram[target : target + length * size]
+        if width == 1:
+            for number in range(values.size):
+                data[number] = np.uint8(values[number])
+        elif width == 2:
+            for number in range(values.size):
+                data[2 * number] = np.uint8(values[number])
+                data[2 * number + 1] = np.uint8(values[number] >> 8)
+        else:
+            copy(data, values.view(np.uint8))
+        source += length * geometry.lanes
+        target += row[X_STRIDE] * size
+
+
+@compiled
+def copy(target: Any, source: Any) -> None:
+    """Bytes to bytes."""
+    for at in range(target.size):
+        target[at] = source[at]
+
+
+def clear_inp(buffers: Any, at: Number, count: Number) -> None:
+    """Zero INP elements."""
+    raise NotImplementedError("compiled code only")
+
+
+def clear_wgt(buffers: Any, at: Number, count: Number) -> None:
+    """Zero WGT elements."""
+    raise NotImplementedError("compiled code only")
+
+
+def fill_inp(buffers: Any, at: Number, count: Number, data: Any) -> None:
+    """Copy INP elements from DRAM's bytes."""
+    raise NotImplementedError("compiled code only")
+
+
+def fill_wgt(buffers: Any, at: Number, count: Number, data: Any) -> None:
+    """Copy WGT elements from DRAM's bytes."""
+    raise NotImplementedError("compiled code only")
+
+
+@implements(clear_inp)
+def _clear_inp(buffers: Any, at: Any, count: Any) -> Any:
+    def biased(buffers: Any, at: Number, count: Number) -> None:
+        buffers.inp[at * BLOCK : (at + count) * BLOCK] = BIAS
+
+    def plain(buffers: Any, at: Number, count: Number) -> None:
+        buffers.inp[at * BLOCK : (at + count) * BLOCK] = 0
+
+    def shaped(buffers: Any, at: Number, count: Number) -> None:
+        size = buffers.batch * buffers.block_in
+        buffers.inp[at * size : (at + count) * size] = 0
+
+    return _chosen(buffers, biased, plain, shaped)
+
+
+@implements(clear_wgt)
+def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
+    def biased(buffers: Any, at: Number, count: Number) -> None:
+        buffers.wgt[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES] = 0
+        buffers.correction[at * BLOCK : (at + count) * BLOCK] = 0
+
+    def plain(buffers: Any, at: Number, count: Number) -> None:
+        buffers.wgt[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES] = 0
+
+    def shaped(buffers: Any, at: Number, count: Number) -> None:
+        size = buffers.block_out * buffers.block_in
+        buffers.wgt[at * size : (at + count) * size] = 0
+
+    return _chosen(buffers, biased, plain, shaped)
+
+
+@implements(fill_inp)
+def _fill_inp(buffers: Any, at: Any, count: Any, data: Any) -> Any:
+    def biased(buffers: Any, at: Number, count: Number, data: Any) -> None:
+        target = buffers.inp[at * BLOCK : (at + count) * BLOCK]
+        for number in range(target.size):
+            target[number] = data[number] ^ np.uint8(BIAS)
+
+    def plain(buffers: Any, at: Number, count: Number, data: Any) -> None:
+        target = buffers.inp[at * BLOCK : (at + count) * BLOCK]
+        widen(target, data)
+
+    def shaped(buffers: Any, at: Number, count: Number, data: Any) -> None:
+        size = buffers.batch * buffers.block_in
+        widen(buffers.inp[at * size : (at + count) * size], data)
+
+    return _chosen(buffers, biased, plain, shaped)
+
+
+@implements(fill_wgt)
+def _fill_wgt(buffers: Any, at: Any, count: Any, data: Any) -> Any:
+    def packed(buffers: Any, at: Number, count: Number, data: Any) -> None:
+        source = data.ctypes.data
+        for number in range(count):
+            pack(buffers, source + number * BLOCK_BYTES, at + number)
+
+    def shaped(buffers: Any, at: Number, count: Number, data: Any) -> None:
+        size = buffers.block_out * buffers.block_in
+        widen(buffers.wgt[at * size : (at + count) * size], data)
+
+    return _chosen(buffers, packed, packed, shaped)
+
+
+@compiled
+def widen(target: Any, data: Any) -> None:
+    """Signed values of as many bytes as there are for each."""
+    width = data.size // max(target.size, 1)
+    if width == 1:
+        narrow = data.view(np.int8)
+        for number in range(target.size):
+            target[number] = narrow[number]
+    elif width == 2:
+        for number in range(target.size):
+            target[number] = np.int16(
+                np.uint16(data[2 * number]) | np.uint16(data[2 * number + 1]) << np.uint16(8)
+            )
+    else:
+        copy(target.view(np.uint8), data)
+
+
+def _chosen(buffers: Any, biased: Any, plain: Any, shaped: Any) -> Any:
+    if buffers.instance_class is Loops:
+        return shaped
+    return biased if buffers.instance_class in (Vnni256, Vnni512) else plain

@@ -1,0 +1,490 @@
+"""Finding nests of loops that can be proven before they begin: induction over their turns.
+
+A first walk through the nest says what each block leaves in the registers, in terms of what they
+hold where the nest begins and where each turn of its loops begins. What a turn adds to a register
+then makes that a function of the turn's number; what a loop ends by says how many turns there are;
+and what an access uses as its address says where it reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from potash_firmware.bpf import isa
+from potash_firmware.bpf.isa import Class, Instruction, Jump
+from potash_firmware.bpf.native import values
+from potash_firmware.bpf.native.blocks import Block, Function
+from potash_firmware.bpf.native.checks import in_frame, is_access, is_atomic, writes
+from potash_firmware.bpf.native.joins import merged, static, unwidened, widened
+from potash_firmware.bpf.native.linear import Linear, Symbol, number, unknown
+from potash_firmware.bpf.native.loops import Flow, Loop
+from potash_firmware.bpf.native.nests import (
+    FALLING,
+    RISING,
+    SIGNED,
+    Drift,
+    Fits,
+    Merged,
+    Nest,
+    Phi,
+    Range,
+    Test,
+    Times,
+    Turn,
+    Widened,
+)
+from potash_firmware.bpf.native.registers import written
+from potash_firmware.bpf.native.values import Bounded, Environment, Evaluator, Start, Value
+
+MOST_FACTOR = 1 << 31
+"""Larger factors are of hashes, not of addresses."""
+
+MOST_RANGES = 24
+"""Ranges that are worth checking in front of a nest."""
+
+MOST_DEPTH = 8
+MOST_BLOCKS = 256
+"""Loops in each other, and blocks of a nest, beyond which nothing is looked for."""
+
+MOST_CONDITIONAL = 3
+"""Blocks with accesses that a turn may leave out, for a loop that is worth vectorising."""
+
+MOST_TURN_FACTOR = 1 << 12
+"""As MOST_FACTOR, for what is multiplied by the number of a turn already."""
+
+
+def find(instructions: Sequence[Instruction], function: Function, flow: Flow) -> list[Nest]:
+    """The nests of a function that get a version without checks; none is inside another."""
+    if flow.deepest > MOST_DEPTH:
+        return []
+    return [nest for loop in flow.loops for nest in _choose(instructions, function, flow, loop)]
+
+
+def _choose(
+    instructions: Sequence[Instruction], function: Function, flow: Flow, loop: Loop
+) -> list[Nest]:
+    """The outermost loop is best, unless more can be proven from further inside."""
+    nest = None
+    if len(loop.blocks) <= MOST_BLOCKS:
+        nest = _Analysis(instructions, function, flow, loop).nest()
+    if nest is not None and len(nest.proven) == len(_accesses(instructions, function, loop)):
+        return [nest]
+    inner = [one for child in loop.children for one in _choose(instructions, function, flow, child)]
+    if nest is None or not {pc for one in inner for pc in one.proven} <= nest.proven:
+        return inner
+    return [nest]
+
+
+def _accesses(instructions: Sequence[Instruction], function: Function, loop: Loop) -> list[int]:
+    return [
+        pc
+        for start in loop.blocks
+        for pc in function.blocks[start].pcs
+        if _to_check(instructions[pc])
+    ]
+
+
+def _to_check(instruction: Instruction) -> bool:
+    return is_access(instruction) and not in_frame(instruction) and not is_atomic(instruction)
+
+
+_MIRRORED: Mapping[int, Jump] = {
+    Jump.JGT: Jump.JLT,
+    Jump.JGE: Jump.JLE,
+    Jump.JLT: Jump.JGT,
+    Jump.JLE: Jump.JGE,
+    Jump.JSGT: Jump.JSLT,
+    Jump.JSGE: Jump.JSLE,
+    Jump.JSLT: Jump.JSGT,
+    Jump.JSLE: Jump.JSGE,
+    Jump.JNE: Jump.JNE,
+}
+_OPPOSITE: Mapping[int, Jump] = {
+    Jump.JGT: Jump.JLE,
+    Jump.JGE: Jump.JLT,
+    Jump.JLT: Jump.JGE,
+    Jump.JLE: Jump.JGT,
+    Jump.JSGT: Jump.JSLE,
+    Jump.JSGE: Jump.JSLT,
+    Jump.JSLT: Jump.JSGE,
+    Jump.JSLE: Jump.JSGT,
+    Jump.JEQ: Jump.JNE,
+}
+
+
+class _Analysis:
+    """One loop as the root of a nest."""
+
+    def __init__(
+        self, instructions: Sequence[Instruction], function: Function, flow: Flow, root: Loop
+    ) -> None:
+        self._instructions = list(instructions)
+        self._function = function
+        self._flow = flow
+        self._root = root
+        self._loops = {loop.header: loop for loop in root.nest()}
+        self._order = sorted(root.blocks, key=flow.order.__getitem__)
+        self._evaluator = Evaluator(self._instructions, widened)
+        self._first: dict[Phi, Linear] = {}
+        """What registers hold when their loop begins."""
+        self._steps: dict[Phi, Linear] = {}
+        """What a turn adds to them, where that is the same in each or at least has bounds."""
+        self._extended: dict[Phi, set[bool]] = {}
+        """Those that are cut to 32 bits in each turn, with the ways in which they are extended."""
+        self._before: dict[int, Environment] = {}
+        self._ends: dict[int, Environment] = {}
+        self._tests: dict[int, Test] = {}
+        self._known: dict[Symbol, Linear | None] = {}
+        """What `resolved` has found out, once the walk is over."""
+
+    def nest(self) -> Nest | None:
+        """What was found out; None when it is of no use."""
+        self._walk()
+        for header, loop in self._loops.items():
+            test = self._test(loop)
+            if test is not None:
+                self._tests[header] = test
+        ranges, conditions, proven = self._ranges()
+        calls = any(
+            self._instructions[pc].opcode in (isa.CALL, isa.CALLX)
+            for start in self._root.blocks
+            for pc in self._function.blocks[start].pcs
+        )
+        counted = len(self._tests) == len(self._loops) and not calls
+        if not (proven or counted) or len(ranges) > MOST_RANGES:
+            return None
+        needed = set(self._tests) if counted else self._needed(ranges, conditions)
+        tests = {header: test for header, test in self._tests.items() if header in needed}
+        for test in tests.values():
+            conditions |= test.conditions
+        resolved = {Fits(self._resolved(one.form), one.signed) for one in conditions}
+        return Nest(
+            self._root,
+            tests,
+            ranges,
+            sorted(resolved, key=repr),
+            frozenset(proven),
+            counted,
+            self._branching(),
+        )
+
+    def _walk(self) -> None:
+        """Find what is known of the registers at each place, and how they change by turns."""
+        edges: dict[tuple[int, int], Environment] = {}
+        for start in self._order:
+            environment = self._begin(start, edges)
+            self._before[start] = list(environment)
+            block = self._function.blocks[start]
+            for pc in block.pcs:
+                self._evaluator.step(environment, pc)
+            self._ends[start] = environment
+            for successor in block.successors:
+                edges[start, successor] = environment
+        for phi in self._first:
+            latches = self._loops[phi.header].latches
+            last = [edges[latch, phi.header][phi.register] for latch in latches]
+            steps = {self._gain(phi, value) for value in last}
+            if len(steps) == 1 and (step := steps.pop()) is not None:
+                self._steps[phi] = step
+
+    def _begin(self, start: int, edges: dict[tuple[int, int], Environment]) -> Environment:
+        """What is known where a block begins."""
+        if start == self._root.header:
+            environment = values.start()
+        else:
+            ways = [
+                edges[source, start]
+                for source in self._flow.predecessors[start]
+                if (source, start) in edges
+            ]
+            environment = [
+                merged(start, register, [way[register] for way in ways]) for register in range(11)
+            ]
+        if start in self._loops:
+            for register in self._written(self._loops[start]):
+                phi = Phi(start, register)
+                self._first[phi] = self._evaluator.wide(environment[register])
+                environment[register] = Value(unknown(phi))
+        return environment
+
+    def _written(self, loop: Loop) -> set[int]:
+        return {
+            register
+            for start in loop.blocks
+            for pc in self._function.blocks[start].pcs
+            for register in written(self._instructions[pc])
+        }
+
+    def _gain(self, phi: Phi, value: Value) -> Linear | None:
+        """What a turn that leaves `value` in a register has added to it."""
+        form = value.form
+        extended: set[bool] = set()
+        if value.narrow:
+            # Only its low half matters, which is the same whatever its parts were extended from.
+            form = unwidened(form)
+            extended.add(False)
+        elif len(form.terms) == 1 and not form.constant:
+            [(symbol, factor)] = form.terms
+            if isinstance(symbol, Widened) and factor == 1:
+                form = symbol.form
+                extended.add(symbol.signed)
+        gained = form - unknown(phi)
+        symbols = [symbol for symbol, _ in gained.terms]
+        if all(isinstance(one, Start) for one in symbols) or static(gained) is not None:
+            self._extended.setdefault(phi, set()).update(extended)
+            return gained
+        return None
+
+    # What ends a loop
+
+    def _test(self, loop: Loop) -> Test | None:
+        """A test that every turn passes, and that some turn must fail."""
+        for start in sorted(loop.blocks, key=self._flow.order.__getitem__, reverse=True):
+            block = self._function.blocks[start]
+            if len(block.successors) != 2 or self._innermost(start) is not loop:
+                continue
+            inside = [one in loop.blocks for one in block.successors]
+            if inside[0] == inside[1]:
+                continue
+            if all(self._flow.dominates(start, latch) for latch in loop.latches):
+                test = self._understood(loop, block, stays=inside[0])
+                if test is not None:
+                    return test
+        return None
+
+    def _innermost(self, start: int) -> Loop:
+        found = self._root
+        for loop in self._root.nest():
+            if start in loop.blocks and len(loop.blocks) <= len(found.blocks):
+                found = loop
+        return found
+
+    def _understood(self, loop: Loop, block: Block, *, stays: bool) -> Test | None:
+        instruction = self._instructions[block.pcs[-1]]
+        jump: Jump | None = Jump(instruction.code)
+        if not stays:
+            jump = _OPPOSITE.get(instruction.code)
+        if jump is None or jump not in _MIRRORED:
+            return None
+        environment = self._ends[block.start]
+        sides = []
+        for value in (
+            environment[instruction.dst],
+            self._evaluator.operand(environment, instruction),
+        ):
+            if instruction.kind == Class.JMP32:
+                form = widened(value.form, jump in SIGNED)
+            else:
+                form = self._evaluator.wide(value)
+            sides.append(form)
+        left, right = sides
+        if self._turning(loop, right):
+            left, right, jump = right, left, _MIRRORED[jump]
+        return self._counted(loop, jump, left, right, block.start)
+
+    def _turning(self, loop: Loop, form: Linear) -> bool:
+        resolved = self.resolved(form)
+        return resolved is not None and any(_of_loop(one, loop) for one, _ in resolved.terms)
+
+    def _counted(
+        self, loop: Loop, jump: Jump, left: Linear, right: Linear, after: int
+    ) -> Test | None:
+        resolved, bound = self.resolved(left), self.resolved(right)
+        if resolved is None or bound is None:
+            return None
+        turning = [term for term in resolved.terms if _of_loop(term[0], loop)]
+        if len(turning) != 1:
+            return None
+        [(symbol, step)] = turning
+        rest = resolved - unknown(symbol).scaled(step)
+        if not self._usable(rest, loop) or not self._usable(bound, loop):
+            return None
+        register = None
+        if isinstance(symbol, Times):
+            register = symbol.register
+            if step != 1 or jump not in RISING:
+                return None
+        elif (
+            not isinstance(symbol, Turn)
+            or abs(step) > MOST_FACTOR
+            or (jump in RISING and step < 0)
+            or (jump in FALLING and step > 0)
+        ):
+            return None
+        conditions = self._condition_of(left) | self._condition_of(right)
+        known = {loop.header, *self._tests}
+        for one in conditions:
+            form = self.resolved(one.form)
+            if form is None or not self._computable(form, known):
+                return None
+        return Test(jump, rest, bound, step, register, after, frozenset(conditions))
+
+    def _inside(self, symbol: Symbol, loop: Loop, headers: set[int]) -> bool:
+        """Whether a symbol may have another value in each turn of a loop."""
+        match symbol:
+            case Bounded(pc=pc):
+                return any(pc in self._function.blocks[start].pcs for start in loop.blocks)
+            case Merged(block=block):
+                return block in loop.blocks
+            case Turn(header=header) | Times(header=header) | Drift(header=header):
+                return header in headers
+        return False
+
+    # What loops reach
+
+    def _resolved(self, form: Linear) -> Linear:
+        """As `resolved`, where it is known that there is one."""
+        resolved = self.resolved(form)
+        assert resolved is not None
+        return resolved
+
+    def resolved(self, form: Linear) -> Linear | None:
+        """A form over numbers of turns and the registers at the beginning, if there is one."""
+        total = number(form.constant)
+        for symbol, factor in form.terms:
+            part = self._resolved_symbol(symbol)
+            if part is None:
+                return None
+            total += part.scaled(factor)
+        return total
+
+    def _resolved_symbol(self, symbol: Symbol) -> Linear | None:
+        if symbol not in self._known:
+            self._known[symbol] = self._find_resolved(symbol)
+        return self._known[symbol]
+
+    def _find_resolved(self, symbol: Symbol) -> Linear | None:
+        match symbol:
+            case Start() | Bounded() | Merged():
+                return unknown(symbol)
+            case Widened(form=form):
+                return self.resolved(form)
+            case Phi():
+                return self._resolved_phi(symbol)
+        return None
+
+    def _resolved_phi(self, phi: Phi) -> Linear | None:
+        step = self._steps.get(phi)
+        if step is None:
+            return None
+        first = self.resolved(self._first[phi])
+        if first is None:
+            return None
+        bounds = static(step)
+        if bounds is not None and not step.known:
+            return first + unknown(Drift(phi.header, phi.register, *bounds))
+        total = first + unknown(Turn(phi.header)).scaled(step.constant)
+        for symbol, factor in step.terms:
+            assert isinstance(symbol, Start)
+            total += unknown(Times(phi.header, symbol.register)).scaled(factor)
+        return total
+
+    def _condition_of(self, form: Linear) -> set[Fits]:
+        """What has to hold for `resolved` to be right about a form."""
+        found: set[Fits] = set()
+        for symbol, _ in form.terms:
+            match symbol:
+                case Widened(form=inner, signed=signed):
+                    found.add(Fits(inner, signed))
+                    found |= self._condition_of(inner)
+                case Phi() if symbol in self._steps:
+                    found |= self._condition_of(self._first[symbol])
+                    for signed in self._extended.get(symbol, ()):
+                        found.add(Fits(unknown(symbol), signed))
+        return found
+
+    def _usable(self, form: Linear, loop: Loop) -> bool:
+        """Whether a form has a range, and one value in all turns of a loop."""
+        inside = {one.header for one in loop.nest()}
+        return self._computable(form, set(self._tests)) and not any(
+            self._inside(symbol, loop, inside) for symbol, _ in form.terms
+        )
+
+    def _computable(self, form: Linear, counted: set[int]) -> bool:
+        """Whether a form has a range, given the loops whose turns can be counted."""
+        return all(
+            (symbol.header in counted and abs(factor) <= MOST_TURN_FACTOR)
+            if isinstance(symbol, Turn | Times | Drift)
+            else abs(factor) <= MOST_FACTOR
+            for symbol, factor in form.terms
+        )
+
+    def _ranges(self) -> tuple[list[Range], set[Fits], set[int]]:
+        """Where accesses reach that can be proven, under which conditions, and which these are."""
+        found: dict[tuple[frozenset[tuple[Symbol, int]], bool, frozenset[int]], Range] = {}
+        conditions: set[Fits] = set()
+        proven: set[int] = set()
+        for start in self._order:
+            environment = list(self._before[start])
+            short = self._short(start)
+            for pc in self._function.blocks[start].pcs:
+                instruction = self._instructions[pc]
+                if _to_check(instruction):
+                    address = self._evaluator.address(environment, pc)
+                    needed = self._condition_of(address)
+                    forms = [self.resolved(address), *(self.resolved(one.form) for one in needed)]
+                    form = forms[0]
+                    if form is not None and all(
+                        one is not None and self._computable(one, set(self._tests)) for one in forms
+                    ):
+                        conditions |= needed
+                        proven.add(pc)
+                        key = form.terms, writes(instruction), short
+                        at, end = form.constant, form.constant + instruction.size
+                        old = found.get(key, Range(form.terms, at, end, key[1], short))
+                        found[key] = old._replace(low=min(old.low, at), high=max(old.high, end))
+                self._evaluator.step(environment, pc)
+        return list(found.values()), conditions, proven
+
+    def _short(self, start: int) -> frozenset[int]:
+        """The loops that a block is part of only in turns that go on."""
+        return frozenset(
+            header
+            for header, test in self._tests.items()
+            if start in self._loops[header].blocks
+            and start != test.after
+            and self._flow.dominates(test.after, start)
+        )
+
+    def _branching(self) -> frozenset[int]:
+        """The latches of innermost loops that have accesses in many blocks not always executed.
+
+        To vectorise such a loop means to execute all of them always.
+        """
+        found: set[int] = set()
+        for loop in self._loops.values():
+            sometimes = [
+                start
+                for start in loop.blocks
+                if not all(self._flow.dominates(start, latch) for latch in loop.latches)
+                and any(
+                    is_access(self._instructions[pc]) for pc in self._function.blocks[start].pcs
+                )
+            ]
+            if not loop.children and len(sometimes) > MOST_CONDITIONAL:
+                found.update(loop.latches)
+        return frozenset(found)
+
+    def _needed(self, ranges: list[Range], conditions: set[Fits]) -> set[int]:
+        """The loops whose number of turns matters to any range."""
+        needed: set[int] = set()
+        waiting = [one.terms for one in ranges]
+        waiting += [self._resolved(one.form).terms for one in conditions]
+        while waiting:
+            for header in _headers(waiting.pop()):
+                if header not in needed:
+                    needed.add(header)
+                    test = self._tests[header]
+                    waiting += [test.left.terms, test.right.terms]
+                    waiting += [self._resolved(one.form).terms for one in test.conditions]
+        return needed
+
+
+def _headers(terms: frozenset[tuple[Symbol, int]]) -> Iterator[int]:
+    for symbol, _ in terms:
+        if isinstance(symbol, Turn | Times | Drift):
+            yield symbol.header
+
+
+def _of_loop(symbol: Symbol, loop: Loop) -> bool:
+    return isinstance(symbol, Turn | Times | Drift) and symbol.header == loop.header

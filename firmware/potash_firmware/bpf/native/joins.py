@@ -1,0 +1,61 @@
+"""What is known of a value that was cut to 32 bits, or that depends on the way taken."""
+
+from __future__ import annotations
+
+from potash_firmware.bpf.native import values
+from potash_firmware.bpf.native.linear import Linear, number, unknown
+from potash_firmware.bpf.native.nests import Merged, Unsteady, Widened
+from potash_firmware.bpf.native.values import Bounded, Value
+
+
+def widened(form: Linear, signed: bool) -> Linear:
+    """Keep what a 32-bit value becomes as a symbol, which says what has to hold when it is used."""
+    if form.known:
+        return values.forget(form, signed)
+    bounds = static(form)
+    if bounds is not None:
+        low, high = (-(1 << 31), 1 << 31) if signed else (0, 1 << 32)
+        if low <= bounds[0] and bounds[1] < high:
+            return form
+    return unknown(Widened(unwidened(form), signed))
+
+
+def unwidened(form: Linear) -> Linear:
+    """What a form is under its conditions."""
+    total = number(form.constant)
+    for symbol, factor in form.terms:
+        inner = unwidened(symbol.form) if isinstance(symbol, Widened) else unknown(symbol)
+        total += inner.scaled(factor)
+    return total
+
+
+def static(form: Linear) -> tuple[int, int] | None:
+    """The lowest and highest value of a form whose symbols all have bounds."""
+    low = high = form.constant
+    for symbol, factor in form.terms:
+        if not isinstance(symbol, Bounded | Merged):
+            return None
+        ends = factor * symbol.low, factor * symbol.high
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def merged(block: int, register: int, ways: list[Value]) -> Value:
+    """What is known of a register where ways meet."""
+    first = ways[0]
+    if all(way == first for way in ways):
+        return first
+    forms = [widened(way.form, False) if way.narrow else way.form for way in ways]
+    differences = [form - forms[0] for form in forms]
+    if all(difference.known for difference in differences):
+        constants = [difference.constant for difference in differences]
+        if len(set(constants)) == 1:
+            return Value(forms[0])
+        gap = Merged(block, register, min(constants), max(constants))
+        return Value(forms[0] + unknown(gap))
+    bounds = [static(form) for form in forms]
+    known = [one for one in bounds if one is not None]
+    if len(known) == len(bounds):
+        low, high = min(one[0] for one in known), max(one[1] for one in known)
+        return Value(unknown(Merged(block, register, low, high)))
+    return Value(unknown(Unsteady(block, register)))

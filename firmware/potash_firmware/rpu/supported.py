@@ -1,0 +1,390 @@
+"""The page of the documentation that says what there is of the standard, made from the tables.
+
+`python -m potash_firmware.rpu.supported` prints it: every command, log page and feature, and every
+field and bit of Identify. What the dispatch tables, the tables of log pages and of features say is
+printed as it is; the fields of Identify are those of a device that is made here, in memory.
+
+Source of the lists: NVM Express Base Specification 2.0, figures 138, 202, 273, 275 and 317; NVM
+Command Set Specification 1.0, figures 18 and 97.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from enum import IntEnum, IntFlag
+from time import monotonic
+from typing import Any
+
+import csd_spec.opcodes
+from nvme_spec.features import FeatureId
+from nvme_spec.identify import (
+    FRMW_SLOTS_SHIFT,
+    Cns,
+    Ctratt,
+    Dlfeat,
+    Dsto,
+    Fna,
+    Frmw,
+    Fuses,
+    Hctma,
+    IdentifyController,
+    IdentifyNamespace,
+    LbaFormat,
+    Lpa,
+    Nsfeat,
+    Nvmsr,
+    Oacs,
+    Oaes,
+    Oncs,
+    PowerStateDescriptor,
+    Sanicap,
+    Sgls,
+    Vwc,
+)
+from nvme_spec.layout import Bits, Field, Structure, Table
+from nvme_spec.logs import LogPage
+from nvme_spec.opcodes import (
+    FIRST_VENDOR_ADMIN_OPCODE,
+    FIRST_VENDOR_IO_OPCODE,
+    AdminOpcode,
+    IoOpcode,
+)
+from nvme_spec.status import Status, describe
+from potash_device.board import Board, BoardSettings
+from potash_device.media import BLOCK_SIZES, Drive, Flash, MediaExecutor, NamespaceShape, Sidecar
+from potash_firmware.mailbox import SharedBuffers
+from potash_firmware.rpu.admin import ADMIN_COMMANDS, identify
+from potash_firmware.rpu.admin.log_pages import PAGES
+from potash_firmware.rpu.apu_link import ApuLink
+from potash_firmware.rpu.dispatch import Row
+from potash_firmware.rpu.dispatch import Table as Commands
+from potash_firmware.rpu.feature_table import FEATURES
+from potash_firmware.rpu.io import IO_COMMANDS
+from potash_firmware.rpu.loop import Rpu
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+
+YES, NO = "yes", "–"
+
+VENDOR_LOG_PAGES = {csd_spec.opcodes.LOG_PAGE: "Accelerators' Log"}
+
+CONTROLLER_BITS: dict[str, type[IntFlag]] = {
+    "oaes": Oaes,
+    "ctratt": Ctratt,
+    "nvmsr": Nvmsr,
+    "oacs": Oacs,
+    "frmw": Frmw,
+    "lpa": Lpa,
+    "dsto": Dsto,
+    "hctma": Hctma,
+    "sanicap": Sanicap,
+    "oncs": Oncs,
+    "fuses": Fuses,
+    "fna": Fna,
+    "vwc": Vwc,
+    "sgls": Sgls,
+}
+NAMESPACE_BITS: dict[str, type[IntFlag]] = {"nsfeat": Nsfeat, "dlfeat": Dlfeat}
+"""The fields whose bits have names."""
+
+CHOICES: dict[type[IntFlag], tuple[int, int]] = {
+    Vwc: (1, 2),
+    Sgls: (0, 1),
+    Sanicap: (30, 31),
+    Dlfeat: (0, 2),
+}
+"""Bits that are one number together, lowest and highest, in such a field."""
+
+OF_THE_DRIVE = frozenset(
+    {"vid", "ssvid", "sn", "mn", "fr", "subnqn", "tnvmcap", "unvmcap", "edstt", "nn"}
+)
+OF_THE_NAMESPACE = frozenset({"nsze", "ncap", "nuse", "nvmcap"})
+"""Fields that are not the same in every device, or in every namespace."""
+
+ABBREVIATIONS = {
+    "io": "I/O",
+    "nvm": "NVM",
+    "nvme": "NVMe",
+    "mi": "MI",
+    "lba": "LBA",
+    "sq": "SQ",
+    "sgl": "SGL",
+    "smart": "SMART",
+    "crc": "CRC",
+    "uuid": "UUID",
+    "id": "ID",
+}
+FIELD_NAMES = {
+    "format_index": "FLBAS",
+    "format_index_upper": "FLBAS",
+    "metadata_extended": "FLBAS",
+    "copy_formats": "OCFS",
+    "domain_identifier": "DID",
+}
+"""Fields that the standard calls otherwise."""
+HEXADECIMAL = frozenset({"sqes", "cqes", "ver", *CONTROLLER_BITS, *NAMESPACE_BITS})
+LITTLE_WORDS = frozenset({"and", "of", "is", "not", "per", "in", "than"})
+
+INTRODUCTION = """\
+<!-- Made by `make docs-page` from the firmware's tables; change those. -->
+
+# What there is of the standard
+
+Every command, log page and feature of the NVM Express Base Specification 2.0 and the NVM Command Set
+Specification 1.0, and every field and bit of Identify. What a command, a page or a feature does where
+the standard leaves a choice is in [admin.md](admin.md), [logs.md](logs.md) and [media.md](media.md);
+the vendor specific commands are in [commands.md](commands.md).
+"""
+
+
+def words(name: str) -> str:
+    """A name of the code as the standard writes it."""
+    written = [
+        ABBREVIATIONS.get(word, word if word in LITTLE_WORDS else word.capitalize())
+        for word in name.lower().split("_")
+    ]
+    return " ".join(written).replace("Self Test", "Self-test").replace("NVMe MI", "NVMe-MI")
+
+
+def page() -> str:
+    """The whole page."""
+    with ExitStack() as stack:
+        return "".join(_parts(stack))
+
+
+def _parts(stack: ExitStack) -> Iterator[str]:
+    controller = _device(stack).controller
+    namespaces = list(controller.namespaces.values())
+    yield INTRODUCTION
+    yield _section(
+        "Admin commands",
+        f"Every other opcode is refused, too: {describe(Status.INVALID_OPCODE)} with Do Not Retry.",
+        ("opcode", "command", "state", "namespace", "announced by"),
+        _commands(
+            ADMIN_COMMANDS,
+            (AdminOpcode, csd_spec.opcodes.AdminOpcode),
+            "OACS",
+            FIRST_VENDOR_ADMIN_OPCODE,
+        ),
+    )
+    yield _section(
+        "I/O commands",
+        "Every other opcode is refused in the same way.",
+        ("opcode", "command", "state", "namespace", "announced by"),
+        _commands(
+            IO_COMMANDS, (IoOpcode, csd_spec.opcodes.IoOpcode), "ONCS", FIRST_VENDOR_IO_OPCODE
+        ),
+    )
+    yield _section(
+        "Log pages",
+        f"Every other page is refused, too: {describe(Status.INVALID_LOG_PAGE)} with Do Not Retry.",
+        ("LID", "log page", "state", "announced by"),
+        _log_pages(),
+    )
+    yield _section(
+        "Features",
+        f"Every other identifier is refused, too: {describe(Status.INVALID_FIELD)} with Do Not "
+        "Retry. *saved*: a host may have the value saved (SV). *kept*: the value outlives resets "
+        "and power cycles by itself. All others are their defaults, or what was saved, after a "
+        "controller reset.",
+        ("FID", "feature", "state", "scope", "outlives", "what it takes"),
+        _features(),
+    )
+    yield _section(
+        "Identify",
+        f"Every other CNS is refused, too: {describe(Status.INVALID_FIELD)} with Do Not Retry.",
+        ("CNS", "structure", "state", "NSID, CSI, CNTID"),
+        _structures(),
+    )
+    says = identify.controller_structure(controller)
+    yield _section(
+        "Identify Controller (CNS 01h)",
+        "Fields that are not here are 0. A field whose name ends in *(z)* is 0's based.",
+        ("bytes", "field", "value"),
+        _fields((says,), OF_THE_DRIVE),
+    )
+    yield _section(
+        "Bits of Identify Controller",
+        "",
+        ("field", "bits", "name", "state"),
+        _bits((says,), CONTROLLER_BITS),
+    )
+    structures = [identify.namespace_structure(one) for one in namespaces]
+    sizes = [f"{one.block_size}-byte blocks" for one in namespaces]
+    yield _section(
+        "Identify Namespace (CNS 00h and 11h)",
+        "",
+        ("bytes", "field", *sizes),
+        _fields(structures, OF_THE_NAMESPACE),
+    )
+    yield _section(
+        "Bits of Identify Namespace",
+        "Deallocated Block Error is there where every block is as large as what the file system "
+        "gives back.",
+        ("field", "bits", "name", *sizes),
+        _bits(structures, NAMESPACE_BITS),
+    )
+
+
+def _device(stack: ExitStack) -> Rpu:
+    """A device in memory, with a namespace of each format."""
+    shapes = tuple(NamespaceShape(1 << 20, size) for size in BLOCK_SIZES)
+    drive = stack.enter_context(Drive.open(None, shapes))
+    buffers = SharedBuffers.create({})
+    stack.callback(buffers.close)
+    sidecar = Sidecar(drive.sidecar)
+    flash = Flash(drive.flash, sidecar)
+    # Nothing is asked of the media, so the executor has no threads.
+    board = Board(BoardSettings(), drive.namespaces, flash, MediaExecutor(), sidecar, drive)
+    settings = RpuSettings(
+        namespaces=tuple(NamespaceSettings(nsid, one[1]) for nsid, one in drive.shapes.items())
+    )
+    return Rpu(board, settings, ApuLink(buffers), clock=monotonic)
+
+
+# The tables' rows.
+
+Cells = Sequence[str]
+
+
+def _section(title: str, text: str, heads: Cells, rows: Iterable[Cells]) -> str:
+    lines = [f"\n## {title}\n"]
+    if text:
+        lines.append(f"{text}\n")
+    lines += [_line(heads), _line(["---"] * len(heads)).replace(" ", ""), *map(_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Cells) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _commands(
+    table: Commands, opcodes: Iterable[type[IntEnum]], field: str, first_vendor: int
+) -> Iterator[Cells]:
+    for opcode in (one for names in opcodes for one in names):
+        row = table.get(opcode)
+        yield (
+            f"{opcode:02X}h",
+            words(opcode.name) + (" (accelerators)" if opcode >= first_vendor else ""),
+            _state(row, Status.INVALID_OPCODE),
+            NO if row is None else row.namespace.value,
+            NO if row is None else _announced(row, field),
+        )
+
+
+def _announced(row: Row, field: str) -> str:
+    return f"{field} bit {_bit(row.capability)}" if row.capability else NO
+
+
+def _state(row: object | None, otherwise: Status) -> str:
+    return YES if row is not None else words(otherwise.name)
+
+
+def _log_pages() -> Iterator[Cells]:
+    named = {**{int(one): words(one.name) for one in LogPage}, **VENDOR_LOG_PAGES}
+    for lid, name in sorted(named.items()):
+        row = PAGES.get(lid)
+        announced = f"LPA bit {_bit(row.attribute)}" if row is not None and row.attribute else NO
+        yield f"{lid:02X}h", name, _state(row, Status.INVALID_LOG_PAGE), announced
+
+
+def _features() -> Iterator[Cells]:
+    for fid in FeatureId:
+        row = FEATURES.get(fid)
+        state = _state(row, Status.INVALID_FIELD)
+        if row is None:
+            yield f"{fid:02X}h", words(fid.name), state, NO, NO, NO
+            continue
+        yield (
+            f"{fid:02X}h",
+            words(fid.name),
+            state,
+            "namespace" if row.namespace_specific else "controller",
+            "saved" if row.saveable else "kept" if row.persistent else NO,
+            row.takes,
+        )
+
+
+def _structures() -> Iterator[Cells]:
+    for cns in Cns:
+        row = identify.STRUCTURES.get(cns)
+        state = _state(row, Status.INVALID_FIELD)
+        yield f"{cns:02X}h", words(cns.name), state, NO if row is None else row.takes
+
+
+def _fields(
+    structures: Sequence[IdentifyController | IdentifyNamespace],
+    varying: frozenset[str],
+) -> Iterator[Cells]:
+    for name, field in structures[0].FIELDS.items():
+        if name in varying:
+            values = ["its own"] * len(structures)
+        else:
+            values = [_value(field, one) for one in structures]
+        if any(value != "0" for value in values):
+            zero_based = name.endswith("_z")
+            title = FIELD_NAMES.get(name, name.removesuffix("_z").upper())
+            yield _where(field), f"{title} (z)" if zero_based else title, *values
+
+
+def _where(field: Field[Any]) -> str:
+    if isinstance(field, Bits):
+        high = field.low + field.limit.bit_length() - 2
+        which = f"{high}:{field.low}" if high > field.low else str(high)
+        return f"{field.offset}, bits {which}"
+    last = field.offset + field.size - 1
+    return str(last) if field.size == 1 else f"{last}:{field.offset}"
+
+
+def _value(field: Field[Any], structure: Structure) -> str:
+    if isinstance(field, Table):
+        items = field.load(bytearray(bytes(structure)))
+        found = [f"{at}: {_item(one)}" for at, one in enumerate(items) if any(bytes(one))]
+        return "; ".join(found) or "0"
+    value = getattr(structure, field.name)
+    if isinstance(value, bytes):
+        return "its own" if any(value) else "0"
+    if isinstance(value, int):
+        return f"{value:X}h" if value and field.name in HEXADECIMAL else str(value)
+    return str(value)
+
+
+def _item(one: Structure) -> str:
+    match one:
+        case PowerStateDescriptor():
+            return f"{one.mp / 100:g} W"
+        case LbaFormat():
+            return f"{1 << one.lbads} bytes"
+    raise TypeError(f"a table of {type(one).__name__}")
+
+
+def _bits(
+    structures: Sequence[IdentifyController | IdentifyNamespace], flags: dict[str, type[IntFlag]]
+) -> Iterator[Cells]:
+    for name, kind in flags.items():
+        values = [int(getattr(one, name)) for one in structures]
+        low, high = CHOICES.get(kind, (0, -1))
+        mask = (1 << high + 1) - (1 << low)
+        for member_name, member in kind.__members__.items():
+            if member & mask:
+                bits = f"{high}:{low} = {member >> low}"
+                states = [value & mask == member for value in values]
+            else:
+                bits = str(_bit(member))
+                states = [bool(value & member) for value in values]
+            yield (
+                name.upper(),
+                bits,
+                words(member_name),
+                *(YES if state else NO for state in states),
+            )
+        if kind is Frmw:
+            slots = [value >> FRMW_SLOTS_SHIFT & 7 for value in values]
+            yield name.upper(), "3:1", "Slots", *map(str, slots)
+
+
+def _bit(flag: int) -> int:
+    return flag.bit_length() - 1
+
+
+if __name__ == "__main__":
+    print(page(), end="")

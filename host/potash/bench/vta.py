@@ -1,0 +1,167 @@
+"""The tensor accelerator's simulator: how much of what the processor could multiply it multiplies.
+
+Everything runs in one thread. Whoever is measured runs in turn with the peer, which is a loop of
+nothing but the processor's best instruction for it. Before it is measured, each stream runs once
+and has to leave what numpy says.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from potash.bench import vta_streams
+from potash.bench.report import Result, alone, paired
+from potash.sdk.errors import PotashError
+from potash.vm.cache import Progress
+from potash_device.vta.config import Config
+from potash_device.vta.fast import peak
+from potash_device.vta.fast.simulator import FastSimulator
+
+WINDOW = 0.02
+"""Seconds that a measurement takes at least."""
+START = """
+import time
+started = time.perf_counter()
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+core = Core.create(Config.default(), 4096, engine="fast")
+core.execute((3).to_bytes(16, "little"))
+print(time.perf_counter() - started)
+"""
+"""A process of its own: from nothing to the end of an empty stream."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A stream, and the path that is forced on the simulator."""
+
+    make: Callable[[], vta_streams.Stream]
+    path: str | None = None
+
+
+LOADS: Mapping[str, Load] = {
+    **{name: Load(make) for name, make in vta_streams.LAYERS.items()},
+    **{f"{name}-avx2": Load(make, "avx2") for name, make in vta_streams.LAYERS.items()},
+    "irregular": Load(vta_streams.irregular),
+}
+"""What is measured in operations a second."""
+LAYERS = "layers"
+ADDITION = "add-200k"
+START_NAME = "start"
+NAMES = (*LOADS, LAYERS, ADDITION, START_NAME)
+
+
+def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
+    """Measure what is named, `pairs` times each.
+
+    Raises:
+        PotashError: a stream does not leave what it should.
+    """
+    wanted = [name for name in LOADS if name in names or (LAYERS in names and _is_layer(name))]
+    shares = []
+    for done, name in enumerate(wanted):
+        progress(name, done / (len(wanted) + 2))
+        results = list(_throughput(name, LOADS[name], pairs))
+        if _is_layer(name) and results[0].ratio is not None:
+            shares.append(results[0].ratio)
+        if name in names:
+            yield from results
+    if LAYERS in names and shares:
+        mean = math.exp(statistics.fmean(map(math.log, shares)))
+        yield Result(
+            LAYERS, "share of peak", mean, "", None, None, pairs, (min(shares), max(shares))
+        )
+    if ADDITION in names:
+        progress(ADDITION, len(wanted) / (len(wanted) + 2))
+        engine, stream = _ready(ADDITION, Load(vta_streams.addition))
+        times = [_seconds(lambda: engine.execute(stream.code)) * 1e3 for _ in range(pairs)]
+        yield alone(ADDITION, "time", "ms", times)
+    if START_NAME in names:
+        progress(START_NAME, (len(wanted) + 1) / (len(wanted) + 2))
+        yield alone(START_NAME, "time", "s", [_start() for _ in range(min(pairs, 3))])
+
+
+def _is_layer(name: str) -> bool:
+    return name in vta_streams.LAYERS
+
+
+def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
+    engine, stream = _ready(name, load)
+    operations = 2 * stream.products / 1e9
+    windows = []
+    for turn in range(pairs):
+        contenders = [lambda: operations / _seconds(lambda: engine.execute(stream.code)), _peak]
+        order = (0, 1) if turn % 2 == 0 else (1, 0)
+        found = {at: contenders[at]() for at in order}
+        windows.append((found[0], found[1]))
+    best = peak.best()
+    if best is None:
+        yield alone(name, "throughput", "GOP/s", [ours for ours, _ in windows])
+    else:
+        yield paired(name, "throughput", "GOP/s", f"{peak.PEAKS[best].name} alone", windows)
+    if load.path is None:
+        costs = [_preparation(engine, stream) for _ in range(pairs)]
+        yield paired(name, "decoding", "ms", "running twice", costs)
+
+
+def _ready(name: str, load: Load) -> tuple[FastSimulator, vta_streams.Stream]:
+    """An engine that has run the stream once, and rightly."""
+    stream = load.make()
+    dram = memoryview(bytearray(stream.image))
+    try:
+        engine = FastSimulator(Config.default(), dram, path=load.path)
+    except ValueError as error:
+        raise PotashError(f"{name} cannot be measured: {error}") from None
+    engine.execute(stream.code)
+    if dram[stream.output] != stream.expected:
+        raise PotashError(f"{name} does not leave what numpy says")
+    return engine, stream
+
+
+def _preparation(engine: FastSimulator, stream: vta_streams.Stream) -> tuple[float, float]:
+    """Milliseconds that the first run takes longer than another one, and that two of those take."""
+    engine.forget()
+    first = _once(lambda: engine.execute(stream.code))
+    again = _seconds(lambda: engine.execute(stream.code))
+    return max(first - again, 1e-9) * 1e3, again * 2e3
+
+
+def _peak() -> float:
+    """GOP/s of the processor's best instruction alone."""
+    best = peak.best()
+    if best is None:
+        return math.nan
+    turns = 20_000
+    run = peak.turns[best]
+    return peak.PEAKS[best].operations * turns / _seconds(lambda: run(turns)) / 1e9
+
+
+def _once(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """The median of as many runs as fit into a window, after one that warms up."""
+    run()
+    until = time.perf_counter() + WINDOW
+    times = [_once(run)]
+    while time.perf_counter() < until:
+        times.append(_once(run))
+    return statistics.median(times)
+
+
+def _start() -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", START], capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode:
+        raise PotashError("a process cannot load the VTA's fast engine")
+    return float(done.stdout)

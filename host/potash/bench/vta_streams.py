@@ -1,0 +1,341 @@
+"""Streams to measure the tensor accelerator with, and what has to come out of them.
+
+Convolutions and a matrix product as "VTA: An Open Hardware-Software Stack for Deep Learning" has
+them: two virtual threads, each with its half of every buffer, so that one loads while the other
+computes. The layers are those of ResNet-18 under the paper's names. What comes out is compared with
+numpy's own result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.core import Control, Core, Register
+from potash_device.vta.isa import INSTRUCTION_BYTES, AluOpcode, MicroOp, Stage
+from potash_firmware.vta_runtime import AluKernel, Buffer, GemmKernel, Loop, Runtime
+
+BLOCK = 16
+THREADS = 2
+INP, WGT, ACC = 2048, 1024, 2048
+"""Elements on the chip."""
+SHIFT = 5
+"""Sums are shifted right by it, and clamped."""
+DRAM = 32 << 20
+LOAD, COMPUTE, STORE = Stage
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream as bytes, the DRAM that it runs on, and what has to lie where in it afterwards."""
+
+    code: bytes
+    image: bytes
+    products: int
+    """Multiplications and additions in pairs: half the operations."""
+    output: slice
+    expected: bytes
+
+
+class _Recorder(Core):
+    """Keeps the stream that it is told to run."""
+
+    code = b""
+
+    def write(self, register: int, value: int) -> None:
+        super().write(register, 0 if register == Register.CONTROL else value)
+        if register == Register.INSNS:
+            self._at = value - self.base
+        elif register == Register.INSN_COUNT:
+            self._size = value * INSTRUCTION_BYTES
+        elif value & Control.START:
+            self.code = bytes(self.dram[self._at : self._at + self._size])
+
+
+class _Writer:
+    """A runtime whose stream is not run but kept."""
+
+    def __init__(self) -> None:
+        self._core = _Recorder(Config.default(), memoryview(bytearray(DRAM)))
+        self.runtime = Runtime(self._core)
+
+    def put(self, values: NDArray[Any]) -> Buffer:
+        buffer = self.runtime.alloc(values.nbytes)
+        buffer.view[:] = np.ascontiguousarray(values).tobytes()
+        return buffer
+
+    def stream(self, output: Buffer, expected: NDArray[np.int8], products: int) -> Stream:
+        self.runtime.synchronize()
+        start = output.physical - self._core.base
+        place = slice(start, start + expected.nbytes)
+        return Stream(self._core.code, bytes(self._core.dram), products, place, expected.tobytes())
+
+    def clamp(self, micro_ops: tuple[MicroOp, ...], loops: tuple[Loop, ...], low: int) -> None:
+        """Shift the accumulators right and clamp them."""
+        for opcode, value in ((AluOpcode.SHR, SHIFT), (AluOpcode.MAX, low), (AluOpcode.MIN, 127)):
+            self.runtime.push_alu(AluKernel(opcode, micro_ops, loops, value))
+
+    def begin(self) -> None:
+        """Every thread's buffers are free."""
+        for _ in range(THREADS):
+            self.runtime.dep_push(COMPUTE, LOAD)
+            self.runtime.dep_push(STORE, COMPUTE)
+
+    def end(self) -> None:
+        """Take back what `begin` gave."""
+        for _ in range(THREADS):
+            self.runtime.dep_pop(COMPUTE, LOAD)
+            self.runtime.dep_pop(STORE, COMPUTE)
+
+
+def convolution(
+    size: int, inputs: int, outputs: int, *, rows: int, out_blocks: int, in_blocks: int
+) -> Stream:
+    """A 3x3 convolution of a square image with as much padding as keeps its size, and ReLU.
+
+    A tile is `rows` of the image by `out_blocks` blocks of 16 outputs; each step of it adds up
+    `in_blocks` blocks of 16 inputs.
+    """
+    kernel, edge = 3, 1
+    padded, taps = size + 2 * edge, kernel * kernel
+    ins, outs = inputs // BLOCK, outputs // BLOCK
+    random = np.random.default_rng(size)
+    image = random.integers(-8, 8, (ins, size, size, BLOCK), np.int8)
+    weights = random.integers(-8, 8, (outs, ins, kernel, kernel, BLOCK, BLOCK), np.int8)
+    writer = _Writer()
+    vta = writer.runtime
+    source, factors = writer.put(image), writer.put(weights)
+    output = vta.alloc(outs * size * size * BLOCK)
+    plane = (rows + kernel - 1) * padded
+
+    def compute(thread: int, block: int) -> GemmKernel:
+        acc, inp = thread * ACC // THREADS, thread * INP // THREADS + block * plane
+        wgt = thread * WGT // THREADS + block * taps
+        micro_ops = tuple(
+            MicroOp(acc + x, inp + y_tap * padded + x + x_tap, wgt + y_tap * kernel + x_tap)
+            for y_tap in range(kernel)
+            for x_tap in range(kernel)
+            for x in range(size)
+        )
+        loops = (
+            Loop(out_blocks, dst=rows * size, wgt=in_blocks * taps),
+            Loop(rows, dst=size, src=padded),
+        )
+        return GemmKernel(micro_ops, loops)
+
+    writer.begin()
+    tiles = [(y, out) for out in range(0, outs, out_blocks) for y in range(0, size, rows)]
+    for first in range(0, len(tiles), THREADS):
+        group = list(enumerate(tiles[first : first + THREADS]))
+        lines = {
+            thread: tuple(MicroOp(thread * ACC // THREADS + x) for x in range(size))
+            for thread, _ in group
+        }
+        loops = (Loop(out_blocks, dst=rows * size), Loop(rows, dst=size))
+        for thread, _ in group:
+            vta.dep_pop(STORE, COMPUTE)
+            vta.push_gemm(GemmKernel(lines[thread], loops, reset=True))
+        for block in range(0, ins, in_blocks):
+            for thread, (y, out) in group:
+                vta.dep_pop(COMPUTE, LOAD)
+                above, below = max(edge - y, 0), max(y + rows + edge - size, 0)
+                for number in range(in_blocks):
+                    vta.load_2d(
+                        source,
+                        MemoryId.INP,
+                        sram=thread * INP // THREADS + number * plane,
+                        offset=((block + number) * size + max(y - edge, 0)) * size,
+                        x_size=size,
+                        y_size=rows + kernel - 1 - above - below,
+                        x_pad=(edge, edge),
+                        y_pad=(above, below),
+                    )
+                vta.load_2d(
+                    factors,
+                    MemoryId.WGT,
+                    sram=thread * WGT // THREADS,
+                    offset=(out * ins + block) * taps,
+                    x_size=in_blocks * taps,
+                    y_size=out_blocks,
+                    x_stride=ins * taps,
+                )
+                vta.dep_push(LOAD, COMPUTE)
+                vta.dep_pop(LOAD, COMPUTE)
+                for number in range(in_blocks):
+                    vta.push_gemm(compute(thread, number))
+                vta.dep_push(COMPUTE, LOAD)
+        for thread, (y, out) in group:
+            writer.clamp(lines[thread], loops, low=0)
+            vta.dep_push(COMPUTE, STORE)
+            vta.dep_pop(COMPUTE, STORE)
+            for number in range(out_blocks):
+                vta.store_2d(
+                    output,
+                    sram=thread * ACC // THREADS + number * rows * size,
+                    offset=((out + number) * size + y) * size,
+                    x_size=rows * size,
+                )
+            vta.dep_push(STORE, COMPUTE)
+    writer.end()
+
+    wide = np.zeros((ins, padded, padded, BLOCK), np.float64)
+    wide[:, edge:-edge, edge:-edge] = image
+    sums = np.zeros((outputs, size * size))
+    for y_tap in range(kernel):
+        for x_tap in range(kernel):
+            part = wide[:, y_tap : y_tap + size, x_tap : x_tap + size]
+            tap = weights[:, :, y_tap, x_tap].transpose(0, 2, 1, 3).reshape(outputs, inputs)
+            sums += tap.astype(np.float64) @ part.transpose(0, 3, 1, 2).reshape(inputs, -1)
+    clamped = np.clip(sums.astype(np.int64) >> SHIFT, 0, 127).astype(np.int8)
+    expected = clamped.reshape(outs, BLOCK, -1).transpose(0, 2, 1)
+    return writer.stream(output, expected, size * size * inputs * outputs * taps)
+
+
+def matrix(size: int = 1024, rows: int = 32, blocks: int = 16) -> Stream:
+    """The product of two square matrices; a tile is `rows` by `blocks` blocks, `blocks` deep."""
+    across = size // BLOCK
+    random = np.random.default_rng(size)
+    left = random.integers(-8, 8, (size, across, BLOCK), np.int8)
+    right = random.integers(-8, 8, (across, across, BLOCK, BLOCK), np.int8)
+    writer = _Writer()
+    vta = writer.runtime
+    source, factors = writer.put(left), writer.put(right)
+    output = vta.alloc(size * size)
+    writer.begin()
+    tiles = [(m, n) for n in range(0, across, blocks) for m in range(0, size, rows)]
+    for first in range(0, len(tiles), THREADS):
+        group = list(enumerate(tiles[first : first + THREADS]))
+        lines = {
+            thread: tuple(MicroOp(thread * ACC // THREADS + x) for x in range(rows))
+            for thread, _ in group
+        }
+        for thread, _ in group:
+            vta.dep_pop(STORE, COMPUTE)
+            vta.push_gemm(GemmKernel(lines[thread], (Loop(blocks, dst=rows),), reset=True))
+        for k in range(0, across, blocks):
+            for thread, (m, n) in group:
+                inp, wgt = thread * INP // THREADS, thread * WGT // THREADS
+                vta.dep_pop(COMPUTE, LOAD)
+                for buffer, memory, sram, offset, height in (
+                    (source, MemoryId.INP, inp, m * across + k, rows),
+                    (factors, MemoryId.WGT, wgt, n * across + k, blocks),
+                ):
+                    vta.load_2d(
+                        buffer,
+                        memory,
+                        sram=sram,
+                        offset=offset,
+                        x_size=blocks,
+                        y_size=height,
+                        x_stride=across,
+                    )
+                vta.dep_push(LOAD, COMPUTE)
+                vta.dep_pop(LOAD, COMPUTE)
+                micro_ops = tuple(
+                    MicroOp(micro_op.dst, inp + x * blocks, wgt)
+                    for x, micro_op in enumerate(lines[thread])
+                )
+                loops = (Loop(blocks, dst=rows, wgt=blocks), Loop(blocks, src=1, wgt=1))
+                vta.push_gemm(GemmKernel(micro_ops, loops))
+                vta.dep_push(COMPUTE, LOAD)
+        for thread, (m, n) in group:
+            writer.clamp(lines[thread], (Loop(blocks, dst=rows),), low=-128)
+            vta.dep_push(COMPUTE, STORE)
+            vta.dep_pop(COMPUTE, STORE)
+            vta.store_2d(
+                output,
+                sram=thread * ACC // THREADS,
+                offset=n * size + m,
+                x_size=rows,
+                y_size=blocks,
+                x_stride=size,
+            )
+            vta.dep_push(STORE, COMPUTE)
+    writer.end()
+    flat = right.transpose(0, 2, 1, 3).reshape(size, size)
+    sums = left.reshape(size, size).astype(np.float64) @ flat.T.astype(np.float64)
+    clamped = np.clip(sums.astype(np.int64) >> SHIFT, -128, 127).astype(np.int8)
+    expected = clamped.reshape(size, across, BLOCK).transpose(1, 0, 2)
+    return writer.stream(output, expected, size**3)
+
+
+def addition(count: int = 200_000) -> Stream:
+    """Two int8 vectors, added and scaled by fixed-point numbers to an int8 one."""
+    random = np.random.default_rng(count)
+    left, right = random.integers(-128, 128, (2, count), np.int8)
+    factor, shift, zero = 181, 8, -3
+    writer = _Writer()
+    vta = writer.runtime
+    sources = [writer.put(left), writer.put(right)]
+    output = vta.alloc(count)
+    tile = ACC // THREADS // 2
+    for _ in range(THREADS):
+        vta.dep_push(STORE, COMPUTE)
+    for number, first in enumerate(range(0, count // BLOCK, tile)):
+        length = min(tile, count // BLOCK - first)
+        one = number % THREADS * ACC // THREADS
+        other = one + tile
+        vta.dep_pop(STORE, COMPUTE)
+        for source, place in zip(sources, (one, other), strict=True):
+            vta.load_2d(source, MemoryId.ACC_8BIT, sram=place, offset=first, x_size=length)
+        micro_ops = (MicroOp(one, other),)
+        loops = (Loop(length, dst=1, src=1),)
+        vta.push_alu(AluKernel(AluOpcode.ADD, micro_ops, loops))
+        for opcode, value in (
+            (AluOpcode.MUL, factor),
+            (AluOpcode.SHR, shift),
+            (AluOpcode.ADD, zero),
+            (AluOpcode.MIN, 127),
+            (AluOpcode.MAX, -128),
+        ):
+            vta.push_alu(AluKernel(opcode, micro_ops, loops, value))
+        vta.dep_push(COMPUTE, STORE)
+        vta.dep_pop(COMPUTE, STORE)
+        vta.store_2d(output, sram=one, offset=first, x_size=length)
+        vta.dep_push(STORE, COMPUTE)
+    for _ in range(THREADS):
+        vta.dep_pop(STORE, COMPUTE)
+    sums = ((left.astype(np.int64) + right) * factor >> shift) + zero
+    return writer.stream(output, np.clip(sums, -128, 127).astype(np.int8), 0)
+
+
+def irregular(turns: int = 64) -> Stream:
+    """Micro-ops without any order, again and again: nothing to make tiles of."""
+    random = np.random.default_rng(turns)
+    inputs = random.integers(-8, 8, (INP, BLOCK), np.int8)
+    weights = random.integers(-8, 8, (WGT, BLOCK, BLOCK), np.int8)
+    places = random.integers(0, (256, INP, WGT), (1024, 3))
+    writer = _Writer()
+    vta = writer.runtime
+    vta.load_2d(writer.put(inputs), MemoryId.INP, sram=0, offset=0, x_size=INP)
+    vta.load_2d(writer.put(weights), MemoryId.WGT, sram=0, offset=0, x_size=WGT)
+    output = vta.alloc(256 * BLOCK)
+    vta.dep_push(LOAD, COMPUTE)
+    vta.dep_pop(LOAD, COMPUTE)
+    vta.push_gemm(GemmKernel((MicroOp(0),), (Loop(256, dst=1),), reset=True))
+    micro_ops = tuple(MicroOp(*map(int, place)) for place in places)
+    for _ in range(turns):
+        vta.push_gemm(GemmKernel(micro_ops))
+    vta.dep_push(COMPUTE, STORE)
+    vta.dep_pop(COMPUTE, STORE)
+    vta.store_2d(output, sram=0, offset=0, x_size=256)
+    sums = np.zeros((256, BLOCK), np.int64)
+    for dst, src, wgt in places:
+        sums[dst] += weights[wgt].astype(np.int64) @ inputs[src]
+    expected = (sums * turns).astype(np.int8)
+    return writer.stream(output, expected, turns * len(places) * BLOCK * BLOCK)
+
+
+LAYERS: Mapping[str, Callable[[], Stream]] = {
+    "C2": lambda: convolution(56, 64, 64, rows=14, out_blocks=1, in_blocks=1),
+    "C6": lambda: convolution(28, 128, 128, rows=14, out_blocks=2, in_blocks=1),
+    "C9": lambda: convolution(14, 256, 256, rows=14, out_blocks=4, in_blocks=2),
+    "C12": lambda: convolution(7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
+    "matmul-1024": matrix,
+}
+"""What is made of tiles."""

@@ -1,0 +1,379 @@
+"""`potash vta`: the tensor accelerator by itself, without a drive around it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from potash.cli.device.guest import ending_on_signals
+from potash.cli.files import STREAM, read_whole, replacing, write_whole
+from potash.cli.units import human
+from potash.sdk.errors import PotashError
+from potash.vm.cache import Progress
+from potash.vm.progress import reporting
+from potash_device.vta import assembly, figures
+from potash_device.vta.config import Config, ConfigError, MemoryId
+from potash_device.vta.core import DEFAULT_ENGINE, ENGINES, Core
+from potash_device.vta.encoding import INSTRUCTION_BYTES, Field
+from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT
+from potash_device.vta.stream import Order, StreamError
+
+MEGA = 1e6
+GIGA = 1e9
+
+
+class Address(click.ParamType[int]):
+    """A physical address, hexadecimal with 0x before it."""
+
+    name = "ADDRESS"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            address = int(value, 0)
+        except ValueError:
+            address = -1
+        if not 0 <= address < 1 << 64:
+            self.fail(f"{value!r} is no physical address; write 0x1000", param, ctx)
+        return address
+
+
+class Megahertz(click.ParamType[float]):
+    """A clock that ticks."""
+
+    name = "MHZ"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            clock = float(value)
+        except ValueError:
+            clock = math.nan
+        if not (clock > 0 and math.isfinite(clock)):
+            self.fail(f"{value!r} is no number of megahertz above 0", param, ctx)
+        return clock
+
+
+class ConfigFile(click.ParamType[Config]):
+    """A `vta_config.json` file."""
+
+    name = "FILE"
+
+    def convert(
+        self, value: str | Config, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Config:
+        if isinstance(value, Config):
+            return value
+        try:
+            return Config.from_file(Path(value))
+        except ConfigError as error:
+            raise PotashError(f"{value}: {error}") from None
+
+
+readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+writable_file = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+
+config_option = click.option(
+    "--config",
+    type=ConfigFile(),
+    default=Config.default(),
+    show_default="the platform's core",
+    help="What the core is built as: LOG_* keys in JSON.",
+)
+base_option = click.option(
+    "--base",
+    type=Address(),
+    default=DRAM_BASE,
+    show_default=hex(DRAM_BASE),
+    help="Physical address of the image's first byte.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+
+
+@click.group()
+def vta() -> None:
+    """Use the tensor accelerator without a drive: run streams, read them, look at a core's figures."""
+
+
+@vta.command()
+@click.option(
+    "--insns", required=True, type=readable_file, help="The stream: 16 bytes for each instruction."
+)
+@click.option("--dram", required=True, type=readable_file, help="What DRAM holds before.")
+@click.option(
+    "--out",
+    required=True,
+    type=writable_file,
+    help="Where to write what DRAM holds afterwards, all of it; may be the file that was before.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    default=DEFAULT_ENGINE,
+    show_default=True,
+    help="What executes it; the result is the same.",
+)
+@base_option
+@config_option
+@click.option(
+    "--order",
+    type=click.Choice([order.value for order in Order]),
+    default=Order.TOKENS.value,
+    show_default=True,
+    help="Run it as its tokens say, or ignore them and run it as it stands.",
+)
+@click.option(
+    "--step-limit",
+    type=click.IntRange(0),
+    default=STEP_LIMIT,
+    show_default=True,
+    help="Refuse a stream that executes more micro-ops.",
+)
+@json_option
+def run(
+    insns: Path,
+    dram: Path,
+    out: Path,
+    engine: str,
+    base: int,
+    config: Config,
+    order: str,
+    step_limit: int,
+    as_json: bool,
+) -> None:
+    """Run an instruction stream on an image of DRAM.
+
+    The stream is not part of the image. A stream that cannot be executed is refused with the number
+    of the instruction, from 0, and the reason; OUT is not written then.
+    """
+    if insns == dram == STREAM:
+        raise click.UsageError("--insns and --dram cannot both be standard input")
+    with ending_on_signals(), reporting() as progress:
+        stream, image = _stream(insns, progress), read_whole(dram, progress)
+        if not image:
+            raise PotashError(f"{dram} is empty; DRAM has at least one byte")
+        with replacing(out) as file:
+            core = Core(
+                config,
+                memoryview(image),
+                base,
+                step_limit=step_limit,
+                engine=engine,
+                order=Order(order),
+            )
+            try:
+                core.execute(stream)
+            except StreamError as error:
+                raise PotashError(f"{insns}: {error}") from None
+            write_whole(file, image, out, progress)
+    count = len(stream) // INSTRUCTION_BYTES
+    if as_json:
+        report = {
+            "out": str(out),
+            "bytes": len(image),
+            "base": base,
+            "instructions": count,
+            "engine": engine,
+            "order": order,
+        }
+        click.echo(json.dumps(report), err=out == STREAM)
+    else:
+        click.echo(
+            f"{count} instructions ran on {len(image)} bytes of DRAM, which are in {out}",
+            err=out == STREAM,
+        )
+
+
+@vta.command()
+@click.argument("insns", type=readable_file)
+@click.option("--out", type=writable_file, default=STREAM, help="Where to write the text.")
+@click.option(
+    "--dram", type=readable_file, help="Show the micro-ops that it loads from this image too."
+)
+@base_option
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
+def disasm(
+    insns: Path, out: Path, dram: Path | None, base: int, config: Config, as_json: bool
+) -> None:
+    """Show an instruction stream as text, which `potash vta asm` reads.
+
+    A line has the fields that are not zero; behind it stand the module that executes the
+    instruction, and where it reaches in DRAM. What no core executes is shown with the reason.
+    """
+    with reporting() as progress:
+        stream = _stream(insns, progress)
+        image = None if dram is None else memoryview(read_whole(dram, progress))
+    with replacing(out) as file:
+        if as_json:
+            described = [
+                _described(index, word, config) for index, word in enumerate(assembly.words(stream))
+            ]
+            file.write(json.dumps({"instructions": described}).encode() + b"\n")
+        else:
+            for line in assembly.listing(stream, config, dram=image, base=base):
+                file.write(f"{line}\n".encode())
+
+
+@vta.command()
+@click.argument("text", type=readable_file)
+@click.option("--out", required=True, type=writable_file, help="Where to write the stream.")
+@config_option
+@json_option
+def asm(text: Path, out: Path, config: Config, as_json: bool) -> None:
+    """Assemble the text of an instruction stream, as `potash vta disasm` shows it."""
+    with reporting() as progress:
+        read = read_whole(text, progress)
+    try:
+        stream = assembly.assemble(read.decode().splitlines(), config)
+    except UnicodeDecodeError:
+        raise PotashError(f"{text} is no text; give a stream to `potash vta disasm`") from None
+    except assembly.AssemblyError as error:
+        raise PotashError(f"{text}: {error}") from None
+    with replacing(out) as file:
+        file.write(stream)
+    count = len(stream) // INSTRUCTION_BYTES
+    if as_json:
+        click.echo(json.dumps({"out": str(out), "instructions": count}), err=out == STREAM)
+    elif out != STREAM:
+        click.echo(f"{count} instructions are in {out}")
+
+
+@vta.command()
+@config_option
+@click.option(
+    "--clock",
+    type=Megahertz(),
+    default=figures.CLOCK / MEGA,
+    show_default=True,
+    help="The core's clock, in MHz.",
+)
+@click.option("--encoding", is_flag=True, help="Show where the fields of an instruction stand too.")
+@json_option
+def info(config: Config, clock: float, encoding: bool, as_json: bool) -> None:
+    """Show what follows from a core's configuration.
+
+    A buffer's bandwidth is what keeps the core busy: an element in every cycle. Accumulators are
+    written as fast as they are read.
+    """
+    if as_json:
+        click.echo(json.dumps(_figures(config, clock * MEGA)))
+        return
+    lines = _shown(config, clock * MEGA)
+    if encoding:
+        lines += _shown_encoding(config)
+    click.echo("\n".join(lines))
+
+
+def _stream(path: Path, progress: Progress) -> bytes:
+    stream = bytes(read_whole(path, progress))
+    if not stream or len(stream) % INSTRUCTION_BYTES:
+        raise PotashError(
+            f"{path} has {len(stream)} bytes; a stream has {INSTRUCTION_BYTES} for each of its "
+            "instructions, and one at least"
+        )
+    return stream
+
+
+def _described(index: int, word: int, config: Config) -> dict[str, object]:
+    """An instruction for JSON: its text, and its bits, which may be more than a double holds."""
+    return {
+        "index": index,
+        "word": f"{word:#034x}",
+        "text": assembly.disassemble(word, config),
+        "remark": assembly.remark(word, config),
+    }
+
+
+def _figures(config: Config, clock: float) -> dict[str, object]:
+    return {
+        "config": config.to_mapping(),
+        "batch": config.batch,
+        "block_in": config.block_in,
+        "block_out": config.block_out,
+        "clock_hz": clock,
+        "operations_per_cycle": figures.operations_per_cycle(config),
+        "peak_gops": figures.peak_throughput(config, clock) / GIGA,
+        "memories": {
+            memory.name: {
+                "id": int(memory),
+                "element_shape": config.element_shape(memory),
+                "value_bits": config.value_bits(memory),
+                "element_bytes": config.element_bytes(memory),
+                "elements": config.depth(memory),
+            }
+            | (
+                {
+                    "buffer_bytes": config.depth(memory) * config.element_bytes(memory),
+                    "gbit_per_second": figures.bandwidth(config, memory, clock) / GIGA,
+                }
+                if memory in figures.BUFFERS
+                else {}
+            )
+            for memory in MemoryId
+        },
+        "encoding": {
+            layout.kind: {field.name: [field.low, field.high] for field in layout.fields}
+            for layout in config.layouts
+        },
+    }
+
+
+def _shown(config: Config, clock: float) -> list[str]:
+    """The core, and a row for each buffer."""
+    rows = [("memory", "element", "bits", "bytes", "elements", "buffer", "Gb/s")]
+    for memory in figures.BUFFERS:
+        size = config.element_bytes(memory)
+        rows.append(
+            (
+                memory.name,
+                "x".join(map(str, config.element_shape(memory))) or "micro-op",
+                str(config.value_bits(memory)),
+                str(size),
+                str(config.depth(memory)),
+                human(size * config.depth(memory)),
+                f"{figures.bandwidth(config, memory, clock) / GIGA:.1f}",
+            )
+        )
+    batch, block_in, block_out = config.batch, config.block_in, config.block_out
+    peak = figures.peak_throughput(config, clock) / GIGA
+    core = (
+        f"{batch}x{block_in} times {block_in}x{block_out}: "
+        f"{figures.operations_per_cycle(config)} operations a cycle, "
+        f"{peak:.1f} GOP/s at {clock / MEGA:g} MHz"
+    )
+    return [core, "", *_columns(rows)]
+
+
+def _shown_encoding(config: Config) -> list[str]:
+    lines = []
+    for layout in config.layouts:
+        lines += ["", layout.kind.replace("_", "-")]
+        lines += _columns([(f"  {field.name}", _place(field)) for field in layout.fields])
+    return lines
+
+
+def _place(field: Field) -> str:
+    if field.width == 0:
+        return "-"
+    return str(field.low) if field.width == 1 else f"{field.low}-{field.high}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, the first column to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]

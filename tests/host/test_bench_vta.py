@@ -1,0 +1,101 @@
+"""What the tensor accelerator is measured with is right, and what is said of it."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from potash.bench import vta, vta_streams
+from potash.bench.report import Peer
+from potash.bench.vta_streams import Stream
+from potash.cli.device.bench import bench
+from potash.sdk.errors import PotashError
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+from potash_device.vta.fast import peak
+from potash_device.vta.isa import Gemm
+from potash_device.vta.simulator import Simulator
+
+SMALL = {
+    "convolution": lambda: vta_streams.convolution(8, 32, 64, rows=4, out_blocks=2, in_blocks=2),
+    "matrix": lambda: vta_streams.matrix(128, rows=16, blocks=4),
+    "addition": lambda: vta_streams.addition(20_000),
+    "irregular": lambda: vta_streams.irregular(2),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_stream_leaves_what_numpy_says(name: str) -> None:
+    stream = SMALL[name]()
+    core = Core(Config.default(), memoryview(bytearray(stream.image)), engine="readable")
+    assert core.dram[stream.output] != stream.expected
+    core.execute(stream.code)
+    assert core.dram[stream.output] == stream.expected
+
+
+@pytest.mark.parametrize("name", [*vta_streams.LAYERS, "irregular"])
+def test_the_products_are_those_that_its_gemm_instructions_make(name: str) -> None:
+    stream = vta.LOADS[name].make()
+    simulator = Simulator(Config.default(), memoryview(bytearray(16)))
+    instructions = simulator.decode(stream.code)
+    steps = sum(one.steps for one in instructions if isinstance(one, Gemm) and not one.reset)
+    assert stream.products == 256 * steps
+
+
+def _told(*arguments: str) -> list[dict[str, object]]:
+    done = CliRunner().invoke(bench, ["vta", "--json", *arguments])
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)["results"]
+    assert isinstance(results, list)
+    return results
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One small layer instead of the large ones, and no time for it."""
+    monkeypatch.setattr(vta, "WINDOW", 0)
+    monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
+    monkeypatch.setattr(vta_streams, "LAYERS", {"C2": SMALL["convolution"]})
+
+
+@pytest.mark.usefixtures("small")
+def test_a_layer_is_reported_beside_the_peak_and_in_the_mean() -> None:
+    layer, decoding, mean = _told("--only", "C2", "--only", "layers", "--pairs", "2")
+    assert (layer["name"], layer["metric"], layer["unit"]) == ("C2", "throughput", "GOP/s")
+    assert (decoding["name"], decoding["metric"]) == ("C2", "decoding")
+    assert (mean["name"], mean["metric"]) == ("layers", "share of peak")
+    assert math.isclose(float(str(mean["value"])), float(str(layer["ratio"])))
+
+
+@pytest.mark.usefixtures("small")
+def test_only_the_mean_can_be_asked_for() -> None:
+    assert [one["name"] for one in _told("--only", "layers", "--pairs", "1")] == ["layers"]
+
+
+@pytest.mark.usefixtures("small")
+def test_the_addition_is_reported_as_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SMALL["addition"]()
+    monkeypatch.setattr(vta_streams, "addition", lambda: small)
+    (result,) = _told("--only", "add-200k", "--pairs", "3")
+    assert (result["metric"], result["unit"], result["pairs"]) == ("time", "ms", 3)
+
+
+def test_a_result_that_is_wrong_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = SMALL["convolution"]()
+    wrong = Stream(right.code, right.image, right.products, right.output, b"")
+    monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(lambda: wrong)})
+    with pytest.raises(PotashError, match="C2 does not leave what numpy says"):
+        list(vta.measure(["C2"], 1, lambda text, share: None))
+
+
+def test_the_peer_is_the_processor_s_own_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vta, "WINDOW", 0)
+    monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
+    monkeypatch.setattr(vta, "_peak", lambda: 1e6)
+    if peak.best() is None:
+        pytest.skip("this processor has no instruction to compare with")
+    throughput = next(iter(vta.measure(["C2"], 1, lambda text, share: None)))
+    name = peak.PEAKS[peak.best() or 0].name
+    assert throughput.peer == Peer(f"{name} alone", 1e6)
+    assert throughput.ratio == throughput.value / 1e6
