@@ -128,7 +128,7 @@ def test_what_a_program_writes_reaches_the_media_when_its_job_ends(apu: Board) -
     )
     assert apu.send_data(calls(*listed, text=b"A" * PAGE + b"B" * PAGE)) == 0
     assert apu.control(Operation.START) == 0
-    apu.until(lambda: len(apu.write_backs) == 3)
+    apu.until(lambda: len(apu.write_backs) == 1)
     assert apu.status().status == StatusId.RUNNING
     assert media(apu) == before
     for held in apu.write_backs:
@@ -266,7 +266,7 @@ def test_blocks_here_and_there_take_several_messages(apu: Board) -> None:
     """More ranges than one message to the RPU holds, and the blocks between them stay."""
     before = media(apu)[2]
     assert run_scatter_again(apu) == StatusId.DONE
-    assert len(apu.write_backs) == SCATTERED // MAX_RANGES > AT_ONCE
+    assert len(apu.write_backs) == -(-SCATTERED // MAX_RANGES) > 1
     after = bytes(apu.media[2].view)
     for lba in range(1, 2 * SCATTERED, 2):
         assert after[lba * BLOCK : (lba + 1) * BLOCK] == before[lba * BLOCK : (lba + 1) * BLOCK]
@@ -320,7 +320,8 @@ def test_a_worker_that_wants_what_was_granted_is_believed() -> None:
     wanted = ByteRange(1, 5 * PAGE, 3 * PAGE)
     source = CONFIG.accelerators[0].plan.writes_offset
     (write_back, _) = _told(Gathered((wanted,)), Returned(0, 0, 1))
-    assert write_back == WriteBack(1, 0, 1, source, ((5 * PAGE, 3 * PAGE),))
+    assert isinstance(write_back, WriteBack)
+    assert write_back == WriteBack(write_back.tag, 0, source, ((1, 5 * PAGE, 3 * PAGE),))
 
 
 def _told(*said: FromWorker) -> Iterator[ToRpu | None]:
@@ -340,60 +341,20 @@ def _told(*said: FromWorker) -> Iterator[ToRpu | None]:
     yield None if liar.doomed else JobEnded(0, 0xC0)
 
 
-AT_ONCE = 8
-
-
-def scatter(apu: Board) -> None:
-    """A job that writes half of namespace 2's blocks; returns when the RPU is asked for some."""
+def test_what_a_job_writes_here_and_there_is_one_write_back(apu: Board) -> None:
+    """One tag for all parts, of which the last says that it is the last; and one answer."""
     apu.hold_write_backs = True
     grant(apu, 0, SECOND // PAGE, writable=True, nsid=2)
     assert apu.send_firmware(SCATTER) == apu.send_data(struct.pack("<Q", SCATTERED)) == 0
     assert apu.control(Operation.START) == 0
-    apu.until(lambda: bool(apu.write_backs))
-    assert apu.status().status == StatusId.RUNNING  # by now all have come that come at once
-
-
-def test_the_rpu_is_asked_for_a_few_write_backs_at_a_time(apu: Board) -> None:
-    scatter(apu)
-    for answered in range(SCATTERED // MAX_RANGES):
-        assert apu.status().status == StatusId.RUNNING
-        assert len(apu.write_backs) == min(answered + AT_ONCE, SCATTERED // MAX_RANGES)
-        apu.complete(apu.write_backs[answered])
-    assert apu.wait().status == StatusId.DONE
-    assert len({item.tag for item in apu.write_backs}) == SCATTERED // MAX_RANGES
-
-
-def test_after_a_write_that_failed_no_more_are_asked_for(apu: Board) -> None:
-    scatter(apu)
-    apu.complete(apu.write_backs[0], errno.EIO)
-    for held in apu.write_backs[1:]:
-        apu.complete(held)
+    apu.until(lambda: bool(apu.write_backs) and not apu.write_backs[-1].more)
+    assert len({item.tag for item in apu.write_backs}) == 1
+    assert [item.more for item in apu.write_backs[:-1]] == [True] * (len(apu.write_backs) - 1)
+    assert sum(len(item.ranges) for item in apu.write_backs) == SCATTERED
+    assert apu.status().status == StatusId.RUNNING
+    apu.complete(apu.write_backs[-1], errno.EIO)
     assert apu.wait().status == StatusId.FAILED
-    assert len(apu.write_backs) == AT_ONCE
     apu.hold_write_backs = False
-    assert run_scatter_again(apu) == StatusId.DONE
-
-
-def test_a_controller_reset_leaves_out_what_was_not_asked_for(apu: Board) -> None:
-    scatter(apu)
-    held = list(apu.write_backs)
-    apu.reset_controller()
-    for item in held:
-        apu.complete(item, errno.ECANCELED)
-    apu.hold_write_backs = False
-    assert apu.enable() == 0
-    assert run_scatter_again(apu) == StatusId.DONE
-    assert len(apu.write_backs) == AT_ONCE + SCATTERED // MAX_RANGES
-
-
-def test_a_reset_of_the_accelerator_lets_what_has_begun_come_to_its_end(apu: Board) -> None:
-    scatter(apu)
-    assert apu.control(Operation.RESET) == 0
-    assert apu.status().status == StatusId.IDLE
-    apu.hold_write_backs = False
-    for item in list(apu.write_backs):
-        apu.complete(item)
-    apu.until(lambda: len(apu.write_backs) == SCATTERED // MAX_RANGES)
     assert run_scatter_again(apu) == StatusId.DONE
 
 

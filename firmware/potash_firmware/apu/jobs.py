@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
@@ -49,9 +48,6 @@ log = logging.getLogger(__name__)
 MESSAGES_AT_ONCE = 64
 """Of one worker in one pass, so that one that talks without end holds up nobody."""
 
-WRITE_BACKS_AT_ONCE = 8
-"""Of one job at the RPU; the mailbox is no place for as many as scattered blocks can take."""
-
 LOST_AT_MOST = 64
 """Blocks of a job's grants that are found out to be lost one by one."""
 
@@ -80,8 +76,8 @@ class _Job:
     """What of the granted blocks cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
     """What the program wants written besides its output, if it comes to its end."""
-    write_backs: set[int] = field(default_factory=set)
-    write_error: int = 0
+    write_back: int | None = None
+    """Its tag, while the RPU writes."""
 
 
 class Jobs:
@@ -106,8 +102,6 @@ class Jobs:
         self._tags = count(1)
         self._writing: dict[int, int] = {}
         """Write-backs that the RPU has not answered, to the accelerator whose arena they read."""
-        self._unsent: dict[int, deque[WriteBack]] = {key: deque() for key in accelerators}
-        """Those of them that it has not been asked for."""
 
     @property
     def workers(self) -> list[Worker]:
@@ -151,10 +145,10 @@ class Jobs:
         )
         job = _Job(run, image, arguments, self._monotonic() + limits.seconds)
         self._jobs[accelerator.config.id] = job
-        for nsid, pieces in _portions(run.input_ranges):
+        for nsid, items in groupby(run.input_ranges, key=lambda item: item.nsid):
             tag = next(self._tags) % TAG_LIMIT
             job.checks.add(tag)
-            self._send(ReadCheck(tag, nsid, pieces))
+            self._send(ReadCheck(tag, nsid, tuple((one.first, one.length) for one in items)))
         for grant in run.granted:
             block = self._namespaces[grant.nsid].block_size
             self._ask_about(
@@ -261,21 +255,10 @@ class Jobs:
             log.warning("an answer to a write-back that was never asked for: %s", done)
             return
         accelerator = self._accelerators[key]
-        if done.error:
-            self._abandon(key)
-        self._ask(key)
         job = self._jobs.get(key)
-        if job is not None and done.tag in job.write_backs:
-            job.write_backs.remove(done.tag)
-            job.write_error = job.write_error or done.error
-            if not job.write_backs and accelerator.state is State.WRITING:
-                self._write_ended(accelerator, job.write_error)
+        if job is not None and job.write_back == done.tag and accelerator.state is State.WRITING:
+            self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
-
-    def abandon(self) -> None:
-        """Ask the RPU for no more writing: its host is not the one any more that wanted it."""
-        for key in self._unsent:
-            self._abandon(key)
 
     def close(self) -> None:
         """Release the channels; the pool ends the processes."""
@@ -367,40 +350,21 @@ class Jobs:
             f"{outcome.length} bytes of output{_besides(job.gathered)}",
         )
         self._fire(accelerator, Event.RETURNED)
-        plan = accelerator.config.plan
         output = ranges.first_bytes(
             accelerator.buffers.output_ranges, outcome.length, self._namespaces
         )
-        self._write_back(key, job, plan.output_offset, output)
-        self._write_back(key, job, plan.writes_offset, job.gathered)
-        self._ask(key)
-        if not job.write_backs:
+        plan = accelerator.config.plan
+        portions = [
+            *_portions(plan.output_offset, output),
+            *_portions(plan.writes_offset, job.gathered),
+        ]
+        if not portions:
             self._write_ended(accelerator, 0)
-
-    def _write_back(self, key: int, job: _Job, source: int, parts: Sequence[ByteRange]) -> None:
-        """Have the bytes from `source` of the arena on written to `parts`."""
-        for nsid, pieces in _portions(parts):
-            tag = next(self._tags) % TAG_LIMIT
-            job.write_backs.add(tag)
-            self._writing[tag] = key
-            self._unsent[key].append(WriteBack(tag, key, nsid, source, pieces))
-            source += sum(length for _, length in pieces)
-
-    def _ask(self, key: int) -> None:
-        """Have the RPU do of an accelerator's write-backs as many as it is to have at a time."""
-        unsent = self._unsent[key]
-        asked = sum(1 for one in self._writing.values() if one == key) - len(unsent)
-        for _ in range(min(len(unsent), WRITE_BACKS_AT_ONCE - asked)):
-            self._send(unsent.popleft())
-
-    def _abandon(self, key: int) -> None:
-        """Leave out the write-backs of an accelerator that the RPU has not been asked for."""
-        job = self._jobs.get(key)
-        for item in self._unsent[key]:
-            del self._writing[item.tag]
-            if job is not None:
-                job.write_backs.discard(item.tag)
-        self._unsent[key].clear()
+            return
+        job.write_back = tag = next(self._tags) % TAG_LIMIT
+        self._writing[tag] = key
+        for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
+            self._send(WriteBack(tag, key, source, pieces, more=left > 0))
 
     def _write_ended(self, accelerator: Accelerator, error: int) -> None:
         if error:
@@ -450,12 +414,14 @@ class Jobs:
             self._ended(accelerator)
 
 
-def _portions(parts: Sequence[ByteRange]) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Namespace and ranges of each write-back: one namespace, and no more than a message holds."""
-    for nsid, group in groupby(parts, key=lambda part: part.nsid):
-        pieces = [(part.first, part.length) for part in group]
-        for first in range(0, len(pieces), MAX_RANGES):
-            yield nsid, tuple(pieces[first : first + MAX_RANGES])
+def _portions(
+    source: int, parts: Sequence[ByteRange]
+) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
+    """Where in the arena the bytes of as many ranges begin as one message holds, and the ranges."""
+    for first in range(0, len(parts), MAX_RANGES):
+        pieces = tuple(parts[first : first + MAX_RANGES])
+        yield source, pieces
+        source += sum(piece.length for piece in pieces)
 
 
 def _besides(gathered: Sequence[ByteRange]) -> str:

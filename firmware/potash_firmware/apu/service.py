@@ -166,7 +166,6 @@ class Service:
         accelerators = tuple(self._subsystem.accelerators.values())
         for accelerator in accelerators:
             self._jobs.reset(accelerator)
-        self._jobs.abandon()
 
         def done() -> None:
             self._subsystem.blank()
