@@ -8,10 +8,9 @@ exceeds its limit is each one's own. What an installed libubpf does differently,
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from potash_firmware.bpf.arena import Arena
-from potash_firmware.bpf.interpreter import Helper, Interpreter
+from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +21,6 @@ class Engine(Enum):
     INTERPRETER = "interpreter"
     NATIVE = "native"
     UBPF = "ubpf"
-
-
-class Execution(NamedTuple):
-    """A program's end: r0, unsigned, and how many instructions were executed."""
-
-    value: int
-    executed: int
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]

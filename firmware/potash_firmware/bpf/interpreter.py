@@ -34,6 +34,13 @@ def run(
     return Interpreter(code, arena, helpers, instruction_limit).run(entry, registers)
 
 
+class Execution(NamedTuple):
+    """A program's end: r0, unsigned, and how many instructions were executed."""
+
+    value: int
+    executed: int
+
+
 class _Frame(NamedTuple):
     """What a function finds again when the one it called returns."""
 

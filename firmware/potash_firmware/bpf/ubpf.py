@@ -21,9 +21,8 @@ import cffi
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, Arena, page_aligned
-from potash_firmware.bpf.engine import Execution
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
-from potash_firmware.bpf.interpreter import MASK, Helper
+from potash_firmware.bpf.interpreter import MASK, Execution, Helper
 
 _HEADER = """
     typedef uint64_t (*helper)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);

@@ -12,7 +12,8 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into, scatter
 from potash_firmware.rpu.apu_link import Answer
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
-from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import MAX_TRANSFER
 
 
 def accelerator_command(controller: Controller, command: Command) -> Result:

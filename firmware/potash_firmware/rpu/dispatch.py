@@ -20,7 +20,8 @@ from nvme_spec.logs import (
 )
 from nvme_spec.queues import BROADCAST_NSID
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.controller import CommandSupport, Controller
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import CommandSupport
 
 Handler = Callable[[Controller, Command], Result]
 

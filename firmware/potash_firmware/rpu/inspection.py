@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from nvme_spec.registers import Register
+from potash_firmware.rpu.core import Core
 from potash_firmware.rpu.telemetry import Areas
 
-if TYPE_CHECKING:
-    from potash_firmware.rpu.controller import Controller
 
-
-def areas(controller: Controller) -> Areas:
+def areas(core: Core) -> Areas:
     """The three data areas, as what JSON can say."""
-    return (_configuration(controller), _state(controller), _recent(controller))
+    return (_configuration(core), _state(core), _recent(core))
 
 
-def _configuration(controller: Controller) -> dict[str, object]:
-    board = controller.board.settings
+def _configuration(core: Core) -> dict[str, object]:
+    board = core.board.settings
     return {
-        "identity": dataclasses.asdict(controller.settings.identity),
+        "identity": dataclasses.asdict(core.settings.identity),
         "firmware": {
-            "active": controller.firmware.active,
-            "next": controller.firmware.next,
-            "revisions": controller.firmware.revisions,
+            "active": core.firmware.active,
+            "next": core.firmware.next,
+            "revisions": core.firmware.revisions,
         },
         "board": {
             "pci": dataclasses.asdict(board.identity),
@@ -34,18 +31,18 @@ def _configuration(controller: Controller) -> dict[str, object]:
         },
         "namespaces": {
             nsid: {"blocks": namespace.blocks, "block_size": namespace.block_size}
-            for nsid, namespace in controller.namespaces.items()
+            for nsid, namespace in core.namespaces.items()
         },
         "features": [
             {"fid": fid, "selector": selector, "nsid": nsid, "value": value.dword,
              "data": value.data.hex()}
-            for (fid, selector, nsid), value in controller.features.values.items()
+            for (fid, selector, nsid), value in core.features.values.items()
         ],
     }  # fmt: skip
 
 
-def _state(controller: Controller) -> dict[str, object]:
-    queues, registers = controller.board.queues, controller.board.registers
+def _state(core: Core) -> dict[str, object]:
+    queues, registers = core.board.queues, core.board.registers
     return {
         "registers": {
             name: registers.read(register)
@@ -53,10 +50,10 @@ def _state(controller: Controller) -> dict[str, object]:
                 ("CC", Register.CC), ("CSTS", Register.CSTS), ("AQA", Register.AQA)
             )
         },
-        "health": controller.health.state(controller.errors),
-        "critical_warning": int(controller.critical_warning),
-        "outstanding": len(controller.outstanding),
-        "unfinished_media_work": len(controller.unfinished),
+        "health": core.health.state(core.errors),
+        "critical_warning": int(core.critical_warning),
+        "outstanding": len(core.outstanding),
+        "unfinished_media_work": len(core.unfinished),
         "shadow_doorbells": queues.shadow is not None,
         "submission_queues": [
             {"qid": one.qid, "size": one.size, "head": one.head, "tail": one.tail,
@@ -75,15 +72,15 @@ def _state(controller: Controller) -> dict[str, object]:
                 "lost": namespace.media.lost is not None,
                 "commands_in_flight": bool(namespace.in_flight),
             }
-            for nsid, namespace in controller.namespaces.items()
+            for nsid, namespace in core.namespaces.items()
         },
     }  # fmt: skip
 
 
-def _recent(controller: Controller) -> dict[str, object]:
+def _recent(core: Core) -> dict[str, object]:
     return {
         "recent": [
             {"time": one.time, "point": one.point, "qid": one.qid, "cid": one.cid, "what": one.what}
-            for one in controller.board.trace.recent
+            for one in core.board.trace.recent
         ]
     }

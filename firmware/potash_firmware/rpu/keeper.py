@@ -13,14 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media import MediaError, MediaExecutor, Sidecar
+from potash_firmware.rpu.core import Core
 from potash_firmware.rpu.logs import SAMPLE
-
-if TYPE_CHECKING:
-    from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -41,22 +40,26 @@ SHUTDOWN = "shutdown"
 
 
 class Keeper:
-    """Keeps one controller's memory in `sidecar`."""
+    """Keeps one controller's memory in `sidecar`; `began` is called once it has come back."""
 
     def __init__(
         self,
         sidecar: Sidecar,
         executor: MediaExecutor,
-        controller: Controller,
+        core: Core,
+        telemetry: Telemetry,
+        began: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._sidecar = sidecar
         self._executor = executor
-        self._controller = controller
-        self._health = controller.health
-        self._errors = controller.errors
-        self._features = controller.features
-        self._events = controller.persistent_events
+        self._core = core
+        self._telemetry = telemetry
+        self._began = began
+        self._health = core.health
+        self._errors = core.errors
+        self._features = core.features
+        self._events = core.persistent_events
         self._clock = clock
         self._due = 0.0
         self._recorded = 0
@@ -69,15 +72,15 @@ class Keeper:
         self._health.restore(self._sidecar.get(HEALTH), self._errors)
         self._features.restore(self._sidecar.get(FEATURES))
         self._events.restore()
-        self._controller.telemetry.restore()
-        self._controller.lba_status.restore(self._sidecar.get(LBA_STATUS))
+        self._telemetry.restore()
+        self._core.lba_status.restore(self._sidecar.get(LBA_STATUS))
         shutdown = self._sidecar.get(SHUTDOWN)
         self._health.power_cycles += 1
         if shutdown is False:
             self._health.unsafe_shutdowns += 1
             self._events.add(HardwareError(code=HardwareErrorCode.UNSAFE_SHUTDOWN))
             log.warning("the drive was not shut down before its power went")
-        self._controller.began()
+        self._began()
         self._snapshot()
         self._sidecar.put(SHUTDOWN, False)
         self._record()
@@ -151,19 +154,19 @@ class Keeper:
     def _activity(self) -> int:
         """Changes with every counter that is worth a record."""
         counted = self._health.reads + self._health.writes + self._errors.count
-        return counted + self._events.added + self._controller.telemetry.changes
+        return counted + self._events.added + self._telemetry.changes
 
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""
         self._snapshot_at = self._clock() + SNAPSHOT_INTERVAL
-        smart = self._health.log(self._errors, self._controller.critical_warning)
+        smart = self._health.log(self._errors, self._core.critical_warning)
         self._events.add(SmartSnapshot(smart=smart))
 
     def _record(self) -> None:
         self._recorded = self._activity
         self._due = self._clock() + INTERVAL
         self._sidecar.put(HEALTH, self._health.state(self._errors))
-        self._sidecar.put(LBA_STATUS, self._controller.lba_status.generation)
+        self._sidecar.put(LBA_STATUS, self._core.lba_status.generation)
 
     def _start_saving(self) -> None:
         if self._saving is None:

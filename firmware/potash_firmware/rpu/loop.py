@@ -47,12 +47,13 @@ from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, Wri
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
 from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import Controller, flush_all
+from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import check_namespace, support
 from potash_firmware.rpu.io import IO_COMMANDS, fused
 from potash_firmware.rpu.io.blocks import require_pointer
 from potash_firmware.rpu.io.direct import DirectReadsAndWrites
 from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.namespace import flush_all
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.write_back import WriteBacks
 from pyvfio_user.memory import AccessFault

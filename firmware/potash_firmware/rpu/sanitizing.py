@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage, Sanitize, SanitizeAction
@@ -36,11 +35,10 @@ from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.core import Core
+from potash_firmware.rpu.self_tests import SelfTests
 from potash_firmware.rpu.tasks import Steps
 from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
-
-if TYPE_CHECKING:
-    from potash_firmware.rpu.controller import Controller
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +82,9 @@ ALLOWED_ADMIN = frozenset(
 class Sanitizing:
     """The sanitize operations of one controller."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, core: Core, self_tests: SelfTests) -> None:
+        self._core = core
+        self._self_tests = self_tests
         self.state = SanitizeState.NEVER_SANITIZED
         self.failure_mode = False
         """The last operation has failed, and nobody has done anything about it."""
@@ -152,11 +151,11 @@ class Sanitizing:
             raise NvmeError(
                 Status.INVALID_FIELD, detail=f"sanitize action {fields.sanact} is not there"
             )
-        if self._controller.firmware.next is not None:
+        if self._core.firmware.next is not None:
             raise NvmeError(
                 Status.FIRMWARE_NEEDS_CONTROLLER_RESET, detail="a reset is to activate firmware"
             )
-        if not all(one.media.writable for one in self._controller.allocated.values()):
+        if not all(one.media.writable for one in self._core.allocated.values()):
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, detail="a namespace takes no writes")
         before = (self._fields, self._dword10, self._passes, self._erased)
         self._fields, self._dword10, self._erased = fields, dword10, None
@@ -169,15 +168,15 @@ class Sanitizing:
             self._close(self._restriction)
             raise
         self.state, self.failure_mode = SanitizeState.IN_PROGRESS, False
-        self._controller.persistent_events.add(
+        self._core.persistent_events.add(
             SanitizeStarted(
                 sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
                 cdw10=dword10,
                 cdw11=fields.ovrpat,
             )
         )
-        self._controller.self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
-        self._controller.tasks.start(self._work(), exclusive=True)
+        self._self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
+        self._core.tasks.start(self._work(), exclusive=True)
         return None
 
     def restore(self, *, clean: bool) -> None:
@@ -185,7 +184,7 @@ class Sanitizing:
 
         After a power cycle that was not `clean`, who knows what was written.
         """
-        match self._controller.board.sidecar.get(SECTION):
+        match self._core.board.sidecar.get(SECTION):
             case {
                 "state": int(state),
                 "failed": bool(failed),
@@ -201,21 +200,21 @@ class Sanitizing:
                 self._erased = erased if clean else None
         if self.state is SanitizeState.IN_PROGRESS:
             log.warning("a sanitize operation goes on")
-            self._controller.tasks.start(self._work(), exclusive=True)
+            self._core.tasks.start(self._work(), exclusive=True)
         self._close(self._restriction)
 
     # The log.
 
     def encode(self) -> bytes:
         """The log page."""
-        size = sum(namespace.media.size for namespace in self._controller.allocated.values())
+        size = sum(namespace.media.size for namespace in self._core.allocated.values())
         overwrite = 16 * size // WRITE_RATE + 1
         return bytes(
             SanitizeStatusLog(
                 sprog=self._progress,
                 state=self.state,
                 passes=self._passes if self._fields.sanact == SanitizeAction.OVERWRITE else 0,
-                global_data_erased=int(self._erased == self._controller.health.writes),
+                global_data_erased=int(self._erased == self._core.health.writes),
                 scdw10=self._dword10,
                 overwrite_time=overwrite,
                 block_erase_time=size // PUNCH_RATE + 1,
@@ -235,8 +234,8 @@ class Sanitizing:
     # The operation itself.
 
     def _work(self) -> Steps:
-        namespaces = list(self._controller.allocated.values())
-        yield from self._controller.quiet(namespaces)
+        namespaces = list(self._core.allocated.values())
+        yield from self._core.quiet(namespaces)
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(one.size for one in media)
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
@@ -256,9 +255,9 @@ class Sanitizing:
                 yield partial(_flush, media)
             for namespace in namespaces:
                 namespace.uncorrectable = UncorrectableBlocks()
-            yield from self._controller.save_uncorrectable()
+            yield from self._core.save_uncorrectable()
             # What says that it is over is durable before the host writes anything again.
-            self._erased = self._controller.health.writes
+            self._erased = self._core.health.writes
             yield self._save(SanitizeState.SUCCEEDED, failed=False)
         except MediaError as error:
             log.error("a sanitize operation has failed: %s", error.strerror)
@@ -272,8 +271,8 @@ class Sanitizing:
         self._close(self._restriction)
         # Its data begins as the log page does: SPROG, SSTAT.
         event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
-        self._controller.persistent_events.add(event)
-        self._controller.events.add(
+        self._core.persistent_events.add(event)
+        self._core.events.add(
             AsyncEvent(
                 type=AsyncEventType.IO_COMMAND_SET,
                 info=IoCommandSetEvent.SANITIZE_COMPLETED,
@@ -294,7 +293,7 @@ class Sanitizing:
 
     def _save(self, state: SanitizeState, *, failed: bool) -> Callable[[], None]:
         """What is to be called, where it may wait, to have that remembered. Raises MediaError."""
-        sidecar = self._controller.board.sidecar
+        sidecar = self._core.board.sidecar
         sidecar.put(
             SECTION,
             {
@@ -309,7 +308,7 @@ class Sanitizing:
 
     def _close(self, status: Status | None) -> None:
         """Keep commands from the blocks of all namespaces, or no longer."""
-        for namespace in self._controller.allocated.values():
+        for namespace in self._core.allocated.values():
             namespace.in_flight.closed = status
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nvme_spec.commands import SelfTestCode
 from nvme_spec.logs import (
@@ -30,10 +30,9 @@ from nvme_spec.logs import (
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.media import MediaError
+from potash_firmware.rpu.core import Core
+from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.tasks import Steps
-
-if TYPE_CHECKING:
-    from potash_firmware.rpu.controller import Controller, Namespace
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +85,8 @@ class Running:
 class SelfTests:
     """The self-tests of one controller."""
 
-    def __init__(self, controller: Controller, clock: Callable[[], float]) -> None:
-        self._controller = controller
+    def __init__(self, core: Core, clock: Callable[[], float]) -> None:
+        self._core = core
         self._clock = clock
         self._results: list[bytes] = []
         self.running: Running | None = None
@@ -125,7 +124,7 @@ class SelfTests:
 
     def restore(self) -> None:
         """The power is back: remember the results, and go on with an extended test."""
-        section = self._controller.board.sidecar.get(SECTION)
+        section = self._core.board.sidecar.get(SECTION)
         match section:
             case {"results": [*results]}:
                 self._results = [one for one in map(_entry, results) if one][:SELF_TEST_RESULTS]
@@ -142,7 +141,7 @@ class SelfTests:
     @property
     def extended_minutes(self) -> int:
         """EDSTT: how long an extended test may take, generously."""
-        size = sum(namespace.size for namespace in self._controller.allocated.values())
+        size = sum(namespace.size for namespace in self._core.allocated.values())
         return min(1 + size // (READ_RATE * 60), 0xFFFF)
 
     def encode(self) -> bytes:
@@ -161,7 +160,7 @@ class SelfTests:
     def save(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to have all this kept."""
         run = self.running
-        sidecar = self._controller.board.sidecar
+        sidecar = self._core.board.sidecar
         sidecar.put(
             SECTION,
             {
@@ -185,8 +184,8 @@ class SelfTests:
         if nsid == 0:
             return []
         if nsid == BROADCAST_NSID:
-            return list(self._controller.namespaces.values())
-        return [self._controller.active(nsid)]
+            return list(self._core.namespaces.values())
+        return [self._core.active(nsid)]
 
     def _run(self, run: Running) -> None:
         namespaces = self._namespaces(run.nsid)
@@ -195,7 +194,7 @@ class SelfTests:
         if run.code == SelfTestCode.EXTENDED:
             run.total += sum(namespace.size for namespace in namespaces)
         self.running = run
-        self._controller.tasks.start(self._steps(run, namespaces))
+        self._core.tasks.start(self._steps(run, namespaces))
 
     def _steps(self, run: Running, namespaces: list[Namespace]) -> Steps:
         yield self.save()
@@ -217,7 +216,7 @@ class SelfTests:
         return None
 
     def _pieces(self, code: SelfTestCode, namespaces: list[Namespace]) -> Iterator[Piece]:
-        board = self._controller.board
+        board = self._core.board
         yield Piece(Segment.SMART_CHECK, self._check_health)
         yield Piece(Segment.METADATA, board.sidecar.check)
         for slot in list(board.flash.images):
@@ -231,7 +230,7 @@ class SelfTests:
                 yield _reading(Segment.DATA_INTEGRITY, namespace, at, PIECE)
 
     def _check_health(self) -> None:
-        if self._controller.critical_warning & CriticalWarning.RELIABILITY_DEGRADED:
+        if self._core.critical_warning & CriticalWarning.RELIABILITY_DEGRADED:
             raise MediaError(0, "the media have lost data")
 
     def _end(
@@ -248,7 +247,7 @@ class SelfTests:
         entry = SelfTestEntry(
             result=result,
             code=run.code,
-            power_on_hours=self._controller.health.power_on_hours,
+            power_on_hours=self._core.health.power_on_hours,
         )
         if piece is not None:
             entry.segment = piece.segment

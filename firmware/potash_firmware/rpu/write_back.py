@@ -15,7 +15,8 @@ from typing import NamedTuple
 from potash_device.media import MediaError
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, WriteBackDone
-from potash_firmware.rpu.controller import Controller, Namespace
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespace import Namespace
 
 log = logging.getLogger(__name__)
 

@@ -169,7 +169,7 @@ class Guest:
         try:
             self.channel.start(["sh", "-c", waiting]).wait(limit)
         except GuestError as error:
-            kernel = self.capture(["sh", "-c", "dmesg | tail -n 15"], timeout=limit)
+            kernel = self.capture(["sh", "-c", "dmesg | tail -n 15"], timeout=DRIVE_LIMIT)
             raise GuestError(
                 f"the guest has no {path} after {limit:g} seconds", kernel.stdout.decode().strip()
             ) from error

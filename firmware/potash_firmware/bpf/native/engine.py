@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, STACK_SIZE, Arena
-from potash_firmware.bpf.engine import Execution
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
-from potash_firmware.bpf.interpreter import MASK, Helper, Interpreter
+from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter
 from potash_firmware.bpf.native import cache, compiler
 from potash_firmware.bpf.native.context import SIZE, Leave, Word
 from potash_firmware.bpf.native.generator import symbol

@@ -15,7 +15,8 @@ from nvme_spec.status import NvmeError, Status, split
 from potash_device.media import MediaError
 from potash_device.media.flash import LAST_SLOT, StoredImage
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.firmware import BUILT_IN_SLOT
 
 log = logging.getLogger(__name__)

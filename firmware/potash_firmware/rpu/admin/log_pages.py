@@ -35,7 +35,8 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.accelerator import forward
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.feature_table import FEATURES, Feature
 from potash_firmware.rpu.persistent_events import SIZE_LIMIT
 

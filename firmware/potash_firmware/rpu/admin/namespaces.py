@@ -38,12 +38,9 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
 from potash_device.media import BLOCK_SIZES, MediaError, NamespaceShape
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.controller import (
-    CONTROLLER_ID,
-    Controller,
-    Namespace,
-    no_namespace,
-)
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import CONTROLLER_ID, no_namespace
+from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.settings import NamespaceSettings
 from potash_firmware.rpu.tasks import Steps
 from potash_firmware.rpu.uncorrectable import UncorrectableBlocks

@@ -15,8 +15,10 @@ from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
-from potash_firmware.rpu.controller import MAX_TRANSFER, Controller, Namespace
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.media_work import MediaFailure
+from potash_firmware.rpu.namespace import Namespace
 
 STEP = 4 << 20
 """Bytes that a long command reads or writes before others may have their turn, or a reset it."""

@@ -16,7 +16,8 @@ from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.media import MediaError
-from potash_firmware.rpu.controller import MAX_TRANSFER, Controller
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import MAX_TRANSFER
 
 _READ = int(IoOpcode.READ)
 _WRITE = int(IoOpcode.WRITE)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from nvme_spec.identify import Dlfeat, Fuses, Nsfeat
 from nvme_spec.ranges import COPY_FORMAT_0
-from potash_firmware.rpu.controller import MAX_TRANSFER, Namespace
+from potash_firmware.rpu.core import MAX_TRANSFER
+from potash_firmware.rpu.namespace import Namespace
 
 MOST_SOURCE_RANGES = 128
 COPY_SIZE = 2 * MAX_TRANSFER

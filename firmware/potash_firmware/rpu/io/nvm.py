@@ -14,7 +14,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
-from potash_firmware.rpu.controller import Controller, Flushed, flush_all
+from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.io.blocks import (
     after,
     commit,
@@ -26,6 +26,7 @@ from potash_firmware.rpu.io.blocks import (
     target,
     write_error,
 )
+from potash_firmware.rpu.namespace import Flushed, flush_all
 
 
 def flush(controller: Controller, command: Command) -> Result:

@@ -16,7 +16,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import Controller, Namespace
+from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.io.blocks import (
     HOLE_STEP,
     STEP,
@@ -37,6 +37,7 @@ from potash_firmware.rpu.io.blocks import (
 )
 from potash_firmware.rpu.io.limits import copy_limits
 from potash_firmware.rpu.media_work import MediaFailure
+from potash_firmware.rpu.namespace import Namespace
 
 
 def gathered(controller: Controller, command: Command, length: int) -> memoryview:

@@ -21,8 +21,8 @@ from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.debug_info import printable
 from potash_firmware.bpf.disassembler import Row, listing
-from potash_firmware.bpf.engine import Engine, Execution, usable
-from potash_firmware.bpf.interpreter import Helper, Interpreter
+from potash_firmware.bpf.engine import Engine, usable
+from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)

@@ -1,0 +1,84 @@
+"""A namespace as the firmware has it: its blocks, what works on them, and which cannot be read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import Media, MediaError
+from potash_firmware.rpu.media_work import BlocksInFlight
+from potash_firmware.rpu.settings import NamespaceSettings
+from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
+
+
+@dataclass(eq=False)
+class Namespace:
+    """A namespace's blocks on its media."""
+
+    settings: NamespaceSettings
+    media: Media
+    in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
+    uncorrectable: UncorrectableBlocks = field(default_factory=UncorrectableBlocks)
+    unformatted: int = 0
+    """Per cent of a format that are still to be done."""
+    formats: int = 0
+    """Formats in its life."""
+
+    @property
+    def nsid(self) -> int:
+        """Its identifier."""
+        return self.settings.nsid
+
+    @property
+    def block_size(self) -> int:
+        """Bytes of a logical block."""
+        return self.settings.block_size
+
+    @property
+    def blocks(self) -> int:
+        """Logical blocks; what is left of the media behind the last whole one is not used."""
+        return self.media.size // self.settings.block_size
+
+    @property
+    def size(self) -> int:
+        """Bytes of all logical blocks."""
+        return self.blocks * self.block_size
+
+    def byte_range(self, lba: int, count: int) -> tuple[int, int]:
+        """First byte and length of `count` blocks from `lba`. Raises NvmeError past the end."""
+        if lba + count > self.blocks:
+            raise NvmeError(
+                Status.LBA_OUT_OF_RANGE,
+                detail=f"{count} blocks from {lba} on leave the namespace's {self.blocks}",
+            )
+        return lba * self.block_size, count * self.block_size
+
+    def whole_blocks(self, first: int, length: int) -> tuple[int, int]:
+        """First block and number of the blocks that a range of bytes covers whole."""
+        lba = -(-first // self.block_size)
+        return lba, max(0, (first + length) // self.block_size - lba)
+
+    @property
+    def tells_deallocated(self) -> bool:
+        """Every block is known to be allocated or not, so that reading one can be refused."""
+        return self.media.tells_holes(self.block_size)
+
+    def lba_of(self, error: MediaError) -> int:
+        """The block at which the media failed; 0 where that is not known."""
+        return (error.at or 0) // self.block_size
+
+
+Flushed = tuple[Namespace, MediaError | None]
+"""How the flush of a namespace has ended."""
+
+
+def flush_all(namespaces: Iterable[Namespace]) -> list[Flushed]:
+    """Flush each, whatever becomes of the others; waits, so it is the media executor's."""
+    ended: list[Flushed] = []
+    for namespace in namespaces:
+        try:
+            namespace.media.flush()
+        except MediaError as error:
+            ended.append((namespace, error))
+        else:
+            ended.append((namespace, None))
+    return ended
