@@ -14,9 +14,12 @@ import pytest
 
 import potash.sdk
 from csd_spec import fields
+from csd_spec.descriptors import AcceleratorStatus
 from csd_spec.opcodes import IoOpcode
+from nvme_spec import opcodes as nvme
 from potash.cli.device.example import Example, example_names
 from potash.programs.execution import execute
+from potash.sdk import Accelerator, Device, JobFailed
 from potash.vm.drive import device_process
 from potash_firmware.bpf import Engine, load_program
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
@@ -247,28 +250,57 @@ int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx)
 """
 
 
-def test_a_program_copies_blocks_on_a_whole_device(socket: Path, tmp_path: Path) -> None:
+FROM, TO, BLOCKS = 1000, 5000, 300
+
+
+@pytest.fixture
+def copier(socket: Path, tmp_path: Path) -> Iterator[tuple[Device, Accelerator]]:
+    """A device whose accelerator has the program, and may read and write what that copies."""
     command = compiler()
     if command is None:
         pytest.skip(NO_COMPILER)
     (tmp_path / "copy.c").write_text(COPY)
     image = compile_program(command, tmp_path / "copy.c", tmp_path / "copy.o")
-    data = bytes(range(256)) * 16 * 300
     with potash.sdk.open(f"vfio-user:{socket}") as device:
-        device.write(1000, data)
+        device.write(FROM, bytes(range(256)) * 16 * BLOCKS)
+        device.write(TO, bytes(4096 * BLOCKS))
         (accelerator,) = device.accelerators()
         accelerator.enable()
         accelerator.reset()
         accelerator.send_firmware(image, 0)
         accelerator.write_input(bytes(4))
-        for start, writable in ((1000, False), (5000, True)):
-            grant = fields.LocalStorage(start, 300, accelerator.id, writable)
+        for start, writable in ((FROM, False), (TO, True)):
+            grant = fields.LocalStorage(start, BLOCKS, accelerator.id, writable)
             device.io(IoOpcode.GRANT_LOCAL_STORAGE, nsid=1, cdws=grant.encode())
-        for before in (device.read(5000, 300), data):
-            assert device.read(5000, 300) == before
-            numbers = (1, 1000, 5000, 300)
-            accelerator.start(0, arguments=[struct.pack("<I", number) for number in numbers])
-            assert accelerator.wait(LIMIT).return_value == 0
-            assert device.read(5000, 300) == data
-        assert device.read(1000, 300) == data
-        assert "1228800 bytes written" in accelerator.log().entries[-1].text
+        yield device, accelerator
+
+
+def copy(accelerator: Accelerator, *numbers: int) -> AcceleratorStatus:
+    accelerator.start(0, arguments=[struct.pack("<I", number) for number in (1, *numbers)])
+    return accelerator.wait(LIMIT)
+
+
+def test_a_program_copies_blocks_on_a_whole_device(copier: tuple[Device, Accelerator]) -> None:
+    device, accelerator = copier
+    data = device.read(FROM, BLOCKS)
+    for _ in range(2):
+        assert copy(accelerator, FROM, TO, BLOCKS).return_value == 0
+        assert device.read(TO, BLOCKS) == data == device.read(FROM, BLOCKS)
+    assert "1228800 bytes written" in accelerator.log().entries[-1].text
+
+
+def test_a_block_that_no_host_can_read_no_program_can(copier: tuple[Device, Accelerator]) -> None:
+    device, accelerator = copier
+    for lba in (FROM + 5, FROM + 7):
+        device.io(nvme.IoOpcode.WRITE_UNCORRECTABLE, nsid=1, cdws=(lba, 0, 0, 0, 0, 0))
+    with pytest.raises(JobFailed, match=f"block {FROM + 5} of namespace 1 is lost"):
+        copy(accelerator, FROM, TO, BLOCKS)
+    with pytest.raises(JobFailed, match=f"block {FROM + 7} of namespace 1 is lost"):
+        copy(accelerator, FROM + 7, TO, 1)
+    assert device.read(TO, BLOCKS) == bytes(4096 * BLOCKS)
+    for first, count in ((0, 5), (6, 1), (8, BLOCKS - 8)):
+        assert copy(accelerator, FROM + first, TO + first, count).return_value == 0
+        assert device.read(TO + first, count) == device.read(FROM + first, count)
+    device.write(FROM + 5, b"n" * 3 * 4096)
+    assert copy(accelerator, FROM, TO, BLOCKS).return_value == 0
+    assert device.read(TO, BLOCKS) == device.read(FROM, BLOCKS)

@@ -8,12 +8,13 @@ not given to the next job.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 
 from csd_spec.descriptors import LogEntryType
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 MESSAGES_AT_ONCE = 64
 """Of one worker in one pass, so that one that talks without end holds up nobody."""
 
+LOST_AT_MOST = 64
+"""Blocks of a job's grants that are found out to be lost one by one."""
+
 TAG_LIMIT = 1 << 32
 
 ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
@@ -65,7 +69,11 @@ class _Job:
     deadline: float
     handed_over: bool = False
     checks: set[int] = field(default_factory=set)
-    """Questions about the blocks of its input that the RPU has not answered."""
+    """Questions about blocks that it may read, which the RPU has not answered."""
+    asked: dict[int, ByteRange] = field(default_factory=dict)
+    """Those of them that are about what was granted."""
+    unreadable: list[ByteRange] = field(default_factory=list)
+    """What of the granted blocks cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
     """What the program wants written besides its output, if it comes to its end."""
     write_back: int | None = None
@@ -141,6 +149,11 @@ class Jobs:
             tag = next(self._tags) % TAG_LIMIT
             job.checks.add(tag)
             self._send(ReadCheck(tag, nsid, tuple((one.first, one.length) for one in items)))
+        for grant in run.granted:
+            block = self._namespaces[grant.nsid].block_size
+            self._ask_about(
+                job, ByteRange(grant.nsid, grant.first_lba * block, grant.blocks * block)
+            )
         self._hand_over(accelerator)
 
     def stop(self, accelerator: Accelerator) -> None:
@@ -195,7 +208,11 @@ class Jobs:
             return  # The job has been stopped meanwhile.
         accelerator, job = self._accelerators[asked[0]], self._jobs[asked[0]]
         job.checks.remove(checked.tag)
-        if checked.error and accelerator.state is State.RUNNING:
+        granted = job.asked.pop(checked.tag, None)
+        if granted is not None:
+            if checked.error:
+                self._leave_out(job, granted, checked)
+        elif checked.error and accelerator.state is State.RUNNING:
             accelerator.log.add(
                 LogEntryType.INVALID_INPUT_BUFFER,
                 f"the input cannot be read at byte {checked.at} of its namespace: "
@@ -205,6 +222,31 @@ class Jobs:
             self._ended(accelerator)
             return
         self._hand_over(accelerator)
+
+    def _ask_about(self, job: _Job, granted: ByteRange) -> None:
+        """Ask the RPU whether granted bytes can be read."""
+        tag = next(self._tags) % TAG_LIMIT
+        job.checks.add(tag)
+        job.asked[tag] = granted
+        self._send(ReadCheck(tag, granted.nsid, ((granted.first, granted.length),)))
+
+    def _leave_out(self, job: _Job, granted: ByteRange, checked: ReadChecked) -> None:
+        """Keep the program from a block that cannot be read, and ask about what is behind it.
+
+        Nothing of the grant can be read where it is not for one block's sake, or there are too many.
+        """
+        end = granted.first + granted.length
+        behind = checked.at + self._namespaces[granted.nsid].block_size
+        if (
+            checked.error != errno.EIO
+            or not granted.first <= checked.at < end
+            or len(job.unreadable) >= LOST_AT_MOST
+        ):
+            job.unreadable.append(granted)
+            return
+        job.unreadable.append(ByteRange(granted.nsid, checked.at, behind - checked.at))
+        if behind < end:
+            self._ask_about(job, ByteRange(granted.nsid, behind, end - behind))
 
     def written(self, done: WriteBackDone) -> None:
         """The RPU has written (or not) what a job produced."""
@@ -251,7 +293,7 @@ class Jobs:
             file.write(job.arguments)
             file.flush()
             os.lseek(contents, 0, os.SEEK_SET)
-            worker.run(job.run, contents)
+            worker.run(replace(job.run, unreadable=tuple(job.unreadable)), contents)
 
     def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
         before = accelerator.state
