@@ -163,7 +163,8 @@ class AcceleratorStatus(NamedTuple):
 class LogEntry(NamedTuple):
     """One entry of the log (table 4.2): length, timestamp in ms since the epoch, type, text.
 
-    The text is UTF-8; bytes that are not are shown escaped.
+    The text is UTF-8; bytes that are not are shown escaped. Zeroes behind it, which its length
+    includes, make an entry whole dwords: Get Log Page moves nothing else.
     """
 
     timestamp: int
@@ -171,7 +172,7 @@ class LogEntry(NamedTuple):
     text: str = ""
 
     def encode(self) -> bytes:
-        text = self.text.encode("utf-8", "backslashreplace")
+        text = pad_to_dword(self.text.encode("utf-8", "backslashreplace"))
         return _LOG_ENTRY.pack(LOG_ENTRY_HEADER_SIZE + len(text), self.timestamp, self.type) + text
 
     @classmethod
@@ -179,7 +180,7 @@ class LogEntry(NamedTuple):
         if len(entry) < LOG_ENTRY_HEADER_SIZE:
             raise DescriptorError(f"a log entry of {len(entry)} bytes has no room for its header")
         _, timestamp, type_ = _LOG_ENTRY.unpack_from(entry)
-        text = bytes(entry[LOG_ENTRY_HEADER_SIZE:])
+        text = bytes(entry[LOG_ENTRY_HEADER_SIZE:]).rstrip(b"\0")
         return cls(timestamp, type_, text.decode("utf-8", "backslashreplace"))
 
 

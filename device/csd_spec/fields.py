@@ -20,6 +20,7 @@ ACCELERATOR_MASK = 0xFFFF
 COUNT_MASK = 0xFFFF
 RETAIN_BIT = 1 << 31
 WRITABLE_BIT = 1 << 16
+REPLACE_BIT = 1 << 17
 
 
 class GlobalControl(NamedTuple):
@@ -122,20 +123,22 @@ class LocalStorage(NamedTuple):
     """A range of local storage (88h, 8Ch, and the extensions 94h, 98h, 9Ch).
 
     CDW12 and CDW13 are the start, CDW14 15:0 the number of pages: Read's CDW10 to CDW12, moved up
-    by two. As CDW12 is taken, CDW15 15:0 is the accelerator ID. Bit 16 of CDW15 is an extension
-    that only 9Ch knows: the program may write the range as well. The namespace is the command's
-    NSID.
+    by two. As CDW12 is taken, CDW15 15:0 is the accelerator ID. The namespace is the command's
+    NSID. Bits 16 and 17 of CDW15 are extensions that only 9Ch knows: the program may write the
+    range as well, and the range takes the place of all that were granted before.
     """
 
     start: int
     pages: int
     accelerator: int
     writable: bool = False
+    replace: bool = False
 
     def encode(self) -> Cdws:
         start = _fit("start", self.start, 64)
         cdw15 = _fit("accelerator ID", self.accelerator, 16)
         cdw15 |= WRITABLE_BIT if self.writable else 0
+        cdw15 |= REPLACE_BIT if self.replace else 0
         return (
             0,
             0,
@@ -152,6 +155,7 @@ class LocalStorage(NamedTuple):
             cdws[4] & COUNT_MASK,
             cdws[5] & ACCELERATOR_MASK,
             bool(cdws[5] & WRITABLE_BIT),
+            bool(cdws[5] & REPLACE_BIT),
         )
 
 

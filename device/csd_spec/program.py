@@ -25,6 +25,32 @@ class Helper(IntEnum):
     TFLITE_APU = 2
     TFLITE_VTA = 3
     SET_OUTPUT_LENGTH = 4
+    LOG = 5
+    ARG = 6
+    CRC32C = 7
+    READ_LBA = 8
+    WRITE_LBA = 9
+    TFLITE_OPEN = 10
+    TFLITE_RUN = 11
+    TFLITE_CLOSE = 12
+
+
+class Level(IntEnum):
+    """What `log` is told of a text: whether it is news or something wrong."""
+
+    INFO = 0
+    ERROR = 1
+
+
+class Processor(IntEnum):
+    """What `tflite_open` is told to run a model on: the APU's cores, or with the VTA's help."""
+
+    APU = 0
+    VTA = 1
+
+
+NO_ARGUMENT = (1 << 64) - 1
+"""What `arg` returns where there is no such argument: -1 in C."""
 
 
 class Context(NamedTuple):

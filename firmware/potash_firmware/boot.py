@@ -36,6 +36,7 @@ from potash_firmware.apu.config import (
     AcceleratorConfig,
     Config,
     NamespaceConfig,
+    RangeBlocks,
     format_descriptors,
 )
 from potash_firmware.bpf.engine import Engine
@@ -75,6 +76,8 @@ class DeviceSettings:
     accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
     engine: Engine = Engine.NATIVE
     """What runs programs."""
+    range_blocks: RangeBlocks = field(default_factory=RangeBlocks)
+    """How local storage commands count."""
 
 
 ALKALI = DeviceSettings(
@@ -355,6 +358,7 @@ class Device:
                 NamespaceConfig(nsid, namespace.size, namespace.block_size)
                 for nsid, namespace in self.rpu.controller.allocated.items()
             ),
+            range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),
             engine=settings.engine,
         )

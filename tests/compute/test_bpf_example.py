@@ -116,6 +116,14 @@ def test_the_header_calls_each_helper_by_its_number() -> None:
         ("tflite_apu", 2),
         ("tflite_vta", 3),
         ("set_output_length", 4),
+        ("log", 5),
+        ("arg", 6),
+        ("crc32c", 7),
+        ("read_lba", 8),
+        ("write_lba", 9),
+        ("tflite_open", 10),
+        ("tflite_run", 11),
+        ("tflite_close", 12),
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash_firmware.tflite.runtime import ModelError, infer
+from potash_firmware.tflite.runtime import Model, ModelError, infer
 from potash_firmware.tflite.writer import ModelBuilder, add_model
 from support.tflite import bench, reference
 
@@ -203,7 +203,7 @@ import random
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.runtime import ModelError, infer
+from potash_firmware.tflite.runtime import Model, ModelError, infer
 from potash_firmware.tflite.writer import add_model
 from potash_firmware.vta_runtime import Runtime
 
@@ -289,3 +289,64 @@ def test_the_example_comes_out_of_the_vta_as_expected() -> None:
         infer(data[:length], data[length:], memoryview(output), delegate=vta.delegate)
         assert vta.delegate.nodes_run == 1
     assert output == expected
+
+
+def vectors(seed: int) -> tuple[bytes, bytes, bytes]:
+    """The input of MODEL, and of one that adds 16 values, and what comes of the first."""
+    data = np.random.default_rng(seed).integers(-128, 128, (2, 64), np.int8)
+    return data.tobytes(), data[:, :16].tobytes(), reference(MODEL, (data[0], data[1]))
+
+
+def ran(model: Model, inputs: bytes) -> bytes:
+    output = bytearray(64)
+    return bytes(output[: model(inputs, memoryview(output))])
+
+
+def test_a_model_is_loaded_once_and_run_on_many_inputs() -> None:
+    with bench() as vta:
+        model = Model(MODEL, delegate=vta.delegate, reference=True)
+        for seed in range(20):
+            inputs, _, expected = vectors(seed)
+            assert ran(model, inputs) == expected
+        assert vta.delegate.nodes_run == 20
+
+
+def test_models_that_share_a_delegate_take_turns() -> None:
+    other = add_model((16,), scales=(0.5, 0.25, 1.0))
+    with bench() as vta:
+        first, second = (Model(data, delegate=vta.delegate) for data in (MODEL, other))
+        for seed in range(5):
+            inputs, small, expected = vectors(seed)
+            left, right = np.frombuffer(small, np.int8).reshape(2, 16)
+            assert ran(first, inputs) == expected
+            assert ran(second, small) == reference(other, (left, right))
+            with pytest.raises(ModelError):
+                Model(b"no model", delegate=vta.delegate)
+            with pytest.raises(ModelError):
+                first(inputs[:-1], memoryview(bytearray(64)))
+        assert vta.delegate.partitions == 2
+        del second
+        assert vta.delegate.partitions == 1
+        assert ran(first, inputs) == expected
+
+
+def test_a_model_whose_stream_failed_runs_again() -> None:
+    inputs, _, expected = vectors(1)
+    with bench() as vta:
+        model = Model(MODEL, delegate=vta.delegate)
+        whole, vta.runtime.synchronize = vta.runtime.synchronize, fails  # type: ignore[method-assign]  # as one that the hardware refuses
+        with pytest.raises(ArithmeticError):
+            model(inputs, memoryview(bytearray(64)))
+        vta.runtime.synchronize = whole  # type: ignore[method-assign]  # and back
+        assert ran(model, inputs) == expected
+
+
+def fails() -> None:
+    raise ArithmeticError
+
+
+def test_an_openings_failure_leaves_room_for_the_next() -> None:
+    for _ in range(50):
+        with pytest.raises(ModelError):
+            Model(MODEL[:-8], delegate=None)
+    assert ran(Model(MODEL, delegate=None), INPUT)

@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu import channel
-from potash_firmware.apu.channel import ChannelError, Faulted, FromWorker, Line, Ready, Returned
-from potash_firmware.apu.model import ByteRange
+from potash_firmware.apu.channel import (
+    ChannelError,
+    Faulted,
+    FromWorker,
+    Gathered,
+    Line,
+    Ready,
+    Returned,
+)
+from potash_firmware.apu.model import ByteRange, Grant
 
 
 @pytest.mark.parametrize(
@@ -17,6 +25,7 @@ from potash_firmware.apu.model import ByteRange
     [
         Ready(),
         Line(LogEntryType.PROGRAM_OUTPUT, 'λ "quoted"\n'),
+        Gathered((ByteRange(1, 0, 512), ByteRange(2**32 - 1, 2**64, 2**64))),
         Returned((1 << 64) - 1, 0, 10),
         Faulted(LogEntryType.MEMORY_FAULT, ""),
     ],
@@ -26,8 +35,16 @@ def test_messages_survive_the_channel(message: FromWorker) -> None:
 
 
 def test_a_job_survives_the_channel() -> None:
-    job = channel.Run(1, 2, 3, 4, 5, (ByteRange(1, 0, 4096), ByteRange(2, 1 << 40, 512)))
+    ranges = (ByteRange(1, 0, 4096), ByteRange(2, 1 << 40, 512))
+    job = channel.Run(1, 2, 3, 4, 5, ranges, ranges[:1], (Grant(1, 2, 3, True),), ranges)
     assert channel.decode_run(channel.encode(job)) == job
+
+
+def test_as_many_ranges_as_a_message_may_have_fit_in_one() -> None:
+    largest = ByteRange(2**32 - 1, 2**64 - 1, 2**64 - 1)
+    message = Gathered((largest,) * channel.RANGES_AT_ONCE)
+    assert len(channel.encode(message)) <= channel.MAX_MESSAGE
+    assert channel.decode(channel.encode(message)) == message
 
 
 @pytest.mark.parametrize(
@@ -47,6 +64,17 @@ def test_a_job_survives_the_channel() -> None:
         ["Returned", {"value": 0, "length": -1, "instructions": 0}],
         ["Returned", {"value": "0", "length": 0, "instructions": 0}],
         ["Returned", {"value": 0, "length": 0.5, "instructions": 0}],
+        ["Gathered", {}],
+        ["Gathered", {"ranges": 5}],
+        ["Gathered", {"ranges": [[1, 0]]}],
+        ["Gathered", {"ranges": [[1, 0, 512, 4]]}],
+        ["Gathered", {"ranges": [[1, 0, 0]]}],
+        ["Gathered", {"ranges": [[1, -512, 512]]}],
+        ["Gathered", {"ranges": [[-1, 0, 512]]}],
+        ["Gathered", {"ranges": [[1, 0, "512"]]}],
+        ["Gathered", {"ranges": [[1, 0.5, 512]]}],
+        ["Gathered", {"ranges": [None]}],
+        ["Gathered", {"ranges": [[1, 0, 512]] * 513}],
         [["Ready"], {}],
         [{}, {}],
     ],

@@ -43,6 +43,7 @@ IO_COMMANDS: dict[IoOpcode, fields.Cdws] = {
     IoOpcode.LOCAL_OUTPUT: fields.LocalStorage(0, 1, NOBODY).encode(),
     IoOpcode.APPEND_LOCAL_INPUT: fields.LocalStorage(0, 1, NOBODY).encode(),
     IoOpcode.APPEND_LOCAL_OUTPUT: fields.LocalStorage(0, 1, NOBODY).encode(),
+    IoOpcode.GRANT_LOCAL_STORAGE: fields.LocalStorage(0, 1, NOBODY).encode(),
     IoOpcode.CONTROL: fields.Control(Operation.STOP, NOBODY).encode(),
 }
 
@@ -102,7 +103,7 @@ def test_status_and_log_of_no_accelerator_are_refused(off: Board) -> None:
 
 @pytest.mark.parametrize(
     ("admin", "opcode"),
-    [(True, 0xC1), (True, 0xFF), (False, 0x80), (False, 0x9C), (False, 0xC0), (True, 0x81)],
+    [(True, 0xC1), (True, 0xFF), (False, 0x80), (False, 0x9D), (False, 0xC0), (True, 0x81)],
 )
 def test_an_unknown_opcode_is_refused_enabled_or_not(off: Board, admin: bool, opcode: int) -> None:
     cdws = (0, 0, 0, 0, 0, 0)
@@ -231,6 +232,23 @@ def test_appended_ranges_may_not_outgrow_the_buffer(apu: Board) -> None:
     assert apu.run(RETURN_0, b"data").produced == BUFFER
 
 
+def test_a_grant_is_of_blocks_that_are_there(apu: Board) -> None:
+    pages = MEDIA // 4096
+    assert apu.grant(pages - 1, 1, writable=True) == 0
+    assert apu.grant(pages - 1, 2) == apu.grant(pages, 1) == LBA_OUT_OF_RANGE
+    assert apu.grant((1 << 64) - 1, 1) == LBA_OUT_OF_RANGE
+    assert apu.grant(0, 0) == INVALID_FIELD
+    assert apu.local(IoOpcode.GRANT_LOCAL_STORAGE, 0, 1, nsid=9) == INVALID_NAMESPACE
+
+
+def test_there_are_so_many_grants_until_they_are_replaced(apu: Board) -> None:
+    limit = apu.config.limits.ranges
+    assert {apu.grant(page % 8, 1) for page in range(limit)} == {0}
+    assert apu.grant(9, 1) == INVALID_BUFFERS
+    assert apu.log_types()[-1] == LogEntryType.ACCELERATOR_ERROR
+    assert apu.grant(9, 1, replace=True) == apu.grant(10, 1) == 0
+
+
 # Control
 
 
@@ -253,6 +271,7 @@ def test_start_wants_an_input(apu: Board) -> None:
 def test_a_malformed_argument_list_is_refused(apu: Board, arguments: bytes) -> None:
     assert apu.send_firmware(RETURN_0) == apu.send_data(b"data") == 0
     assert apu.control(Operation.START, arguments=arguments) == INVALID_ARGUMENTS
+    assert apu.log_types()[-1] == LogEntryType.ACCELERATOR_ERROR
     assert apu.status().status == StatusId.IDLE
 
 
@@ -269,7 +288,8 @@ def test_while_a_job_runs_its_accelerator_takes_nothing_that_it_uses(apu: Board)
         apu.local(IoOpcode.LOCAL_INPUT, 0, 1),
         apu.local(IoOpcode.APPEND_LOCAL_OUTPUT, 0, 1),
     ]
-    assert refused == [SEQUENCE_ERROR] * 6
+    refused.append(apu.grant(0, 1))
+    assert refused == [SEQUENCE_ERROR] * 7
     assert apu.send_firmware(RETURN_0, 1) == 0
     assert apu.send_data(b"data", accelerator=3) == 0
     assert apu.control(Operation.STOP) == 0

@@ -1,6 +1,7 @@
 """The APU's configuration, its log, and the arithmetic of its ranges."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from potash_firmware.apu.config import (
     parse_descriptors,
 )
 from potash_firmware.apu.log import Log, Snapshot
-from potash_firmware.apu.model import ByteRange
+from potash_firmware.apu.model import ByteRange, Grant
 
 ONE = {"accelerators": [{"id": 0, "input_size": 4096, "output_size": 4096}]}
 
@@ -112,6 +113,22 @@ def test_a_range_of_nothing_is_an_error(nsid: int, start: int, count: int, statu
     with pytest.raises(NvmeError) as caught:
         ranges.resolve(LocalStorage(start, count, 0), nsid, SPACES, RangeBlocks())
     assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    "item", [ByteRange(1, 99 * 4096, 4096), Grant(1, 99, 1, True), Grant(2, 9, 1, False)]
+)
+def test_a_range_is_there_as_long_as_its_namespace_is_what_it_was(item: ByteRange | Grant) -> None:
+    assert ranges.missing(item, SPACES) is None
+    assert ranges.missing(item, {}) == f"namespace {item.nsid} is not there any more"
+    smaller = {nsid: replace(one, size=one.block_size) for nsid, one in SPACES.items()}
+    assert ranges.missing(item, smaller)
+
+
+def test_a_range_does_not_begin_inside_a_block() -> None:
+    larger = {2: NamespaceConfig(2, 10 * 4096)}
+    assert ranges.missing(ByteRange(2, 512, 512), larger)
+    assert ranges.missing(ByteRange(2, 4096, 512), larger) is None
 
 
 def test_output_fills_its_ranges_in_order_in_whole_blocks() -> None:

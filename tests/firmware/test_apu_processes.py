@@ -186,6 +186,29 @@ def test_what_a_host_configured_survives_the_apu(apu: Board) -> None:
     assert apu.read_data(8, 3) == b"in buffe"
 
 
+@pytest.mark.parametrize(
+    ("opcode", "kind"),
+    [
+        (IoOpcode.LOCAL_INPUT, LogEntryType.INVALID_INPUT_BUFFER),
+        (IoOpcode.LOCAL_OUTPUT, LogEntryType.INVALID_OUTPUT_BUFFER),
+        (IoOpcode.GRANT_LOCAL_STORAGE, LogEntryType.ACCELERATOR_ERROR),
+    ],
+)
+def test_start_is_refused_where_the_namespace_has_gone_meanwhile(
+    opcode: IoOpcode, kind: LogEntryType
+) -> None:
+    with board() as apu:
+        apu.enable()
+        assert apu.send_firmware(COPY_8) == apu.send_data(b"ABCDEFGH") == 0
+        assert apu.local(opcode, 0, 1) == 0
+        apu.kill()
+        apu.config = replace(apu.config, namespaces=())
+        apu.boot()
+        assert apu.control(Operation.START) == 0x7C3
+        assert apu.log_texts(kind) == ["namespace 1 is not there any more"]
+        assert apu.status().status == StatusId.IDLE
+
+
 def test_a_finished_job_stays_finished_over_a_restart(apu: Board) -> None:
     before = apu.run(COPY_8, b"ABCDEFGH")
     apu.kill()

@@ -81,6 +81,17 @@ def test_ranges_are_kept_before_they_are_answered(bench: Bench) -> None:
     assert found.accelerators[3].buffers.input_ranges == ((1, 2 * 4096, 3 * 4096),)
 
 
+def test_grants_are_kept_in_blocks_before_they_are_answered(bench: Bench) -> None:
+    bench.ask(ENABLE)
+    for tag, command, expected in (
+        (2, fields.LocalStorage(2, 3, 3), [(1, 2, 3, False)]),
+        (3, fields.LocalStorage(9, 1, 3, writable=True), [(1, 2, 3, False), (1, 9, 1, True)]),
+        (4, fields.LocalStorage(7, 1, 3, replace=True), [(1, 7, 1, False)]),
+    ):
+        found = bench.ask(Request(tag, False, IoOpcode.GRANT_LOCAL_STORAGE, 1, command.encode()))
+        assert [tuple(item) for item in found.accelerators[3].buffers.granted] == expected
+
+
 def test_a_reset_is_kept_before_it_is_answered(bench: Bench) -> None:
     bench.ask(ENABLE)
     assert not bench.ask(Reset(2)).enabled

@@ -140,7 +140,7 @@ def test_a_device_that_waits_for_a_write_back_sleeps(
     monkeypatch.setattr(
         device.board.media[1], "write_from", lambda *_: select.select([read], (), ())
     )
-    device.rpu._write_backs.start(WriteBack(1, 0, 1, 0, ((0, 4096),)))
+    device.rpu._write_backs.start(WriteBack(1, 0, 0, ((1, 0, 4096),)))
     processes[0].die()
     processes[0].gone = True
     run(device, 0.1)
@@ -196,7 +196,7 @@ def test_the_end_waits_for_media_work_before_the_buffers_it_reads_are_gone(
     with boot.Device(tmp_path / "s", {1: media}, media) as device:
         processes[0].gone = True
         device.link.buffers.arena(0)[:4096] = b"o" * 4096
-        device.rpu._write_backs.start(WriteBack(1, 0, 1, 0, ((0, 4096),)))
+        device.rpu._write_backs.start(WriteBack(1, 0, 0, ((1, 0, 4096),)))
         assert begun.wait(10)
         threading.Timer(0.05, may_go_on.set).start()
     assert written == [b"o" * 4096]

@@ -38,14 +38,15 @@ REQUESTS = st.builds(
     st.integers(0, SLOTS - 1),
     LENGTH,
 )
-RANGES = st.lists(st.tuples(U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
+RANGES = st.lists(st.tuples(U32, U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
+EXTENTS = RANGES.map(lambda ranges: tuple(item[1:] for item in ranges))
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     REQUESTS,
     st.builds(Reset, U32),
     st.builds(WriteBackDone, U32, U32),
     st.builds(Reply, U32, st.integers(0, 0x7FF), st.booleans(), U32, LENGTH),
-    st.builds(WriteBack, U32, U16, U32, U64, RANGES),
-    st.builds(ReadCheck, U32, U32, RANGES),
+    st.builds(WriteBack, U32, U16, U64, RANGES, st.booleans()),
+    st.builds(ReadCheck, U32, U32, EXTENTS),
     st.builds(ReadChecked, U32, U32, U64),
     st.builds(ResetDone, U32),
     st.builds(JobEnded, U16, st.integers(0, 255)),
@@ -110,11 +111,11 @@ def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
         Reply(1, 0x800),
         Reply(1, 0, length=SLOT_SIZE + 1),
         Reply(1 << 32, 0),
-        WriteBack(1, 0, 1, 0, ()),
-        WriteBack(1, 0, 1, 0, ((0, 0),)),
-        WriteBack(1, 0, 1, 0, ((0, 1),) * 65),
+        WriteBack(1, 0, 0, ()),
+        WriteBack(1, 0, 0, ((1, 0, 0),)),
+        WriteBack(1, 0, 0, ((1, 0, 1),) * 513),
         ReadCheck(1, 1, ()),
-        ReadCheck(1, 1, ((0, 1),) * 65),
+        ReadCheck(1, 1, ((0, 1),) * 513),
         JobEnded(1 << 16, 0xC0),
     ],
 )
@@ -124,12 +125,12 @@ def test_a_field_out_of_range_cannot_be_sent(message: Message) -> None:
 
 
 def test_a_check_names_its_ranges_behind_its_namespace() -> None:
-    expected = struct.pack("<BBxxIIQQ", 8, 1, 7, 2, 4096, 512)
+    expected = struct.pack("<BxHIIQQ", 8, 1, 7, 2, 4096, 512)
     assert messages.encode(ReadCheck(7, 2, ((4096, 512),))) == expected
     assert messages.encode(ReadChecked(7, 5, 4096)) == struct.pack("<BxxxIIxxxxQ", 9, 7, 5, 4096)
 
 
 def test_ranges_must_be_as_many_as_announced() -> None:
-    raw = struct.pack("<BBHIIQQQ", 5, 2, 0, 1, 1, 0, 4096, 4096)
+    raw = struct.pack("<BBHIHxxQIQQ", 5, 0, 0, 1, 2, 0, 1, 4096, 4096)
     with pytest.raises(MailboxError, match="2 ranges"):
         messages.decode(raw)

@@ -14,7 +14,8 @@ def test_parts_of_an_arena_start_on_pages_and_do_not_overlap() -> None:
     assert PLAN.input_offset % 4096 == 0
     assert PLAN.output_offset == PLAN.input_offset + 8192
     assert PLAN.data_offset == PLAN.output_offset + 8192
-    assert PLAN.size == PLAN.data_offset + PLAN.data_size
+    assert PLAN.writes_offset == PLAN.data_offset + PLAN.data_size
+    assert PLAN.size == PLAN.writes_offset + PLAN.writes_size
 
 
 def test_two_processes_would_see_the_same_bytes() -> None:

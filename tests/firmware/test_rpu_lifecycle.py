@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -224,12 +225,12 @@ def test_what_a_job_of_the_time_before_wants_written_is_refused(host: Host) -> N
     reset = apu.receive()
     assert isinstance(reset, Reset)
     host.enable()
-    apu.send(WriteBack(5, 0, 1, 0, ((0, 4096),)))
+    apu.send(WriteBack(5, 0, 0, ((1, 0, 4096),)))
     host.service()
     assert not host.executor.waiting
     assert apu.receive() == WriteBackDone(5, errno.ECANCELED)
     apu.send(ResetDone(reset.tag))
-    apu.send(WriteBack(6, 0, 1, 0, ((0, 4096),)))
+    apu.send(WriteBack(6, 0, 0, ((1, 0, 4096),)))
     host.service()
     host.executor.run_all()
     host.service()
@@ -240,11 +241,11 @@ def test_what_a_job_of_the_time_before_wants_written_is_refused(host: Host) -> N
 @pytest.mark.parametrize(
     "message",
     [
-        WriteBack(1, 0, 9, 0, ((0, 512),)),
-        WriteBack(1, 7, 1, 0, ((0, 512),)),
-        WriteBack(1, 0, 1, 1 << 30, ((0, 512),)),
-        WriteBack(1, 0, 1, 0, ((1 << 20, 1),)),
-        WriteBack(1, 0, 1, 0, ((0, 512), ((1 << 64) - 512, 512))),
+        WriteBack(1, 0, 0, ((9, 0, 512),)),
+        WriteBack(1, 7, 0, ((1, 0, 512),)),
+        WriteBack(1, 0, 1 << 30, ((1, 0, 512),)),
+        WriteBack(1, 0, 0, ((1, 1 << 20, 1),)),
+        WriteBack(1, 0, 0, ((1, 0, 512), (1, (1 << 64) - 512, 512))),
     ],
 )
 def test_a_write_back_that_cannot_be_is_refused(host: Host, message: WriteBack) -> None:
@@ -253,6 +254,50 @@ def test_a_write_back_that_cannot_be_is_refused(host: Host, message: WriteBack) 
     host.service()
     assert not host.executor.waiting
     assert apu.receive() == WriteBackDone(1, errno.EINVAL)
+
+
+ONE_PART = WriteBack(1, 0, 0, ((1, 0, 4096),), more=True)
+LAST_PART = WriteBack(1, 0, 4096, ((1, 8192, 4096),))
+
+
+def test_nothing_is_written_before_the_last_part_of_a_write_back_has_come(host: Host) -> None:
+    apu = host.connect_apu()
+    host.buffers.arena(0)[:8192] = b"\xaa" * 4096 + b"\xbb" * 4096
+    apu.send(ONE_PART)
+    host.service()
+    assert not host.executor.waiting
+    apu.send(LAST_PART)
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert apu.receive() == WriteBackDone(1, 0)
+    assert apu.receive() is None
+    assert os.pread(host.media[1].fd, 4096, 0) == b"\xaa" * 4096
+    assert os.pread(host.media[1].fd, 4096, 8192) == b"\xbb" * 4096
+
+
+def test_a_part_that_cannot_be_leaves_the_others_unwritten(host: Host) -> None:
+    apu = host.connect_apu()
+    apu.send(ONE_PART)
+    apu.send(replace(LAST_PART, ranges=((1, 1 << 40, 4096),)))
+    host.service()
+    assert not host.executor.waiting
+    assert apu.receive() == WriteBackDone(1, errno.EINVAL)
+
+
+def test_the_part_that_an_apu_sent_before_it_was_lost_is_never_written(host: Host) -> None:
+    lost = host.connect_apu()
+    lost.send(ONE_PART)
+    host.service()
+    lost.close()
+    host.link.disconnect()
+    apu = host.connect_apu()
+    apu.send(LAST_PART)
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert apu.receive() == WriteBackDone(1, 0)
+    assert os.pread(host.media[1].fd, 4096, 0) == bytes(4096)
 
 
 def test_commands_of_an_apu_that_died_fail_and_may_be_repeated(host: Host) -> None:

@@ -321,7 +321,7 @@ def test_a_job_s_output_that_cannot_be_written_is_a_media_error(
 ) -> None:
     apu = host.connect_apu()
     fail.on(media, "pwritev", errno.ENOSPC)
-    apu.send(WriteBack(5, 0, 1, 0, ((2 * PAGE, PAGE),)))
+    apu.send(WriteBack(5, 0, 0, ((1, 2 * PAGE, PAGE),)))
     host.service()
     host.executor.run_all()
     host.service()
@@ -338,7 +338,7 @@ def test_a_job_s_output_is_durable_like_any_write(
     assert host.command(host.admin, SET_FEATURES, cdws=(0x06, cache)).status == 0
     apu = host.connect_apu()
     fail.on(media, "fdatasync", errno.EIO)
-    apu.send(WriteBack(5, 0, 1, 0, ((0, PAGE),)))
+    apu.send(WriteBack(5, 0, 0, ((1, 0, PAGE),)))
     host.service()
     host.executor.run_all()
     host.service()
@@ -371,7 +371,7 @@ def test_a_read_waits_for_the_write_of_its_blocks_and_for_no_other(
 
 def test_a_read_waits_for_a_job_s_output(host: Host, queue: Queue) -> None:
     apu = host.connect_apu()
-    apu.send(WriteBack(5, 0, 1, 0, ((4 * PAGE, PAGE),)))
+    apu.send(WriteBack(5, 0, 0, ((1, 4 * PAGE, PAGE),)))
     host.service()
     host.place(queue, READ, 1, nsid=1, cdws=(4, 0, 0))
     host.ring(queue)

@@ -262,7 +262,7 @@ class ResetAtAnyStep(RuleBasedStateMachine):
     def apu_does(self, step: str) -> None:
         self.apu_reads()
         if step == "writes back":
-            self.apu.send(WriteBack(self.clock, 0, 1, 0, ((PAGE, PAGE), (2 * PAGE, 512))))
+            self.apu.send(WriteBack(self.clock, 0, 0, ((1, PAGE, PAGE), (1, 2 * PAGE, 512))))
         elif step == "has reset" and self.resets:
             self.apu.send(ResetDone(self.resets.pop(0).tag))
         elif step == "dies":

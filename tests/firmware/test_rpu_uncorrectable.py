@@ -100,7 +100,7 @@ def test_zeroes_and_copies_are_writes_and_deallocation_is_none(host: Host, queue
 def test_a_job_s_output_makes_its_blocks_good(host: Host, queue: Queue) -> None:
     apu = host.connect_apu()
     assert on(host, queue, UNCORRECTABLE, 1, 3).status == 0
-    apu.send(WriteBack(1, 0, 1, 0, ((PAGE, PAGE), (2 * PAGE, 100))))
+    apu.send(WriteBack(1, 0, 0, ((1, PAGE, PAGE), (1, 2 * PAGE, 100))))
     host.service()
     host.executor.run_all()
     host.service()

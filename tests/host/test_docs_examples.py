@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from potash.cli.drive.acc import acc
+from potash.cli.drive.fw import fw
 from potash.vm.drive import device_process
 from potash_firmware.boot import PROFILES
 from support.bpf_compiler import NO_COMPILER, compiler
@@ -41,13 +43,13 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive]:
 
 
 def test_the_sdk_s_examples_run(drive: Drive) -> None:
-    first, command, accelerator, job, errors = (
+    first, command, job, accelerator, errors = (
         drive.python(code) for code in blocks("sdk.md", "python")
     )
     assert first[1] == "b'potash'"
     assert re.fullmatch(r"\d+ °C", command[0])
     assert accelerator[:2] == ["1024 bytes, returned 0", "right"]
-    assert job == ["['add: running the model'] 1024"]
+    assert job == ["['add: running the model'] 1024 0"]
     assert errors[0].startswith("True Control failed")
 
 
@@ -140,3 +142,22 @@ def test_profiles_say_of_themselves_what_the_page_about_the_design_says(
         "firmware revision of slot 1": identity.firmware_revision,
         "subsystem NQN": identity.qualified_name or made,
     }
+
+
+def test_the_session_in_a_shell_of_the_accelerators_adds_two_vectors(drive: Drive) -> None:
+    folder = drive.folder / "session"
+    shutil.copytree(ROOT / "examples" / "add", folder)
+    (code,) = [block for block in blocks("commands.md", "sh") if "acc shell" in block]
+    assert SOCKET in code
+    said = run_shell(code.replace(SOCKET, str(drive.socket)), cwd=folder)
+    assert "accelerator 0: done\n" in said
+    assert "program output: add: running the model\n" in said
+    assert (folder / "output.bin").read_bytes() == (folder / "expected.bin").read_bytes()
+
+
+def test_the_page_has_every_command_for_accelerators() -> None:
+    """Their opcodes are the device's: those of the table before."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    for name, group in (("acc", acc), ("fw", fw)):
+        listed = set(re.findall(rf"`potash {name} (\w+) DEVICE", page)) | {"disable", "shell"}
+        assert set(group.commands) <= listed, name

@@ -38,9 +38,12 @@ class Clock:
         self.now += seconds
 
 
-def accelerator(*answers: object, clock: Clock | None = None) -> tuple[Accelerator, list[Request]]:
+def accelerator(
+    *answers: object, clock: Clock | None = None, events: list[int | None] | None = None
+) -> tuple[Accelerator, list[Request]]:
     """Accelerator 2 with buffers of 64 KiB, behind a device whose MDTS is 8 KiB."""
-    transport = RecordingTransport([MDTS_8_KIB, *answers])  # type: ignore[list-item]  # shorthand
+    scripted = [MDTS_8_KIB, *answers]
+    transport = RecordingTransport(scripted, events=events)  # type: ignore[arg-type]  # shorthand
     device = Device(transport)
     assert device.max_transfer == 8192
     transport.requests.clear()
@@ -148,6 +151,29 @@ def test_local_storage_names_its_pages_and_its_namespace() -> None:
     ]
 
 
+def test_further_ranges_and_grants_have_commands_of_their_own() -> None:
+    made, requests = accelerator()
+    made.append_local_input(0x1_0000_0002, 3)
+    made.append_local_output(5, 1, nsid=6)
+    made.grant(7, 2)
+    made.grant(8, 1, nsid=6, writable=True, replace=True)
+    assert requests == [
+        Request(IO, 0x94, 1, (0, 0, 2, 1, 3, 2)),
+        Request(IO, 0x98, 6, (0, 0, 5, 0, 1, 2)),
+        Request(IO, 0x9C, 1, (0, 0, 7, 0, 2, 0x0000_0002)),
+        Request(IO, 0x9C, 6, (0, 0, 8, 0, 1, 0x0003_0002)),
+    ]
+
+
+def test_firmware_of_unknown_length_is_asked_how_long_it_is() -> None:
+    made, requests = accelerator(Completion(6, b"\x7fELF"), data(b"\x7fELF\2\1"))
+    assert made.read_firmware(firmware_id=7) == b"\x7fELF\2\1"
+    assert requests == [
+        Request(IO, 0x86, 1, (1, 0, 2, 7, 0, 0), None, 4),
+        Request(IO, 0x86, 1, (2, 0, 2, 7, 0, 0), None, 8),
+    ]
+
+
 def test_control_operations() -> None:
     made, requests = accelerator()
     made.select(7)
@@ -209,6 +235,42 @@ def test_waiting_polls_with_growing_pauses_until_the_job_is_done() -> None:
     assert clock.pauses == [0.002, 0.004, 0.008, 0.01]
 
 
+ACKNOWLEDGED = Request(ADMIN, 0x02, 0, (0x0000_00C0, 0x0002_0000, 0, 0, 0, 0), None, 4)
+"""The log's first dword, read without retaining the event that names it."""
+
+
+def test_waiting_by_event_polls_seldom_and_acknowledges_what_it_is_told() -> None:
+    clock = Clock()
+    ended = 0x00C0_0007
+    answers = [data(b""), *states(1, 1), data(b""), *states(2)]
+    made, requests = accelerator(*answers, clock=clock, events=[None, None, ended])
+    assert made.wait(timeout=10, poll=(0.5, 0.5)).status == 2
+    transport = made.device.transport  # type: ignore[attr-defined]  # the device is a whole one
+    assert transport.awaited == [0, 0.5, 1.0]
+    assert clock.pauses == []
+    assert [requests.index(one) for one in requests if one == ACKNOWLEDGED] == [0, 0]
+    assert len(requests) == 8
+
+
+def test_an_event_that_is_not_told_costs_no_more_than_its_timeout() -> None:
+    made, _ = accelerator(data(b""), *states(*[1] * 5), events=[])
+    made._clock = iter([0.0, 0.1, 0.2, 2.0]).__next__
+    with pytest.raises(JobTimeout):
+        made.wait(timeout=1.0)
+
+
+def test_progress_is_told_while_a_job_runs_and_data_moves() -> None:
+    told: list[tuple[str, float | None]] = []
+    made, _ = accelerator(Completion(0), Completion(0), *states(1, 2))
+    made.write_input(bytes(12288), progress=lambda *step: told.append(step))
+    made.wait(progress=lambda *step: told.append(step))
+    assert told == [
+        ("sending the input", 8192 / 12288),
+        ("sending the input", 1.0),
+        ("running", None),
+    ]
+
+
 def test_waiting_ends_with_its_timeout() -> None:
     made, _ = accelerator(*states(*[1] * 50))
     with pytest.raises(JobTimeout, match="still runs after 0.5 s"):
@@ -234,6 +296,37 @@ def test_waiting_ends_when_polls_fail_for_good() -> None:
 
 
 LOG = struct.pack("<II8x", 37, 0) + struct.pack("<IQI", 21, 9, 0x103) + b"fault"
+
+
+def refusal(status: int) -> CommandFailed:
+    return CommandFailed(IO, 0x91, status, dnr=True)
+
+
+def test_a_refusal_says_what_the_log_says_of_it() -> None:
+    whole = struct.pack("<II8x", 42, 0) + struct.pack("<IQI", 26, 9, 0) + b"no firmw 3"
+    made, _ = accelerator(refusal(0x7C2), data(whole), data(whole))
+    with pytest.raises(CommandFailed) as caught:
+        made.start(3)
+    assert (caught.value.log, caught.value.status) == ("no firmw 3", 0x7C2)
+    assert str(caught.value) == "Control failed: no firmw 3 (SCT 7h, SC C2h)"
+
+
+@pytest.mark.parametrize(
+    ("status", "answers", "said"),
+    [
+        (0x7C2, [data(LOG), data(LOG)], "there is no such firmware"),  # the entry is of a fault
+        (0x7C2, [refusal(0x7C1)], "there is no such firmware"),
+        (0x00C, [], "Command Sequence Error"),
+    ],
+)
+def test_a_refusal_of_which_the_log_says_nothing_says_what_its_status_means(
+    status: int, answers: list[object], said: str
+) -> None:
+    made, requests = accelerator(refusal(status), *answers)
+    with pytest.raises(CommandFailed) as caught:
+        made.start(3)
+    assert caught.value.log == "" and said in str(caught.value)
+    assert len(requests) == 1 + len(answers)
 
 
 @pytest.mark.parametrize(

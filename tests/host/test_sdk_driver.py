@@ -1,6 +1,7 @@
 """The user-space driver, against a controller that the test plays."""
 
 import os
+import signal
 import socket
 import struct
 import threading
@@ -174,6 +175,70 @@ def test_an_answer_to_another_command_is_the_devices_mistake(tmp_path: Path) -> 
         played.wrong_cid = True
         with pytest.raises(DeviceMisbehaved, match="was answered as command"):
             device.io(FLUSH, nsid=1)
+
+
+AER = 0x0C
+
+
+def test_an_event_comes_while_other_commands_come_and_go(tmp_path: Path) -> None:
+    played = PlayedController(entries=4)
+    played.silent.add(AER)
+    with driving(played, tmp_path) as device:
+        assert device.tells_events
+        assert device.await_event(0) is None
+        for number in range(9):
+            device.admin(0xC0, cdws=(number, 0, 0, 0, 0, 0))
+        (request,) = [entry for entry in played.entries_seen if entry[0] == AER]
+        played.tell(request, 0x00C0_0007)
+        device.admin(0xC0)
+        event = device.await_event(5.0)
+        assert event is not None and (event.type, event.log_page) == (7, 0xC0)
+        assert device.await_event(0.01) is None
+    assert [entry[0] for entry in commands(played)].count(AER) == 2
+
+
+def test_an_event_request_that_is_refused_is_no_event(tmp_path: Path) -> None:
+    played = PlayedController()
+    played.failing[AER] = 0x105  # Asynchronous Event Request Limit Exceeded
+    with driving(played, tmp_path) as device:
+        assert device.await_event(0.01) is None
+        device.admin(0xC0)
+
+
+def test_a_reset_forgets_the_event_request(tmp_path: Path) -> None:
+    played = PlayedController()
+    played.silent.add(AER)
+    with driving(played, tmp_path) as device:
+        assert device.await_event(0) is None
+        device.reset()
+        assert device.await_event(0) is None
+        device.admin(0xC0)
+        assert [entry[0] for entry in played.entries_seen].count(AER) == 2
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_takes_the_buffer_back_by_a_reset(
+    kind: type[BaseException], tmp_path: Path
+) -> None:
+    """The device may still write into it for the command that nobody waits for any more."""
+    played = PlayedController()
+    played.silent.add(FLUSH)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with driving(played, tmp_path) as device:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(kind):
+                device.io(FLUSH, nsid=1)
+            played.silent.clear()
+            device.io(FLUSH, nsid=1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    configurations = [value for name, at, value in played.log if (name, at) == ("bar", 0x14)]
+    assert 0x0046_0000 in configurations[2:-2]
 
 
 def test_closing_shuts_the_controller_down_and_gives_everything_back(tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ STATUS_BYTES = (
 )
 STATUS = AcceleratorStatus(2, (StatusDescriptor(0, 5, (1 << 64) - 1), StatusDescriptor(2, 0, 4096)))
 LOG_BYTES = (
-    struct.pack("<I12x", 16 + 16 + 19)
+    struct.pack("<I12x", 16 + 16 + 20)
     + struct.pack("<IQI", 16, 1_700_000_000_123, 0x101)
-    + struct.pack("<IQI", 19, 1_700_000_000_456, 0x100)
-    + b"hi!"
+    + struct.pack("<IQI", 20, 1_700_000_000_456, 0x100)
+    + b"hi!\0"
 )
 LOG = LogPage(
     (
@@ -109,7 +109,7 @@ def test_a_log_page_has_the_documented_bytes() -> None:
 def test_text_that_is_not_utf8_is_shown_escaped() -> None:
     entry = struct.pack("<IQI", 19, 1, 0x100) + b"a\xff\n"
     assert LogEntry.decode(entry).text == "a\\xff\n"
-    assert LogEntry(1, 0x100, "a\udcff").encode()[16:] == b"a\\udcff"
+    assert LogEntry(1, 0x100, "a\udcff").encode()[16:] == b"a\\udcff\0"
 
 
 def test_an_argument_list_has_the_documented_bytes() -> None:

@@ -30,6 +30,10 @@ COMMANDS: list[tuple[Any, tuple[int, ...]]] = [
         fields.LocalStorage(0x1_0000_0002, 1, 2, writable=True),
         (0, 0, 2, 1, 1, 0x0001_0002),
     ),
+    (
+        fields.LocalStorage(6, 1, 2, writable=True, replace=True),
+        (0, 0, 6, 0, 1, 0x0003_0002),
+    ),
     (fields.Control(3, 1, 6), (0, 0, 1, 3, 6, 0)),
     (fields.Control(1, 0, 0xFFFF_FFFF, 12), (12, 0, 0, 1, 0xFFFF_FFFF, 0)),
 ]
@@ -48,9 +52,9 @@ def test_a_layout_decodes_from_the_documented_dwords(command: Any, dwords: tuple
 def test_reserved_bits_are_ignored() -> None:
     assert fields.GetStatus.decode((8, 0, 0x7FFF_0002, 0, 0, 0)) == fields.GetStatus(8, 2)
     assert fields.DataTransfer.decode((1, 0xFF, 0xFFFF_0003, 9, 0, 9)) == fields.DataTransfer(1, 3)
-    assert fields.LocalStorage.decode((9, 9, 1, 0, 0xFFFF_0002, 0x2_0003)) == fields.LocalStorage(
-        1, 2, 3
-    )
+    assert fields.LocalStorage.decode(
+        (9, 9, 1, 0, 0xFFFF_0002, 0xFFFC_0003)
+    ) == fields.LocalStorage(1, 2, 3)
 
 
 @pytest.mark.parametrize(

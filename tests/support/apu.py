@@ -179,13 +179,12 @@ class Board:
         """Do what the RPU does with a write-back."""
         arena = self.buffers.arena(write_back.accelerator)
         source = write_back.source
-        for first, length in write_back.ranges:
+        for nsid, first, length in write_back.ranges:
             if not error:
-                self.media[write_back.nsid].view[first : first + length] = arena[
-                    source : source + length
-                ]
+                self.media[nsid].view[first : first + length] = arena[source : source + length]
             source += length
-        self.port.send(WriteBackDone(write_back.tag, error))
+        if not write_back.more:
+            self.port.send(WriteBackDone(write_back.tag, error))
 
     def _take(self, message: ToRpu) -> None:
         match message:
@@ -268,6 +267,12 @@ class Board:
     ) -> int:
         cdws = fields.LocalStorage(start, pages, accelerator).encode()
         return self.command(False, opcode, cdws, nsid=nsid)[0]
+
+    def grant(
+        self, start: int, pages: int, *, writable: bool = False, replace: bool = False
+    ) -> int:
+        cdws = fields.LocalStorage(start, pages, 0, writable, replace).encode()
+        return self.command(False, IoOpcode.GRANT_LOCAL_STORAGE, cdws)[0]
 
     def control(
         self,

@@ -92,6 +92,10 @@ class PlayedController:
     def register(self, offset: int, width: int = 4) -> int:
         return int.from_bytes(self._registers[offset : offset + width], "little")
 
+    def tell(self, request: Sqe, event: int) -> None:
+        """Complete an event request that was left waiting."""
+        self._complete(self._rings[0], 0, request[CID], 0, event)
+
     def fail(self) -> None:
         """Report a fatal status from now on."""
         self._registers[CSTS] |= CFS
@@ -158,10 +162,10 @@ class PlayedController:
         cid = sqe[CID] ^ 1 if self.wrong_cid else sqe[CID]
         self._complete(ring, qid, cid, status)
 
-    def _complete(self, ring: Ring, qid: int, cid: int, status: int) -> None:
+    def _complete(self, ring: Ring, qid: int, cid: int, status: int, result: int = 0xC0DE) -> None:
         entry = self.memory.view(ring.cq + 16 * ring.tail, 16, write=True)
         word = status << 1 | ring.phase
-        entry[:] = struct.pack("<IIHHHH", 0xC0DE, 0, ring.head, qid, cid, word)
+        entry[:] = struct.pack("<IIHHHH", result, 0, ring.head, qid, cid, word)
         ring.tail = (ring.tail + 1) % ring.entries
         ring.phase ^= ring.tail == 0
         self.lines.trigger(MSIX, ring.vector)

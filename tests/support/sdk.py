@@ -8,7 +8,10 @@ Answer = Completion | Exception | Callable[[Request], Completion]
 
 
 class RecordingTransport:
-    """Answers each command with the next of `answers`; data that goes out is copied."""
+    """Answers each command with the next of `answers`; data that goes out is copied.
+
+    `events` are what it tells of when it is asked for an event, if it can be asked at all.
+    """
 
     def __init__(
         self,
@@ -16,12 +19,18 @@ class RecordingTransport:
         *,
         nsid: int | None = 1,
         max_transfer: int = 1 << 20,
+        block_device: int | None = None,
+        events: Iterable[int | None] | None = None,
     ) -> None:
         self.answers = list(answers)
         self.requests: list[Request] = []
         self.timeouts: list[float] = []
         self.nsid = nsid
         self.max_transfer = max_transfer
+        self.block_device = block_device
+        self.tells_events = events is not None
+        self.events = list(events or ())
+        self.awaited: list[float] = []
         self.resets = 0
         self.closed = False
 
@@ -36,6 +45,10 @@ class RecordingTransport:
         if callable(answer):
             return answer(request)
         return answer
+
+    def await_event(self, timeout: float) -> int | None:
+        self.awaited.append(timeout)
+        return self.events.pop(0) if self.events else None
 
     def reset(self) -> None:
         self.resets += 1

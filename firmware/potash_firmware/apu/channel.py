@@ -10,12 +10,15 @@ import json
 from dataclasses import asdict, dataclass
 
 from csd_spec.descriptors import LogEntryType
-from potash_firmware.apu.model import ByteRange
+from potash_firmware.apu.model import ByteRange, Grant
 
 MAX_MESSAGE = 64 * 1024
 
 TEXT_LIMIT = 4096
 """Characters of a text that a worker sends; the log cuts it further."""
+
+RANGES_AT_ONCE = 512
+"""Ranges of one `Gathered`: so many fit in a message, however long their numbers are."""
 
 
 class ChannelError(Exception):
@@ -26,7 +29,9 @@ class ChannelError(Exception):
 class Run:
     """Service to worker, with a memfd that holds the firmware image and then the argument list.
 
-    Lengths in bytes. Without ranges the input is in the buffer already.
+    Lengths in bytes. Without ranges the input is in the buffer already. The output's ranges are
+    not the worker's to write: it is told them for what the program must not write either, and
+    `unreadable` for what of the granted blocks it must not read.
     """
 
     image_length: int
@@ -35,6 +40,9 @@ class Run:
     output_length: int
     instructions: int
     input_ranges: tuple[ByteRange, ...] = ()
+    output_ranges: tuple[ByteRange, ...] = ()
+    granted: tuple[Grant, ...] = ()
+    unreadable: tuple[ByteRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,17 @@ class Line:
 
     kind: LogEntryType
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Worker to service: ranges that the program wants written, if it comes to its end.
+
+    Their bytes lie one behind the other in the arena's part for writes, in the order of all ranges
+    that the job has told.
+    """
+
+    ranges: tuple[ByteRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +86,10 @@ class Faulted:
     text: str
 
 
-FromWorker = Ready | Line | Returned | Faulted
+FromWorker = Ready | Line | Gathered | Returned | Faulted
 
 _FROM_WORKER: dict[str, type[FromWorker]] = {
-    kind.__name__: kind for kind in (Ready, Line, Returned, Faulted)
+    kind.__name__: kind for kind in (Ready, Line, Gathered, Returned, Faulted)
 }
 
 
@@ -81,8 +100,15 @@ def encode(message: Run | FromWorker) -> bytes:
 def decode_run(data: bytes) -> Run:
     """What the service sent to a worker."""
     _, fields = json.loads(data)
-    ranges = tuple(ByteRange(*item) for item in fields.pop("input_ranges"))
-    return Run(**fields, input_ranges=ranges)
+    return Run(
+        **fields
+        | {
+            "input_ranges": tuple(ByteRange(*item) for item in fields["input_ranges"]),
+            "output_ranges": tuple(ByteRange(*item) for item in fields["output_ranges"]),
+            "unreadable": tuple(ByteRange(*item) for item in fields["unreadable"]),
+            "granted": tuple(Grant(*item) for item in fields["granted"]),
+        }
+    )
 
 
 def decode(data: bytes) -> FromWorker:
@@ -93,8 +119,11 @@ def decode(data: bytes) -> FromWorker:
         _check(message)
     except (ValueError, TypeError, KeyError) as error:
         raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
-    if isinstance(message, (Line, Faulted)):
-        return type(message)(LogEntryType(message.kind), message.text)
+    match message:
+        case Line() | Faulted():
+            return type(message)(LogEntryType(message.kind), message.text)
+        case Gathered():
+            return Gathered(tuple(ByteRange(*item) for item in message.ranges))
     return message
 
 
@@ -105,7 +134,19 @@ def _check(message: FromWorker) -> None:
                 raise ValueError("a number is out of range")
         case Line(kind=int(kind), text=str()) | Faulted(kind=int(kind), text=str()):
             LogEntryType(kind)
+        case Gathered():
+            _check_ranges(message.ranges)
         case Ready():
             pass
         case _:
             raise TypeError("a field has the wrong type")
+
+
+def _check_ranges(ranges: object) -> None:
+    if not isinstance(ranges, list) or len(ranges) > RANGES_AT_ONCE:
+        raise TypeError("there is no list of ranges, or too long a one")
+    for nsid, first, length in ranges:
+        if not all(isinstance(number, int) for number in (nsid, first, length)):
+            raise TypeError("a range has something that is no number")
+        if min(nsid, first) < 0 or length <= 0:
+            raise ValueError("a range is out of range")

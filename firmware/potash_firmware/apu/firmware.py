@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 
 from csd_spec.descriptors import LogEntryType
+from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import VendorStatus
 from nvme_spec.status import NvmeError, Status
 from potash_firmware import bpf
@@ -32,7 +33,10 @@ def installed(accelerator: Accelerator, identifier: int) -> bytes:
     try:
         return accelerator.firmware[identifier]
     except KeyError:
-        detail = f"accelerator {accelerator.config.id} has no firmware {identifier}"
+        which = (
+            "active firmware" if identifier == KEEP_ACTIVE_FIRMWARE else f"firmware {identifier}"
+        )
+        detail = f"accelerator {accelerator.config.id} has no {which}"
         raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail=detail) from None
 
 

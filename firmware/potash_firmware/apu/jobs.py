@@ -8,18 +8,27 @@ not given to the next job.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
 from potash_firmware.apu import channel, ranges
-from potash_firmware.apu.channel import ChannelError, Faulted, FromWorker, Line, Ready, Returned
+from potash_firmware.apu.channel import (
+    ChannelError,
+    Faulted,
+    FromWorker,
+    Gathered,
+    Line,
+    Ready,
+    Returned,
+)
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
@@ -39,6 +48,9 @@ log = logging.getLogger(__name__)
 MESSAGES_AT_ONCE = 64
 """Of one worker in one pass, so that one that talks without end holds up nobody."""
 
+LOST_AT_MOST = 64
+"""Blocks of a job's grants that are found out to be lost one by one."""
+
 TAG_LIMIT = 1 << 32
 
 ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
@@ -57,9 +69,15 @@ class _Job:
     deadline: float
     handed_over: bool = False
     checks: set[int] = field(default_factory=set)
-    """Questions about the blocks of its input that the RPU has not answered."""
-    write_backs: set[int] = field(default_factory=set)
-    write_error: int = 0
+    """Questions about blocks that it may read, which the RPU has not answered."""
+    asked: dict[int, ByteRange] = field(default_factory=dict)
+    """Those of them that are about what was granted."""
+    unreadable: list[ByteRange] = field(default_factory=list)
+    """What of the granted blocks cannot be read."""
+    gathered: list[ByteRange] = field(default_factory=list)
+    """What the program wants written besides its output, if it comes to its end."""
+    write_back: int | None = None
+    """Its tag, while the RPU writes."""
 
 
 class Jobs:
@@ -116,6 +134,8 @@ class Jobs:
             accelerator.output_capacity,
             limits.instructions,
             accelerator.buffers.input_ranges,
+            accelerator.buffers.output_ranges,
+            accelerator.buffers.granted,
         )
         accelerator.outcome = Outcome()
         accelerator.log.add(
@@ -125,10 +145,15 @@ class Jobs:
         )
         job = _Job(run, image, arguments, self._monotonic() + limits.seconds)
         self._jobs[accelerator.config.id] = job
-        for nsid, pieces in _portions(run.input_ranges):
+        for nsid, items in groupby(run.input_ranges, key=lambda item: item.nsid):
             tag = next(self._tags) % TAG_LIMIT
             job.checks.add(tag)
-            self._send(ReadCheck(tag, nsid, pieces))
+            self._send(ReadCheck(tag, nsid, tuple((one.first, one.length) for one in items)))
+        for grant in run.granted:
+            block = self._namespaces[grant.nsid].block_size
+            self._ask_about(
+                job, ByteRange(grant.nsid, grant.first_lba * block, grant.blocks * block)
+            )
         self._hand_over(accelerator)
 
     def stop(self, accelerator: Accelerator) -> None:
@@ -183,7 +208,11 @@ class Jobs:
             return  # The job has been stopped meanwhile.
         accelerator, job = self._accelerators[asked[0]], self._jobs[asked[0]]
         job.checks.remove(checked.tag)
-        if checked.error and accelerator.state is State.RUNNING:
+        granted = job.asked.pop(checked.tag, None)
+        if granted is not None:
+            if checked.error:
+                self._leave_out(job, granted, checked)
+        elif checked.error and accelerator.state is State.RUNNING:
             accelerator.log.add(
                 LogEntryType.INVALID_INPUT_BUFFER,
                 f"the input cannot be read at byte {checked.at} of its namespace: "
@@ -194,6 +223,31 @@ class Jobs:
             return
         self._hand_over(accelerator)
 
+    def _ask_about(self, job: _Job, granted: ByteRange) -> None:
+        """Ask the RPU whether granted bytes can be read."""
+        tag = next(self._tags) % TAG_LIMIT
+        job.checks.add(tag)
+        job.asked[tag] = granted
+        self._send(ReadCheck(tag, granted.nsid, ((granted.first, granted.length),)))
+
+    def _leave_out(self, job: _Job, granted: ByteRange, checked: ReadChecked) -> None:
+        """Keep the program from a block that cannot be read, and ask about what is behind it.
+
+        Nothing of the grant can be read where it is not for one block's sake, or there are too many.
+        """
+        end = granted.first + granted.length
+        behind = checked.at + self._namespaces[granted.nsid].block_size
+        if (
+            checked.error != errno.EIO
+            or not granted.first <= checked.at < end
+            or len(job.unreadable) >= LOST_AT_MOST
+        ):
+            job.unreadable.append(granted)
+            return
+        job.unreadable.append(ByteRange(granted.nsid, checked.at, behind - checked.at))
+        if behind < end:
+            self._ask_about(job, ByteRange(granted.nsid, behind, end - behind))
+
     def written(self, done: WriteBackDone) -> None:
         """The RPU has written (or not) what a job produced."""
         key = self._writing.pop(done.tag, None)
@@ -202,11 +256,8 @@ class Jobs:
             return
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
-        if job is not None and done.tag in job.write_backs:
-            job.write_backs.remove(done.tag)
-            job.write_error = job.write_error or done.error
-            if not job.write_backs and accelerator.state is State.WRITING:
-                self._write_ended(accelerator, job.write_error)
+        if job is not None and job.write_back == done.tag and accelerator.state is State.WRITING:
+            self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
 
     def close(self) -> None:
@@ -242,7 +293,7 @@ class Jobs:
             file.write(job.arguments)
             file.flush()
             os.lseek(contents, 0, os.SEEK_SET)
-            worker.run(job.run, contents)
+            worker.run(replace(job.run, unreadable=tuple(job.unreadable)), contents)
 
     def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
         before = accelerator.state
@@ -259,6 +310,8 @@ class Jobs:
                 worker.ready = True
             case Line(kind, text):
                 accelerator.log.add(kind, text)
+            case Gathered(gathered) if accelerator.state is State.RUNNING:
+                self._gathered(accelerator, gathered)
             case Returned() if accelerator.state is State.RUNNING:
                 self._returned(accelerator, message)
             case Faulted(kind, text) if accelerator.state is State.RUNNING:
@@ -267,6 +320,23 @@ class Jobs:
                 self._ended(accelerator)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
+
+    def _gathered(self, accelerator: Accelerator, gathered: Sequence[ByteRange]) -> None:
+        """Keep ranges that are to be written, which are no other than the host's grants."""
+        job = self._jobs[accelerator.config.id]
+        for item in gathered:
+            if not self._may_write(job.run, item):
+                raise ChannelError(f"a worker wants to write {item}, which was not granted")
+        job.gathered += gathered
+        if sum(item.length for item in job.gathered) > accelerator.config.plan.writes_size:
+            raise ChannelError("a worker wants to write more than there is room for")
+
+    def _may_write(self, run: channel.Run, item: ByteRange) -> bool:
+        namespace = self._namespaces.get(item.nsid)
+        if namespace is None or (item.first | item.length) % namespace.block_size:
+            return False
+        first, count = (number // namespace.block_size for number in (item.first, item.length))
+        return ranges.is_granted(run.granted, item.nsid, first, count, writing=True)
 
     def _returned(self, accelerator: Accelerator, outcome: Returned) -> None:
         key = accelerator.config.id
@@ -277,21 +347,24 @@ class Jobs:
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "
-            f"{outcome.length} bytes of output",
+            f"{outcome.length} bytes of output{_besides(job.gathered)}",
         )
         self._fire(accelerator, Event.RETURNED)
-        source = accelerator.config.plan.output_offset
-        parts = ranges.first_bytes(
+        output = ranges.first_bytes(
             accelerator.buffers.output_ranges, outcome.length, self._namespaces
         )
-        for nsid, pieces in _portions(parts):
-            tag = next(self._tags) % TAG_LIMIT
-            job.write_backs.add(tag)
-            self._writing[tag] = key
-            self._send(WriteBack(tag, key, nsid, source, pieces))
-            source += sum(length for _, length in pieces)
-        if not job.write_backs:
+        plan = accelerator.config.plan
+        portions = [
+            *_portions(plan.output_offset, output),
+            *_portions(plan.writes_offset, job.gathered),
+        ]
+        if not portions:
             self._write_ended(accelerator, 0)
+            return
+        job.write_back = tag = next(self._tags) % TAG_LIMIT
+        self._writing[tag] = key
+        for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
+            self._send(WriteBack(tag, key, source, pieces, more=left > 0))
 
     def _write_ended(self, accelerator: Accelerator, error: int) -> None:
         if error:
@@ -341,12 +414,19 @@ class Jobs:
             self._ended(accelerator)
 
 
-def _portions(parts: Sequence[ByteRange]) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Namespace and ranges of each write-back: one namespace, and no more than a message holds."""
-    for nsid, group in groupby(parts, key=lambda part: part.nsid):
-        pieces = [(part.first, part.length) for part in group]
-        for first in range(0, len(pieces), MAX_RANGES):
-            yield nsid, tuple(pieces[first : first + MAX_RANGES])
+def _portions(
+    source: int, parts: Sequence[ByteRange]
+) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
+    """Where in the arena the bytes of as many ranges begin as one message holds, and the ranges."""
+    for first in range(0, len(parts), MAX_RANGES):
+        pieces = tuple(parts[first : first + MAX_RANGES])
+        yield source, pieces
+        source += sum(piece.length for piece in pieces)
+
+
+def _besides(gathered: Sequence[ByteRange]) -> str:
+    total = sum(item.length for item in gathered)
+    return f", {total} bytes written to granted blocks" if total else ""
 
 
 def _cause(code: int) -> str:

@@ -31,17 +31,28 @@ class ByteRange(NamedTuple):
     length: int
 
 
+class Grant(NamedTuple):
+    """Blocks of a namespace that a job may read by itself and, if `writable`, write."""
+
+    nsid: int
+    first_lba: int
+    blocks: int
+    writable: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Buffers:
     """Where a job's input comes from and where its output goes.
 
     `input_length` is how much of the input buffer the host filled, None when it did not. Ranges,
-    when there are any, take the place of what the host sends and reads.
+    when there are any, take the place of what the host sends and reads. `granted` is what the
+    program may reach besides.
     """
 
     input_length: int | None = None
     input_ranges: tuple[ByteRange, ...] = ()
     output_ranges: tuple[ByteRange, ...] = ()
+    granted: tuple[Grant, ...] = ()
 
 
 @dataclass(slots=True)
@@ -172,6 +183,7 @@ def _save(item: Accelerator) -> dict[str, Any]:
         "input_length": item.buffers.input_length,
         "input_ranges": item.buffers.input_ranges,
         "output_ranges": item.buffers.output_ranges,
+        "granted": item.buffers.granted,
         "firmware": [(key, len(image)) for key, image in item.firmware.items()],
     }
 
@@ -185,6 +197,7 @@ def _restore(item: Accelerator, saved: dict[str, Any], images: memoryview) -> me
         Buffers(saved["input_length"]),
         input_ranges=tuple(ByteRange(*r) for r in saved["input_ranges"]),
         output_ranges=tuple(ByteRange(*r) for r in saved["output_ranges"]),
+        granted=tuple(Grant(*r) for r in saved["granted"]),
     )
     for key, length in saved["firmware"]:
         item.firmware[key] = bytes(images[:length])

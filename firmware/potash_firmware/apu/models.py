@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from csd_spec.program import Processor
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite import runtime
@@ -30,7 +31,15 @@ class Models:
 
     def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model with the tensor accelerator for what it supports. Raises ModelError."""
+        return runtime.infer(model, inputs, output, delegate=self._accelerated())
+
+    def load(self, model: memoryview, processor: Processor) -> runtime.Model:
+        """A model that is loaded once and runs many times. Raises ModelError."""
+        delegate = self._accelerated() if processor is Processor.VTA else None
+        return runtime.Model(model, delegate=delegate)
+
+    def _accelerated(self) -> VtaDelegate:
         if self._delegate is None:
             config = Config.from_mapping(self._vta) if self._vta else Config.default()
             self._delegate = VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)))
-        return runtime.infer(model, inputs, output, delegate=self._delegate)
+        return self._delegate

@@ -3,13 +3,13 @@
 Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from csd_spec.fields import LocalStorage
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.config import NamespaceConfig, RangeBlocks, RangeUnit
-from potash_firmware.apu.model import ByteRange
+from potash_firmware.apu.model import ByteRange, Grant
 
 Namespaces = Mapping[int, NamespaceConfig]
 
@@ -37,6 +37,22 @@ def resolve(
     return ByteRange(nsid, fields.start * unit, count * unit)
 
 
+def missing(item: ByteRange | Grant, namespaces: Namespaces) -> str | None:
+    """Why a range that was chosen once is not there any more; None when it is.
+
+    A host may delete or format the namespace between its choice and Start.
+    """
+    namespace = namespaces.get(item.nsid)
+    if namespace is None:
+        return f"namespace {item.nsid} is not there any more"
+    if isinstance(item, Grant):
+        block = namespace.block_size
+        item = ByteRange(item.nsid, item.first_lba * block, item.blocks * block)
+    if item.first % namespace.block_size or overhang(item, namespaces):
+        return f"namespace {item.nsid} has changed since the range was chosen"
+    return None
+
+
 def overhang(item: ByteRange, namespaces: Namespaces) -> int:
     """Bytes of a range that lie past the end of its namespace."""
     return max(0, item.first + item.length - namespaces[item.nsid].size)
@@ -55,3 +71,17 @@ def first_bytes(
         parts.append(item._replace(length=length))
         size -= length
     return tuple(parts)
+
+
+def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
+    """Whether grants, one or several that meet or overlap, allow every one of `count` blocks."""
+    end = lba + count
+    while lba < end:
+        reach = lba
+        for grant in granted:
+            if grant.nsid == nsid and grant.first_lba <= lba and (grant.writable or not writing):
+                reach = max(reach, grant.first_lba + grant.blocks)
+        if reach == lba:
+            return False
+        lba = reach
+    return True

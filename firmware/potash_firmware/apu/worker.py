@@ -11,14 +11,25 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from csd_spec.descriptors import LogEntryType
-from csd_spec.program import Context
+from csd_spec.program import Context, Level
 from potash_firmware import bpf
 from potash_firmware.apu import channel
-from potash_firmware.apu.channel import Faulted, FromWorker, Line, Ready, Returned, Run
-from potash_firmware.apu.config import AcceleratorConfig
+from potash_firmware.apu.blocks import Blocks, MediaReadError, media_descriptors, read_media
+from potash_firmware.apu.channel import (
+    RANGES_AT_ONCE,
+    Faulted,
+    FromWorker,
+    Gathered,
+    Line,
+    Ready,
+    Returned,
+    Run,
+)
+from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
+from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -33,21 +44,26 @@ FAULTS: dict[bpf.FaultKind, LogEntryType] = {
 }
 """How the log calls a fault; ACCELERATOR_ERROR what is not here."""
 
-
-class InputError(Exception):
-    """The input cannot be read from the media."""
+LEVELS = {
+    Level.INFO: LogEntryType.PROGRAM_OUTPUT,
+    Level.ERROR: LogEntryType.ACCELERATOR_ERROR,
+}
+"""How the log calls what a program says."""
 
 
 def serve(
     end: socket.socket,
     config: AcceleratorConfig,
+    namespaces: Sequence[NamespaceConfig],
     vta: Mapping[str, int],
     descriptors: Mapping[str, int],
     engine: bpf.Engine,
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side."""
     arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
-    worker = _Worker(end, config, arena, Models(vta), descriptors, engine)
+    media = media_descriptors(namespaces, descriptors)
+    known = {item.nsid: item for item in namespaces}
+    worker = _Worker(end, config, arena, Models(vta), known, media, engine)
     try:
         worker.send(Ready())
         while worker.step():
@@ -63,15 +79,17 @@ class _Worker:
         config: AcceleratorConfig,
         arena: SharedMemory,
         models: Models,
-        descriptors: Mapping[str, int],
+        namespaces: Mapping[int, NamespaceConfig],
+        media: Mapping[int, int],
         engine: bpf.Engine,
     ) -> None:
         self._end = end
         self._config = config
         self._arena = arena
-        self._descriptors = descriptors
+        self._models = models
+        self._namespaces = namespaces
+        self._media = media
         self._engine = engine
-        self._services = bpf.Services(self._print, models.infer_apu, models.infer_vta)
 
     def send(self, message: FromWorker) -> None:
         self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
@@ -94,17 +112,20 @@ class _Worker:
             program = bpf.load_program(image)
             self._read_input(job)
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
+            self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
             try:
-                outcome = self._execute(job, program, arguments, self._engine)
+                outcome, written = self._execute(job, program, arguments, self._engine)
             except bpf.EngineUnavailable as error:
                 log.warning("a program runs in the interpreter: %s", error)
-                outcome = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
+                outcome, written = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
         except bpf.Fault as fault:
             return _faulted(FAULTS.get(fault.kind, LogEntryType.ACCELERATOR_ERROR), fault)
         except bpf.ProgramError as error:
             return _faulted(LogEntryType.ACCELERATOR_ERROR, error)
-        except InputError as error:
+        except MediaReadError as error:
             return _faulted(LogEntryType.INVALID_INPUT_BUFFER, error)
+        for first in range(0, len(written), RANGES_AT_ONCE):
+            self.send(Gathered(written[first : first + RANGES_AT_ONCE]))
         length = outcome.output_length
         return Returned(
             outcome.return_value,
@@ -114,39 +135,53 @@ class _Worker:
 
     def _execute(
         self, job: Run, program: bpf.Program, arguments: bytes, engine: bpf.Engine
-    ) -> bpf.Outcome:
-        return bpf.run_program(
+    ) -> tuple[bpf.Outcome, tuple[ByteRange, ...]]:
+        """How the program ended, and what it wants written."""
+        plan, models = self._config.plan, self._models
+        blocks = Blocks(
+            job.granted,
+            self._namespaces,
+            self._media,
+            self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size],
+            job.output_ranges,
+            job.unreadable,
+        )
+        services = bpf.Services(
+            self._print,
+            models.infer_apu,
+            models.infer_vta,
+            log=self._log,
+            read_blocks=blocks.read,
+            write_blocks=blocks.write,
+            load_model=models.load,
+        )
+        outcome = bpf.run_program(
             program,
             self._arena.view,
             input_size=self._config.input_size,
             output_size=self._config.output_size,
             input_length=job.input_length,
             output_length=job.output_length,
-            services=self._services,
+            services=services,
             context=Context(arguments),
             instruction_limit=job.instructions,
             engine=engine,
         )
+        return outcome, blocks.written()
 
     def _read_input(self, job: Run) -> None:
         """Bring the ranges of local storage into the input buffer."""
         at = self._config.plan.input_offset
         for item in job.input_ranges:
-            fd = self._descriptors[f"media{item.nsid}"]
             view = self._arena.view[at : at + item.length]
-            offset = item.first
-            while view:
-                try:
-                    count = os.preadv(fd, [view], offset)
-                except OSError as error:
-                    raise InputError(f"namespace {item.nsid}: {error.strerror}") from None
-                if count == 0:
-                    raise InputError(f"the media of namespace {item.nsid} ends at {offset}")
-                view, offset = view[count:], offset + count
+            read_media(self._media[item.nsid], item.nsid, item.first, view)
             at += item.length
 
     def _print(self, text: str) -> None:
-        self.send(Line(LogEntryType.PROGRAM_OUTPUT, text[: channel.TEXT_LIMIT]))
+        self._log(Level.INFO, text)
+
+    def _log(self, level: Level, text: str) -> None:
+        self.send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
 
 
 def _faulted(kind: LogEntryType, error: Exception) -> Faulted:

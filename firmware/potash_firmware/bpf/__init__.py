@@ -17,7 +17,7 @@ and `buffer_layout(input_size, output_size)`, which says how large the accelerat
 (`.size`) and where in it the input and the output lie (`.input_offset`, `.output_offset`).
 Errors that have an instruction say which function and source line it comes from, where the object
 file tells (`debug_info`, `line_info`); `disassembler` shows a whole program with them.
-`Services(print, infer_apu, infer_vta)` is what the program's helpers reach; a model is run by
+`Services(print, infer_apu, infer_vta, …)` is what the program's helpers reach; a model is run by
 `infer(model, input, output) -> bytes written`, all three memoryviews.
 """
 

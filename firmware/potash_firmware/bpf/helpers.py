@@ -6,40 +6,86 @@ pointer is checked before anything is done, and whatever goes wrong behind a hel
 program with a fault instead of unwinding through it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
+from csd_spec.program import NO_ARGUMENT, Level, Processor
 from csd_spec.program import Helper as HelperNumber
 from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Helper
 
 MAX_PRINT = 1024
 """Bytes of one printed text; the rest is cut off."""
 
+MAX_MODELS = 8
+"""Models that a run has open at a time."""
+
+MAX_MODEL_BYTES = 64 << 20
+"""Bytes that they have together: what is loaded is held outside the arena."""
+
 Infer = Callable[[memoryview, memoryview, memoryview], int]
 """Runs a model: its bytes and its inputs in, its outputs into the third; returns their length."""
 
+Model = Callable[[memoryview, memoryview], int]
+"""A loaded model: runs the first's inputs, gives its outputs to the second; returns their length."""
+
+MoveBlocks = Callable[[int, int, int, memoryview], int]
+"""Reads into the view, or writes from it: namespace, first block, blocks; returns their bytes."""
+
 HELPER_NUMBERS = frozenset(HelperNumber)
+
+Result = TypeVar("Result")
+Choice = TypeVar("Choice", Level, Processor)
+
+
+def _refuse_blocks(nsid: int, lba: int, count: int, view: memoryview) -> NoReturn:
+    raise ValueError("no blocks have been granted")
+
+
+def _refuse_model(model: memoryview, processor: Processor) -> NoReturn:
+    raise ValueError("there is nothing here to run models")
 
 
 @dataclass(frozen=True)
 class Services:
-    """What stands behind the helpers. An exception in one of them ends the program."""
+    """What stands behind the helpers. An exception in one of them ends the program.
+
+    Without `log`, what it would be told is printed.
+    """
 
     print: Callable[[str], None]
     infer_apu: Infer
     infer_vta: Infer
+    log: Callable[[Level, str], None] | None = None
+    read_blocks: MoveBlocks = _refuse_blocks
+    write_blocks: MoveBlocks = _refuse_blocks
+    load_model: Callable[[memoryview, Processor], Model] = _refuse_model
 
 
 class Helpers:
-    """The helpers of one run: bound to its arena, and to the length of its output."""
+    """The helpers of one run: bound to its arena, its arguments and the length of its output."""
 
-    def __init__(self, arena: Arena, services: Services, output_limit: int) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        services: Services,
+        output_limit: int,
+        arguments: Sequence[bytes] = (),
+    ) -> None:
         self.output_length: int | None = None
         self._arena = arena
         self._services = services
         self._output_limit = output_limit
+        self._arguments = arguments
+        self._models: dict[int, tuple[Model, int]] = {}
+        """The open models by their handles, and how long each is."""
+
+    def close(self) -> None:
+        """Let go of the models that the program has left open."""
+        self._models.clear()
 
     def table(self) -> Mapping[int, Helper]:
         """Number to function, as the machine wants them."""
@@ -48,15 +94,20 @@ class Helpers:
             HelperNumber.TFLITE_APU: self.tflite_apu,
             HelperNumber.TFLITE_VTA: self.tflite_vta,
             HelperNumber.SET_OUTPUT_LENGTH: self.set_output_length,
+            HelperNumber.LOG: self.log,
+            HelperNumber.ARG: self.arg,
+            HelperNumber.CRC32C: self.crc32c,
+            HelperNumber.READ_LBA: self.read_lba,
+            HelperNumber.WRITE_LBA: self.write_lba,
+            HelperNumber.TFLITE_OPEN: self.tflite_open,
+            HelperNumber.TFLITE_RUN: self.tflite_run,
+            HelperNumber.TFLITE_CLOSE: self.tflite_close,
         }
 
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:
         """`print(const char *text)`: one line for the accelerator's log."""
         line = self._arena.string_at(text, MAX_PRINT).decode(errors="replace")
-        try:
-            self._services.print(line)
-        except Exception as error:
-            raise _failed(HelperNumber.PRINT, _text(error)) from error
+        self._do(HelperNumber.PRINT, lambda: self._services.print(line))
         return 0
 
     def tflite_apu(
@@ -91,6 +142,103 @@ class Helpers:
         self.output_length = length
         return 0
 
+    def log(self, level: int, text: int, length: int, _4: int, _5: int) -> int:
+        """`log(u32 level, const void *text, u64 length)`: as `print`, and the text needs no end."""
+        known = self._known(HelperNumber.LOG, "level", Level, level)
+        data = self._arena.bytes_at(text, length)
+        line = bytes(data[:MAX_PRINT]).decode(errors="replace")
+        told = self._services.log
+
+        def tell() -> None:
+            if told is None:
+                self._services.print(line)
+            else:
+                told(known, line)
+
+        self._do(HelperNumber.LOG, tell)
+        return 0
+
+    def arg(self, index: int, target: int, room: int, _4: int, _5: int) -> int:
+        """`arg(u32 n, void *to, u64 room)`: argument `n`, as much of it as there is room for.
+
+        Returns its whole length; `NO_ARGUMENT`, and writes nothing, where there is none.
+        """
+        output = self._arena.bytes_at(target, room, write=True)
+        if index >= len(self._arguments):
+            return NO_ARGUMENT
+        value = self._arguments[index]
+        given = value[:room]
+        output[: len(given)] = given
+        return len(value)
+
+    def crc32c(self, seed: int, data: int, length: int, _4: int, _5: int) -> int:
+        """`crc32c(u32 crc, const void *data, u64 length)`: the CRC-32C, going on from `crc`."""
+        return crc32c(self._arena.bytes_at(data, length), seed & 0xFFFF_FFFF)
+
+    def read_lba(self, nsid: int, lba: int, count: int, target: int, room: int) -> int:
+        """`read_lba(u32 nsid, u64 lba, u64 count, void *to, u64 room)`: blocks of the drive.
+
+        Returns how many bytes they have.
+        """
+        view = self._arena.bytes_at(target, room, write=True)
+        read = self._services.read_blocks
+        return self._do(HelperNumber.READ_LBA, lambda: read(nsid, lba, count, view))
+
+    def write_lba(self, nsid: int, lba: int, count: int, source: int, length: int) -> int:
+        """`write_lba(u32 nsid, u64 lba, u64 count, const void *from, u64 length)`: likewise."""
+        view = self._arena.bytes_at(source, length)
+        write = self._services.write_blocks
+        return self._do(HelperNumber.WRITE_LBA, lambda: write(nsid, lba, count, view))
+
+    def tflite_open(self, model: int, length: int, processor: int, _4: int, _5: int) -> int:
+        """`tflite_open(const void *model, u64 length, u32 processor)`: a handle, 1 to MAX_MODELS.
+
+        The model's bytes are copied.
+        """
+        number = HelperNumber.TFLITE_OPEN
+        chosen = self._known(number, "processor", Processor, processor)
+        view = self._arena.bytes_at(model, length)
+        handle = next((i for i in range(1, MAX_MODELS + 1) if i not in self._models), None)
+        if handle is None:
+            raise _failed(number, f"{MAX_MODELS} models are open, and there cannot be more")
+        total = length + sum(other for _, other in self._models.values())
+        if total > MAX_MODEL_BYTES:
+            raise _failed(number, f"the open models may have {MAX_MODEL_BYTES} bytes, not {total}")
+        load = self._services.load_model
+        self._models[handle] = self._do(number, lambda: load(view, chosen)), length
+        return handle
+
+    def tflite_run(
+        self, handle: int, source: int, input_length: int, target: int, output_length: int
+    ) -> int:
+        """`tflite_run(handle, in, in_len, out, out_len)`: run an open model.
+
+        Returns how many bytes of `out` were written.
+        """
+        model = self._opened(HelperNumber.TFLITE_RUN, handle)
+        inputs = self._arena.bytes_at(source, input_length)
+        output = self._arena.bytes_at(target, output_length, write=True)
+        return self._do(HelperNumber.TFLITE_RUN, lambda: model(inputs, output))
+
+    def tflite_close(self, handle: int, _2: int, _3: int, _4: int, _5: int) -> int:
+        """`tflite_close(handle)`: give its memory back."""
+        self._opened(HelperNumber.TFLITE_CLOSE, handle)
+        del self._models[handle]
+        return 0
+
+    def _opened(self, number: HelperNumber, handle: int) -> Model:
+        opened = self._models.get(handle)
+        if opened is None:
+            raise _failed(number, f"no model is open as {handle}")
+        return opened[0]
+
+    @staticmethod
+    def _known(number: HelperNumber, what: str, kind: type[Choice], value: int) -> Choice:
+        try:
+            return kind(value)
+        except ValueError:
+            raise _failed(number, f"there is no {what} {value}") from None
+
     def _infer(
         self,
         number: HelperNumber,
@@ -108,8 +256,13 @@ class Helpers:
         whole = self._arena.bytes_at(source, input_length)
         output = self._arena.bytes_at(target, output_length, write=True)
         model, inputs = whole[:model_length], whole[model_length:]
+        return self._do(number, lambda: infer(model, inputs, output))
+
+    @staticmethod
+    def _do(number: HelperNumber, service: Callable[[], Result]) -> Result:
+        """Call a service; whatever goes wrong in it is a fault of the program."""
         try:
-            return int(infer(model, inputs, output))
+            return service()
         except Exception as error:
             raise _failed(number, _text(error)) from error
 

@@ -107,13 +107,16 @@ def run_program(
     arena = Arena(memory, layout)
     image = elf.link(program, layout)
     _fill(memory, layout, image, context_offset, encoded)
-    helpers = Helpers(arena, services, output_length)
+    helpers = Helpers(arena, services, output_length, context.arguments)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
     run = partial(execute, engine) if isinstance(engine, Engine) else engine
-    with _placing(program):
-        value, executed = run(
-            image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
-        )
+    try:
+        with _placing(program):
+            value, executed = run(
+                image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
+            )
+    finally:
+        helpers.close()
     return Outcome(value, helpers.output_length, executed)
 
 

@@ -10,7 +10,7 @@ Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
 NO_SLOT = -1
 """The slot of a request that moves no data."""
 
-MAX_RANGES = 64
-"""Ranges that one write-back holds; more of them take more write-backs."""
+MAX_RANGES = 512
+"""Ranges that one message holds; what a job writes may take several."""
 
 LARGEST_STATUS = 0x7FF
 """Three bits of status code type above eight of status code."""
@@ -79,14 +79,16 @@ class WriteBack:
     """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset too.
 
     The bytes lie one behind the other from byte `source` of the accelerator's arena on; `ranges`
-    are (first byte, length) on the media of namespace `nsid`.
+    are (namespace, first byte, length) on its media. Where `more` is set, another one of the same
+    tag follows: nothing is written before the last has come, so that an APU that is lost between
+    two leaves no job half written, and one answer is for all.
     """
 
     tag: int
     accelerator: int
-    nsid: int
     source: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int, int], ...]
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +151,14 @@ _REQUEST = struct.Struct("<BBBxI I6I iI")
 _TAG = struct.Struct("<BxxxI")
 _WRITE_BACK_DONE = struct.Struct("<BxxxII")
 _REPLY = struct.Struct("<BBHIII")
-_WRITE_BACK = struct.Struct("<BBHIIQ")
-_READ_CHECK = struct.Struct("<BBxxII")
+_WRITE_BACK = struct.Struct("<BBHIHxxQ")
+_PIECE = struct.Struct("<IQQ")
+_READ_CHECK = struct.Struct("<BxHII")
 _READ_CHECKED = struct.Struct("<BxxxIIxxxxQ")
 _RANGE = struct.Struct("<QQ")
 _JOB_ENDED = struct.Struct("<BBH")
 
-MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _RANGE.size
+MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _PIECE.size
 
 
 def _pack_request(m: Request) -> bytes:
@@ -201,13 +204,16 @@ def _require_reply(status: int, length: int) -> None:
 
 def _pack_write_back(m: WriteBack) -> bytes:
     _require_ranges(m.ranges)
-    head = _WRITE_BACK.pack(Kind.WRITE_BACK, len(m.ranges), m.accelerator, m.tag, m.nsid, m.source)
-    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
+    head = _WRITE_BACK.pack(Kind.WRITE_BACK, m.more, m.accelerator, m.tag, len(m.ranges), m.source)
+    return head + b"".join(_PIECE.pack(*item) for item in m.ranges)
 
 
 def _unpack_write_back(data: bytes) -> WriteBack:
-    _, count, accelerator, tag, nsid, source = _WRITE_BACK.unpack_from(data)
-    return WriteBack(tag, accelerator, nsid, source, _ranges(data, _WRITE_BACK.size, count))
+    _, more, accelerator, tag, count, source = _WRITE_BACK.unpack_from(data)
+    tail = _tail(data, _WRITE_BACK.size, count, _PIECE)
+    pieces = tuple((nsid, first, length) for nsid, first, length in _PIECE.iter_unpack(tail))
+    _require_ranges(pieces)
+    return WriteBack(tag, accelerator, source, pieces, _boolean(more))
 
 
 def _pack_read_check(m: ReadCheck) -> bytes:
@@ -218,23 +224,24 @@ def _pack_read_check(m: ReadCheck) -> bytes:
 
 def _unpack_read_check(data: bytes) -> ReadCheck:
     _, count, tag, nsid = _READ_CHECK.unpack_from(data)
-    return ReadCheck(tag, nsid, _ranges(data, _READ_CHECK.size, count))
-
-
-def _ranges(data: bytes, at: int, count: int) -> tuple[tuple[int, int], ...]:
-    """The ranges at the end of a message."""
-    tail = memoryview(data)[at:]
-    if len(tail) != count * _RANGE.size:
-        raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
+    tail = _tail(data, _READ_CHECK.size, count, _RANGE)
     ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
     _require_ranges(ranges)
-    return ranges
+    return ReadCheck(tag, nsid, ranges)
 
 
-def _require_ranges(ranges: tuple[tuple[int, int], ...]) -> None:
+def _tail(data: bytes, at: int, count: int, item: struct.Struct) -> memoryview:
+    """The ranges at the end of a message."""
+    tail = memoryview(data)[at:]
+    if len(tail) != count * item.size:
+        raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
+    return tail
+
+
+def _require_ranges(ranges: Sequence[tuple[int, ...]]) -> None:
     if not 0 < len(ranges) <= MAX_RANGES:
         raise MailboxError(f"a message has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
-    if any(length == 0 for _, length in ranges):
+    if any(item[-1] == 0 for item in ranges):
         raise MailboxError("a message has an empty range")
 
 

@@ -17,7 +17,7 @@ from potash_firmware.mailbox.errors import MailboxError
 Sent = TypeVar("Sent", bound=messages.Message)
 Received = TypeVar("Received", bound=messages.Message)
 
-QUEUE_LIMIT = 256
+QUEUE_LIMIT = 1024
 
 
 class _Port(Generic[Sent, Received]):

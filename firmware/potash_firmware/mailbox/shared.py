@@ -38,16 +38,18 @@ def _pages(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlan:
-    """Where an accelerator's buffers lie in its arena: `stack | input | output | program data`.
+    """Where an accelerator's buffers lie in its arena: `stack | input | output | data | writes`.
 
     Sizes in bytes. Each part starts on a page, so that a buffer is emptied by giving its pages
-    back.
+    back. `data` is the program's; it sees all in front of `writes`, which holds the blocks that it
+    wants written, until its job has ended.
     """
 
     input_size: int
     output_size: int
     stack_size: int = PAGE_SIZE
     data_size: int = 16 * 1024 * 1024
+    writes_size: int = 16 * 1024 * 1024
 
     @property
     def input_offset(self) -> int:
@@ -62,8 +64,12 @@ class ArenaPlan:
         return self.output_offset + _pages(self.output_size)
 
     @property
-    def size(self) -> int:
+    def writes_offset(self) -> int:
         return self.data_offset + _pages(self.data_size)
+
+    @property
+    def size(self) -> int:
+        return self.writes_offset + _pages(self.writes_size)
 
 
 class SharedMemory:

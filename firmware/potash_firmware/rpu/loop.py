@@ -168,6 +168,7 @@ class Rpu:
 
     def apu_started(self, port: RpuPort) -> None:
         """An APU runs and listens at the other end of `port`."""
+        self._write_backs.apu_lost()
         self._apu.connect(port)
 
     def service(self, *, media: bool = True, apu: bool = True) -> bool:

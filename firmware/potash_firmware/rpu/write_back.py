@@ -7,7 +7,10 @@ is to read: the APU reads the media itself, and knows of no block that is uncorr
 
 import errno
 import logging
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from potash_device.media import MediaError
 from potash_firmware.mailbox import MailboxError
@@ -18,60 +21,112 @@ from potash_firmware.rpu.namespace import Namespace
 log = logging.getLogger(__name__)
 
 
+PARTS_LIMIT = 256
+"""Messages of one write-back: more than the writes of any job take."""
+
+
+class Piece(NamedTuple):
+    """Bytes of the arena from `source` on, which go to the media from `first` on."""
+
+    source: int
+    first: int
+    length: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a job wants written, while it is: in how many namespaces still, and what went wrong."""
+
+    tag: int
+    left: int
+    error: int = 0
+
+
+class _Begun(NamedTuple):
+    """A work's part in one namespace; `healed` are blocks that it makes readable again."""
+
+    work: _Work
+    namespace: Namespace
+    healed: list[tuple[int, int]]
+
+
 class WriteBacks:
     """The write-backs in flight for the APU that is running."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._tags: dict[Future[None], tuple[int, Namespace, list[tuple[int, int]]]] = {}
+        self._parts: dict[int, list[WriteBack]] = {}
+        self._begun: dict[Future[None], _Begun] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._tags)
+        return bool(self._begun)
 
     def start(self, message: WriteBack) -> None:
-        """Do what `message` asks; it is answered when that has ended, or at once if it is wrong."""
+        """Do what `message` asks; it is answered when that has ended, or at once if it is wrong.
+
+        One of several messages is kept until the last of them has come.
+        """
+        parts = self._parts.setdefault(message.tag, [])
+        parts.append(message)
+        if message.more and len(parts) < PARTS_LIMIT:
+            return
+        del self._parts[message.tag]
+        pieces = _by_namespace(parts)
+        error = errno.EINVAL if message.more else self._refusal(message.accelerator, pieces)
+        if error:
+            self._answer(message.tag, error)
+            return
+        work = _Work(message.tag, len(pieces))
+        for nsid, items in pieces.items():
+            self._begin(work, message.accelerator, self._controller.namespaces[nsid], items)
+
+    def apu_lost(self) -> None:
+        """Nobody will send the rest of what has come in part."""
+        self._parts.clear()
+
+    def _refusal(self, accelerator: int, pieces: Mapping[int, list[Piece]]) -> int:
+        """The errno of what cannot be written, and then none of it is; 0 where all can be."""
         if self._controller.apu.resetting is not None:
-            self._answer(message.tag, errno.ECANCELED)
-            return
-        namespace = self._controller.namespaces.get(message.nsid)
+            return errno.ECANCELED
         try:
-            arena = self._controller.apu.buffers.arena(message.accelerator)
+            size = len(self._controller.apu.buffers.arena(accelerator))
         except MailboxError:
-            arena = None
-        total = sum(length for _, length in message.ranges)
-        if (
-            namespace is None
-            or arena is None
-            or message.source + total > len(arena)
-            or any(first + length > namespace.size for first, length in message.ranges)
-        ):
-            log.error("the APU asked for a write-back that cannot be: %s", message)
-            self._answer(message.tag, errno.EINVAL)
-            return
-        if namespace.in_flight.closed is not None:
-            log.error("a job's output is lost: the blocks of namespace %d are closed", message.nsid)
-            self._answer(message.tag, errno.EBUSY)
-            return
+            size = 0
+        for nsid, items in pieces.items():
+            namespace = self._controller.namespaces.get(nsid)
+            if namespace is None or any(
+                item.source + item.length > size or item.first + item.length > namespace.size
+                for item in items
+            ):
+                log.error("the APU asked for a write-back that cannot be: %d, %s", nsid, items)
+                return errno.EINVAL
+            if namespace.in_flight.closed is not None:
+                log.error("a job's output is lost: the blocks of namespace %d are closed", nsid)
+                return errno.EBUSY
+        return 0
+
+    def _begin(
+        self, work: _Work, accelerator: int, namespace: Namespace, pieces: list[Piece]
+    ) -> None:
         self._controller.sanitizing.data_written()
-        media, source, ranges = namespace.media, message.source, message.ranges
+        arena, media = self._controller.apu.buffers.arena(accelerator), namespace.media
         healed = [
             blocks
-            for first, length in ranges
-            if (blocks := namespace.whole_blocks(first, length))
+            for item in pieces
+            if (blocks := namespace.whole_blocks(item.first, item.length))
             and namespace.uncorrectable.first_in(*blocks) is not None
         ]
         durable = bool(healed) or self._controller.features.write_through
 
         def write() -> None:
-            at = source
-            for first, length in ranges:
-                media.write_from([arena[at : at + length]], first)
-                at += length
+            for source, first, length in pieces:
+                media.write_from([arena[source : source + length]], first)
             if durable:
                 media.flush()
 
+        ranges = [(item.first, item.length) for item in pieces]
         future = self._controller.on_blocks(namespace, ranges, write, writes=True)
-        self._tags[future] = (message.tag, namespace, healed)
+        self._begun[future] = _Begun(work, namespace, healed)
 
     def check(self, message: ReadCheck) -> None:
         """Say whether a job may read the blocks of its input, as a host's Read would be told."""
@@ -95,11 +150,11 @@ class WriteBacks:
         return 0, 0
 
     def media_finished(self, future: Future[None]) -> bool:
-        """True when `future` was a write-back; the APU has been told how it ended."""
-        begun = self._tags.pop(future, None)
+        """True when `future` was a write-back's; the APU has been told if all of it has ended."""
+        begun = self._begun.pop(future, None)
         if begun is None:
             return False
-        tag, namespace, healed = begun
+        work, namespace, healed = begun
         error = future.exception()
         if isinstance(error, MediaError):
             log.error("a job's output could not be written: %s", error.strerror)
@@ -110,10 +165,24 @@ class WriteBacks:
             for blocks in healed:
                 namespace.uncorrectable.remove(*blocks)
             self._controller.keep_uncorrectable()
-        code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-        self._answer(tag, code if error is not None else 0)
+        if error is not None:
+            known = isinstance(error, OSError) and error.errno
+            work.error = work.error or known or errno.EIO
+        work.left -= 1
+        if not work.left:
+            self._answer(work.tag, work.error)
         return True
 
     def _answer(self, tag: int, error: int) -> None:
         if self._controller.apu.port is not None:
             self._controller.apu.send(WriteBackDone(tag, error))
+
+
+def _by_namespace(parts: Iterable[WriteBack]) -> dict[int, list[Piece]]:
+    pieces: dict[int, list[Piece]] = {}
+    for part in parts:
+        source = part.source
+        for nsid, first, length in part.ranges:
+            pieces.setdefault(nsid, []).append(Piece(source, first, length))
+            source += length
+    return pieces

@@ -18,7 +18,7 @@ from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.validation import ModelError, validate
 
-__all__ = ["ModelError", "NodeReport", "infer", "inspect"]
+__all__ = ["Model", "ModelError", "NodeReport", "infer", "inspect"]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Details: TypeAlias = dict[str, Any]
@@ -41,6 +41,54 @@ class NodeReport:
         return self.reason is None
 
 
+class Model:
+    """A model that has been loaded; run it as often as there are inputs.
+
+    `delegate` takes what it can, TensorFlow Lite's kernels the rest: the reference ones with
+    `reference`, else the fast ones, which round differently. Models that share a delegate run one
+    at a time. Raises ModelError for a model that cannot run.
+    """
+
+    def __init__(
+        self, model: BytesLike, *, delegate: VtaDelegate | None, reference: bool = False
+    ) -> None:
+        self._delegate = delegate
+        self._interpreter = _prepare(bytes(model), delegate, reference)
+        self._inputs = self._interpreter.get_input_details()
+        self._input_sizes = [_size(details, "input") for details in self._inputs]
+
+    def __call__(self, inputs: BytesLike, output: memoryview) -> int:
+        """Run it on `inputs`; give the number of bytes written to the beginning of `output`.
+
+        Raises ModelError for what does not fit its buffers, leaving `output` alone, and whatever
+        the VTA raises.
+        """
+        interpreter, total = self._interpreter, sum(self._input_sizes)
+        if total > len(inputs):
+            raise ModelError(f"the model takes {total} bytes of input, and gets {len(inputs)}")
+        # Before the work as well as after it, when shapes that depend on the values are known too.
+        _check_output(interpreter.get_output_details(), len(output))
+
+        def work() -> list[Array]:
+            offset = 0
+            for details, size in zip(self._inputs, self._input_sizes, strict=True):
+                values = np.frombuffer(inputs, np.uint8, size, offset).view(details["dtype"])
+                interpreter.set_tensor(details["index"], values.reshape(details["shape"]))
+                offset += size
+            interpreter.invoke()
+            return [
+                interpreter.get_tensor(item["index"]) for item in interpreter.get_output_details()
+            ]
+
+        results = _native(work, self._delegate)
+        total = _check_output(interpreter.get_output_details(), len(output))
+        offset = 0
+        for values in results:
+            output[offset : offset + values.nbytes] = values.tobytes()
+            offset += values.nbytes
+        return total
+
+
 def infer(
     model: BytesLike,
     inputs: BytesLike,
@@ -49,36 +97,8 @@ def infer(
     delegate: VtaDelegate | None,
     reference: bool = False,
 ) -> int:
-    """Run `model` on `inputs`; give the number of bytes written to the beginning of `output`.
-
-    `delegate` takes what it can, TensorFlow Lite's kernels the rest: the reference ones with
-    `reference`, else the fast ones, which round differently. Raises ModelError for a model that
-    cannot run or does not fit its buffers, leaving `output` alone, and whatever the VTA raises.
-    """
-    interpreter = _prepare(bytes(model), delegate, reference)
-    wanted = interpreter.get_input_details()
-    sizes = [_size(details, "input") for details in wanted]
-    if sum(sizes) > len(inputs):
-        raise ModelError(f"the model takes {sum(sizes)} bytes of input, and gets {len(inputs)}")
-    # Before the work as well as after it, when shapes that depend on the values are known too.
-    _check_output(interpreter.get_output_details(), len(output))
-
-    def work() -> list[Array]:
-        offset = 0
-        for details, size in zip(wanted, sizes, strict=True):
-            values = np.frombuffer(inputs, np.uint8, size, offset).view(details["dtype"])
-            interpreter.set_tensor(details["index"], values.reshape(details["shape"]))
-            offset += size
-        interpreter.invoke()
-        return [interpreter.get_tensor(item["index"]) for item in interpreter.get_output_details()]
-
-    results = _native(work, delegate)
-    total = _check_output(interpreter.get_output_details(), len(output))
-    offset = 0
-    for values in results:
-        output[offset : offset + values.nbytes] = values.tobytes()
-        offset += values.nbytes
-    return total
+    """Load `model` as `Model` does and run it once, with what that raises."""
+    return Model(model, delegate=delegate, reference=reference)(inputs, output)
 
 
 def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:

@@ -22,10 +22,12 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "acc": Entry("potash.cli.drive.acc", "Send single commands to a drive's accelerators."),
     "bench": Entry("potash.cli.device.bench", "Measure how fast the device is."),
     "bpf": Entry("potash.cli.device.bpf", "Look into programs, and try them without a drive."),
     "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
-    "demo": Entry("potash.cli.device.demo", "Run the ADD example through every layer."),
+    "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
+    "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, and read them."),
     "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
     "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),

@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from csd_spec.descriptors import encode_arguments
-from csd_spec.program import Context
+from csd_spec.program import Context, Processor
 from potash_firmware import bpf
 from potash_firmware.bpf import elf
 from potash_firmware.bpf import engine as engines
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, Execute
+from potash_firmware.bpf.helpers import Model
 from potash_firmware.bpf.interpreter import Helper
 from potash_firmware.bpf.verifier import verify
 
@@ -57,7 +58,7 @@ def execute(
         input_size=input_size,
         output_size=output_size,
         input_length=len(data),
-        services=bpf.Services(show, models.infer_apu, models.infer_vta),
+        services=bpf.Services(show, models.infer_apu, models.infer_vta, load_model=models.load),
         context=Context(encode_arguments(arguments)),
         instruction_limit=instruction_limit,
         engine=engine,
@@ -81,6 +82,9 @@ class _Models:
 
     def infer_vta(self, model: memoryview, given: memoryview, output: memoryview) -> int:
         return self._real.infer_vta(model, given, output)
+
+    def load(self, model: memoryview, processor: Processor) -> Model:
+        return self._real.load(model, processor)
 
 
 # The public conformance suite calls one helper, and only wants it to be there and to return.

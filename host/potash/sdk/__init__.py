@@ -4,12 +4,8 @@
 
     with potash.sdk.open("/dev/nvme0n1") as device:
         accelerator = device.accelerators()[0]
-        accelerator.enable()
-        accelerator.send_firmware(program)
-        accelerator.write_input(data)
-        accelerator.start(firmware_id=0)
-        accelerator.wait(timeout=10)
-        output = accelerator.read_output()
+        result = accelerator.run("program.o", b"data", args=[4], timeout=10)
+        print(len(result.output), result.status.return_value, result.printed)
 
 It runs in a guest as well as beside the device, so it needs nothing but the standard library.
 """
@@ -29,6 +25,9 @@ from potash.sdk.errors import (
     JobTimeout,
     PotashError,
 )
+from potash.sdk.files import FileSink, FileSource
+from potash.sdk.job import INPUT_LENGTH, JobResult
+from potash.sdk.places import LocalStorage
 from potash.sdk.transport import Completion
 
 VFIO_USER_SCHEME = "vfio-user:"
@@ -50,6 +49,7 @@ def open(target: str, *, timeout: float = DEFAULT_TIMEOUT) -> Device:
 
 
 __all__ = [
+    "INPUT_LENGTH",
     "Accelerator",
     "CommandFailed",
     "CommandTimeout",
@@ -58,9 +58,13 @@ __all__ = [
     "DeviceGone",
     "DeviceMisbehaved",
     "DeviceNotFound",
+    "FileSink",
+    "FileSource",
     "InvalidRequest",
     "JobFailed",
+    "JobResult",
     "JobTimeout",
+    "LocalStorage",
     "PotashError",
     "open",
 ]

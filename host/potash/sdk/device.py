@@ -24,10 +24,12 @@ from nvme_spec.identify import (
     IdentifyNamespace,
     decode_namespace_list,
 )
+from nvme_spec.logs import AsyncEvent
 from nvme_spec.opcodes import AdminOpcode, DataDirection, IoOpcode, data_direction
 from nvme_spec.registers import MINIMUM_PAGE_SHIFT
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest
+from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import NO_CDWS, Buffer, Cdws, Completion, Request, Transport, encoded
 
 DEFAULT_TIMEOUT = 30.0
@@ -167,6 +169,24 @@ class Device:
         return b"".join(pieces)
 
     @property
+    def tells_events(self) -> bool:
+        """Whether `await_event` can be used: over vfio-user; the kernel keeps events for itself."""
+        return self.transport.tells_events
+
+    def await_event(self, timeout: float) -> AsyncEvent | None:
+        """The device's next asynchronous event; None when there is none within `timeout` seconds.
+
+        The device tells of no further event of its type before its log page has been read.
+        """
+        told = self.transport.await_event(timeout)
+        return None if told is None else AsyncEvent(told)
+
+    @property
+    def block_device(self) -> int | None:
+        """The number of the block device that was opened; None when it was none."""
+        return self.transport.block_device
+
+    @property
     def nsid(self) -> int:
         """The namespace that was opened, or the controller's first."""
         if self._nsid is None:
@@ -200,19 +220,21 @@ class Device:
             self._max_transfer = min(limit, 1 << MINIMUM_PAGE_SHIFT + mdts) if mdts else limit
         return self._max_transfer
 
-    def read(self, lba: int, count: int) -> bytes:
+    def read(self, lba: int, count: int, *, progress: Progress = silent) -> bytes:
         """`count` blocks from block `lba`."""
         size = self.block_size
-        return b"".join(
-            self.io(
+        pieces: list[bytes] = []
+        for start, blocks in pieces_of(count, self._blocks_per_command):
+            completion = self.io(
                 IoOpcode.READ,
                 cdws=encoded(commands.ReadWrite(lba + start, blocks - 1)),
                 data_in_length=blocks * size,
-            ).data
-            for start, blocks in pieces_of(count, self._blocks_per_command)
-        )
+            )
+            pieces.append(completion.data)
+            progress("reading blocks", (start + blocks) / count)
+        return b"".join(pieces)
 
-    def write(self, lba: int, data: Buffer) -> None:
+    def write(self, lba: int, data: Buffer, *, progress: Progress = silent) -> None:
         """Write whole blocks from block `lba`; InvalidRequest when `data` ends inside one."""
         size = self.block_size
         view = memoryview(data).cast("B")
@@ -224,6 +246,7 @@ class Device:
                 cdws=encoded(commands.ReadWrite(lba + start, blocks - 1)),
                 data_out=view[start * size : (start + blocks) * size],
             )
+            progress("writing blocks", (start + blocks) * size / len(view))
 
     @property
     def _blocks_per_command(self) -> int:

@@ -42,6 +42,7 @@ class CommandFailed(PotashError):
     """A command completed with an error.
 
     `status` is `SCT << 8 | SC`, `dnr` its Do Not Retry bit, `opcode` and `admin` say which command.
+    `log` is what the accelerator's log says of the reason, where it says something.
     """
 
     def __init__(self, admin: bool, opcode: int, status: int, *, dnr: bool = False) -> None:
@@ -50,10 +51,11 @@ class CommandFailed(PotashError):
         self.opcode = opcode
         self.status = status
         self.dnr = dnr
+        self.log = ""
 
     def __str__(self) -> str:
         sct, sc = nvme_status.split(self.status)
-        meaning = csd_spec.status.describe(self.status)
+        meaning = self.log or csd_spec.status.describe(self.status)
         if meaning is None:
             described = nvme_status.describe(self.status)
         else:

@@ -14,7 +14,14 @@ import stat
 import struct
 from collections.abc import Callable
 
-from potash.sdk.errors import CommandFailed, CommandTimeout, DeviceGone, DeviceNotFound, PotashError
+from potash.sdk.errors import (
+    CommandFailed,
+    CommandTimeout,
+    DeviceGone,
+    DeviceNotFound,
+    InvalidRequest,
+    PotashError,
+)
 from potash.sdk.transport import Completion, Request
 
 PASSTHRU_COMMAND = struct.Struct("<BBHIIIQQIIIIIIIIII")
@@ -58,15 +65,29 @@ class IoctlTransport:
     """Passthrough commands on an open file descriptor, which it owns from now on."""
 
     max_transfer = MAX_TRANSFER
+    tells_events = False
+    """The kernel keeps all event requests for itself."""
 
-    def __init__(self, fd: int, *, nsid: int | None = None, ioctl: Ioctl = _kernel_ioctl) -> None:
+    def __init__(
+        self,
+        fd: int,
+        *,
+        nsid: int | None = None,
+        block_device: int | None = None,
+        ioctl: Ioctl = _kernel_ioctl,
+    ) -> None:
         self._fd = fd
         self._nsid = nsid
+        self._block_device = block_device
         self._ioctl = ioctl
 
     @property
     def nsid(self) -> int | None:
         return self._nsid
+
+    @property
+    def block_device(self) -> int | None:
+        return self._block_device
 
     def submit(self, request: Request, timeout: float) -> Completion:
         """As `Transport.submit`; raises PotashError too when the kernel refuses the command."""
@@ -99,6 +120,9 @@ class IoctlTransport:
         (result,) = struct.unpack_from("<I", command, RESULT_OFFSET)
         return Completion(result, data.tobytes() if request.data_in_length else b"")
 
+    def await_event(self, timeout: float) -> int | None:
+        raise InvalidRequest("the kernel's driver does not hand asynchronous events out")
+
     def reset(self) -> None:
         self._call(NVME_IOCTL_RESET, 0)
 
@@ -126,7 +150,9 @@ def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl) -> IoctlTransport:
             hint = f"; it is a socket, which is named vfio-user:{path}"
         raise DeviceNotFound(f"cannot open {path}: {error.strerror}{hint}") from error
     try:
-        return IoctlTransport(fd, nsid=_namespace_of(fd, path, ioctl), ioctl=ioctl)
+        nsid = _namespace_of(fd, path, ioctl)
+        block_device = os.fstat(fd).st_rdev if nsid is not None else None
+        return IoctlTransport(fd, nsid=nsid, block_device=block_device, ioctl=ioctl)
     except BaseException:
         os.close(fd)
         raise

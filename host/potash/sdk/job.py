@@ -6,39 +6,72 @@ Alkali CSD platform documentation, section 4.4 (the order of a host application'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from csd_spec.descriptors import AcceleratorStatus, LogEntry
-from csd_spec.opcodes import PAGE_SIZE
-from csd_spec.status import StatusId, VendorStatus
-from potash.sdk.accelerator import Accelerator
-from potash.sdk.device import Device
+from csd_spec.status import StatusId
 from potash.sdk.errors import (
     CommandFailed,
+    DeviceGone,
     DeviceNotFound,
     InvalidRequest,
+    JobFailed,
     JobTimeout,
     PotashError,
 )
 from potash.sdk.log import of_last_job, printed
+from potash.sdk.places import (
+    BlockSink,
+    BlockSource,
+    BufferSink,
+    BufferSource,
+    Content,
+    LocalStorage,
+    Sink,
+    Source,
+    Told,
+    content_of,
+)
+from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer
 
+if TYPE_CHECKING:
+    from potash.sdk.accelerator import Accelerator
+    from potash.sdk.device import Device
 
-class LocalStorage(NamedTuple):
-    """Where on the drive a job finds its input and leaves its output, in blocks of the drive.
+__all__ = [
+    "INPUT_LENGTH",
+    "Argument",
+    "JobResult",
+    "LocalStorage",
+    "choose",
+    "run",
+    "run_job",
+]
 
-    Without `output_lba` the output follows the input. `output_size` is the room for the output in
-    bytes: a program that does not set its output's length writes all of it. Without one it is as
-    large as the input.
-    """
+NUMBER_SIZE = 4
+"""Bytes of a number among a program's arguments."""
 
-    input_lba: int
-    output_lba: int | None = None
-    output_size: int | None = None
+
+class _Stands(Enum):
+    """What stands for a value that is known only when the job starts."""
+
+    INPUT_LENGTH = "length"
+
+
+INPUT_LENGTH: Final = _Stands.INPUT_LENGTH
+"""An argument that tells the program the input's own length in bytes, without any padding."""
+
+Argument = Buffer | int | _Stands
+"""One argument: its bytes, a number of 32 bits, or INPUT_LENGTH (such a number, too)."""
 
 
 class JobResult(NamedTuple):
-    """What a job made, its status, and what the accelerator's log says of it."""
+    """What a job made, its status, and what the accelerator's log says of it.
+
+    `output` is empty where the output stays in its place, as it does in a file on the drive.
+    """
 
     output: bytes
     status: AcceleratorStatus
@@ -50,158 +83,144 @@ class JobResult(NamedTuple):
         return printed(self.log)
 
 
-def _silent(step: str) -> None:
+def _unheard(step: str) -> None:
     pass
 
 
 def run_job(
     device: Device,
-    program: Buffer,
-    data: Buffer,
+    program: Content,
+    data: Content,
     *,
-    arguments: Iterable[Buffer] = (),
+    arguments: Iterable[Argument] = (),
     local: LocalStorage | None = None,
     accelerator_id: int | None = None,
     firmware_id: int = 0,
     timeout: float | None = None,
-    report: Callable[[str], None] = _silent,
+    report: Callable[[str], None] = _unheard,
+    progress: Progress = silent,
 ) -> JobResult:
     """Run `program` (an ELF file) on `data`, through the accelerator's buffers or local storage.
 
-    The program sees the input padded with zeroes to a dword, on local storage to a page. `report`
-    is given one line for each step. Raises PotashError, before anything is written to the drive
-    where it can be known by then: CommandFailed, JobFailed, and JobTimeout after `timeout` seconds,
-    when the job has been stopped.
+    The accelerator is the device's first, unless another one is named. The rest is as in `run`.
     """
-    accelerator = _choose(device, accelerator_id)
-    report(
-        f"identify: accelerator {accelerator.id} with {accelerator.input_size} bytes of input"
-        f" and {accelerator.output_size} of output"
+    accelerator = choose(device, accelerator_id)
+    source: Source = BufferSource(data)
+    sink: Sink = BufferSink()
+    if local is not None:
+        source = blocks = BlockSource(device, data, local)
+        sink = BlockSink(device, blocks, local)
+    return run(
+        accelerator,
+        program,
+        source,
+        sink,
+        arguments=arguments,
+        firmware_id=firmware_id,
+        timeout=timeout,
+        told=Told(report, progress),
     )
-    _require_fit(accelerator, data)
-    pages = _Pages.plan(device, accelerator, data, local) if local is not None else None
-    accelerator.enable()
-    report("enable the accelerator subsystem")
-    if accelerator.status().status == StatusId.RUNNING:
-        raise PotashError(f"accelerator {accelerator.id} is busy with another job; wait or stop it")
-    accelerator.reset()
-    _send_firmware(accelerator, program, firmware_id)
-    report(f"send {len(program)} bytes of firmware as {firmware_id}")
-    if pages is None:
-        accelerator.write_input(data)
-        report(f"send {len(data)} bytes of input")
-    else:
-        pages.store_input(device, data)
-        report(f"write {len(data)} bytes of input to block {pages.input_lba}")
-        accelerator.use_local_input(pages.input_page, pages.input_pages, device.nsid)
-        report(f"local storage as input: {pages.input_pages} pages from {pages.input_page}")
-        accelerator.use_local_output(pages.output_page, pages.output_pages, device.nsid)
-        report(f"local storage as output: {pages.output_pages} pages from {pages.output_page}")
-    accelerator.select(firmware_id)
-    report(f"select firmware {firmware_id}")
-    accelerator.start(arguments=arguments)
-    report("start")
-    status = _wait(accelerator, timeout)
-    report(f"done: {status.produced} bytes of output, return value {status.return_value}")
-    if pages is None:
-        output = accelerator.read_output(status.produced)
-    else:
-        output = pages.load_output(device, status.produced)
-    report(f"read {len(output)} bytes of output")
-    return JobResult(output, status, of_last_job(accelerator.log().entries))
 
 
-def _require_fit(accelerator: Accelerator, data: Buffer) -> None:
-    if not data:
-        raise InvalidRequest("the input is empty; a job needs at least one byte")
-    if len(data) > accelerator.input_size:
-        raise InvalidRequest(
-            f"the input has {len(data)} bytes, but the accelerator takes {accelerator.input_size}"
-        )
+def run(
+    accelerator: Accelerator,
+    program: Content,
+    source: Source,
+    sink: Sink,
+    *,
+    arguments: Iterable[Argument] = (),
+    firmware_id: int = 0,
+    timeout: float | None = None,
+    told: Told | None = None,
+) -> JobResult:
+    """Run `program` on `source`, with `sink` for its output.
 
-
-def _send_firmware(accelerator: Accelerator, program: Buffer, firmware_id: int) -> None:
-    """Send the program; where it is refused, say what the accelerator's log says."""
-    if not program:
-        raise InvalidRequest("the program is an empty file; build it first")
+    The program sees the input padded with zeroes to a dword, on local storage to a page. Raises
+    PotashError, before anything is written to the drive where it can be known by then:
+    CommandFailed, JobFailed, and JobTimeout after `timeout` seconds, when the job has been stopped.
+    An interrupt stops the job as well.
+    """
+    told = told or Told(_unheard, silent)
+    started = still_written = False
     try:
-        accelerator.send_firmware(program, firmware_id)
-    except CommandFailed as error:
-        entries = accelerator.log().entries
-        if error.status != VendorStatus.FIRMWARE_REFUSED or not entries:
-            raise
-        raise PotashError(entries[-1].text) from error
-
-
-def _wait(accelerator: Accelerator, timeout: float | None) -> AcceleratorStatus:
-    """Wait for the job; one that takes longer than it may is stopped."""
-    try:
-        return accelerator.wait(timeout)
-    except JobTimeout as error:
-        accelerator.stop()
-        raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
-
-
-class _Pages(NamedTuple):
-    """A job's ranges of local storage in pages."""
-
-    input_lba: int
-    input_page: int
-    input_pages: int
-    output_page: int
-    output_pages: int
-
-    @classmethod
-    def plan(
-        cls, device: Device, accelerator: Accelerator, data: Buffer, local: LocalStorage
-    ) -> _Pages:
-        """Raises InvalidRequest for blocks that are not where pages are, or not on the drive."""
-        start = _page_of(device, local.input_lba)
-        count = _pages(len(data))
-        output = start + count
-        if local.output_lba is not None:
-            output = _page_of(device, local.output_lba)
-        size = len(data) if local.output_size is None else local.output_size
-        room = min(_pages(size), accelerator.output_size // PAGE_SIZE)
-        if max(start + count, output + room) * PAGE_SIZE > device.capacity:
-            raise InvalidRequest(
-                f"input and output do not fit on the drive of"
-                f" {device.capacity // device.block_size} blocks of {device.block_size} bytes from"
-                f" block {local.input_lba} on; choose a lower block"
+        image = content_of(program)
+        _describe(accelerator, told)
+        source.prepare(accelerator)
+        sink.prepare(accelerator, source.size)
+        values = [_encoded(one, source.size) for one in arguments]
+        accelerator.enable()
+        told.report("enable the accelerator subsystem")
+        if accelerator.status().status == StatusId.RUNNING:
+            raise PotashError(
+                f"accelerator {accelerator.id} is busy with another job; wait or stop it"
             )
-        if output < start + count and start < output + room:
-            raise InvalidRequest("input and output would overlap; choose another block")
-        return cls(local.input_lba, start, count, output, room)
+        accelerator.reset()
+        if not image:
+            raise InvalidRequest("the program is an empty file; build it first")
+        accelerator.send_firmware(image, firmware_id, progress=told.progress)
+        told.report(f"send {len(image)} bytes of firmware as {firmware_id}")
+        source.give(accelerator, told)
+        sink.offer(accelerator, told)
+        accelerator.select(firmware_id)
+        told.report(f"select firmware {firmware_id}")
+        try:
+            accelerator.start(arguments=values)
+            started = True
+            told.report("start")
+            status = accelerator.wait(timeout, progress=told.progress)
+        except BaseException as error:
+            if not started and isinstance(error, CommandFailed):
+                raise  # there is no job, or it is another host's
+            still_written = True  # until the opposite is known, whatever comes between
+            still_written = not _ended(accelerator, error)
+            if isinstance(error, JobTimeout):
+                raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
+            raise
+        told.report(f"done: {status.produced} bytes of output, return value {status.return_value}")
+        source.confirm()
+        output = sink.collect(accelerator, status.produced, told)
+        return JobResult(output, status, of_last_job(accelerator.log().entries))
+    finally:
+        source.close()
+        sink.close(still_written=still_written)
 
-    def store_input(self, device: Device, data: Buffer) -> None:
-        """Write the input; its last page ends with zeroes."""
-        device.write(self.input_lba, bytes(data).ljust(self.input_pages * PAGE_SIZE, b"\0"))
 
-    def load_output(self, device: Device, length: int) -> bytes:
-        """The first `length` bytes of the output."""
-        blocks = -(-length // device.block_size)
-        return device.read(self.output_page * PAGE_SIZE // device.block_size, blocks)[:length]
-
-
-def _pages(size: int) -> int:
-    return -(-size // PAGE_SIZE)
-
-
-def _page_of(device: Device, lba: int) -> int:
-    if lba < 0:
-        raise InvalidRequest(f"{lba} is no block")
-    page, rest = divmod(lba * device.block_size, PAGE_SIZE)
-    if rest:
-        raise InvalidRequest(
-            f"block {lba} does not start on a page of {PAGE_SIZE} bytes; choose a multiple of"
-            f" {PAGE_SIZE // device.block_size}"
-        )
-    return page
-
-
-def _choose(device: Device, accelerator_id: int | None) -> Accelerator:
+def choose(device: Device, accelerator_id: int | None = None) -> Accelerator:
+    """The accelerator with an ID, or a device's first. Raises DeviceNotFound."""
     for accelerator in device.accelerators():
         if accelerator_id in (None, accelerator.id):
             return accelerator
     which = "no accelerator" if accelerator_id is None else f"no accelerator {accelerator_id}"
     raise DeviceNotFound(f"the device has {which}")
+
+
+def _describe(accelerator: Accelerator, told: Told) -> None:
+    told.report(
+        f"identify: accelerator {accelerator.id} with {accelerator.input_size} bytes of input"
+        f" and {accelerator.output_size} of output"
+    )
+
+
+def _encoded(argument: Argument, input_size: int) -> Buffer:
+    """An argument's bytes. Raises InvalidRequest for a number that has more than 32 bits."""
+    if isinstance(argument, _Stands):
+        argument = input_size
+    if not isinstance(argument, int):
+        return argument
+    try:
+        return argument.to_bytes(NUMBER_SIZE, "little", signed=argument < 0)
+    except OverflowError:
+        raise InvalidRequest(f"the argument {argument} has more than 32 bits") from None
+
+
+def _ended(accelerator: Accelerator, error: BaseException) -> bool:
+    """End a job whose caller waits no more; whether it is certain to have ended."""
+    if isinstance(error, (JobFailed, DeviceGone)):
+        return True
+    try:
+        accelerator.stop()
+    except DeviceGone:
+        return True
+    except PotashError:
+        return False
+    return True

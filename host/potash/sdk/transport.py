@@ -60,11 +60,25 @@ class Transport(Protocol):
     def nsid(self) -> int | None:
         """The namespace that was opened; None when it was the controller."""
 
+    @property
+    def block_device(self) -> int | None:
+        """The number (`st_rdev`) of the block device that was opened; None when it was none."""
+
+    @property
+    def tells_events(self) -> bool:
+        """Whether asynchronous events come this way."""
+
     def submit(self, request: Request, timeout: float) -> Completion:
         """Carry out one command and wait for it, at most `timeout` seconds.
 
         Raises CommandFailed for an error status, CommandTimeout, and DeviceGone when the device
         is lost; `request` moves no more than `max_transfer` bytes.
+        """
+
+    def await_event(self, timeout: float) -> int | None:
+        """Dword 0 of the next asynchronous event; None when none has come after `timeout` seconds.
+
+        Raises as `submit` does. Only where `tells_events`.
         """
 
     def reset(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from nvme_spec.queues import SubmissionEntry
 from potash.sdk.driver.controller import Controller
@@ -36,6 +36,8 @@ class VfioUserTransport:
 
     max_transfer = MAX_TRANSFER
     nsid = None
+    block_device = None
+    tells_events = True
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class VfioUserTransport:
         self._timeout = timeout
 
     def submit(self, request: Request, timeout: float) -> Completion:
-        """As `Transport.submit`. After a CommandTimeout the controller has been reset."""
+        """As `Transport.submit`. After a CommandTimeout or an interrupt the controller is reset."""
         controller = self._opened()
         out, size = request.data_out, request.data_in_length
         if out:
@@ -73,7 +75,17 @@ class VfioUserTransport:
             # The command's buffer is the driver's only one: take it back before it is used again.
             self.reset()
             raise
+        except (KeyboardInterrupt, SystemExit):
+            with suppress(PotashError):
+                self.reset()
+            raise
         return Completion(entry.dw0, b"" if out else bytes(self._memory.data[:size]))
+
+    def await_event(self, timeout: float) -> int | None:
+        try:
+            return self._opened().await_event(timeout)
+        except VfioUserError as error:
+            raise self._lost(error) from error
 
     def reset(self) -> None:
         controller = self._opened()

@@ -14,6 +14,7 @@ from potash_firmware.apu.commands.data import read_data, read_firmware, send_dat
 from potash_firmware.apu.commands.storage import (
     append_local_input,
     append_local_output,
+    grant_local_storage,
     local_input,
     local_output,
 )
@@ -35,6 +36,7 @@ IO = table(
     Row(IoOpcode.LOCAL_OUTPUT, local_output),
     Row(IoOpcode.APPEND_LOCAL_INPUT, append_local_input),
     Row(IoOpcode.APPEND_LOCAL_OUTPUT, append_local_output),
+    Row(IoOpcode.GRANT_LOCAL_STORAGE, grant_local_storage),
     Row(IoOpcode.CONTROL, control),
 )
 

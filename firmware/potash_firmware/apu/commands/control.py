@@ -3,16 +3,16 @@
 Alkali CSD platform documentation, section 4.3.2.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from csd_spec import fields
 from csd_spec.descriptors import DescriptorError, LogEntryType, decode_arguments
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE, Operation
 from csd_spec.status import VendorStatus
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.apu import firmware
+from potash_firmware.apu import firmware, ranges
 from potash_firmware.apu.command import Answer, Context, Later, Result
-from potash_firmware.apu.model import Accelerator
+from potash_firmware.apu.model import Accelerator, ByteRange, Grant
 from potash_firmware.mailbox.messages import Request
 
 
@@ -45,11 +45,9 @@ def _start(
     try:
         decode_arguments(arguments)
     except DescriptorError as error:
+        accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, str(error))
         raise NvmeError(VendorStatus.INVALID_ARGUMENT_LIST, detail=str(error)) from None
-    if accelerator.buffers.input_length is None and not accelerator.buffers.input_ranges:
-        detail = "no input has been sent, and no local storage chosen as input"
-        accelerator.log.add(LogEntryType.INVALID_INPUT_BUFFER, detail)
-        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail=detail)
+    _require_buffers(context, accelerator)
     accelerator.active = chosen
     context.jobs.start(accelerator, image, arguments)
     return Answer()
@@ -78,6 +76,31 @@ def _selected(accelerator: Accelerator, identifier: int) -> bytes:
     except NvmeError as error:
         accelerator.log.add(LogEntryType.INVALID_FIRMWARE, error.detail)
         raise
+
+
+def _require_buffers(context: Context, accelerator: Accelerator) -> None:
+    """Refuse, and say in the log, buffers that a job cannot have."""
+    for kind, reason in _problems(context, accelerator):
+        accelerator.log.add(kind, reason)
+        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail=reason)
+
+
+def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogEntryType, str]]:
+    """What is wrong with the buffers' configuration, as the log is to call it."""
+    buffers = accelerator.buffers
+    if buffers.input_length is None and not buffers.input_ranges:
+        reason = "no input has been sent, and no local storage chosen as input"
+        yield LogEntryType.INVALID_INPUT_BUFFER, reason
+    namespaces = {item.nsid: item for item in context.config.namespaces}
+    chosen: dict[LogEntryType, Iterable[ByteRange | Grant]] = {
+        LogEntryType.INVALID_INPUT_BUFFER: buffers.input_ranges,
+        LogEntryType.INVALID_OUTPUT_BUFFER: buffers.output_ranges,
+        LogEntryType.ACCELERATOR_ERROR: buffers.granted,
+    }
+    for kind, items in chosen.items():
+        for item in items:
+            if missing := ranges.missing(item, namespaces):
+                yield kind, missing
 
 
 Operate = Callable[[Context, Request, Accelerator, fields.Control], Result]

@@ -1,4 +1,4 @@
-"""I/O commands that take local storage as a job's input or output.
+"""I/O commands that let a job use local storage: as input, as output, or as its program likes.
 
 Alkali CSD platform documentation, section 4.3.2.
 """
@@ -11,7 +11,7 @@ from csd_spec.status import VendorStatus
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu import ranges
 from potash_firmware.apu.command import Answer, Context, Result
-from potash_firmware.apu.model import Accelerator, ByteRange
+from potash_firmware.apu.model import Accelerator, ByteRange, Grant
 from potash_firmware.mailbox.messages import Request
 
 
@@ -31,11 +31,26 @@ def append_local_output(context: Context, request: Request) -> Result:
     return _set_output(context, request, append=True)
 
 
+def grant_local_storage(context: Context, request: Request) -> Result:
+    """Let programs reach a range by themselves, until the accelerator is reset."""
+    command = fields.LocalStorage.decode(request.cdws)
+    accelerator, item = _local_range(context, request)
+    _require_end(item, _namespaces(context))
+    block = _namespaces(context)[item.nsid].block_size
+    grant = Grant(item.nsid, item.first // block, item.length // block, command.writable)
+    granted = (grant,) if command.replace else (*accelerator.buffers.granted, grant)
+    limit = context.config.limits.ranges
+    if len(granted) > limit:
+        detail = f"there can be {limit} grants, not {len(granted)}"
+        accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, detail)
+        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail=detail)
+    accelerator.buffers = replace(accelerator.buffers, granted=granted)
+    return Answer()
+
+
 def _set_input(context: Context, request: Request, *, append: bool) -> Result:
     accelerator, item = _local_range(context, request)
-    if ranges.overhang(item, _namespaces(context)):
-        detail = "the range ends past the end of the namespace"
-        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail=detail)
+    _require_end(item, _namespaces(context))
     chosen = (*accelerator.buffers.input_ranges, item) if append else (item,)
     _require_room(
         context,
@@ -68,6 +83,13 @@ def _local_range(context: Context, request: Request) -> tuple[Accelerator, ByteR
     accelerator = context.accelerator_at_rest(command.accelerator)
     item = ranges.resolve(command, request.nsid, _namespaces(context), context.config.range_blocks)
     return accelerator, item
+
+
+def _require_end(item: ByteRange, namespaces: ranges.Namespaces) -> None:
+    """Raise NvmeError for a range that its namespace ends before."""
+    if ranges.overhang(item, namespaces):
+        detail = "the range ends past the end of the namespace"
+        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail=detail)
 
 
 def _namespaces(context: Context) -> ranges.Namespaces:

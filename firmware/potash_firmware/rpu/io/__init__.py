@@ -40,6 +40,7 @@ IO_COMMANDS = table(
     Row(AcceleratorOpcode.LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
     Row(AcceleratorOpcode.APPEND_LOCAL_INPUT, accelerator_command, NamespaceUse.ONE),
     Row(AcceleratorOpcode.APPEND_LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.GRANT_LOCAL_STORAGE, accelerator_command, NamespaceUse.ONE),
     Row(AcceleratorOpcode.CONTROL, accelerator_command, effects=_WRITES),
 )
 """Every I/O command that the device supports. Control writes blocks when a job's output does."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from potash.cli.drive.run import STREAM, Argument
+from potash.cli.drive.common import STREAM, ProgramArgument
 from potash.cli.units import Size
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
@@ -33,7 +33,7 @@ _input = click.option("--input", "given", type=_STREAM, help="The program's inpu
 _argument = click.option(
     "--arg",
     "arguments",
-    type=Argument(),
+    type=ProgramArgument(),
     multiple=True,
     help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -52,6 +54,25 @@ def build(
     target = source.with_suffix(".o") if output is None else output
     if target.resolve() == source.resolve():
         raise click.UsageError(f"the object file would take the place of {source}; name it with -o")
+    _report(_build(source, target, includes, defines, cpu), target, as_json=as_json)
+
+
+def compiled(source: Path) -> bytes:
+    """The object file of a program, for a command that needs it at once; as `build` otherwise."""
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+        target = Path(folder) / source.with_suffix(".o").name
+        _build(source, target)
+        return target.read_bytes()
+
+
+def _build(
+    source: Path,
+    target: Path,
+    includes: Sequence[Path] = (),
+    defines: Sequence[str] = (),
+    cpu: str | None = None,
+) -> Built:
+    """Compile, and show what the compiler says. Raises PotashError."""
     try:
         built = build_program(
             source,
@@ -69,7 +90,7 @@ def build(
         raise
     if built.warnings:
         click.echo(built.warnings, err=True)
-    _report(built, target, as_json=as_json)
+    return built
 
 
 def _report(built: Built, target: Path, *, as_json: bool) -> None:

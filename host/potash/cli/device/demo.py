@@ -1,4 +1,4 @@
-"""`potash demo`: the ADD example through every layer."""
+"""`potash demo`: an example through every layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 import potash.sdk
-from potash.cli.device.example import Example
+from csd_spec.opcodes import PAGE_SIZE
+from potash.cli.device.example import Example, example_names
 from potash.cli.device.guest import SHARE, running_guest
 from potash.sdk.errors import PotashError
 from potash.sdk.job import LocalStorage, run_job
@@ -23,6 +24,8 @@ from potash.vm.terminal import descriptor_sink
 
 JOB_TIMEOUT = 60.0
 DRIVE_SIZE = ("--size", "64M")
+PROGRAM, INPUT, OUTPUT = "program.o", "input.bin", "output.bin"
+"""What an example's files are called in the guest."""
 SHOWN = 12
 """Elements of a vector that are shown."""
 
@@ -30,6 +33,7 @@ Report = Callable[[str], None]
 
 
 @click.command()
+@click.argument("name", type=click.Choice(example_names()), default="add")
 @click.option("--embedded", is_flag=True, help="Drive the device from here, without a guest.")
 @click.option(
     "--debian-mirror",
@@ -39,14 +43,15 @@ Report = Callable[[str], None]
     help="Debian archive to bring the guest from (default: the one that apt is configured with).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def demo(embedded: bool, debian_mirror: str | None, as_json: bool) -> None:
-    """Add two int8 vectors with a TensorFlow Lite model, on the drive that stores them.
+def demo(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) -> None:
+    """Run the example NAME on the drive that stores its input: add, unless it is said.
 
-    A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
+    add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
+    a text in them, filter selects records by a field, checksum checks pages. A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
     in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
-    result is what TensorFlow Lite's own reference kernels say.
+    result is what TensorFlow Lite's own reference kernels say, or plain Python.
     """
-    example = Example.load("add")
+    example = Example.load(name)
     started = time.monotonic()
 
     def report(step: str) -> None:
@@ -57,7 +62,8 @@ def demo(embedded: bool, debian_mirror: str | None, as_json: bool) -> None:
         output = _run_embedded(example, report)
     else:
         output = _run_in_guest(example, debian_mirror, quiet=as_json)
-    _show(example, output, time.monotonic() - started, as_json=as_json)
+    show = _show_vectors if example.describe is None else _show_found
+    show(example, output, time.monotonic() - started, as_json=as_json)
     if output != example.expected:
         sys.exit(1)
 
@@ -69,7 +75,7 @@ def _run_embedded(example: Example, report: Report) -> bytes:
             device,
             example.program,
             example.input,
-            arguments=example.argument_values,
+            arguments=example.arguments,
             local=LocalStorage(example.lba),
             timeout=JOB_TIMEOUT,
             report=report,
@@ -81,25 +87,27 @@ def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> bytes
     """The light command runs in the guest, on the kernel's block device."""
     place = f"{SHARE}/{example.name}"
     command = ["potash", "run", DRIVE]
-    command += [f"{place}/{name}" for name in (example.program_name, example.input_name)]
-    command += [f"{place}/output.bin", "--lba", str(example.lba), "--timeout", str(JOB_TIMEOUT)]
+    command += [f"{place}/{name}" for name in (PROGRAM, INPUT, OUTPUT)]
+    command += ["--lba", str(example.lba), "--timeout", str(JOB_TIMEOUT)]
     for argument in example.arguments:
-        command += ["--arg", str(argument)]
+        command += ["--arg", f"hex:{argument.hex()}"]
     with (
         tempfile.TemporaryDirectory(prefix="potash-") as folder,
         running_guest(*DRIVE_SIZE, mirror=mirror, quiet=quiet) as guest,
     ):
-        guest.copy_in(example.folder, place)
+        for name, content in ((PROGRAM, example.program), (INPUT, example.input)):
+            (Path(folder) / name).write_bytes(content)
+        guest.copy_in(Path(folder), place)
         said = descriptor_sink(2 if quiet else 1)
         code = guest.run([*command, "-v"], stdout=said, stderr=said)
         if code:
             raise PotashError(f"the example ended with {code} in the guest; what it says is above")
-        output = Path(folder) / "output.bin"
-        guest.copy_out(f"{place}/output.bin", output)
+        output = Path(folder) / OUTPUT
+        guest.copy_out(f"{place}/{OUTPUT}", output)
         return output.read_bytes()
 
 
-def _show(example: Example, output: bytes, seconds: float, *, as_json: bool) -> None:
+def _show_vectors(example: Example, output: bytes, seconds: float, *, as_json: bool) -> None:
     size = len(example.expected)
     first, second = example.input[-2 * size : -size], example.input[-size:]
     vectors = {"a": first, "b": second, "output": output, "expected": example.expected}
@@ -113,6 +121,39 @@ def _show(example: Example, output: bytes, seconds: float, *, as_json: bool) -> 
         shown = " ".join(f"{value:4}" for value in _int8(data)[:SHOWN])
         click.echo(f"{name:>8}: {shown}{dots}  ({len(data)} elements)")
     click.echo("equal" if equal else "NOT equal")
+
+
+def _show_found(example: Example, output: bytes, seconds: float, *, as_json: bool) -> None:
+    """What was found, and what had to come from the drive for it."""
+    equal = output == example.expected
+    without = _pages(len(example.input))
+    given = len(example.program) + sum(len(argument) for argument in example.arguments)
+    moved = _pages(len(output)) + given
+    if as_json:
+        report = {
+            "example": example.name,
+            "equal": equal,
+            "input": len(example.input),
+            "output": len(output),
+            "moved_without": without,
+            "moved_with": moved,
+            "seconds": round(seconds, 3),
+        }
+        click.echo(json.dumps(report))
+        return
+    if equal and example.describe is not None:
+        for line in example.describe(example.input, output):
+            click.echo(line)
+    click.echo(
+        f"moved between drive and host: {moved} bytes, program included;"
+        f" without the device {without}, {without / moved:.0f} times as many"
+    )
+    click.echo("equal" if equal else "NOT equal")
+
+
+def _pages(size: int) -> int:
+    """Bytes of the pages that so many bytes take on the drive."""
+    return -(-size // PAGE_SIZE) * PAGE_SIZE
 
 
 def _int8(data: bytes) -> list[int]:

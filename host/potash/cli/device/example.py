@@ -1,16 +1,25 @@
-"""The examples that come with Potash, each a folder with an `example.toml`."""
+"""The examples that come with Potash, each a folder with an `example.toml`.
+
+An example has its input, what must come of it and its arguments in files, or makes them by a script
+that says in plain Python what the program is to find.
+"""
 
 from __future__ import annotations
 
+import runpy
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import potash
 from potash.sdk.errors import PotashError
 
 ARGUMENT_SIZE = 4
+
+Describe = Callable[[bytes, bytes], list[str]]
+"""Lines to show of an input and its output."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +27,12 @@ class Example:
     """A program, what to run it on, and what must come of it."""
 
     name: str
-    folder: Path
-    program_name: str
-    input_name: str
     program: bytes
     input: bytes
     expected: bytes
     lba: int
-    arguments: tuple[int, ...]
+    arguments: Sequence[bytes]
+    describe: Describe | None = None
 
     @classmethod
     def load(cls, name: str) -> Self:
@@ -33,24 +40,33 @@ class Example:
         folder = examples_folder() / name
         try:
             described = tomllib.loads((folder / "example.toml").read_text())
-            return cls(
-                name,
-                folder,
-                described["program"],
-                described["input"],
-                (folder / described["program"]).read_bytes(),
-                (folder / described["input"]).read_bytes(),
-                (folder / described["expected"]).read_bytes(),
-                int(described["lba"]),
-                tuple(int(one) for one in described["arguments"]),
-            )
+            program = (folder / described["program"]).read_bytes()
+            make = _by_script if "script" in described else _from_files
+            data, expected, arguments, describe = make(folder, described)
+            return cls(name, program, data, expected, int(described["lba"]), arguments, describe)
         except (OSError, KeyError, ValueError) as error:
             raise PotashError(f"the example {name} cannot be read: {error}") from None
 
-    @property
-    def argument_values(self) -> list[bytes]:
-        """The arguments as the program gets them."""
-        return [one.to_bytes(ARGUMENT_SIZE, "little") for one in self.arguments]
+
+def _from_files(
+    folder: Path, described: dict[str, Any]
+) -> tuple[bytes, bytes, list[bytes], Describe | None]:
+    data, expected = ((folder / described[what]).read_bytes() for what in ("input", "expected"))
+    numbers = [int(one) for one in described["arguments"]]
+    return data, expected, [one.to_bytes(ARGUMENT_SIZE, "little") for one in numbers], None
+
+
+def _by_script(
+    folder: Path, described: dict[str, Any]
+) -> tuple[bytes, bytes, list[bytes], Describe | None]:
+    script = runpy.run_path(str(folder / described["script"]))
+    data = script["input_data"]()
+    return data, script["expected"](data), script["arguments"](data), script["describe"]
+
+
+def example_names() -> list[str]:
+    """The examples that there are."""
+    return sorted(path.parent.name for path in examples_folder().glob("*/example.toml"))
 
 
 def examples_folder() -> Path:

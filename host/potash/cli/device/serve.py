@@ -14,6 +14,7 @@ from typing import TextIO
 
 import click
 
+from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.units import Size, human
 from potash.sdk.errors import PotashError
 from potash_device.media import (
@@ -26,11 +27,36 @@ from potash_device.media import (
     NamespaceShape,
 )
 from potash_device.trace import Sink, Trace
+from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.rpu import NamespaceSettings
 
 log = logging.getLogger(__name__)
+
+LARGEST_BUFFER = 1 << 30
+"""Bytes of a buffer, which are this machine's memory once a job has filled them."""
+
+
+class Buffers(click.ParamType[tuple[int, int]]):
+    """SIZE or SIZE:SIZE, of an accelerator's input buffer and of its output buffer."""
+
+    name = "SIZE[:SIZE]"
+
+    def convert(
+        self,
+        value: str | tuple[int, int],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        first, _, second = value.partition(":")
+        sizes = [Size(PAGE_SIZE).convert(text, param, ctx) for text in (first, second or first)]
+        for size in sizes:
+            if size > LARGEST_BUFFER:
+                self.fail(f"{value!r}: a buffer has at most {human(LARGEST_BUFFER)}", param, ctx)
+        return sizes[0], sizes[1]
 
 
 class Namespace(click.ParamType[NamespaceShape]):
@@ -102,6 +128,29 @@ def qemu_device(socket: Path) -> str:
     help="What the device says that it is: itself, or the platform that it follows.",
 )
 @click.option(
+    "--accelerator",
+    "accelerators",
+    type=Buffers(),
+    multiple=True,
+    help="An accelerator, by the sizes of its input buffer and its output buffer, which is as "
+    "large where it is not said; may be given several times, and they are numbered from 0 "
+    "(default: one of 64M).",
+)
+@click.option(
+    "--range-unit",
+    type=click.Choice([unit.value for unit in RangeUnit]),
+    default=RangeUnit.PAGE.value,
+    show_default=True,
+    help="What accelerator commands count local storage in: pages of 4096 bytes or LBAs.",
+)
+@click.option(
+    "--range-count",
+    type=click.Choice(["plain", "zero-based"]),
+    default="plain",
+    show_default=True,
+    help="Whether the count of one page is 1 in them, or 0 as in Read and Write.",
+)
+@click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
     default=Engine.NATIVE.value,
@@ -130,6 +179,9 @@ def serve(
     capacity: int | None,
     read_only: bool,
     profile: str,
+    accelerators: tuple[tuple[int, int], ...],
+    range_unit: str,
+    range_count: str,
     engine: str,
     trace: Path | None,
     as_json: bool,
@@ -145,6 +197,14 @@ def serve(
         namespaces = (NamespaceShape(size),)
     if read_only and media is None:
         raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
+    settings = replace(
+        PROFILES[profile],
+        engine=Engine(engine),
+        range_blocks=RangeBlocks(RangeUnit(range_unit), range_count == "zero-based"),
+    )
+    if accelerators:
+        described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
+        settings = replace(settings, accelerators=described)
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
@@ -153,7 +213,7 @@ def serve(
             path,
             drive.namespaces,
             drive.flash,
-            replace(_settings(PROFILES[profile], drive), engine=Engine(engine)),
+            _settings(settings, drive),
             sidecar=drive.sidecar,
             drive=drive,
         )

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-import potash.sdk
+from potash.cli.drive.common import (
+    ACCELERATOR_LIMIT,
+    FIRMWARE_LIMIT,
+    LENGTH,
+    STREAM,
+    ProgramArgument,
+    Seconds,
+    ending_cleanly,
+    input_file,
+    json_option,
+    opened,
+    output_file,
+    read_input,
+    returned,
+    say,
+    write_output,
+)
+from potash.cli.drive.program import program_file, program_of
+from potash.cli.drive.progress import Line, showing
 from potash.cli.units import Size
+from potash.sdk import Device, FileSink, FileSource, LocalStorage
 from potash.sdk.errors import JobFailed, PotashError
-from potash.sdk.job import JobResult, LocalStorage, run_job
-
-ARGUMENT_SIZE = 4
-STREAM = Path("-")
-
-
-class Argument(click.ParamType[bytes]):
-    """One argument of a program: a 32-bit number, or hex:BYTES."""
-
-    name = "VALUE"
-
-    def convert(
-        self, value: str | bytes, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        try:
-            if value.startswith("hex:"):
-                return bytes.fromhex(value.removeprefix("hex:"))
-            number = int(value, 0)
-            return number.to_bytes(ARGUMENT_SIZE, "little", signed=number < 0)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is neither a 32-bit number nor hex:BYTES", param, ctx)
+from potash.sdk.extents import mounts_of, volume_of
+from potash.sdk.job import Argument, JobResult, choose
+from potash.sdk.job import run as run_on
+from potash.sdk.places import (
+    BlockSink,
+    BlockSource,
+    BufferSink,
+    BufferSource,
+    Sink,
+    Source,
+    Told,
+)
 
 
 class Blocks(click.ParamType[LocalStorage]):
@@ -59,30 +64,16 @@ class Blocks(click.ParamType[LocalStorage]):
         return blocks
 
 
-class Seconds(click.ParamType[float]):
-    """A time that can pass."""
-
-    name = "SECONDS"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not (seconds > 0 and math.isfinite(seconds)):
-            self.fail(f"{value!r} is no number of seconds above 0", param, ctx)
-        return seconds
-
-
 @click.command()
 @click.argument("device")
-@click.argument("program", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument(
-    "input", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+@program_file
+@input_file
+@output_file
+@click.option(
+    "--copy",
+    is_flag=True,
+    help="Copy INPUT and OUTPUT through the accelerator's buffers, though they are files on DEVICE.",
 )
-@click.argument("output", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @click.option(
     "--lba",
     type=Blocks(),
@@ -91,34 +82,40 @@ class Seconds(click.ParamType[float]):
 @click.option(
     "--output-size",
     type=Size(),
-    help="With --lba: room for the output on the drive (default: as large as the input).",
+    help="Room for the output on the drive, where it goes there (default: as large as the input).",
 )
 @click.option(
     "--arg",
     "arguments",
-    type=Argument(),
+    type=ProgramArgument(length=True),
     multiple=True,
-    help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
+    help="An argument of the program, once for each: a 32-bit number, hex:BYTES, or "
+    f'"{LENGTH}" for the length of INPUT in bytes.',
 )
-@click.option("--accelerator", type=click.IntRange(0, 0xFFFF), help="Which (default: the first).")
+@click.option(
+    "--accelerator",
+    type=click.IntRange(0, ACCELERATOR_LIMIT),
+    help="Which one, by its ID (default: the first).",
+)
 @click.option(
     "--firmware",
-    type=click.IntRange(0),
+    type=click.IntRange(0, FIRMWARE_LIMIT),
     default=0,
     show_default=True,
     help="Store the program as this firmware.",
 )
 @click.option("--timeout", type=Seconds(), help="Stop the job after this time (default: never).")
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@json_option
 @click.option("-v", "--verbose", is_flag=True, help="Say each step.")
 def run(
     device: str,
     program: Path,
     input: Path,
     output: Path,
+    copy: bool,
     lba: LocalStorage | None,
     output_size: int | None,
-    arguments: tuple[bytes, ...],
+    arguments: tuple[Argument, ...],
     accelerator: int | None,
     firmware: int,
     timeout: float | None,
@@ -127,41 +124,91 @@ def run(
 ) -> None:
     """Run PROGRAM on a drive's accelerator.
 
-    DEVICE is a path (/dev/nvme0n1) or vfio-user:SOCKET. INPUT goes to the accelerator's input
-    buffer and OUTPUT gets what the program made; with --lba both pass through the drive's blocks.
-    INPUT and OUTPUT may be - for standard input and output.
+    DEVICE is a path (/dev/nvme0n1) or vfio-user:SOCKET. PROGRAM is an object file, or a program in
+    C, which is built first. INPUT and OUTPUT are files, or - for standard input and output.
 
-    The program sees the input padded with zeroes, to 4 bytes or with --lba to 4096. What it prints
+    A file on an ext4 file system of DEVICE itself is used in place: the program reads and writes
+    its blocks on the drive, and no byte of it passes through here. Any other INPUT is sent to the
+    accelerator's input buffer, and any other OUTPUT gets what the program left in the output
+    buffer. With --lba both pass through blocks of the drive that no file system has.
+
+    The program sees the input padded with zeroes, to 4 bytes, on the drive to 4096. What it prints
     goes to standard error.
     """
-    if output_size is not None:
-        if lba is None:
-            raise click.UsageError("--output-size goes with --lba")
-        lba = lba._replace(output_size=output_size)
+    if copy and lba is not None:
+        raise click.UsageError("--copy and --lba are two ways for the data; choose one")
     _require_writable(output)
-    data = sys.stdin.buffer.read() if input == STREAM else input.read_bytes()
+    image = program_of(program)
     try:
-        with potash.sdk.open(device) as opened:
-            result = run_job(
-                opened,
-                program.read_bytes(),
-                data,
+        with opened(device) as drive, ending_cleanly(), showing() as progress:
+            source, sink = _ends(drive, input, output, copy, lba, output_size)
+
+            def report(step: str) -> None:
+                if isinstance(progress, Line):
+                    progress.clear()
+                click.echo(step, err=True)
+
+            result = run_on(
+                choose(drive, accelerator),
+                image,
+                source,
+                sink,
                 arguments=arguments,
-                local=lba,
-                accelerator_id=accelerator,
                 firmware_id=firmware,
                 timeout=timeout,
-                report=(lambda step: click.echo(step, err=True)) if verbose else lambda step: None,
+                told=Told(report if verbose else lambda step: None, progress),
             )
     except JobFailed as error:
         _show_printed(error.printed)
         raise
-    if output == STREAM:
-        sys.stdout.buffer.write(result.output)
-        sys.stdout.buffer.flush()
+    if not isinstance(sink, FileSink):
+        write_output(output, result.output)
+    in_place = {"input": isinstance(source, FileSource), "output": isinstance(sink, FileSink)}
+    _report(result, output, in_place, as_json=as_json)
+
+
+def _ends(
+    drive: Device,
+    input: Path,
+    output: Path,
+    copy: bool,
+    lba: LocalStorage | None,
+    output_size: int | None,
+) -> tuple[Source, Sink]:
+    """Where the job's input comes from, and where its output goes."""
+    if lba is not None:
+        _require_unmounted(drive)
+        lba = lba._replace(output_size=output_size)
+        blocks = BlockSource(drive, read_input(input), lba)
+        return blocks, BlockSink(drive, blocks, lba)
+    source: Source
+    if not copy and _on_drive(drive, input):
+        source = FileSource(input)
     else:
-        output.write_bytes(result.output)
-    _report(result, output, as_json=as_json)
+        source = BufferSource(read_input(input))
+    if not copy and _on_drive(drive, output):
+        return source, FileSink(output, size=output_size)
+    if output_size is not None:
+        raise click.UsageError("--output-size goes with --lba, or with an OUTPUT on the drive")
+    return source, BufferSink()
+
+
+def _on_drive(drive: Device, path: Path) -> bool:
+    """Whether a file that there is, or is to be, is on a file system of the drive itself."""
+    if path == STREAM:
+        return False
+    real = Path(os.path.realpath(path))
+    return volume_of(real if real.exists() else real.parent, drive.block_device) is not None
+
+
+def _require_unmounted(drive: Device) -> None:
+    """Blocks that a file system has are not there to be written over."""
+    if drive.block_device is not None:
+        for place in mounts_of(drive.block_device):
+            raise PotashError(
+                f"the drive has a file system at {place}, which --lba would write over; use files"
+                " on it, or unmount it"
+            )
 
 
 def _require_writable(output: Path) -> None:
@@ -177,23 +224,19 @@ def _show_printed(lines: Sequence[str]) -> None:
         click.echo(f"program: {line.rstrip()}", err=True)
 
 
-def _report(result: JobResult, output: Path, *, as_json: bool) -> None:
+def _report(result: JobResult, output: Path, in_place: dict[str, bool], *, as_json: bool) -> None:
     """Say what came of it, on standard error where standard output has the output itself."""
     aside = output == STREAM
-    value = result.status.return_value
-    if as_json:
-        report = {
-            "output": str(output),
-            "produced": len(result.output),
-            "return_value": value,
-            "printed": result.printed,
-        }
-        click.echo(json.dumps(report), err=aside)
-        return
-    _show_printed(result.printed)
-    # A C function that returns int leaves 32 bits in the register.
-    signed = f" ({value - (1 << 32)} as int)" if 1 << 31 <= value < 1 << 32 else ""
+    value, produced = result.status.return_value, result.status.produced
+    if not as_json:
+        _show_printed(result.printed)
+    report = {
+        "output": str(output),
+        "produced": produced,
+        "return_value": value,
+        "printed": result.printed,
+        "in_place": in_place,
+    }
     where = "" if aside else f" in {output}"
-    click.echo(
-        f"{len(result.output)} bytes{where}; the program returned {value}{signed}", err=aside
-    )
+    line = f"{produced} bytes{where}; the program returned {returned(value)}"
+    say(report, [line], as_json=as_json, aside=aside)

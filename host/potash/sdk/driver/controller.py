@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 
 from nvme_spec import commands
@@ -34,8 +35,9 @@ from nvme_spec.registers import (
 )
 from potash.sdk.driver.memory import QUEUE_ENTRIES, DriverMemory, QueueMemory
 from potash.sdk.driver.pci import PciFunction
-from potash.sdk.driver.queue import QueuePair
+from potash.sdk.driver.queue import EVENT_CID, QueuePair
 from potash.sdk.errors import CommandFailed, CommandTimeout, DeviceMisbehaved
+from potash.sdk.transport import NO_CDWS
 
 ADMIN_QUEUE = 0
 IO_QUEUE = 1
@@ -58,6 +60,8 @@ class Controller:
         self._io_vector = len(eventfds) - 1
         self._capabilities = Capabilities()
         self._queues: list[QueuePair] = []
+        self._event_requested = False
+        self._events: deque[int] = deque()
 
     def start(self, timeout: float) -> None:
         """Bring the controller to ready with one I/O queue pair; again after any reset."""
@@ -65,6 +69,8 @@ class Controller:
         self._check_capabilities()
         self._disable()
         self._release_queues()
+        self._event_requested = False
+        self._events.clear()
         entries = min(QUEUE_ENTRIES, self._capabilities.mqes_z + 1)
         self._queues.append(_queue_pair(ADMIN_QUEUE, entries, self._memory.admin))
         last = entries - 1
@@ -86,16 +92,31 @@ class Controller:
         queue = self._queues[ADMIN_QUEUE if admin else IO_QUEUE]
         cid = queue.put(command)
         self._ring(queue.qid, False, queue.tail)
-        entry = queue.take()
-        if entry is None:
-            entry = self._wait(queue, timeout)
-        if queue.head_is_due:
-            self._ring(queue.qid, True, queue.head)
+        deadline = time.monotonic() + timeout
+        while (entry := self._take(queue)) is None:
+            if not self._rest(queue, deadline):
+                raise CommandTimeout(f"the device did not complete a command in {timeout:g} s")
         if entry.cid != cid:
             raise DeviceMisbehaved(f"command {cid} was answered as command {entry.cid}")
         if entry.status:
             raise CommandFailed(admin, command.opcode, entry.status, dnr=entry.dnr)
         return entry
+
+    def await_event(self, timeout: float) -> int | None:
+        """As `Transport.await_event`. One event request is left with the device afterwards."""
+        queue = self._queues[ADMIN_QUEUE]
+        if not self._event_requested:
+            queue.put(_entry(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, 0, NO_CDWS), EVENT_CID)
+            self._event_requested = True
+            self._ring(ADMIN_QUEUE, False, queue.tail)
+        deadline = time.monotonic() + timeout
+        while not self._events:
+            entry = self._take(queue)
+            if entry is not None:
+                raise DeviceMisbehaved(f"command {entry.cid} was answered, which waits no more")
+            if not self._events and not self._rest(queue, deadline):
+                return None
+        return self._events.popleft()
 
     def shut_down(self) -> None:
         """Announce that the power may go, and wait until the controller has prepared for it."""
@@ -152,22 +173,30 @@ class Controller:
         while self._queues:
             self._queues.pop().release()
 
-    def _wait(self, queue: QueuePair, timeout: float) -> CompletionEntry:
-        """Wait for the vector of `queue` until its next completion is there."""
-        eventfd = self._io_eventfd if queue.qid else self._admin_eventfd
-        deadline = time.monotonic() + timeout
-        while True:
-            remaining = deadline - time.monotonic()
-            ready, _, _ = select.select([eventfd], [], [], max(0.0, min(remaining, LIVENESS_POLL)))
-            if ready:
-                os.eventfd_read(eventfd)
-            entry = queue.take()
-            if entry is not None:
+    def _take(self, queue: QueuePair) -> CompletionEntry | None:
+        """The next completion, if there is one. An event's is not handed out: it is kept."""
+        while (entry := queue.take()) is not None:
+            if queue.head_is_due:
+                self._ring(queue.qid, True, queue.head)
+            if queue.qid != ADMIN_QUEUE or entry.cid != EVENT_CID or not self._event_requested:
                 return entry
-            if not ready:
-                self._require_health()
-            if remaining <= 0:
-                raise CommandTimeout(f"the device did not complete a command in {timeout:g} s")
+            self._event_requested = False
+            if not entry.status:
+                self._events.append(entry.dw0)
+        return None
+
+    def _rest(self, queue: QueuePair, deadline: float) -> bool:
+        """Sleep until the vector of `queue` wakes, or for a while; False when it is too late."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return False
+        eventfd = self._io_eventfd if queue.qid else self._admin_eventfd
+        ready, _, _ = select.select([eventfd], [], [], min(remaining, LIVENESS_POLL))
+        if ready:
+            os.eventfd_read(eventfd)
+        else:
+            self._require_health()
+        return True
 
     def _require_health(self) -> None:
         if ControllerStatus(self._read(Register.CSTS)).cfs:

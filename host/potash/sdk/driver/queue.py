@@ -18,8 +18,10 @@ from nvme_spec.queues import (
 )
 
 _STATUS_WORD = STATUS_WORD_OFFSET // 2
-_CIDS = 0xFFFF
-"""FFFFh is left out: the error log uses it for "no command"."""
+EVENT_CID = 0xFFFE
+"""The event request's own identifier: it waits while others come and go."""
+_CIDS = EVENT_CID
+"""FFFFh is left out as well: the error log uses it for "no command"."""
 
 
 class QueuePair:
@@ -38,14 +40,15 @@ class QueuePair:
         self._phase = PHASE_BIT
         self._cid = 0
 
-    def put(self, command: SubmissionEntry) -> int:
-        """Write a command, given its identifier here; the identifier. Ring the tail afterwards."""
-        self._cid = (self._cid + 1) % _CIDS
+    def put(self, command: SubmissionEntry, cid: int | None = None) -> int:
+        """Write a command; its identifier, given here unless it has one. Ring the tail afterwards."""
+        if cid is None:
+            cid = self._cid = (self._cid + 1) % _CIDS
         start = self.tail * SUBMISSION_ENTRY_SIZE
         self._submission[start : start + SUBMISSION_ENTRY_SIZE] = command.encode()
-        COMMAND_ID.pack_into(self._submission, start + COMMAND_ID_OFFSET, self._cid)
+        COMMAND_ID.pack_into(self._submission, start + COMMAND_ID_OFFSET, cid)
         self.tail = (self.tail + 1) % self.entries
-        return self._cid
+        return cid
 
     def take(self) -> CompletionEntry | None:
         """The next completion, if there is one. Ring the head afterwards if `head_is_due`."""

@@ -1,0 +1,388 @@
+"""`potash acc`: the accelerator commands, one by one.
+
+Alkali CSD platform documentation, section 4.3.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from csd_spec.descriptors import AcceleratorStatus, CapabilityId, LogEntry, LogEntryType
+from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
+from csd_spec.status import StatusId
+from potash.cli.drive.common import (
+    FIRMWARE_LIMIT,
+    STREAM,
+    Pages,
+    ProgramArgument,
+    accelerator_of,
+    accelerator_option,
+    input_file,
+    json_option,
+    offset_option,
+    opened,
+    output_file,
+    read_input,
+    returned,
+    say,
+    timeout_option,
+    write_output,
+)
+from potash.cli.drive.progress import showing
+from potash.cli.units import Size, human
+from potash.sdk import Accelerator
+from potash.sdk.job import Argument
+from potash.sdk.places import Range
+
+rae_option = click.option(
+    "--rae", is_flag=True, help="Retain what was read, and its event, for the next to read."
+)
+namespace_option = click.option(
+    "-n",
+    "--namespace-id",
+    "nsid",
+    type=click.IntRange(1, 0xFFFF_FFFE),
+    help="The pages' namespace (default: the device's first).",
+)
+append_option = click.option(
+    "--append", is_flag=True, help="Put them behind those that were named before."
+)
+ranges_argument = click.argument("ranges", type=Pages(), nargs=-1, required=True)
+
+
+@click.group()
+def acc() -> None:
+    """The accelerators of a drive, command by command.
+
+    DEVICE is a path (/dev/nvme0n1) or vfio-user:SOCKET.
+
+    Over vfio-user each command comes as a new host, for which the drive starts anew: disabled,
+    without a program, its jobs ended. "potash acc shell" gives several commands to one host.
+    """
+
+
+@acc.command()
+@click.argument("device")
+@json_option
+def identify(device: str, as_json: bool) -> None:
+    """Which accelerators there are, and what they can do."""
+    with opened(device) as drive:
+        found = drive.accelerators()
+    report = [
+        {
+            "id": one.id,
+            "firmware": one.takes_firmware,
+            "input_size": one.input_size,
+            "output_size": one.output_size,
+        }
+        for one in found
+    ]
+    lines = [
+        f"accelerator {one.id}: {human(one.input_size)} of input, {human(one.output_size)} of"
+        f" output, {'takes' if one.takes_firmware else 'takes no'} firmware"
+        for one in found
+    ]
+    say({"accelerators": report}, lines or ["there are no accelerators"], as_json=as_json)
+
+
+@acc.command()
+@click.argument("device")
+@accelerator_option
+@rae_option
+@json_option
+def status(device: str, accelerator: int | None, rae: bool, as_json: bool) -> None:
+    """What an accelerator does, or did last."""
+    with accelerator_of(device, accelerator) as one:
+        _say_status(one, one.status(retain=rae), as_json=as_json)
+
+
+@acc.command()
+@click.argument("device")
+@accelerator_option
+@rae_option
+@json_option
+def log(device: str, accelerator: int | None, rae: bool, as_json: bool) -> None:
+    """What jobs began and ended, programs printed, went wrong."""
+    with accelerator_of(device, accelerator) as one:
+        page = one.log(retain=rae)
+    entries = [
+        {
+            "timestamp": entry.timestamp,
+            "type": entry.type,
+            "name": _type_name(entry),
+            "text": entry.text,
+        }
+        for entry in page.entries
+    ]
+    lost = [f"{page.lost} older entries are lost"] if page.lost else []
+    lines = [f"{_time(entry)}  {_type_name(entry)}: {entry.text}" for entry in page.entries]
+    report = {"accelerator": one.id, "lost": page.lost, "entries": entries}
+    say(report, lost + lines, as_json=as_json)
+
+
+@acc.command()
+@click.argument("device")
+def enable(device: str) -> None:
+    """Enable the accelerator subsystem: all accelerators."""
+    with accelerator_of(device, None) as one:
+        one.enable()
+
+
+@acc.command()
+@click.argument("device")
+def disable(device: str) -> None:
+    """Disable the accelerator subsystem; their jobs are stopped."""
+    with accelerator_of(device, None) as one:
+        one.disable()
+
+
+@acc.command()
+@click.argument("device")
+@input_file
+@accelerator_option
+@offset_option
+@json_option
+def write(device: str, input: Path, accelerator: int | None, offset: int, as_json: bool) -> None:
+    """Send INPUT (- for standard input) to the input buffer."""
+    data = read_input(input)
+    with accelerator_of(device, accelerator) as one, showing() as progress:
+        one.write_input(data, offset=offset, progress=progress)
+    report = {"accelerator": one.id, "offset": offset, "written": len(data)}
+    say(report, [f"{len(data)} bytes in the input buffer"], as_json=as_json)
+
+
+@acc.command()
+@click.argument("device")
+@output_file
+@accelerator_option
+@click.option("--data-len", type=Size(), help="How much (default: what the last job made).")
+@offset_option
+@json_option
+def read(
+    device: str,
+    output: Path,
+    accelerator: int | None,
+    data_len: int | None,
+    offset: int,
+    as_json: bool,
+) -> None:
+    """Read the output buffer into OUTPUT (- for standard output)."""
+    with accelerator_of(device, accelerator) as one, showing() as progress:
+        data = one.read_output(data_len, offset=offset, progress=progress)
+    write_output(output, data)
+    report = {"accelerator": one.id, "offset": offset, "read": len(data), "output": str(output)}
+    say(report, [f"{len(data)} bytes"], as_json=as_json, aside=output == STREAM)
+
+
+@acc.command("input")
+@click.argument("device")
+@ranges_argument
+@accelerator_option
+@namespace_option
+@append_option
+def input_(
+    device: str,
+    ranges: tuple[Range, ...],
+    accelerator: int | None,
+    nsid: int | None,
+    append: bool,
+) -> None:
+    """Let the next job read pages of the drive.
+
+    One range follows the other. PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
+    """
+    with accelerator_of(device, accelerator) as one:
+        for page, pages in ranges:
+            use = one.append_local_input if append else one.use_local_input
+            use(page, pages, nsid)
+            append = True
+
+
+@acc.command()
+@click.argument("device")
+@ranges_argument
+@accelerator_option
+@namespace_option
+@append_option
+def output(
+    device: str,
+    ranges: tuple[Range, ...],
+    accelerator: int | None,
+    nsid: int | None,
+    append: bool,
+) -> None:
+    """Let the next job write pages of the drive.
+
+    One range follows the other. PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
+    """
+    with accelerator_of(device, accelerator) as one:
+        for page, pages in ranges:
+            use = one.append_local_output if append else one.use_local_output
+            use(page, pages, nsid)
+            append = True
+
+
+@acc.command()
+@click.argument("device")
+@ranges_argument
+@accelerator_option
+@namespace_option
+@click.option("--writable", is_flag=True, help="Let programs write them, too.")
+@append_option
+def grant(
+    device: str,
+    ranges: tuple[Range, ...],
+    accelerator: int | None,
+    nsid: int | None,
+    writable: bool,
+    append: bool,
+) -> None:
+    """Let programs read pages of the drive by themselves.
+
+    PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
+    """
+    with accelerator_of(device, accelerator) as one:
+        for page, pages in ranges:
+            one.grant(page, pages, nsid, writable=writable, replace=not append)
+            append = True
+
+
+@acc.command()
+@click.argument("device")
+@click.argument("firmware", type=click.IntRange(0, FIRMWARE_LIMIT))
+@accelerator_option
+def select(device: str, firmware: int, accelerator: int | None) -> None:
+    """Make FIRMWARE, an ID, the active one."""
+    with accelerator_of(device, accelerator) as one:
+        one.select(firmware)
+
+
+@acc.command()
+@click.argument("device")
+@accelerator_option
+@click.option(
+    "--firmware",
+    type=click.IntRange(0, FIRMWARE_LIMIT),
+    default=KEEP_ACTIVE_FIRMWARE,
+    help="Make this firmware the active one first.",
+)
+@click.option(
+    "--arg",
+    "arguments",
+    type=ProgramArgument(),
+    multiple=True,
+    help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
+)
+@click.option("--wait", is_flag=True, help="Wait until the job has ended, and say how.")
+@timeout_option
+@json_option
+def start(
+    device: str,
+    accelerator: int | None,
+    firmware: int,
+    arguments: tuple[Any, ...],
+    wait: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Start a job with the active firmware."""
+    if not wait and (as_json or timeout is not None):
+        raise click.UsageError("--timeout and --json go with --wait")
+    with accelerator_of(device, accelerator) as one:
+        one.start(firmware, [_bytes(argument) for argument in arguments])
+        if wait:
+            _wait(one, timeout, as_json=as_json)
+
+
+@acc.command()
+@click.argument("device")
+@accelerator_option
+@timeout_option
+@json_option
+def wait(device: str, accelerator: int | None, timeout: float | None, as_json: bool) -> None:
+    """Wait until the job has ended, and say how."""
+    with accelerator_of(device, accelerator) as one:
+        _wait(one, timeout, as_json=as_json)
+
+
+@acc.command()
+@click.argument("device")
+@accelerator_option
+def stop(device: str, accelerator: int | None) -> None:
+    """Stop the job; program and buffers stay."""
+    with accelerator_of(device, accelerator) as one:
+        one.stop()
+
+
+@acc.command()
+@click.argument("device")
+@accelerator_option
+def reset(device: str, accelerator: int | None) -> None:
+    """End the job, and forget programs and buffers."""
+    with accelerator_of(device, accelerator) as one:
+        one.reset()
+
+
+@acc.command()
+@click.argument("device")
+@click.argument("script", type=click.File(), default="-")
+def shell(device: str, script: Any) -> None:
+    """Carry out the lines of a script as one host.
+
+    They come from SCRIPT, or else from standard input. A line is a command as it stands behind "potash acc", or "fw" and one of "potash fw", without
+    DEVICE; # begins a comment. The first line that fails ends it.
+    """
+    from potash.cli.drive.shell import run_lines
+
+    run_lines(device, script)
+
+
+def _wait(one: Accelerator, timeout: float | None, *, as_json: bool) -> None:
+    with showing() as progress:
+        ended = one.wait(timeout, progress=progress)
+    _say_status(one, ended, as_json=as_json)
+
+
+def _say_status(one: Accelerator, found: AcceleratorStatus, *, as_json: bool) -> None:
+    firmware = found.descriptor(CapabilityId.FIRMWARE)
+    active = None if firmware is None or firmware.firmware == KEEP_ACTIVE_FIRMWARE else firmware
+    known = found.status in StatusId.__members__.values()
+    state = StatusId(found.status).name.lower() if known else f"status {found.status}"
+    report = {
+        "accelerator": one.id,
+        "status": state,
+        "status_id": found.status,
+        "firmware": None if active is None else active.firmware,
+        "return_value": found.return_value,
+        "consumed": found.consumed,
+        "produced": found.produced,
+    }
+    lines = [f"accelerator {one.id}: {state}"]
+    lines.append(f"  firmware: {'none' if active is None else active.firmware}")
+    lines.append(f"  returned: {returned(found.return_value)}")
+    lines.append(f"  consumed: {found.consumed} bytes")
+    lines.append(f"  produced: {found.produced} bytes")
+    say(report, lines, as_json=as_json)
+
+
+def _bytes(argument: Argument) -> bytes:
+    assert isinstance(argument, bytes)
+    return argument
+
+
+def _type_name(entry: LogEntry) -> str:
+    if entry.type in LogEntryType.__members__.values():
+        return LogEntryType(entry.type).name.replace("_", " ").lower()
+    return f"type {entry.type:X}h"
+
+
+def _time(entry: LogEntry) -> str:
+    """An entry's time as this machine's clock would show it."""
+    try:
+        return datetime.fromtimestamp(entry.timestamp / 1000).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{entry.timestamp} ms"

@@ -1,0 +1,187 @@
+"""What the commands for a drive share: their arguments' forms, the device, how they report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+import potash.sdk
+from potash.sdk import INPUT_LENGTH, Accelerator, Device
+from potash.sdk.job import NUMBER_SIZE, Argument, choose
+from potash.sdk.places import Range
+
+STREAM = Path("-")
+LENGTH = "length"
+
+ACCELERATOR_LIMIT = 0xFFFF
+FIRMWARE_LIMIT = 0xFFFF_FFFF
+
+
+class ProgramArgument(click.ParamType[Argument]):
+    """One argument of a program: a 32-bit number, hex:BYTES, or "length" where there is one."""
+
+    name = "VALUE"
+
+    def __init__(self, *, length: bool = False) -> None:
+        self._length = length
+
+    def convert(
+        self, value: str | Argument, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Argument:
+        if not isinstance(value, str):
+            return value
+        if self._length and value == LENGTH:
+            return INPUT_LENGTH
+        try:
+            if value.startswith("hex:"):
+                return bytes.fromhex(value.removeprefix("hex:"))
+            number = int(value, 0)
+            return number.to_bytes(NUMBER_SIZE, "little", signed=number < 0)
+        except (ValueError, OverflowError):
+            others = f'"{LENGTH}", hex:BYTES' if self._length else "hex:BYTES"
+            self.fail(f"{value!r} is neither a 32-bit number nor {others}", param, ctx)
+
+
+class Pages(click.ParamType[Range]):
+    """PAGE:COUNT, a run of pages of 4096 bytes."""
+
+    name = "PAGE:COUNT"
+
+    def convert(
+        self, value: str | Range, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Range:
+        if isinstance(value, Range):
+            return value
+        page, _, count = value.partition(":")
+        try:
+            return Range(int(page, 0), int(count, 0))
+        except ValueError:
+            self.fail(f"{value!r} is not PAGE:COUNT, two numbers", param, ctx)
+
+
+class Seconds(click.ParamType[float]):
+    """A time that can pass."""
+
+    name = "SECONDS"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not (seconds > 0 and math.isfinite(seconds)):
+            self.fail(f"{value!r} is no number of seconds above 0", param, ctx)
+        return seconds
+
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+accelerator_option: Decorator = click.option(
+    "--accelerator",
+    type=click.IntRange(0, ACCELERATOR_LIMIT),
+    help="Which one, by its ID (default: the first).",
+)
+firmware_option: Decorator = click.option(
+    "--firmware",
+    type=click.IntRange(0, FIRMWARE_LIMIT),
+    default=0,
+    show_default=True,
+    help="The firmware's ID.",
+)
+offset_option: Decorator = click.option(
+    "--offset",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Begin at this byte, a multiple of 4.",
+)
+timeout_option: Decorator = click.option(
+    "--timeout", type=Seconds(), help="Wait no longer than this (default: until it ends)."
+)
+input_file: Decorator = click.argument(
+    "input", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+)
+output_file: Decorator = click.argument(
+    "output", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+)
+
+
+class Kept:
+    """A device that is kept open for several commands."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[Device]:
+    """A device for one command: the one that is kept open, else one that is closed afterwards."""
+    kept = click.get_current_context().find_object(Kept)
+    if kept is not None:
+        yield kept.device
+        return
+    with potash.sdk.open(name) as device:
+        yield device
+
+
+@contextlib.contextmanager
+def accelerator_of(name: str, identifier: int | None) -> Iterator[Accelerator]:
+    """One accelerator of a device. Raises what `opened` and `choose` do."""
+    with opened(name) as device:
+        yield choose(device, identifier)
+
+
+@contextlib.contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Let a request to end come as an exception, so that what was begun is undone."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, end) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def read_input(path: Path) -> bytes:
+    """The contents of a file, or of standard input."""
+    return sys.stdin.buffer.read() if path == STREAM else path.read_bytes()
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Into a file, or to standard output."""
+    if path != STREAM:
+        path.write_bytes(data)
+        return
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def say(
+    report: Mapping[str, Any], lines: Sequence[str], *, as_json: bool, aside: bool = False
+) -> None:
+    """A command's report, as JSON or in words; `aside` where standard output has its output."""
+    for line in [json.dumps(report)] if as_json else lines:
+        click.echo(line, err=aside)
+
+
+def returned(value: int) -> str:
+    """What a program returned, also as a C function of type int would mean it."""
+    signed = f" ({value - (1 << 32)} as int)" if 1 << 31 <= value < 1 << 32 else ""
+    return f"{value}{signed}"

@@ -1,0 +1,76 @@
+"""`potash fw`: programs to and from an accelerator.
+
+Alkali CSD platform documentation, section 4.3.2 (Send Firmware, Read Firmware).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from potash.cli.drive.common import (
+    STREAM,
+    accelerator_of,
+    accelerator_option,
+    firmware_option,
+    json_option,
+    output_file,
+    say,
+    write_output,
+)
+from potash.cli.drive.program import program_file, program_of
+from potash.cli.drive.progress import showing
+from potash.cli.units import Size
+
+
+@click.group()
+def fw() -> None:
+    """Programs to and from an accelerator, which calls them firmware.
+
+    DEVICE is a path (/dev/nvme0n1) or vfio-user:SOCKET; "potash acc --help" says what is different
+    with a socket. This is not the drive's own firmware, for which there is "nvme fw-download".
+    """
+
+
+@fw.command()
+@click.argument("device")
+@program_file
+@accelerator_option
+@firmware_option
+@json_option
+def send(device: str, program: Path, accelerator: int | None, firmware: int, as_json: bool) -> None:
+    """Store PROGRAM, an object file or a program in C, as a firmware."""
+    image = program_of(program)
+    with accelerator_of(device, accelerator) as one, showing() as progress:
+        one.send_firmware(image, firmware, progress=progress)
+    report = {"accelerator": one.id, "firmware": firmware, "sent": len(image)}
+    say(report, [f"{len(image)} bytes as firmware {firmware}"], as_json=as_json)
+
+
+@fw.command()
+@click.argument("device")
+@output_file
+@accelerator_option
+@firmware_option
+@click.option("--data-len", type=Size(), help="How much (default: all of it).")
+@json_option
+def read(
+    device: str,
+    output: Path,
+    accelerator: int | None,
+    firmware: int,
+    data_len: int | None,
+    as_json: bool,
+) -> None:
+    """Read a firmware back into OUTPUT (- for standard output)."""
+    with accelerator_of(device, accelerator) as one, showing() as progress:
+        image = one.read_firmware(data_len, firmware, progress=progress)
+    write_output(output, image)
+    report = {
+        "accelerator": one.id,
+        "firmware": firmware,
+        "read": len(image),
+        "output": str(output),
+    }
+    say(report, [f"{len(image)} bytes"], as_json=as_json, aside=output == STREAM)

@@ -1,0 +1,55 @@
+"""How far a long command is, in one line on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+from potash.sdk.progress import Progress, silent
+
+PATIENCE = 2.0
+"""Seconds without a word."""
+INTERVAL = 0.1
+"""Seconds between two changes of the line."""
+ERASE = "\r\x1b[K"
+
+
+class Line:
+    """The line, on a terminal. A command's other words go past it with `clear`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._began = self._changed = time.monotonic()
+        self._shown = False
+
+    def __call__(self, label: str, fraction: float | None) -> None:
+        now = time.monotonic()
+        if now - self._began < PATIENCE or now - self._changed < INTERVAL:
+            return
+        self._changed = now
+        self._shown = True
+        how_far = f"{now - self._began:.0f} s" if fraction is None else f"{fraction:.0%}"
+        self._stream.write(f"{ERASE}{label}: {how_far}")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        if self._shown:
+            self._stream.write(ERASE)
+            self._stream.flush()
+            self._shown = False
+
+
+@contextlib.contextmanager
+def showing() -> Iterator[Progress]:
+    """A `Progress` that shows itself where standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    line = Line(sys.stderr)
+    try:
+        yield line
+    finally:
+        line.clear()

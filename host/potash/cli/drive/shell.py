@@ -1,0 +1,66 @@
+"""Several commands for one device, which stays open: the lines of `potash acc shell`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable
+
+import click
+
+import potash.sdk
+from potash.cli.drive.acc import acc
+from potash.cli.drive.common import Kept
+from potash.cli.drive.fw import fw
+from potash.sdk.errors import PotashError
+
+GROUPS = {"acc": acc, "fw": fw}
+PROMPT = "acc> "
+
+
+def run_lines(device: str, lines: Iterable[str]) -> None:
+    """Carry them out, one after the other.
+
+    Raises click's errors and PotashError for a line that fails, unless somebody types them.
+    """
+    typed = lines is sys.stdin and _is_typed()
+    with potash.sdk.open(device) as opened:
+        kept = Kept(opened)
+        _prompt(typed)
+        for line in lines:
+            try:
+                _run_line(device, line, kept)
+            except (click.ClickException, PotashError, OSError) as error:
+                if not typed:
+                    raise
+                said = error.format_message() if isinstance(error, click.ClickException) else error
+                click.echo(f"potash: {said}", err=True)
+            _prompt(typed)
+
+
+def _is_typed() -> bool:
+    return sys.stdin.isatty()
+
+
+def _prompt(typed: bool) -> None:
+    if typed:
+        click.echo(PROMPT, nl=False, err=True)
+
+
+def _run_line(device: str, line: str, kept: Kept) -> None:
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise click.UsageError(f"{line.strip()}: {str(error).lower()}") from None
+    if not words:
+        return
+    group = GROUPS.get(words[0])
+    if group is not None:
+        words = words[1:]
+    else:
+        group = acc
+    name = words[0] if words else ""
+    command = group.commands.get(name)
+    if command is None or name == "shell":
+        raise click.UsageError(f"there is no command {line.strip()!r} here")
+    command.main([device, *words[1:]], name, standalone_mode=False, obj=kept)

@@ -1,0 +1,172 @@
+"""Files on a file system of the drive, which a job reads and writes where they are.
+
+No byte of them passes through the host: the job is told of their blocks. The host has written what
+it still held of the input before the job begins. An output is a new file, whose every block has
+been written (a block that is only reserved reads as zeroes, whatever the device wrote there) and of
+which the host keeps nothing in memory; it takes its name when the job is done, so that a job that
+fails leaves what had that name before. The accelerator is reset before that, and before the file is
+given up, since its ranges would be those of the next job that somebody starts.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from csd_spec.opcodes import PAGE_SIZE
+from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
+from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
+from potash.sdk.places import Range, Told, require_fit, room_for, use_input, use_output
+
+if TYPE_CHECKING:
+    from potash.sdk.accelerator import Accelerator
+
+PIECE = 1 << 20
+"""Bytes of zeroes that are written at once."""
+
+
+class FileSource:
+    """A file on the drive as a job's input. The job sees zeroes behind its end, to a whole page."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._fd = -1
+        self._start = 0
+        self._ranges: list[Range] = []
+        self._state = (0, 0)
+
+    @property
+    def size(self) -> int:
+        return self._state[0]
+
+    def prepare(self, accelerator: Accelerator) -> None:
+        volume = _volume(self.path, accelerator)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            raise InvalidRequest(f"{self.path} is no file")
+        require_usable(str(self.path), self._fd, volume)
+        self._start = volume.start
+        self._look()
+        require_fit(accelerator, self.size)
+
+    def give(self, accelerator: Accelerator, told: Told) -> None:
+        use_input(accelerator, self._ranges, None, told)
+
+    def confirm(self) -> None:
+        before = self._state, self._ranges
+        self._look()
+        if before != (self._state, self._ranges):
+            raise PotashError(f"{self.path} was changed while the job read it; run it again")
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _look(self) -> None:
+        """Have everything on the drive, and learn where."""
+        os.fsync(self._fd)
+        found = os.fstat(self._fd)
+        self._state = found.st_size, found.st_mtime_ns
+        self._ranges = ranges_of(str(self.path), extents_of(self._fd), found.st_size, self._start)
+
+
+class FileSink:
+    """A file on the drive for a job's output, with room for `size` bytes.
+
+    It ends where the program said that its output does. Without a size there is as much room as
+    the input takes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, size: int | None = None) -> None:
+        # What a link leads to is what gets the new contents.
+        self.path = Path(os.path.realpath(path))
+        self._size = size
+        self._place = self.path.with_name(f".{self.path.name}.potash-{os.getpid()}")
+        self._fd = -1
+        self._volume = Volume(0, "", "")
+        self._room = 0
+        self._ranges: list[Range] = []
+        self._offered_to: Accelerator | None = None
+
+    def prepare(self, accelerator: Accelerator, input_size: int) -> None:
+        self._volume = _volume(self.path.parent, accelerator)
+        if self.path.is_dir():
+            raise InvalidRequest(f"{self.path} is a folder, not a file")
+        self._room = room_for(accelerator, self._size, input_size) * PAGE_SIZE
+
+    def offer(self, accelerator: Accelerator, told: Told) -> None:
+        mode = 0o666
+        with suppress(FileNotFoundError):
+            mode = stat.S_IMODE(os.stat(self.path).st_mode)
+        # Past the host's cache, so that it has no old contents to show, or to write, afterwards.
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_DIRECT
+        self._fd = os.open(self._place, flags, mode)
+        require_usable(str(self.path), self._fd, self._volume)
+        self._fill(told)
+        self._ranges = self._look()
+        self._offered_to = accelerator
+        use_output(accelerator, self._ranges, None, told)
+
+    def collect(self, accelerator: Accelerator, produced: int, told: Told) -> bytes:
+        if self._look() != self._ranges:
+            raise PotashError(f"{self.path} was moved on the drive while the job ran; run it again")
+        self._take_back()
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.ftruncate(self._fd, min(produced, self._room))
+        os.fsync(self._fd)
+        os.replace(self._place, self.path)
+        told.report(f"leave {produced} bytes of output in {self.path}")
+        self._release()
+        return b""
+
+    def close(self, *, still_written: bool = False) -> None:
+        try:
+            if self._fd >= 0 and not still_written:
+                with suppress(PotashError, OSError):
+                    self._take_back()
+                    os.unlink(self._place)
+        finally:
+            self._release()
+
+    def _take_back(self) -> None:
+        """See to it that nobody writes to the file's blocks any more. Raises PotashError."""
+        if self._offered_to is not None:
+            with suppress(DeviceGone):
+                self._offered_to.reset()
+            self._offered_to = None
+
+    def _release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _look(self) -> list[Range]:
+        return ranges_of(str(self.path), extents_of(self._fd), self._room, self._volume.start)
+
+    def _fill(self, told: Told) -> None:
+        """Reserve the room in as few pieces as there can be, and write zeroes to all of it."""
+        try:
+            os.posix_fallocate(self._fd, 0, self._room)
+            with mmap.mmap(-1, PIECE) as zeroes, memoryview(zeroes) as view:
+                for at in range(0, self._room, PIECE):
+                    size = min(PIECE, self._room - at)
+                    if os.pwrite(self._fd, view[:size], at) != size:
+                        raise PotashError(f"{self.path} cannot be written as a whole")
+                    told.progress("making room for the output", (at + size) / self._room)
+            os.fsync(self._fd)
+        except OSError as error:
+            raise PotashError(
+                f"there can be no output of {self._room} bytes in {self.path}: {error.strerror}"
+            ) from error
+
+
+def _volume(path: Path, accelerator: Accelerator) -> Volume:
+    found = volume_of(path, accelerator.device.block_device)
+    if found is None:
+        raise InvalidRequest(f"{path} is not on a file system of this drive; copy it")
+    return found

@@ -1,0 +1,306 @@
+"""The examples grep, filter and checksum: as demos, by hand, and rebuilt."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from csd_spec import fields
+from csd_spec.descriptors import AcceleratorStatus
+from csd_spec.opcodes import IoOpcode
+from nvme_spec import opcodes as nvme
+from potash.cli.device.example import Example, example_names
+from potash.programs.execution import execute
+from potash.sdk import Accelerator, Device, JobFailed
+from potash.vm.drive import device_process
+from potash_firmware.bpf import Engine, load_program
+from support.bpf_compiler import NO_COMPILER, compile_program, compiler
+from support.docs import ROOT, SOCKET, run_python, run_shell
+
+EXAMPLES = ROOT / "examples"
+FOUND = ("checksum", "filter", "grep")
+LIMIT = 60
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "potash.cli.main", "demo", "--embedded", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def test_the_examples_are_known() -> None:
+    assert example_names() == ["add", *FOUND]
+
+
+@pytest.mark.parametrize("name", ["checksum", "filter"])
+def test_a_demo_finds_what_python_finds_and_says_what_it_saved(name: str) -> None:
+    done = demo(name, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    example = Example.load(name)
+    program = len((EXAMPLES / name / "program.o").read_bytes())
+    assert report["example"] == name and report["equal"] is True
+    assert (report["input"], report["output"]) == (len(example.input), len(example.expected))
+    assert report["moved_without"] == -(-len(example.input) // 4096) * 4096
+    assert program < report["moved_with"] < report["moved_without"] / 50
+
+
+def test_a_demo_shows_what_was_found() -> None:
+    done = demo("grep")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[-1]) == (0, "equal")
+    assert lines[-2].startswith("moved between drive and host: ")
+    assert "timed out" in lines[-3]
+
+
+def test_a_demo_that_there_is_not_is_wrong_usage() -> None:
+    done = demo("../add")
+    assert done.returncode == 2 and "'add', 'checksum', 'filter', 'grep'" in done.stderr
+
+
+def test_grep_expects_what_grep_finds(tmp_path: Path) -> None:
+    if shutil.which("grep") is None:
+        pytest.skip("there is no grep")
+    example = Example.load("grep")
+    (tmp_path / "log").write_bytes(example.input)
+    text = example.arguments[1].decode()
+    found = subprocess.run(
+        ["grep", "-F", text, "log"], cwd=tmp_path, capture_output=True, timeout=LIMIT, check=True
+    ).stdout
+    assert example.expected == struct.pack("<Q", found.count(b"\n")) + found
+    assert 10 < found.count(b"\n") < 1000
+
+
+def run(program: bytes, data: bytes, *arguments: bytes | int, room: int = 1 << 16) -> bytes | str:
+    """The output; what was printed where there is none."""
+    printed: list[str] = []
+    done = execute(
+        load_program(program),
+        data,
+        arguments=[
+            one if isinstance(one, bytes) else one.to_bytes(4, "little") for one in arguments
+        ],
+        output_size=room,
+        engine=Engine.INTERPRETER,
+        show=printed.append,
+    )
+    return done.output if done.output else "\n".join(printed)
+
+
+@pytest.fixture(params=["shipped", "rebuilt"])
+def programs(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, bytes]:
+    """The programs' object files, as they come and as the compiler of this machine makes them."""
+    if request.param == "shipped":
+        return {name: (EXAMPLES / name / "program.o").read_bytes() for name in FOUND}
+    command = compiler()
+    if command is None:
+        pytest.skip(NO_COMPILER)
+    return {
+        name: compile_program(command, EXAMPLES / name / "program.c", tmp_path / f"{name}.o")
+        for name in FOUND
+    }
+
+
+LOG = b"one two\n\ntwo\nthree\ntwo two two\nlast two"
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "lines"),
+    [
+        (LOG, b"two", [b"one two", b"two", b"two two two", b"last two"]),
+        (LOG, b"two t", [b"two two two"]),
+        (LOG, b"one", [b"one two"]),
+        (LOG, b"e", [b"one two", b"three"]),
+        (LOG, b"last two", [b"last two"]),
+        (LOG, b"last two!", []),
+        (LOG, b"x" * 100, []),
+        (b"\n\n\n", b"a", []),
+        (b"aaaaaab\nab\n", b"aab", [b"aaaaaab"]),
+        (b"\xff\xfe\n\xff\n", b"\xff\xfe", [b"\xff\xfe"]),
+    ],
+)
+def test_grep_finds_lines(
+    programs: dict[str, bytes], data: bytes, text: bytes, lines: list[bytes]
+) -> None:
+    output = run(programs["grep"], data + b"two behind the end", len(data), text)
+    assert output == struct.pack("<Q", len(lines)) + b"".join(line + b"\n" for line in lines)
+
+
+def test_grep_counts_the_lines_that_there_is_no_room_for(programs: dict[str, bytes]) -> None:
+    output = run(programs["grep"], LOG, len(LOG), b"two", room=8 + 8 + 4 + 11)
+    assert output == struct.pack("<Q", 4) + b"one two\ntwo\n"
+    assert run(programs["grep"], LOG, len(LOG), b"two", room=8) == struct.pack("<Q", 4)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), (5,), (len(LOG) + 1, b"two"), (5, b""), (5, b"a\nb"), (b"abc", b"two")]
+)
+def test_grep_says_what_it_wants(
+    programs: dict[str, bytes], arguments: tuple[bytes | int, ...]
+) -> None:
+    assert str(run(programs["grep"], LOG, *arguments)).startswith("grep: the arguments are")
+
+
+RECORDS = b"".join(struct.pack("<II120s", at, 2**32 - 1 - at, b"x" * at) for at in range(20))
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high", "wanted"),
+    [
+        (0, 3, 5, range(3, 6)),
+        (0, 0, 2**32 - 1, range(20)),
+        (0, 19, 19, range(19, 20)),
+        (0, 6, 5, range(0)),
+        (4, 2**32 - 3, 2**32 - 1, range(3)),
+        (124, 0, 0, range(20)),
+    ],
+)
+def test_filter_selects_records(
+    programs: dict[str, bytes], field: int, low: int, high: int, wanted: range
+) -> None:
+    output = run(programs["filter"], RECORDS, 20, field, low, high)
+    expected = b"".join(RECORDS[at * 128 : (at + 1) * 128] for at in wanted)
+    assert output == (expected or "filter: records selected: 0")
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), (20, 0, 1), (21, 0, 0, 9), (2**32 - 1, 0, 0, 9), (20, 125, 0, 9)]
+)
+def test_filter_says_what_it_wants(programs: dict[str, bytes], arguments: tuple[int, ...]) -> None:
+    said = run(programs["filter"], RECORDS, *arguments)
+    assert str(said).startswith("filter: the arguments are")
+
+
+def test_filter_hands_out_nothing_half_done(programs: dict[str, bytes]) -> None:
+    said = run(programs["filter"], RECORDS, 20, 0, 0, 99, room=2559)
+    assert said == "filter: the records do not fit in the output"
+
+
+@pytest.mark.parametrize("length", [1, 9, 4096, 4097, 8192])
+def test_checksum_sums_pages(programs: dict[str, bytes], length: int) -> None:
+    script = Example.load("checksum")
+    output = run(programs["checksum"], script.input[:8192], length)
+    assert isinstance(output, bytes)
+    sums = struct.unpack(f"<{len(output) // 4}I", output)
+    assert len(sums) == 1 + -(-length // 4096)
+    if length <= 4096:
+        assert sums[0] == sums[1]
+    if length >= 4096:  # of a page that is whole, the script knows the sum
+        assert sums[1] == struct.unpack_from("<I", script.expected, 4)[0]
+
+
+def test_checksum_knows_the_check_value(programs: dict[str, bytes]) -> None:
+    output = run(programs["checksum"], b"123456789", 9)
+    assert output == struct.pack("<II", 0xE306_9283, 0xE306_9283)
+
+
+@pytest.mark.parametrize("arguments", [(), (8193,)])
+def test_checksum_says_what_it_wants(
+    programs: dict[str, bytes], arguments: tuple[int, ...]
+) -> None:
+    said = run(programs["checksum"], bytes(8192), *arguments)
+    assert str(said).startswith("checksum: the argument is")
+    assert str(run(programs["checksum"], bytes(8192), 8192, room=11)).startswith("checksum: the su")
+
+
+@pytest.fixture(scope="module")
+def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("device") / "s"
+    with device_process(path, "--size", "64M"):
+        yield path
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_an_example_is_run_as_its_folder_says(name: str, socket: Path, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(EXAMPLES / name, folder)
+    text = (folder / "README.md").read_text()
+    make, first, build = (part.partition("```")[0] for part in text.split("```sh\n")[1:])
+    script = folder / make.split()[-1]
+    assert run_python(script.read_text().replace("__file__", repr(str(script))), cwd=folder) == ""
+    said = run_shell(first.replace(SOCKET, str(socket)), cwd=folder).splitlines()
+    assert said[-1] == "equal" and said[0].startswith(f"program: {name}: ")
+    assert "clang -O2 -target bpf -fno-builtin -I ../include -c program.c -o program.o" in build
+
+
+COPY = """
+#include "potash.h"
+
+/* Copies the blocks of argument 1 to those of argument 2, as many as argument 3 says. */
+int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx)
+{
+	u32 nsid, from, to, count;
+	u64 length;
+
+	set_output_length(0);
+	if (!argument_u32(ctx, 0, &nsid) || !argument_u32(ctx, 1, &from) ||
+	    !argument_u32(ctx, 2, &to) || !argument_u32(ctx, 3, &count))
+		return 1;
+	length = read_lba(nsid, from, count, out, out_len);
+	write_lba(nsid, to, count, out, length);
+	return 0;
+}
+"""
+
+
+FROM, TO, BLOCKS = 1000, 5000, 300
+
+
+@pytest.fixture
+def copier(socket: Path, tmp_path: Path) -> Iterator[tuple[Device, Accelerator]]:
+    """A device whose accelerator has the program, and may read and write what that copies."""
+    command = compiler()
+    if command is None:
+        pytest.skip(NO_COMPILER)
+    (tmp_path / "copy.c").write_text(COPY)
+    image = compile_program(command, tmp_path / "copy.c", tmp_path / "copy.o")
+    with potash.sdk.open(f"vfio-user:{socket}") as device:
+        device.write(FROM, bytes(range(256)) * 16 * BLOCKS)
+        device.write(TO, bytes(4096 * BLOCKS))
+        (accelerator,) = device.accelerators()
+        accelerator.enable()
+        accelerator.reset()
+        accelerator.send_firmware(image, 0)
+        accelerator.write_input(bytes(4))
+        for start, writable in ((FROM, False), (TO, True)):
+            grant = fields.LocalStorage(start, BLOCKS, accelerator.id, writable)
+            device.io(IoOpcode.GRANT_LOCAL_STORAGE, nsid=1, cdws=grant.encode())
+        yield device, accelerator
+
+
+def copy(accelerator: Accelerator, *numbers: int) -> AcceleratorStatus:
+    accelerator.start(0, arguments=[struct.pack("<I", number) for number in (1, *numbers)])
+    return accelerator.wait(LIMIT)
+
+
+def test_a_program_copies_blocks_on_a_whole_device(copier: tuple[Device, Accelerator]) -> None:
+    device, accelerator = copier
+    data = device.read(FROM, BLOCKS)
+    for _ in range(2):
+        assert copy(accelerator, FROM, TO, BLOCKS).return_value == 0
+        assert device.read(TO, BLOCKS) == data == device.read(FROM, BLOCKS)
+    assert "1228800 bytes written" in accelerator.log().entries[-1].text
+
+
+def test_a_block_that_no_host_can_read_no_program_can(copier: tuple[Device, Accelerator]) -> None:
+    device, accelerator = copier
+    for lba in (FROM + 5, FROM + 7):
+        device.io(nvme.IoOpcode.WRITE_UNCORRECTABLE, nsid=1, cdws=(lba, 0, 0, 0, 0, 0))
+    with pytest.raises(JobFailed, match=f"block {FROM + 5} of namespace 1 is lost"):
+        copy(accelerator, FROM, TO, BLOCKS)
+    with pytest.raises(JobFailed, match=f"block {FROM + 7} of namespace 1 is lost"):
+        copy(accelerator, FROM + 7, TO, 1)
+    assert device.read(TO, BLOCKS) == bytes(4096 * BLOCKS)
+    for first, count in ((0, 5), (6, 1), (8, BLOCKS - 8)):
+        assert copy(accelerator, FROM + first, TO + first, count).return_value == 0
+        assert device.read(TO + first, count) == device.read(FROM + first, count)
+    device.write(FROM + 5, b"n" * 3 * 4096)
+    assert copy(accelerator, FROM, TO, BLOCKS).return_value == 0
+    assert device.read(TO, BLOCKS) == device.read(FROM, BLOCKS)

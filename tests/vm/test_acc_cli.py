@@ -1,0 +1,345 @@
+"""The light commands in a guest: every accelerator command, and files where they are on the drive.
+
+What a program makes of a file is compared with plain Python, on files that lie in many pieces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potash.vm.drive import serving
+from potash.vm.guest import Captured, Guest
+from potash.vm.images import GuestImages
+from support.apu import program
+from support.bpf import ADD as PLUS
+from support.bpf import ALU64, JA, JGE, JMP, MOV, STX, XOR, B, K, X, call, exit_, insn, load
+from support.docs import blocks
+
+ADD = Path(__file__).parents[2] / "examples" / "add"
+SIZE = 64 << 20
+PAGE = 4096
+DISK = "/dev/nvme0n1"
+MOUNT = "/mnt/disk"
+KEY = 0x5A
+SET_OUTPUT_LENGTH = 4
+LIMIT = 120.0
+
+ARGUMENT = 20
+"""Where the first argument's value is in a program's context: behind its header and its length."""
+
+XORED = program(
+    load(6, 5, ARGUMENT, size=0x00),  # r6 = the input's length
+    insn(ALU64 | MOV | K, 7, imm=0),
+    insn(JMP | JGE | X, 7, 6, offset=9),
+    insn(ALU64 | MOV | X, 8, 1),
+    insn(ALU64 | PLUS | X, 8, 7),
+    load(9, 8, size=B),
+    insn(ALU64 | XOR | K, 9, imm=KEY),
+    insn(ALU64 | MOV | X, 8, 2),
+    insn(ALU64 | PLUS | X, 8, 7),
+    insn(STX | 0x60 | B, 8, 9),
+    insn(ALU64 | PLUS | K, 7, imm=1),
+    insn(JMP | JA, offset=-10),
+    insn(ALU64 | MOV | X, 1, 6),
+    call(SET_OUTPUT_LENGTH),
+    insn(ALU64 | MOV | K, 0, imm=7),
+    exit_,
+)
+"""Gives back as many bytes as its argument says, each changed, and returns 7."""
+
+FOREVER = program(insn(JMP | JA, offset=-1), exit_)
+
+FRAGMENTS = """
+import ctypes, os, sys
+PUNCH, KEEP_SIZE = 2, 1
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+filler = os.open(sys.argv[1] + "/filler", os.O_RDWR | os.O_CREAT)
+free = os.statvfs(sys.argv[1])
+blocks = free.f_bavail - 8
+os.posix_fallocate(filler, 0, blocks * 4096)
+for block in range(1, blocks, int(sys.argv[2])):
+    assert libc.fallocate(filler, PUNCH | KEEP_SIZE, block * 4096, 4096) == 0
+os.fsync(filler)
+"""
+"""Leaves free blocks on a file system only here and there."""
+
+
+@pytest.fixture(scope="module")
+def linux(images: GuestImages) -> Iterator[Guest]:
+    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
+        put(guest, "/tmp/xor.o", XORED)
+        put(guest, "/tmp/forever.o", FOREVER)
+        yield guest
+
+
+@pytest.fixture
+def mounted(linux: Guest) -> Iterator[Guest]:
+    """With a fresh file system of 16 MiB on the drive."""
+    sh(linux, f"mkfs.ext4 -q -b 4096 {DISK} 4096 && mkdir -p {MOUNT} && mount {DISK} {MOUNT}")
+    yield linux
+    sh(linux, f"umount {MOUNT}")
+
+
+def put(guest: Guest, path: str, data: bytes) -> None:
+    done = guest.capture(["sh", "-c", f"cat > {path}"], data)
+    assert done.code == 0, done
+
+
+def get(guest: Guest, path: str) -> bytes:
+    done = guest.capture(["cat", path])
+    assert done.code == 0, done
+    return done.stdout
+
+
+def sh(guest: Guest, script: str) -> str:
+    done = guest.capture(["sh", "-c", script], timeout=LIMIT)
+    assert done.code == 0, done
+    return done.stdout.decode()
+
+
+def potash(guest: Guest, *words: str) -> Captured:
+    return guest.capture(["potash", *words], timeout=LIMIT)
+
+
+def said(guest: Guest, *words: str) -> str:
+    done = potash(guest, *words)
+    assert (done.code, done.stderr) == (0, b""), (words, done)
+    return done.stdout.decode()
+
+
+def report(guest: Guest, *words: str) -> Any:
+    return json.loads(said(guest, *words, "--json"))
+
+
+def refused(guest: Guest, *words: str) -> str:
+    """The one sentence that a command says which cannot be carried out."""
+    done = potash(guest, *words)
+    assert (done.code, done.stdout) == (1, b""), (words, done)
+    (line,) = done.stderr.decode().splitlines()
+    return line.removeprefix("potash: ")
+
+
+def changed(data: bytes) -> bytes:
+    return bytes(byte ^ KEY for byte in data)
+
+
+def test_each_command_by_itself(linux: Guest) -> None:
+    """As a script would send them: every process is another host, the drive remembers."""
+    (one,) = report(linux, "acc", "identify", DISK)["accelerators"]
+    assert one == {"id": 0, "firmware": True, "input_size": 64 << 20, "output_size": 64 << 20}
+    assert "subsystem is disabled" in refused(linux, "acc", "start", DISK)
+    said(linux, "acc", "enable", DISK)
+    said(linux, "acc", "reset", DISK)
+    assert report(linux, "acc", "status", DISK)["status"] == "idle"
+    sent = report(linux, "fw", "send", DISK, "/tmp/xor.o", "--firmware", "5")
+    assert sent == {"accelerator": 0, "firmware": 5, "sent": len(XORED)}
+    said(linux, "fw", "read", DISK, "/tmp/back.o", "--firmware", "5")
+    assert get(linux, "/tmp/back.o") == XORED
+    put(linux, "/tmp/in", b"half")
+    assert report(linux, "acc", "write", DISK, "/tmp/in")["written"] == 4
+    said(linux, "acc", "write", DISK, "/tmp/in", "--offset", "4")
+    said(linux, "acc", "select", DISK, "5")
+    ended = report(linux, "acc", "start", DISK, "--arg", "8", "--wait")
+    assert (ended["status"], ended["firmware"], ended["return_value"]) == ("done", 5, 7)
+    assert (ended["consumed"], ended["produced"]) == (8, 8)
+    said(linux, "acc", "read", DISK, "/tmp/out")
+    assert get(linux, "/tmp/out") == changed(b"halfhalf")
+    piece = linux.capture(["potash", "acc", "read", DISK, "-", "--offset=4", "--data-len=4"])
+    assert (piece.stdout, piece.stderr) == (changed(b"half"), b"4 bytes\n")
+    held = report(linux, "acc", "log", DISK, "--rae")["entries"]
+    assert [entry["name"] for entry in held[-2:]] == ["job started", "job finished"]
+    assert "job finished: returned 7" in said(linux, "acc", "log", DISK)
+
+
+def test_pages_of_the_drive_and_a_job_that_is_stopped(linux: Guest) -> None:
+    data = os.urandom(3 * PAGE)
+    put(linux, "/tmp/in", data)
+    sh(linux, f"dd if=/tmp/in of={DISK} bs=4096 seek=10 conv=fsync 2>/dev/null")
+    script = f"""
+enable
+reset
+input 12:1 10:1
+input 11:1 --append --namespace-id=1
+output 33:1 30:2
+grant 40:1 --writable   # which this program does not use
+fw send /tmp/xor.o
+fw send /tmp/forever.o --firmware 1
+start --firmware 0 --arg {3 * PAGE}
+wait --timeout 60 --json
+"""
+    done = linux.capture(["potash", "acc", "shell", DISK], script.encode())
+    assert (done.code, done.stderr) == (0, b""), done
+    assert json.loads(done.stdout.splitlines()[-1])["produced"] == 3 * PAGE
+    found = linux.capture(["dd", f"if={DISK}", "bs=4096", "skip=30", "count=4"]).stdout
+    assert found[: 2 * PAGE] == changed(data[: 2 * PAGE])
+    assert found[3 * PAGE :] == changed(data[2 * PAGE :])
+    said(linux, "acc", "start", DISK, "--firmware", "1")
+    assert report(linux, "acc", "status", DISK)["status"] == "running"
+    assert "Command Sequence Error" in refused(linux, "acc", "start", DISK)
+    assert "still runs after 0.2 s" in refused(linux, "acc", "wait", DISK, "--timeout", "0.2")
+    said(linux, "acc", "stop", DISK)
+    assert report(linux, "acc", "status", DISK)["status"] == "stopped"
+    said(linux, "acc", "disable", DISK)
+
+
+def run_file(guest: Guest, folder: str, data: bytes, *, pieces: int = 1) -> None:
+    """A file through the drive, in place, whose input and output each have at least `pieces`."""
+    put(guest, f"{folder}/input", data)
+    files = [f"{folder}/input", f"{folder}/output"]
+    done = potash(guest, "run", DISK, "/tmp/xor.o", *files, "--arg", "length", "-v", "--json")
+    assert done.code == 0, done
+    told = json.loads(done.stdout)
+    assert (told["in_place"], told["produced"]) == ({"input": True, "output": True}, len(data))
+    steps = done.stderr.decode()
+    assert steps.count("as input:") >= pieces and steps.count("as output:") >= pieces, steps
+    assert "of input\n" not in steps and "read" not in steps, steps
+    assert get(guest, files[1]) == changed(data)
+    assert get(guest, files[0]) == data
+
+
+def test_a_file_in_many_pieces_is_read_and_written_where_it_is(mounted: Guest) -> None:
+    sh(mounted, f"python3 -c '{FRAGMENTS}' {MOUNT} 2")
+    run_file(mounted, MOUNT, os.urandom(11 * PAGE + 5), pieces=10)
+    put(mounted, f"{MOUNT}/many", bytes(70 * PAGE))
+    many = refused(mounted, "run", DISK, "/tmp/xor.o", f"{MOUNT}/many", "/tmp/out")
+    assert "there can be 64 ranges, not 65" in many
+    sh(mounted, f"rm {MOUNT}/many")
+    # What the kernel kept in memory is not what the comparison saw.
+    sh(mounted, f"umount {MOUNT} && mount {DISK} {MOUNT} && rm {MOUNT}/filler")
+    assert get(mounted, f"{MOUNT}/output") == changed(get(mounted, f"{MOUNT}/input"))
+    assert sh(mounted, f"ls -A {MOUNT}").split() == ["input", "lost+found", "output"]
+    sh(mounted, f"umount {MOUNT} && fsck.ext4 -fn {DISK} && mount {DISK} {MOUNT}")
+
+
+def test_a_file_on_a_partition_is_found_and_neighbours_stay(linux: Guest) -> None:
+    table = "n\\np\\n1\\n\\n+16M\\nn\\np\\n2\\n\\n\\nw\\n"
+    sh(
+        linux,
+        f"dd if=/dev/zero of={DISK} bs=1M count=1 2>/dev/null && printf '{table}' | fdisk {DISK}",
+    )
+    second = f"{DISK}p2"
+    linux.await_drive(second)
+    sh(linux, f"mkfs.ext4 -q {second} && mkdir -p {MOUNT} && mount {second} {MOUNT}")
+    before = sh(linux, f"md5sum < {DISK}p1")
+    run_file(linux, MOUNT, os.urandom(40_000))
+    assert sh(linux, f"md5sum < {DISK}p1") == before
+    sh(linux, f"umount {MOUNT} && fsck.ext4 -fn {second}")
+    sh(linux, f"dd if=/dev/zero of={DISK} bs=1M count=1 conv=fsync 2>/dev/null")
+    sh(linux, f"python3 -c 'import fcntl, os; fcntl.ioctl(os.open(\"{DISK}\", 0), 0x125F)'")
+
+
+def test_an_output_takes_the_old_ones_place_and_what_is_elsewhere_is_copied(
+    mounted: Guest,
+) -> None:
+    data = os.urandom(PAGE + 1)
+    put(mounted, f"{MOUNT}/input", data)
+    put(mounted, f"{MOUNT}/output", b"what was there before " * 1000)
+    sh(
+        mounted,
+        f"chmod 640 {MOUNT}/output && ln -s output {MOUNT}/link && cp {MOUNT}/input /tmp/in",
+    )
+    there, away = f"{MOUNT}/link", "/tmp/out"
+    xor = ["run", DISK, "/tmp/xor.o"]
+    for source, target, options in (
+        (f"{MOUNT}/input", there, []),
+        ("/tmp/in", there, ["--output-size", "64K"]),
+        (f"{MOUNT}/input", away, []),
+        (f"{MOUNT}/input", there, ["--copy"]),
+    ):
+        told = report(mounted, *xor, source, target, "--arg", "length", *options)
+        assert told["in_place"] == {
+            "input": source != "/tmp/in" and "--copy" not in options,
+            "output": target == there and "--copy" not in options,
+        }
+        assert get(mounted, target) == changed(data)
+        sh(mounted, f"rm -f {away}")
+    assert sh(mounted, f"stat -c %a {MOUNT}/output && ls -A {MOUNT}").split() == [
+        "640", "input", "link", "lost+found", "output",
+    ]  # fmt: skip
+
+
+def test_files_that_no_program_can_use_in_place_are_refused(mounted: Guest) -> None:
+    sh(mounted, f"fallocate -l 8192 {MOUNT}/reserved && truncate -s 64K {MOUNT}/holes")
+    put(mounted, f"{MOUNT}/holed", b"x" * PAGE)
+    sh(mounted, f"truncate -s 64K {MOUNT}/holed && touch {MOUNT}/empty && mkdir {MOUNT}/folder")
+    put(mounted, f"{MOUNT}/good", b"good")
+    run = ["run", DISK, "/tmp/xor.o"]
+    for name, reason in (
+        ("reserved", "was never written"),
+        ("holes", "has a hole at byte 0"),
+        ("holed", "has a hole at byte 4096"),
+        ("empty", "the input is empty"),
+    ):
+        assert reason in refused(mounted, *run, f"{MOUNT}/{name}", f"{MOUNT}/output")
+    good = f"{MOUNT}/good"
+    assert "No space left" in refused(mounted, *run, good, f"{MOUNT}/out", "--output-size", "60M")
+    assert f"file system at {MOUNT}" in refused(mounted, *run, good, "/tmp/out", "--lba", "0")
+    assert sh(mounted, f"ls -A {MOUNT}").split() == [
+        "empty", "folder", "good", "holed", "holes", "lost+found", "reserved",
+    ]  # fmt: skip
+    sh(mounted, f"umount {MOUNT} && mount -o data=journal {DISK} {MOUNT}")
+    assert "journal" in refused(mounted, *run, good, "/tmp/out")
+    told = report(mounted, *run, good, "/tmp/out", "--copy", "--arg", "length")
+    assert (told["produced"], get(mounted, "/tmp/out")) == (4, changed(b"good"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_the_job_and_leaves_nothing_behind(
+    mounted: Guest, number: signal.Signals
+) -> None:
+    put(mounted, f"{MOUNT}/input", b"input")
+    put(mounted, f"{MOUNT}/output", b"output")
+    heard = bytearray()
+    command = mounted.start(
+        ["potash", "run", DISK, "/tmp/forever.o", f"{MOUNT}/input", f"{MOUNT}/output", "-v"],
+        stderr=heard.extend,
+    )
+    deadline = time.monotonic() + LIMIT
+    while b"\nstart\n" not in heard and time.monotonic() < deadline:
+        assert mounted.capture(["true"]).code == 0  # the channel brings what was said
+    assert report(mounted, "acc", "status", DISK)["status"] == "running"
+    assert "busy with another job" in refused(
+        mounted, "run", DISK, "/tmp/xor.o", f"{MOUNT}/input", "/tmp/out"
+    )
+    command.signal(number)
+    assert command.wait(LIMIT) == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+    # Nobody who starts a job now writes to the blocks that the output was to have.
+    assert report(mounted, "acc", "status", DISK)["status"] == "idle"
+    assert "no firmware 0" in refused(mounted, "acc", "start", DISK, "--firmware", "0")
+    assert sh(mounted, f"ls -A {MOUNT}").split() == ["input", "lost+found", "output"]
+    assert get(mounted, f"{MOUNT}/output") == b"output"
+
+
+def test_what_is_asked_wrongly_is_said_in_one_sentence(linux: Guest) -> None:
+    put(linux, "/tmp/in", b"in")
+    put(linux, "/tmp/program.c", b"int prog(void) { return 0; }")
+    for words, reason in (
+        (["acc", "status", "/dev/null"], "not an NVMe device"),
+        (["acc", "status", "/tmp/in"], "/tmp/in is not a device"),
+        (["acc", "status", "/dev/nvme9"], "No such file"),
+        (["run", "/tmp", "/tmp/xor.o", "/tmp/in", "/tmp/out"], "Is a directory"),
+        (["run", DISK, "/tmp/program.c", "/tmp/in", "/tmp/out"], "no compiler here"),
+    ):
+        assert reason in refused(linux, *words), words
+    command = f"potash acc status {DISK}"
+    done = linux.capture(["su", "-s", "/bin/sh", "nobody", "-c", command])
+    assert (done.code, done.stderr.count(b"\n")) == (1, 1), done
+    assert b"Permission denied; run this as root" in done.stderr
+
+
+def test_the_documents_example_of_a_file_on_the_drive(linux: Guest) -> None:
+    linux.copy_in(ADD, "/tmp/add")
+    (script,) = [block for block in blocks("commands.md", "sh") if "mkfs.ext4" in block]
+    done = linux.capture(["sh", "-ec", f"cd /tmp/add\n{script}"], timeout=LIMIT)
+    assert done.code == 0, done
+    assert get(linux, f"{MOUNT}/output.bin") == (ADD / "expected.bin").read_bytes()
+    sh(linux, f"umount {MOUNT}")

@@ -1,0 +1,129 @@
+"""Four accelerators that never rest, under a stock driver that has a drive to use."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from csd_spec.status import StatusId
+from potash.vm.drive import serving
+from potash.vm.guest import Guest
+from potash.vm.images import GuestImages
+from support.apu import program
+from support.bpf import exit_, insn, mov
+
+ACCELERATORS = 4
+
+ONCE = program(mov(0, 0), exit_)
+FOREVER = program(mov(0, 0), insn(0x05, offset=-1), exit_)
+
+HOST = """
+    import json, sys
+    import potash.sdk
+    with potash.sdk.open("/dev/nvme0n1") as device:
+        accelerators = device.accelerators()
+        if sys.argv[1] == "start":
+            accelerators[0].enable()
+            for one in accelerators:
+                one.send_firmware(open(sys.argv[2], "rb").read())
+                one.write_input(b"data")
+                one.start(0)
+        look = lambda: [one.status().status for one in accelerators]
+        found = look()
+        if sys.argv[1] == "stop":
+            for number, one in enumerate(accelerators):
+                one.stop()
+                found[number] = look()
+        print(json.dumps(found))
+"""
+
+
+LISTEN = """
+    import socket
+    import potash.sdk
+    from socket import AF_NETLINK, SOCK_DGRAM
+    NETLINK_KOBJECT_UEVENT = 15
+    with (
+        socket.socket(AF_NETLINK, SOCK_DGRAM, NETLINK_KOBJECT_UEVENT) as events,
+        potash.sdk.open("/dev/nvme0n1") as device,
+    ):
+        events.bind((0, 1))
+        events.settimeout(30)
+        accelerator = device.accelerators()[2]
+        accelerator.enable()
+        accelerator.send_firmware(open("/tmp/once.o", "rb").read())
+        accelerator.write_input(b"data")
+        accelerator.start(0)
+        while b"NVME_AEN" not in (event := events.recv(65536)):
+            pass
+        assert accelerator.status().status == 2
+        accelerator.log()
+        print(event.replace(bytes(1), b"\\n").decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def linux(images: GuestImages) -> Iterator[Guest]:
+    options = ["--size", "64M", *["--accelerator=1M:64K"] * ACCELERATORS]
+    with serving(*options) as socket, Guest(images, socket) as guest:
+        for name, content in (
+            ("forever.o", FOREVER),
+            ("once.o", ONCE),
+            ("host.py", textwrap.dedent(HOST).encode()),
+            ("listen.py", textwrap.dedent(LISTEN).encode()),
+        ):
+            assert guest.capture(["sh", "-c", f"cat > /tmp/{name}"], content).code == 0
+        yield guest
+
+
+def said(guest: Guest, *argv: str) -> str:
+    """What a command that must succeed says."""
+    done = guest.capture(argv)
+    assert done.code == 0, (argv, done)
+    return done.stdout.decode()
+
+
+def states(guest: Guest, *what: str) -> Any:
+    """The accelerators' states after something has been done with them; for a stop, after each."""
+    return json.loads(said(guest, "python3", "/tmp/host.py", *what))
+
+
+LOAD = "fio --name=load --filename=/dev/nvme0n1 --rw=randrw --bs=4k --size=1M --direct=1"
+LOAD += " --ioengine=io_uring --iodepth=8 --verify=crc32c --verify_fatal=1 --output-format=json"
+
+
+def complaints(guest: Guest) -> str:
+    """What the kernel has said of errors and timeouts of the drive."""
+    return said(guest, "sh", "-c", "dmesg | grep -iE 'nvme.*(error|timeout|abort)|I/O error' || :")
+
+
+def test_jobs_that_never_end_hold_up_no_input_or_output(linux: Guest) -> None:
+    assert states(linux, "start", "/tmp/forever.o") == [StatusId.RUNNING] * ACCELERATORS
+    report = json.loads(said(linux, *LOAD.split()))
+    assert report["jobs"][0]["error"] == 0
+    assert states(linux, "look") == [StatusId.RUNNING] * ACCELERATORS
+    stopped, running = [StatusId.STOPPED], [StatusId.RUNNING]
+    assert states(linux, "stop") == [
+        stopped * count + running * (ACCELERATORS - count) for count in range(1, ACCELERATORS + 1)
+    ]
+    assert complaints(linux) == ""
+
+
+def test_a_controller_reset_ends_the_jobs_under_load(linux: Guest) -> None:
+    assert states(linux, "start", "/tmp/forever.o") == [StatusId.RUNNING] * ACCELERATORS
+    load = linux.start(["sh", "-c", f"{LOAD} --loops=3"])
+    said(linux, "nvme", "reset", "/dev/nvme0")
+    assert states(linux, "look") == [StatusId.IDLE] * ACCELERATORS
+    assert load.wait(120.0) == 0
+    assert complaints(linux) == ""
+
+
+def test_the_end_of_a_job_is_an_event_that_reaches_programs(linux: Guest) -> None:
+    """Without polling: the kernel tells of the controller's asynchronous event."""
+    for _ in range(2):  # reading the log page, as the program does, lets the next event come
+        event = said(linux, "python3", "/tmp/listen.py")
+        assert "NVME_AEN=0xc00007" in event.split(), event

@@ -1,0 +1,26 @@
+"""An example in a guest: the light command there, on the kernel's block device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from potash.cli.device.example import Example
+
+LIMIT = 120.0
+
+pytestmark = pytest.mark.usefixtures("images")
+
+
+def test_a_log_on_the_drive_is_searched_in_the_guest() -> None:
+    command = [sys.executable, "-m", "potash.cli.main", "demo", "grep", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    example = Example.load("grep")
+    assert report["equal"] is True
+    assert (report["input"], report["output"]) == (len(example.input), len(example.expected))
+    assert "/share/grep/output.bin; the program returned 0" in done.stderr
