@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.isa import Alu, Finish, Gemm, Instruction, Load, Stage, Store
+from potash_device.vta.isa import Alu, Gemm, Instruction, Load, Stage, Store
 from potash_device.vta.stream import (
     POPS,
     PUSHES,
