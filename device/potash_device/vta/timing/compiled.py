@@ -61,7 +61,7 @@ ALU_INTERVAL, ALU_IMMEDIATE_INTERVAL, ALU_FILL, ALU_DRAIN = range(9, 13)
 COMMAND_QUEUE, TOKEN_QUEUE, FETCH = range(13, 16)
 
 FETCHED, FREE, PREVIOUS, START, GRANTED, DONE, END = range(len(Moments._fields))
-STAGE, KIND, CYCLES, BEATS, SIZE, PRODUCTS = range(len(Facts._fields))
+STAGE, KIND, BITS, CYCLES, BEATS, SIZE, PRODUCTS = range(len(Facts._fields))
 KIND_TOKENS, KIND_GEMM, KIND_RESET, KIND_ALU = (
     int(kind) for kind in (Kind.TOKENS, Kind.GEMM, Kind.RESET, Kind.ALU)
 )
@@ -91,14 +91,12 @@ def simulate(
     sizes = np.array([config.element_bytes(memory) for memory in MemoryId], np.int64)
     moments = np.zeros((count, len(Moments._fields)), np.int64)
     facts = np.zeros((count, len(Facts._fields)), np.int64)
-    bits = np.zeros(count, np.int64)
     row = np.zeros(layout.COLUMNS, np.int64)
-    if not measure(words, layout.fields(config), settings, sizes, row, facts, bits):
+    if not measure(words, layout.fields(config), settings, sizes, row, facts):
         return None
     ran = turn(
         settings,
         facts,
-        bits,
         np.zeros((STAGES, count), np.int64),
         np.zeros((STAGES, len(MODULE)), np.int64),
         np.zeros((TOKEN_QUEUES, 2, count), np.int64),
@@ -112,10 +110,8 @@ def simulate(
 
 
 @compiled
-def measure(
-    words: Any, fields: Any, settings: Any, sizes: Any, row: Any, facts: Any, bits: Any
-) -> Flag:
-    """Decode a stream into the facts and the dependency bits of each instruction."""
+def measure(words: Any, fields: Any, settings: Any, sizes: Any, row: Any, facts: Any) -> Flag:
+    """Decode a stream into the facts of each instruction."""
     count = words.shape[0]
     for index in range(count):
         if not decode(words[index], fields, row):
@@ -124,10 +120,10 @@ def measure(
         if (opcode == FINISH) != (index == count - 1):
             return False
         stage = stage_of(row)
-        bits[index] = row[DEPENDENCIES]
-        if stage == LOAD_STAGE and bits[index] & (POP_PREV | PUSH_PREV):
+        facts[index, BITS] = row[DEPENDENCIES]
+        if stage == LOAD_STAGE and facts[index, BITS] & (POP_PREV | PUSH_PREV):
             return False
-        if stage == STORE_STAGE and bits[index] & (POP_NEXT | PUSH_NEXT):
+        if stage == STORE_STAGE and facts[index, BITS] & (POP_NEXT | PUSH_NEXT):
             return False
         fact = facts[index]
         fact[STAGE] = stage
@@ -170,7 +166,6 @@ def transfer(row: Any, settings: Any, sizes: Any, fact: Any) -> None:
 def turn(
     settings: Any,
     facts: Any,
-    bits: Any,
     waiting: Any,
     modules: Any,
     times: Any,
@@ -193,18 +188,18 @@ def turn(
     while True:
         fetched = fetch(settings, facts, waiting, modules, moments, fetched)
         for stage in range(STAGES):
-            if finish(stage, settings, bits, modules, times, tokens, moments):
+            if finish(stage, settings, facts, modules, times, tokens, moments):
                 done += 1
         first = NOBODY
         for stage in range(STAGES):
-            index = ready(stage, bits, waiting, modules, times, tokens, moments, fetched)
+            index = ready(stage, facts, waiting, modules, times, tokens, moments, fetched)
             if index != NOBODY and (
                 first == NOBODY or moments[index, START] < moments[first, START]
             ):
                 first = index
         if first == NOBODY:
             return done == count
-        if not execute(first, settings, facts, bits, modules, times, tokens, channels, moments):
+        if not execute(first, settings, facts, modules, times, tokens, channels, moments):
             return False
 
 
@@ -230,7 +225,7 @@ def fetch(
 @compiled
 def ready(
     stage: Number,
-    bits: Any,
+    facts: Any,
     waiting: Any,
     modules: Any,
     times: Any,
@@ -248,13 +243,13 @@ def ready(
     moment = moments[index]
     moment[FREE] = modules[stage, FREED]
     now = max(moment[FREE], moment[FETCHED])
-    if bits[index] & POP_PREV:
+    if facts[index, BITS] & POP_PREV:
         queue = 2 * (stage - 1)
         if tokens[queue, TAKEN] == tokens[queue, GIVEN]:
             return NOBODY
         now = max(now, times[queue, GIVEN, tokens[queue, TAKEN]])
     moment[PREVIOUS] = now
-    if bits[index] & POP_NEXT:
+    if facts[index, BITS] & POP_NEXT:
         queue = 2 * stage + 1
         if tokens[queue, TAKEN] == tokens[queue, GIVEN]:
             return NOBODY
@@ -268,7 +263,6 @@ def execute(
     index: Number,
     settings: Any,
     facts: Any,
-    bits: Any,
     modules: Any,
     times: Any,
     tokens: Any,
@@ -277,11 +271,11 @@ def execute(
 ) -> Flag:
     """Begin an instruction and do its work. False where that takes too long."""
     stage, moment = facts[index, STAGE], moments[index]
-    if bits[index] & POP_PREV:
+    if facts[index, BITS] & POP_PREV:
         queue = 2 * (stage - 1)
         times[queue, TAKEN, tokens[queue, TAKEN]] = moment[START]
         tokens[queue, TAKEN] += 1
-    if bits[index] & POP_NEXT:
+    if facts[index, BITS] & POP_NEXT:
         queue = 2 * stage + 1
         times[queue, TAKEN, tokens[queue, TAKEN]] = moment[START]
         tokens[queue, TAKEN] += 1
@@ -303,7 +297,7 @@ def execute(
 def finish(
     stage: Number,
     settings: Any,
-    bits: Any,
+    facts: Any,
     modules: Any,
     times: Any,
     tokens: Any,
@@ -314,7 +308,7 @@ def finish(
     index = modules[stage, UNFINISHED]
     if index == NOBODY:
         return False
-    back, on = bits[index] & PUSH_PREV, bits[index] & PUSH_NEXT
+    back, on = facts[index, BITS] & PUSH_PREV, facts[index, BITS] & PUSH_NEXT
     before, after = 2 * (stage - 1) + 1, 2 * stage
     if back and tokens[before, GIVEN] - settings[TOKEN_QUEUE] >= tokens[before, TAKEN]:
         return False
@@ -322,9 +316,15 @@ def finish(
         return False
     end = moments[index, DONE]
     if back:
-        end = max(end, give(before, moments[index, DONE], settings, times, tokens))
+        end = max(end, room(before, settings, times, tokens))
     if on:
-        end = max(end, give(after, moments[index, DONE], settings, times, tokens))
+        end = max(end, room(after, settings, times, tokens))
+    if back:
+        times[before, GIVEN, tokens[before, GIVEN]] = end
+        tokens[before, GIVEN] += 1
+    if on:
+        times[after, GIVEN, tokens[after, GIVEN]] = end
+        tokens[after, GIVEN] += 1
     moments[index, END] = end
     modules[stage, FREED] = end
     modules[stage, UNFINISHED] = NOBODY
@@ -332,11 +332,7 @@ def finish(
 
 
 @compiled
-def give(queue: Number, done: Number, settings: Any, times: Any, tokens: Any) -> Number:
-    """Put a token into a queue. Gives when there was room."""
-    place = tokens[queue, GIVEN]
-    if place >= settings[TOKEN_QUEUE]:
-        done = max(done, times[queue, TAKEN, place - settings[TOKEN_QUEUE]])
-    times[queue, GIVEN, place] = done
-    tokens[queue, GIVEN] += 1
-    return done
+def room(queue: Number, settings: Any, times: Any, tokens: Any) -> Number:
+    """Since when a queue that is not full has room for its next token."""
+    leaver = tokens[queue, GIVEN] - settings[TOKEN_QUEUE]
+    return times[queue, TAKEN, leaver] if leaver >= 0 else 0

@@ -3,7 +3,7 @@
 Four machines run at once. The fetch reads the stream and puts each instruction into the command
 queue of its module; LOAD, COMPUTE and STORE work through their queues. An instruction begins when
 its module is free, it has been fetched and each token queue that it pops from has a token; it gives
-its own tokens when its work is done. Transfers take a memory channel, who asks first first; LOAD
+its own tokens, all at once, when its work is done and there is room for them. Transfers take a memory channel, who asks first first; LOAD
 and COMPUTE share the one for reads.
 
 Nothing is computed and no micro-op looked at: the time depends on the instructions alone.
@@ -57,46 +57,40 @@ def simulate(config: Config, parameters: Parameters, instructions: Sequence[Inst
 
 def facts(config: Config, parameters: Parameters, instruction: Instruction) -> Facts:
     """What an instruction takes, without all waiting."""
+    kind, cycles, beats, size, products = Kind.TOKENS, parameters.token_cycles, 0, 0, 0
     match instruction:
         case Gemm():
-            turns = instruction.iter_out * instruction.iter_in
-            steps = instruction.steps
+            kind = Kind.RESET if instruction.reset else Kind.GEMM
+            products = 0 if instruction.reset else instruction.steps
             cycles = (
-                steps * parameters.gemm_interval
-                + turns * parameters.gemm_drain
+                instruction.steps * parameters.gemm_interval
+                + instruction.iter_out * instruction.iter_in * parameters.gemm_drain
                 + parameters.gemm_fill
             )
-            kind = Kind.RESET if instruction.reset else Kind.GEMM
-            products = 0 if instruction.reset else steps
-            return Facts(instruction.stage, kind, cycles, 0, 0, products)
         case Alu():
-            turns = instruction.iter_out * instruction.iter_in
-            interval = (
-                parameters.alu_immediate_interval
-                if instruction.use_imm
-                else parameters.alu_interval
-            )
+            kind = Kind.ALU
+            immediate, register = parameters.alu_immediate_interval, parameters.alu_interval
             cycles = (
-                instruction.steps * interval + turns * parameters.alu_drain + parameters.alu_fill
+                instruction.steps * (immediate if instruction.use_imm else register)
+                + instruction.iter_out * instruction.iter_in * parameters.alu_drain
+                + parameters.alu_fill
             )
-            return Facts(instruction.stage, Kind.ALU, cycles, 0, 0, 0)
         case Load() | Store() if instruction.x_size:
-            return _transfer(config, parameters, instruction)
-        case _:
-            return Facts(instruction.stage, Kind.TOKENS, parameters.token_cycles, 0, 0, 0)
-
-
-def _transfer(config: Config, parameters: Parameters, instruction: Load | Store) -> Facts:
-    rows = instruction.y_size
-    row_bytes = instruction.x_size * config.element_bytes(instruction.memory_type)
-    row_beats = -(-row_bytes // parameters.bus_bytes)
-    bursts = -(-row_bytes // parameters.burst_bytes)
-    across = instruction.x_pad_0 + instruction.x_pad_1
-    width = instruction.x_size + across
-    pads = (instruction.y_pad_0 + instruction.y_pad_1) * width + rows * across
-    cycles = rows * (row_beats + bursts * parameters.burst_cycles + parameters.latency) + pads
-    kind = TRANSFERS[instruction.memory_type]
-    return Facts(instruction.stage, kind, cycles, rows * row_beats, rows * row_bytes, 0)
+            kind = TRANSFERS[instruction.memory_type]
+            rows = instruction.y_size
+            row_bytes = instruction.x_size * config.element_bytes(instruction.memory_type)
+            row_beats = -(-row_bytes // parameters.bus_bytes)
+            bursts = -(-row_bytes // parameters.burst_bytes)
+            across = instruction.x_pad_0 + instruction.x_pad_1
+            pad_rows = instruction.y_pad_0 + instruction.y_pad_1
+            cycles = (
+                rows * (row_beats + bursts * parameters.burst_cycles + parameters.latency)
+                + pad_rows * (instruction.x_size + across)
+                + rows * across
+            )
+            beats, size = rows * row_beats, rows * row_bytes
+    bits = int(instruction.dependencies)
+    return Facts(instruction.stage, kind, bits, cycles, beats, size, products)
 
 
 @dataclass
@@ -217,22 +211,20 @@ class _Clock:
         module.unfinished = begins._replace(granted=granted, done=done, end=done)
 
     def _finish(self, stage: Stage) -> None:
-        """Give the tokens of a module's instruction, once it is known when there is room."""
+        """Give the tokens of a module's instruction, once it is known when there is room for all."""
         module = self.modules[stage]
         if module.unfinished is None:
             return
         index = module.waiting[len(module.begun) - 1]
-        end = done = module.unfinished.done
-        times = []
+        end = module.unfinished.done
         for queue in self.pushes[index]:
             tokens = self.tokens[queue]
             leaver = len(tokens.given) - self.parameters.token_queue
             if leaver >= len(tokens.taken):
                 return
-            times.append(max(done, tokens.taken[leaver] if leaver >= 0 else 0))
-        for queue, time in zip(self.pushes[index], times, strict=True):
-            self.tokens[queue].given.append(time)
-            end = max(end, time)
+            end = max(end, tokens.taken[leaver] if leaver >= 0 else 0)
+        for queue in self.pushes[index]:
+            self.tokens[queue].given.append(end)
         self.moments[index] = module.unfinished._replace(end=end)
         module.free = end
         module.unfinished = None

@@ -1,7 +1,7 @@
 """What the clock says of a stream: when each instruction did what, and what that amounts to."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -45,6 +45,8 @@ class Facts(NamedTuple):
     """A `Stage`."""
     kind: int
     """A `Kind`."""
+    dependencies: int
+    """Its `Dependencies`."""
     cycles: int
     """From `granted` to `done`."""
     beats: int
@@ -84,6 +86,45 @@ class Stall(StrEnum):
     """There is no room for the token that it gives."""
 
 
+class Wait(NamedTuple):
+    """Cycles in which a module waits."""
+
+    reason: Stall
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One instruction of a stream on the clock."""
+
+    index: int
+    moments: Moments
+    facts: Facts
+    fetching: int
+    """When its fetch begins."""
+    decoded: int
+    """When it has been decoded, and asks for its memory channel."""
+
+    @property
+    def waits(self) -> list[Wait]:
+        """What its module waits for before it begins."""
+        there = max(self.moments.fetched, self.moments.free)
+        return _waits(
+            (Stall.FETCH, self.moments.free, there),
+            (Stall.PREVIOUS, there, self.moments.previous),
+            (Stall.NEXT, self.moments.previous, self.moments.start),
+        )
+
+    @property
+    def delays(self) -> list[Wait]:
+        """What it waits for once it has begun."""
+        return _waits(
+            (Stall.CHANNEL, self.decoded, self.moments.granted),
+            (Stall.TOKEN_QUEUE, self.moments.done, self.moments.end),
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Timing:
     """A stream on a core's clock."""
@@ -94,6 +135,17 @@ class Timing:
     """A row for each instruction, with `Moments` as columns."""
     facts: NDArray[np.int64]
     """A row for each instruction, with `Facts` as columns."""
+
+    def __len__(self) -> int:
+        return len(self.moments)
+
+    def __iter__(self) -> Iterator[Timed]:
+        """Each instruction, in the order of the stream."""
+        decoded = (self._moment("start") + self._decoding).tolist()
+        rows = zip(self.moments.tolist(), self.facts.tolist(), decoded, strict=True)
+        for index, (moments, facts, ready) in enumerate(rows):
+            fetching = moments[0] - fetch_cycles(self.parameters)
+            yield Timed(index, Moments(*moments), Facts(*facts), fetching, ready)
 
     @functools.cached_property
     def cycles(self) -> int:
@@ -138,8 +190,8 @@ class Timing:
 
     @property
     def intensity(self) -> float:
-        """GEMM's operations for each byte between the core and DRAM."""
-        return self.operations / max(self.read_bytes + self.written_bytes, 1)
+        """GEMM's operations for each byte on the busier of the two memory channels."""
+        return self.operations / max(self.read_bytes, self.written_bytes, 1)
 
     @functools.cached_property
     def busy(self) -> Mapping[Stage, int]:
@@ -203,6 +255,10 @@ class Timing:
 
     def _fact(self, name: str) -> NDArray[np.int64]:
         return self.facts[:, _FACT[name]]
+
+
+def _waits(*found: tuple[Stall, int, int]) -> list[Wait]:
+    return [Wait(*one) for one in found if one[1] < one[2]]
 
 
 _MOMENT = {name: column for column, name in enumerate(Moments._fields)}
