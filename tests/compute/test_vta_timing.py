@@ -287,7 +287,13 @@ class TestRefusals:
         assert str(caught.value) == said
 
     def test_queues_may_be_too_short_for_a_stream(self, compiled: bool) -> None:
-        stream = [gemm(1, POP_PREV), gemm(1), gemm(1), inp(1, PUSH_NEXT), Finish()]
+        stream: list[Instruction] = [
+            gemm(1, POP_PREV),
+            gemm(1),
+            gemm(1),
+            inp(1, PUSH_NEXT),
+            Finish(),
+        ]
         for depth in (1, 2):
             with pytest.raises(StreamError, match=f"command queues of {depth} instructions") as at:
                 timing.run(DEFAULT, replace(PLAIN, command_queue=depth), stream, compiled=compiled)
@@ -388,7 +394,7 @@ class TestCompiled:
     def test_elements_have_the_size_that_the_core_gives_them(self) -> None:
         # INP has 8 bytes and WGT 32: 1 and 4 beats.
         for memory, beats in ((MemoryId.INP, 1), (MemoryId.WGT, 4), (MemoryId.ACC, 8)):
-            stream = [Load(memory_type=memory, x_size=1, y_size=1), Finish()]
+            stream: list[Instruction] = [Load(memory_type=memory, x_size=1, y_size=1), Finish()]
             assert timing.run(TINY, PLAIN, stream).facts[0][4] == beats
 
 
