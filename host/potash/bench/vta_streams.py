@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,26 +81,33 @@ class _Writer:
         for opcode, value in ((AluOpcode.SHR, SHIFT), (AluOpcode.MAX, low), (AluOpcode.MIN, 127)):
             self.runtime.push_alu(AluKernel(opcode, micro_ops, loops, value))
 
-    def begin(self) -> None:
+    def begin(self, threads: int = THREADS) -> None:
         """Every thread's buffers are free."""
-        for _ in range(THREADS):
+        for _ in range(threads):
             self.runtime.dep_push(COMPUTE, LOAD)
             self.runtime.dep_push(STORE, COMPUTE)
 
-    def end(self) -> None:
+    def end(self, threads: int = THREADS) -> None:
         """Take back what `begin` gave."""
-        for _ in range(THREADS):
+        for _ in range(threads):
             self.runtime.dep_pop(COMPUTE, LOAD)
             self.runtime.dep_pop(STORE, COMPUTE)
 
 
 def convolution(
-    size: int, inputs: int, outputs: int, *, rows: int, out_blocks: int, in_blocks: int
+    size: int,
+    inputs: int,
+    outputs: int,
+    *,
+    rows: int,
+    out_blocks: int,
+    in_blocks: int,
+    threads: int = THREADS,
 ) -> Stream:
     """A 3x3 convolution of a square image with as much padding as keeps its size, and ReLU.
 
     A tile is `rows` of the image by `out_blocks` blocks of 16 outputs; each step of it adds up
-    `in_blocks` blocks of 16 inputs.
+    `in_blocks` blocks of 16 inputs. With one thread the same tiles follow one another.
     """
     kernel, edge = 3, 1
     padded, taps = size + 2 * edge, kernel * kernel
@@ -114,8 +122,8 @@ def convolution(
     plane = (rows + kernel - 1) * padded
 
     def compute(thread: int, block: int) -> GemmKernel:
-        acc, inp = thread * ACC // THREADS, thread * INP // THREADS + block * plane
-        wgt = thread * WGT // THREADS + block * taps
+        acc, inp = thread * ACC // threads, thread * INP // threads + block * plane
+        wgt = thread * WGT // threads + block * taps
         micro_ops = tuple(
             MicroOp(acc + x, inp + y_tap * padded + x + x_tap, wgt + y_tap * kernel + x_tap)
             for y_tap in range(kernel)
@@ -128,12 +136,12 @@ def convolution(
         )
         return GemmKernel(micro_ops, loops)
 
-    writer.begin()
+    writer.begin(threads)
     tiles = [(y, out) for out in range(0, outs, out_blocks) for y in range(0, size, rows)]
-    for first in range(0, len(tiles), THREADS):
-        group = list(enumerate(tiles[first : first + THREADS]))
+    for first in range(0, len(tiles), threads):
+        group = list(enumerate(tiles[first : first + threads]))
         lines = {
-            thread: tuple(MicroOp(thread * ACC // THREADS + x) for x in range(size))
+            thread: tuple(MicroOp(thread * ACC // threads + x) for x in range(size))
             for thread, _ in group
         }
         loops = (Loop(out_blocks, dst=rows * size), Loop(rows, dst=size))
@@ -148,7 +156,7 @@ def convolution(
                     vta.load_2d(
                         source,
                         MemoryId.INP,
-                        sram=thread * INP // THREADS + number * plane,
+                        sram=thread * INP // threads + number * plane,
                         offset=((block + number) * size + max(y - edge, 0)) * size,
                         x_size=size,
                         y_size=rows + kernel - 1 - above - below,
@@ -158,7 +166,7 @@ def convolution(
                 vta.load_2d(
                     factors,
                     MemoryId.WGT,
-                    sram=thread * WGT // THREADS,
+                    sram=thread * WGT // threads,
                     offset=(out * ins + block) * taps,
                     x_size=in_blocks * taps,
                     y_size=out_blocks,
@@ -176,12 +184,12 @@ def convolution(
             for number in range(out_blocks):
                 vta.store_2d(
                     output,
-                    sram=thread * ACC // THREADS + number * rows * size,
+                    sram=thread * ACC // threads + number * rows * size,
                     offset=((out + number) * size + y) * size,
                     x_size=rows * size,
                 )
             vta.dep_push(STORE, COMPUTE)
-    writer.end()
+    writer.end(threads)
 
     wide = np.zeros((ins, padded, padded, BLOCK), np.float64)
     wide[:, edge:-edge, edge:-edge] = image
@@ -331,11 +339,13 @@ def irregular(turns: int = 64) -> Stream:
     return writer.stream(output, expected, turns * len(places) * BLOCK * BLOCK)
 
 
-LAYERS: Mapping[str, Callable[[], Stream]] = {
-    "C2": lambda: convolution(56, 64, 64, rows=14, out_blocks=1, in_blocks=1),
-    "C6": lambda: convolution(28, 128, 128, rows=14, out_blocks=2, in_blocks=1),
-    "C9": lambda: convolution(14, 256, 256, rows=14, out_blocks=4, in_blocks=2),
-    "C12": lambda: convolution(7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
-    "matmul-1024": matrix,
+CONVOLUTIONS: Mapping[str, Callable[..., Stream]] = {
+    "C2": partial(convolution, 56, 64, 64, rows=14, out_blocks=1, in_blocks=1),
+    "C6": partial(convolution, 28, 128, 128, rows=14, out_blocks=2, in_blocks=1),
+    "C9": partial(convolution, 14, 256, 256, rows=14, out_blocks=4, in_blocks=2),
+    "C12": partial(convolution, 7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
 }
+"""The layers under the paper's names; `threads` may be given."""
+
+LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
 """What is made of tiles."""
