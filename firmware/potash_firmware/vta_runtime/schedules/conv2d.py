@@ -21,7 +21,7 @@ from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import steps, transfers
 from potash_firmware.vta_runtime.schedules.nests import nests, pieces
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
-from potash_firmware.vta_runtime.schedules.steps import Epilogue
+from potash_firmware.vta_runtime.schedules.steps import NOTHING, Epilogue
 from potash_firmware.vta_runtime.schedules.tiles import Outer, Room, Tile, fits, row_step, window
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
@@ -58,7 +58,7 @@ class Convolution:
     shape: Conv2d
     config: Config
     tile: Tile
-    epilogue: Epilogue = Epilogue()
+    epilogue: Epilogue = NOTHING
 
     def __post_init__(self) -> None:
         if not fits(self.shape, self.tile, self.epilogue, self.config):
@@ -151,14 +151,14 @@ class Convolution:
         for number, piece in enumerate(self.tiles()):
             acc = number % self.tile.threads * self.room.acc
             runtime.dep_pop(STORE, COMPUTE)
-            for kernel in self._resets(acc, piece.out_blocks * piece.rows * piece.columns):
+            for kernel in emission.resets(acc, piece.out_blocks * piece.rows * piece.columns):
                 runtime.push_gemm(kernel)
             for part in self.parts():
                 emission.step(piece, part, acc)
             emission.finish(piece, acc, channels, tensors)
             runtime.dep_push(COMPUTE, STORE)
             runtime.dep_pop(COMPUTE, STORE)
-            transfers.store(runtime, output, acc, *self._output_place(piece))
+            transfers.store(runtime, output, acc, *self.output_place(piece))
             runtime.dep_push(STORE, COMPUTE)
         for _ in range(self.tile.threads):
             runtime.dep_pop(COMPUTE, LOAD)
@@ -167,8 +167,8 @@ class Convolution:
         runtime.dep_push(COMPUTE, LOAD)
         runtime.dep_pop(COMPUTE, LOAD)
 
-    @functools.cache  # noqa: B019: plans are few, and kept for as long as they are used
-    def _resets(self, acc: int, elements: int) -> tuple[GemmKernel, ...]:
+    def resets(self, acc: int, elements: int) -> tuple[GemmKernel, ...]:
+        """Zero the accumulators of a tile."""
         return tuple(
             GemmKernel(nest.micro_ops, nest.loops, reset=True)
             for first, rows, row in pieces(elements, self.room.micro_ops)
@@ -177,8 +177,7 @@ class Convolution:
             )
         )
 
-    @functools.cache  # noqa: B019
-    def _products(
+    def products(
         self,
         acc: int,
         inp: int,
@@ -210,14 +209,14 @@ class Convolution:
             made += [GemmKernel(nest.micro_ops, nest.loops) for nest in nests(start, loops, room)]
         return tuple(made)
 
-    @functools.cache  # noqa: B019
-    def _alu(self, acc: int, out_blocks: int, pixels: int) -> tuple[AluKernel, ...]:
+    def alu(self, acc: int, out_blocks: int, pixels: int) -> tuple[AluKernel, ...]:
+        """The epilogue of a tile."""
         vectors = acc + self.epilogue.planes * out_blocks * pixels
         return steps.kernels(
             self.epilogue.steps, acc, vectors, out_blocks, pixels, self.room.micro_ops
         )
 
-    def _output_place(self, piece: Piece) -> tuple[int, list[Axis]]:
+    def output_place(self, piece: Piece) -> tuple[int, list[Axis]]:
         """Where a tile lies in the output: its first element, and its axes."""
         shape = self.shape
         plane = shape.out_height * shape.out_width
@@ -239,6 +238,10 @@ class _Emission:
         self._image = image
         self._weights = weights
         self._steps = 0
+        # The same few kernels come again and again.
+        self.resets = functools.cache(plan.resets)
+        self._products = functools.cache(plan.products)
+        self._alu = functools.cache(plan.alu)
         self._held: dict[tuple[str, int], object] = {}
 
     def step(self, piece: Piece, part: Part, acc: int) -> None:
@@ -254,7 +257,7 @@ class _Emission:
             self._load_weights(piece, part, wgt)
         runtime.dep_push(LOAD, COMPUTE)
         runtime.dep_pop(LOAD, COMPUTE)
-        for kernel in plan._products(
+        for kernel in self._products(
             acc,
             inp,
             wgt,
@@ -271,7 +274,7 @@ class _Emission:
         plan, runtime = self._plan, self._runtime
         pixels = piece.rows * piece.columns
         plane = piece.out_blocks * pixels
-        offset, axes = plan._output_place(piece)
+        offset, axes = plan.output_place(piece)
         kinds = plan.epilogue.tensors
         for number, (memory, tensor) in enumerate(zip(kinds, tensors, strict=True), start=1):
             transfers.load(runtime, tensor, memory, acc + number * plane, offset, axes)
@@ -285,7 +288,7 @@ class _Emission:
                     offset=piece.out_block,
                     x_size=piece.out_blocks,
                 )
-        for kernel in plan._alu(acc, piece.out_blocks, pixels):
+        for kernel in self._alu(acc, piece.out_blocks, pixels):
             runtime.push_alu(kernel)
 
     def _is_new(self, what: str, place: int, wanted: object) -> bool:

@@ -79,6 +79,9 @@ class Epilogue:
         return max([-1, *(one.number for one in sources if isinstance(one, Channels))]) + 1
 
 
+NOTHING = Epilogue()
+
+
 def kernels(
     steps: Sequence[Step], plane: int, vectors: int, out_blocks: int, pixels: int, room: int
 ) -> tuple[AluKernel, ...]:

@@ -39,18 +39,18 @@ class Span(NamedTuple):
 
     before: int
     start: int
-    count: int
+    inside: int
     behind: int
 
     @property
     def padded(self) -> bool:
         """Whether there are places outside the image."""
-        return self.count < self.total
+        return self.inside < self.total
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.before + self.count + self.behind
+        return self.before + self.inside + self.behind
 
 
 def span(first: int, step: int, count: int, limit: int) -> Span:
@@ -128,28 +128,28 @@ def load_padded(
     the window's rows are `pitch` apart."""
     first = offset + columns.start
     pads = (rows.before, rows.behind, columns.before, columns.behind)
-    if rows.count and columns.count and max(pads) <= MOST_PAD and pitch <= MOST:
+    if rows.inside and columns.inside and max(pads) <= MOST_PAD and pitch <= MOST:
         runtime.load_2d(
             buffer,
             memory,
             sram=sram,
             offset=first,
-            x_size=columns.count,
-            y_size=rows.count,
+            x_size=columns.inside,
+            y_size=rows.inside,
             x_stride=pitch,
             x_pad=(columns.before, columns.behind),
             y_pad=(rows.before, rows.behind),
         )
         return
     zeroes(runtime, buffer, memory, sram, rows.total * columns.total)
-    if columns.count:
-        for row in range(rows.count):
+    if columns.inside:
+        for row in range(rows.inside):
             runtime.load_2d(
                 buffer,
                 memory,
                 sram=sram + (rows.before + row) * columns.total + columns.before,
                 offset=first + row * pitch,
-                x_size=columns.count,
+                x_size=columns.inside,
             )
 
 
