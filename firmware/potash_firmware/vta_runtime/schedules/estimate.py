@@ -104,7 +104,7 @@ def cycles(
     outside = found.weights_outside == 1
     images = np.where(stays & ~outside, places * np.minimum(kinds * parts, threads), tiles * parts)
     weights = np.where(stays & outside, kinds * np.minimum(places * parts, threads), tiles * parts)
-    loading = images * _image_load(shape, config, parameters, found)
+    loading = np.asarray(images * _image_load(shape, config, parameters, found), np.int64)
     loading = loading + weights * _weight_load(shape, config, parameters, found)
 
     pixels = found.rows * found.columns
