@@ -104,8 +104,9 @@ def cycles(
     outside = found.weights_outside == 1
     images = np.where(stays & ~outside, places * np.minimum(kinds * parts, threads), tiles * parts)
     weights = np.where(stays & outside, kinds * np.minimum(places * parts, threads), tiles * parts)
-    loading = np.asarray(images * _image_load(shape, config, parameters, found), np.int64)
-    loading = loading + weights * _weight_load(shape, config, parameters, found)
+    image_load = _image_load(shape, config, parameters, found)
+    weight_load = _weight_load(shape, config, parameters, found)
+    loading = images * image_load + weights * weight_load
 
     pixels = found.rows * found.columns
     steps = pixels * found.out_blocks * found.in_blocks * found.tap_rows * found.tap_columns
