@@ -21,6 +21,7 @@ from potash_device.vta.core import Control, Core, Register
 from potash_device.vta.isa import INSTRUCTION_BYTES, AluOpcode, MicroOp, Stage
 from potash_firmware.vta_runtime import AluKernel, Buffer, GemmKernel, Loop, Runtime
 
+PLATFORM = Config.default()
 BLOCK = 16
 THREADS = 2
 INP, WGT, ACC = 2048, 1024, 2048
@@ -61,8 +62,8 @@ class _Recorder(Core):
 class _Writer:
     """A runtime whose stream is not run but kept."""
 
-    def __init__(self) -> None:
-        self._core = _Recorder(Config.default(), memoryview(bytearray(DRAM)))
+    def __init__(self, config: Config = PLATFORM) -> None:
+        self._core = _Recorder(config, memoryview(bytearray(DRAM)))
         self.runtime = Runtime(self._core)
 
     def put(self, values: NDArray[Any]) -> Buffer:
@@ -103,11 +104,13 @@ def convolution(
     out_blocks: int,
     in_blocks: int,
     threads: int = THREADS,
+    config: Config = PLATFORM,
 ) -> Stream:
     """A 3x3 convolution of a square image with as much padding as keeps its size, and ReLU.
 
     A tile is `rows` of the image by `out_blocks` blocks of 16 outputs; each step of it adds up
     `in_blocks` blocks of 16 inputs. With one thread the same tiles follow one another.
+    `config` may differ from the platform's in the size of the micro-op buffer.
     """
     kernel, edge = 3, 1
     padded, taps = size + 2 * edge, kernel * kernel
@@ -115,7 +118,7 @@ def convolution(
     random = np.random.default_rng(size)
     image = random.integers(-8, 8, (ins, size, size, BLOCK), np.int8)
     weights = random.integers(-8, 8, (outs, ins, kernel, kernel, BLOCK, BLOCK), np.int8)
-    writer = _Writer()
+    writer = _Writer(config)
     vta = writer.runtime
     source, factors = writer.put(image), writer.put(weights)
     output = vta.alloc(outs * size * size * BLOCK)
@@ -345,7 +348,7 @@ CONVOLUTIONS: Mapping[str, Callable[..., Stream]] = {
     "C9": partial(convolution, 14, 256, 256, rows=14, out_blocks=4, in_blocks=2),
     "C12": partial(convolution, 7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
 }
-"""The layers under the paper's names; `threads` may be given."""
+"""The layers under the paper's names; `threads` and `config` may be given."""
 
 LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
 """What is made of tiles."""

@@ -6,13 +6,14 @@ Source: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from potash.bench import vta_streams
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.timing import Parameters, Timing
 
+PLATFORM = Config.default()
 THREADS = (1, 2)
 """Virtual threads: without hiding the latency of memory, and with it (section 4.3)."""
 
@@ -68,9 +69,9 @@ class Timed:
 def stream(layer: Layer, config: Config, parameters: Parameters, threads: int) -> bytes | None:
     """The layer's stream with so many virtual threads; None where there is no schedule for it."""
     make = vta_streams.CONVOLUTIONS.get(layer.name)
-    if make is None or config != Config.default():
+    if make is None or replace(config, log_uop_buff_size=PLATFORM.log_uop_buff_size) != PLATFORM:
         return None
-    return make(threads=threads).code
+    return make(threads=threads, config=config).code
 
 
 def timed(layers: Sequence[Layer], config: Config, parameters: Parameters) -> Iterator[Timed]:

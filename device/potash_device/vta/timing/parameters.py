@@ -10,6 +10,7 @@ project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `Tens
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from potash_device.vta.config import Config
 from potash_device.vta.figures import CLOCK
 
 LARGEST = 1 << 20
@@ -95,6 +96,9 @@ AT_LEAST_ONE = frozenset(
     }
 )
 """Without these nothing would ever move, or everything at once."""
+
+PYNQ_CORE = Config(log_uop_buff_size=14)
+"""The paper's core on that board (section 5): the platform's with 16 KiB for micro-ops."""
 
 PYNQ = Parameters()
 CHISEL = Parameters(
