@@ -279,8 +279,12 @@ def test_a_matrix_product(rows: int, columns: int, depth: int, config: Config) -
     right = random.integers(-8, 8, (columns, depth), np.int8)
     with Runtime(Core.create(config, 1 << 24)) as vta:
         output = vta.alloc(plan.output_bytes)
-        packed = layouts.pack_rows(left, config), layouts.pack_columns(right, config)
-        plan.emit(vta, *(put(vta, one) for one in packed), output)
+        plan.emit(
+            vta,
+            put(vta, layouts.pack_rows(left, config)),
+            put(vta, layouts.pack_columns(right, config)),
+            output,
+        )
         vta.synchronize()
         kind = layouts.output_type(config)
         lies = (1, plan.shape.out_blocks(config), 1, -1, config.batch, config.block_out)
