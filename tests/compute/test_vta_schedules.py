@@ -144,7 +144,7 @@ def shapes(draw: Any) -> Conv2d:
 
 
 class TestConvolutions:
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=70, deadline=None)
     @given(shapes(), st.sampled_from([one for one in CONFIGS if one != ONE]), st.data())
     def test_any_tiling_on_any_core(self, shape: Conv2d, config: Config, data: Any) -> None:
         tile = Tile(
@@ -159,7 +159,7 @@ class TestConvolutions:
         assume(fits(shape, tile, Epilogue(SCALED), config))
         check(Convolution(shape, config, tile, Epilogue(SCALED)))
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=10, deadline=None)
     @given(shapes(), st.sampled_from([one for one in CONFIGS if one != ONE]))
     def test_the_tiling_that_is_chosen(self, shape: Conv2d, config: Config) -> None:
         assume(shape.products < 50_000)
