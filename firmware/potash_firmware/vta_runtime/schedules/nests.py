@@ -14,6 +14,10 @@ from potash_device.vta.isa import MicroOp
 from potash_firmware.vta_runtime.kernels import MAX_LOOPS, Loop
 
 
+LONG = 64
+"""So many micro-ops make a turn of a loop long, and what it costs to turn nothing much."""
+
+
 class Nest(NamedTuple):
     """The micro-ops and the loops of one instruction."""
 
@@ -26,6 +30,8 @@ def nests(start: MicroOp, loops: Sequence[Loop], room: int) -> tuple[Nest, ...]:
     more than `room` micro-ops.
 
     An instruction's loops cost time whenever they turn, so they turn as seldom as `room` lets them.
+    But the first one is kept where its turns are long: it goes through blocks of weights for the
+    same inputs, which a simulator multiplies by two or more of them at once if it sees them.
     """
     turning = [loop for loop in loops if loop.extent > 1]
     kept = _kept(turning, room)
@@ -59,8 +65,12 @@ def _kept(loops: Sequence[Loop], room: int) -> tuple[int, ...]:
     def turns(chosen: tuple[int, ...]) -> int:
         return math.prod(extents[number] for number in chosen)
 
+    def rank(chosen: tuple[int, ...]) -> tuple[bool, int]:
+        first = 0 in chosen and math.prod(extents) // turns(chosen) >= LONG
+        return not first, turns(chosen)
+
     fitting = [chosen for chosen in choices if math.prod(extents) // turns(chosen) <= room]
-    return min(fitting, key=turns) if fitting else max(choices, key=turns)
+    return min(fitting, key=rank) if fitting else max(choices, key=turns)
 
 
 def _steps(start: MicroOp, loops: Sequence[Loop]) -> Iterator[MicroOp]:
