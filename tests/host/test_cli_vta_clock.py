@@ -46,7 +46,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 
 def test_two_virtual_threads_hide_what_the_paper_says(capsys: pytest.CaptureFixture[str]) -> None:
-    report = told(capsys, "time", *(f"--layer={name}" for name in ("C2", "C6", "C9", "C12")))
+    report = told(capsys, "time", "--tiles", "fixed")
     one, two = report["threads"]
     assert (one["virtual_threads"], two["virtual_threads"]) == (1, 2)
     assert one["peak_utilisation"] == pytest.approx(0.70, abs=0.01)
@@ -62,7 +62,9 @@ def test_two_virtual_threads_hide_what_the_paper_says(capsys: pytest.CaptureFixt
 
 
 def test_the_table_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(["vta", "time", "--layer", "C12", "--set", "latency=64"]) == 0
+    assert (
+        run_app(["vta", "time", "--layer", "C12", "--tiles", "fixed", "--set", "latency=64"]) == 0
+    )
     said = capsys.readouterr().out
     assert "latency 64" in said and "16 KiB of micro-ops" in said and "100 MHz" in said
     assert "calibrated on no board" in said
@@ -95,7 +97,7 @@ def test_what_cannot_be_timed_is_said(
 
 def test_the_roofline_has_a_point_for_each_layer_and_number_of_threads(tmp_path: Path) -> None:
     out = tmp_path / "roofline.svg"
-    layers = ("--layer=C9", "--layer=C12")
+    layers = ("--layer=C9", "--layer=C12", "--tiles=fixed")
     assert run_app(["vta", "roofline", "-o", str(out), *layers]) == 0
     root = xml.fromstring(out.read_bytes())
     assert root.tag == f"{SVG}svg"

@@ -7,77 +7,67 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from potash.bench import vta_streams
+from potash.bench import vta_layers, vta_streams
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.timing import Parameters, Timing
+from potash_firmware.vta_runtime.schedules import ScheduleError
+from potash_firmware.vta_runtime.schedules.search import stream_of
 
 PLATFORM = Config.default()
 THREADS = (1, 2)
 """Virtual threads: without hiding the latency of memory, and with it (section 4.3)."""
+LAYERS = tuple(vta_layers.SHAPES)
+"""C1 to C12."""
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A convolution of a square image with as much padding as keeps its size, but for the stride."""
+class Tiles(StrEnum):
+    """Who cuts a layer into tiles."""
 
-    name: str
-    size: int
-    inputs: int
-    outputs: int
-    kernel: int
-    stride: int
-
-    @property
-    def operations(self) -> int:
-        """Multiplications and additions."""
-        across = -(-self.size // self.stride)
-        return 2 * across**2 * self.inputs * self.outputs * self.kernel**2
-
-
-LAYERS = (
-    Layer("C1", 224, 3, 64, 7, 2),
-    Layer("C2", 56, 64, 64, 3, 1),
-    Layer("C3", 56, 64, 64, 1, 1),
-    Layer("C4", 56, 64, 128, 3, 2),
-    Layer("C5", 56, 64, 128, 1, 2),
-    Layer("C6", 28, 128, 128, 3, 1),
-    Layer("C7", 28, 128, 256, 3, 2),
-    Layer("C8", 28, 128, 256, 1, 2),
-    Layer("C9", 14, 256, 256, 3, 1),
-    Layer("C10", 14, 256, 512, 3, 2),
-    Layer("C11", 14, 256, 512, 1, 2),
-    Layer("C12", 7, 512, 512, 3, 1),
-)
+    SCHEDULED = "scheduled"
+    """The scheduler, for each number of virtual threads the best that it finds."""
+    FIXED = "fixed"
+    """Nobody: the same tiles for any number of virtual threads, which four layers have."""
 
 
 @dataclass(frozen=True)
 class Timed:
     """A layer on the clock."""
 
-    layer: Layer
+    name: str
     threads: int
     timing: Timing
 
     @property
     def throughput(self) -> float:
         """The layer's own operations a second: blocks that are partly empty do not count whole."""
-        return self.layer.operations / self.timing.seconds
+        return 2 * vta_layers.SHAPES[self.name].products / self.timing.seconds
 
 
-def stream(layer: Layer, config: Config, parameters: Parameters, threads: int) -> bytes | None:
-    """The layer's stream with so many virtual threads; None where there is no schedule for it."""
-    make = vta_streams.CONVOLUTIONS.get(layer.name)
+def stream(
+    name: str, config: Config, parameters: Parameters, threads: int, tiles: Tiles
+) -> bytes | None:
+    """A layer's stream with so many virtual threads; None where there is no schedule for it."""
+    if tiles is Tiles.SCHEDULED:
+        shape = vta_layers.SHAPES[name]
+        try:
+            return stream_of(vta_layers.plan(shape, config, parameters, threads))
+        except ScheduleError:
+            return None
+    make = vta_streams.CONVOLUTIONS.get(name)
     if make is None or replace(config, log_uop_buff_size=PLATFORM.log_uop_buff_size) != PLATFORM:
         return None
     return make(threads=threads, config=config).code
 
 
-def timed(layers: Sequence[Layer], config: Config, parameters: Parameters) -> Iterator[Timed]:
+def timed(
+    names: Sequence[str], config: Config, parameters: Parameters, tiles: Tiles = Tiles.SCHEDULED
+) -> Iterator[Timed]:
     """Each layer that has a schedule, with each number of virtual threads."""
-    for layer in layers:
+    for name in names:
         for threads in THREADS:
-            code = stream(layer, config, parameters, threads)
+            code = stream(name, config, parameters, threads, tiles)
             if code is not None:
-                yield Timed(layer, threads, timing.run(config, parameters, code))
+                yield Timed(name, threads, timing.run(config, parameters, code))

@@ -109,5 +109,5 @@ class _Axes:
 def _by_layer(points: Sequence[Timed]) -> dict[str, list[Timed]]:
     found: dict[str, list[Timed]] = {}
     for one in points:
-        found.setdefault(one.layer.name, []).append(one)
+        found.setdefault(one.name, []).append(one)
     return found

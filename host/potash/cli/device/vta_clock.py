@@ -33,7 +33,7 @@ from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import BUILDS, PYNQ_CORE, ParameterError, Parameters, Stall, Timing
 
 if TYPE_CHECKING:
-    from potash.vta.layers import Layer, Timed
+    from potash.vta.layers import Timed
 
 PAPER_PEAK = {1: 0.70, 2: 0.88}
 """The peak utilisation that the paper measured without and with latency hiding (section 5)."""
@@ -96,8 +96,22 @@ _core_option = click.option(
 )
 
 
+_layer_option = click.option(
+    "--layer", "names", multiple=True, metavar="NAME", help="Only this layer: C1 to C12."
+)
+_tiles_option = click.option(
+    "--tiles",
+    type=click.Choice(["scheduled", "fixed"]),
+    default="scheduled",
+    show_default=True,
+    help="The scheduler's best tiles; or, for C2, C6, C9 and C12, the same with one virtual thread "
+    "as with two.",
+)
+
+
 @click.command()
-@click.option("--layer", "names", multiple=True, metavar="NAME", help="Only this layer: C1 to C12.")
+@_layer_option
+@_tiles_option
 @click.option(
     "--insns", type=readable_file, help="Time this stream, of the platform's core, instead."
 )
@@ -106,6 +120,7 @@ _core_option = click.option(
 @json_option
 def time(
     names: tuple[str, ...],
+    tiles: str,
     insns: Path | None,
     build: str,
     assumed: Sequence[tuple[str, float]],
@@ -125,8 +140,8 @@ def time(
         report, lines = _report(core, parameters, found), _table(found)
     else:
         core = config or PYNQ_CORE
-        points = _timed(names, core, parameters)
-        found = [(_about(one.layer.name, one), one.timing) for one in points]
+        points = _timed(names, tiles, core, parameters)
+        found = [(_about(one.name, one), one.timing) for one in points]
         report = _report(core, parameters, found) | {"threads": _summaries(points)}
         lines = [*_table(found), "", *_said(points)]
     if as_json:
@@ -139,13 +154,15 @@ def time(
 @click.option(
     "-o", "--out", required=True, type=writable_file, help="Where to write the picture, as SVG."
 )
-@click.option("--layer", "names", multiple=True, metavar="NAME", help="Only this layer: C1 to C12.")
+@_layer_option
+@_tiles_option
 @_clock_options
 @_core_option
 @json_option
 def roofline(
     out: Path,
     names: tuple[str, ...],
+    tiles: str,
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
@@ -159,7 +176,7 @@ def roofline(
     from potash.vta.roofline import draw
 
     parameters, core = _parameters(build, assumed), config or PYNQ_CORE
-    points = _timed(names, core, parameters)
+    points = _timed(names, tiles, core, parameters)
     with replacing(out) as file:
         file.write(draw(points, core, parameters))
     told = f"{len(points)} points are in {out}"
@@ -227,23 +244,16 @@ def _clocked(insns: Path, stream: bytes, config: Config, parameters: Parameters)
         raise PotashError(f"{insns}: {error}") from None
 
 
-def _timed(names: Sequence[str], config: Config, parameters: Parameters) -> list[Timed]:
-    from potash.vta import layers
+def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Parameters) -> list[Timed]:
+    from potash.vta.layers import LAYERS, Tiles, timed
 
-    found = list(layers.timed(_layers(names), config, parameters))
+    for name in names:
+        if name not in LAYERS:
+            raise PotashError(f"{name!r} is no layer; there are {', '.join(LAYERS)}")
+    found = list(timed(names or LAYERS, config, parameters, Tiles(tiles)))
     if not found:
         raise PotashError("there is no schedule for these layers on this core")
     return found
-
-
-def _layers(names: Sequence[str]) -> list[Layer]:
-    from potash.vta.layers import LAYERS
-
-    by_name = {layer.name: layer for layer in LAYERS}
-    for name in names:
-        if name not in by_name:
-            raise PotashError(f"{name!r} is no layer; there are {', '.join(by_name)}")
-    return [by_name[name] for name in names] or list(LAYERS)
 
 
 def _about(name: str, one: Timed | None) -> dict[str, Any]:
