@@ -61,6 +61,16 @@ def test_two_virtual_threads_hide_what_the_paper_says(capsys: pytest.CaptureFixt
             assert spent == stream["cycles"]
 
 
+def test_layers_are_timed_as_the_scheduler_cuts_them(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = told(capsys, "time", "--layer", "C11")["streams"]
+    assert [run["virtual_threads"] for run in (one, two)] == [1, 2]
+    assert two["cycles"] < one["cycles"]
+    # 7x7 pixels, 256 to 512 channels, and nothing multiplied twice
+    for run in (one, two):
+        assert run["gops"] * run["seconds"] == pytest.approx(2 * 49 * 256 * 512 / 1e9)
+        assert run["utilisation"] == pytest.approx(49 * 16 * 32 / run["cycles"])
+
+
 def test_the_table_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run_app(["vta", "time", "--layer", "C12", "--tiles", "fixed", "--set", "latency=64"]) == 0
