@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from potash_device.vta.config import Config
 from potash_device.vta.figures import CLOCK
 
-LARGEST = 1 << 20
-"""No count of cycles, bytes or places is greater."""
+LARGEST = 1 << 16
+"""No count of cycles, bytes or places is greater, so that 64 bits hold whatever follows."""
 
 
 class ParameterError(ValueError):
@@ -76,26 +76,24 @@ class Parameters:
             value = getattr(self, field.name)
             if field.name == "clock":
                 continue
-            least = 1 if field.name in AT_LEAST_ONE else 0
-            if not isinstance(value, int) or not least <= value <= LARGEST:
+            least = LEAST.get(field.name, 0)
+            if type(value) is not int or not least <= value <= LARGEST:
                 raise ParameterError(
                     f"{field.name} is {value!r}; it must be {least} to {LARGEST}, a whole number"
                 )
 
 
-AT_LEAST_ONE = frozenset(
-    {
-        "bus_bytes",
-        "burst_bytes",
-        "token_cycles",
-        "gemm_interval",
-        "alu_interval",
-        "alu_immediate_interval",
-        "command_queue",
-        "token_queue",
-    }
-)
-"""Without these nothing would ever move, or everything at once."""
+LEAST: Mapping[str, int] = {
+    "bus_bytes": 1,
+    "burst_bytes": 16,
+    "token_cycles": 1,
+    "gemm_interval": 1,
+    "alu_interval": 1,
+    "alu_immediate_interval": 1,
+    "command_queue": 1,
+    "token_queue": 1,
+}
+"""What may not be 0, and the least that it may be."""
 
 PYNQ_CORE = Config(log_uop_buff_size=14)
 """The paper's core on that board (section 5): the platform's with 16 KiB for micro-ops."""
