@@ -13,7 +13,6 @@ from typing import NamedTuple
 from potash_device.vta.isa import MicroOp
 from potash_firmware.vta_runtime.kernels import MAX_LOOPS, Loop
 
-
 LONG = 64
 """So many micro-ops make a turn of a loop long, and what it costs to turn nothing much."""
 
