@@ -1,4 +1,4 @@
-"""The examples in `docs/vta.md` and `docs/delegate.md`, pasted and run."""
+"""The examples in `docs/vta.md`, `docs/schedules.md` and `docs/delegate.md`, pasted and run."""
 
 from support.docs import blocks, run_python
 
@@ -16,3 +16,10 @@ def test_the_delegate_s_example_prints_what_the_page_says() -> None:
     (code,) = blocks("delegate.md", "python")
     (said,) = blocks("delegate.md", "text")
     assert run_python(code).strip() == said
+
+
+def test_the_example_of_a_schedule() -> None:
+    (code,) = blocks("schedules.md", "python")
+    tile, shape = run_python(code).splitlines()
+    assert tile.startswith("Tile(rows=")
+    assert shape == "(1, 24, 16, 16)"

@@ -6,7 +6,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import vta, vta_streams
+from potash.bench import vta, vta_layers, vta_streams
 from potash.bench.report import Peer
 from potash.bench.vta_streams import Stream
 from potash.cli.device.bench import bench
@@ -14,7 +14,7 @@ from potash.sdk.errors import PotashError
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.fast import peak
-from potash_device.vta.isa import Gemm
+from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import Simulator
 
 SMALL = {
@@ -22,6 +22,7 @@ SMALL = {
     "matrix": lambda: vta_streams.matrix(128, rows=16, blocks=4),
     "addition": lambda: vta_streams.addition(20_000),
     "irregular": lambda: vta_streams.irregular(2),
+    "scheduled": lambda: vta_layers.scheduled(vta_layers.same(9, 24, 40, 3, 2)),
 }
 
 
@@ -41,6 +42,49 @@ def test_the_products_are_those_that_its_gemm_instructions_make(name: str) -> No
     instructions = simulator.decode(stream.code)
     steps = sum(one.steps for one in instructions if isinstance(one, Gemm) and not one.reset)
     assert stream.products == 256 * steps
+
+
+def test_the_scheduled_layers_are_the_paper_s() -> None:
+    # Table 1 of the paper: 12 layers, of which the operations are these, in millions.
+    products = {name: shape.products / 1e6 for name, shape in vta_layers.SHAPES.items()}
+    assert list(products) == [f"C{number}" for number in range(1, 13)]
+    assert products["C1"] == 112 * 112 * 3 * 64 * 49 / 1e6
+    assert products["C2"] == products["C6"] == products["C9"] == products["C12"]
+    assert products["C4"] == products["C7"] == products["C10"] == products["C2"] / 2
+    assert products["C5"] == products["C8"] == products["C11"] == products["C4"] / 9
+    assert set(vta_layers.BOUND) == {"C1", "C3", "C5", "C8", "C11"}
+    assert {"C1", "C2", "C2-scheduled", "C12", "C12-scheduled"} < set(vta.NAMES)
+
+
+def test_what_an_empty_channel_takes_is_of_no_use() -> None:
+    full = vta_layers.scheduled(vta_layers.same(6, 32, 32, 3, 1))
+    third = vta_layers.scheduled(vta_layers.same(6, 4, 32, 3, 1))
+    assert vta_layers.of_use(full) == 1
+    assert vta_layers.of_use(third) == 0.25
+
+
+def test_a_stream_without_what_it_computes_has_its_tokens() -> None:
+    stream = SMALL["scheduled"]()
+    core = Core(Config.default(), memoryview(bytearray(stream.image)), engine="readable")
+    core.execute(vta_layers.without(stream, Alu))
+    assert core.dram[stream.output] != stream.expected
+    simulator = Simulator(Config.default(), memoryview(bytearray(16)))
+    left = simulator.decode(vta_layers.without(stream, Gemm, Alu))
+    assert sum(one.steps for one in left if isinstance(one, Gemm | Alu)) == 0
+    assert [one.stage for one in left] == [one.stage for one in simulator.decode(stream.code)]
+
+
+@pytest.mark.usefixtures("small")
+def test_what_bounds_a_layer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vta, "LOADS", {"C1": vta.Load(SMALL["scheduled"])})
+    results = _told("--only", "C1", "--pairs", "1")
+    metrics = [one["metric"] for one in results if str(one["metric"]).startswith("share of time")]
+    assert metrics == [f"share of time in {what}" for what in ("GEMM", "ALU", "transfers")]
+    shares = sum(float(str(one["value"])) for one in results if one["metric"] in metrics)
+    assert math.isclose(shares, 1)
+    (useful,) = (one for one in results if one["metric"] == "share of products of use")
+    # 24 channels take two blocks of 16, and 40 three.
+    assert useful["value"] == 24 / 32 * 40 / 48
 
 
 def _told(*arguments: str) -> list[dict[str, object]]:

@@ -151,18 +151,27 @@ class Runtime:
         """
         commands = self._commands
         try:
-            commands.push(Stage.STORE, Stage.COMPUTE)
-            commands.push(Stage.LOAD, Stage.COMPUTE)
-            commands.pop(Stage.STORE, Stage.COMPUTE)
-            commands.pop(Stage.LOAD, Stage.COMPUTE)
-            commands.commit_pops()
-            commands.emit(Finish())
+            self._finish()
             self._run(bytes(commands), len(commands))
         except BaseException:
             self._kernels.forget_core()
             raise
         finally:
             commands.clear()
+            self._heap.let_go()
+
+    def take(self) -> bytes:
+        """End the stream as `synchronize` does, and return it instead of running it.
+
+        `Core.execute` runs it, as often as one likes, while its buffers are there and this runtime
+        is not closed; nor may an `alloc` since then have needed the DRAM of its micro-ops.
+        """
+        try:
+            self._finish()
+            return bytes(self._commands)
+        finally:
+            self._kernels.forget_core()
+            self._commands.clear()
             self._heap.let_go()
 
     def close(self) -> None:
@@ -173,6 +182,16 @@ class Runtime:
         self._commands.clear()
         self._kernels.clear()
         self._heap.let_go()
+
+    def _finish(self) -> None:
+        """Wait for all that the stream does, and end it."""
+        commands = self._commands
+        commands.push(Stage.STORE, Stage.COMPUTE)
+        commands.push(Stage.LOAD, Stage.COMPUTE)
+        commands.pop(Stage.STORE, Stage.COMPUTE)
+        commands.pop(Stage.LOAD, Stage.COMPUTE)
+        commands.commit_pops()
+        commands.emit(Finish())
 
     def _run(self, stream: bytes, count: int) -> None:
         buffer = self._heap.allocate(len(stream))

@@ -14,14 +14,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from potash.bench import vta_streams
+from potash.bench import vta_layers, vta_streams
 from potash.bench.report import Result, alone, paired
 from potash.sdk.errors import PotashError
 from potash.vm.cache import Progress
 from potash_device.vta.config import Config
 from potash_device.vta.fast import peak
 from potash_device.vta.fast.simulator import FastSimulator
+from potash_device.vta.isa import Alu, Gemm
 
 WINDOW = 0.02
 """Seconds that a measurement takes at least."""
@@ -49,6 +51,7 @@ LOADS: Mapping[str, Load] = {
     **{name: Load(make) for name, make in vta_streams.LAYERS.items()},
     **{f"{name}-avx2": Load(make, "avx2") for name, make in vta_streams.LAYERS.items()},
     "irregular": Load(vta_streams.irregular),
+    **{name: Load(make) for name, make in vta_layers.SCHEDULED.items()},
 }
 """What is measured in operations a second."""
 LAYERS = "layers"
@@ -105,9 +108,31 @@ def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
         yield alone(name, "throughput", "GOP/s", [ours for ours, _ in windows])
     else:
         yield paired(name, "throughput", "GOP/s", f"{peak.PEAKS[best].name} alone", windows)
+    if name in vta_layers.BOUND:
+        yield from _shares(name, engine, stream, pairs)
     if load.path is None:
         costs = [_preparation(engine, stream) for _ in range(pairs)]
         yield paired(name, "decoding", "ms", "running twice", costs)
+
+
+def _shares(
+    name: str, engine: FastSimulator, stream: vta_streams.Stream, pairs: int
+) -> Iterator[Result]:
+    """What the time goes to, and how much of the multiplying is of use: what bounds a layer."""
+    streams = {
+        "all": stream.code,
+        "without ALU": vta_layers.without(stream, Alu),
+        "transfers": vta_layers.without(stream, Gemm, Alu),
+    }
+    shares: dict[str, list[float]] = {"GEMM": [], "ALU": [], "transfers": []}
+    for _ in range(pairs):
+        times = {what: _seconds(partial(engine.execute, code)) for what, code in streams.items()}
+        shares["GEMM"].append((times["without ALU"] - times["transfers"]) / times["all"])
+        shares["ALU"].append((times["all"] - times["without ALU"]) / times["all"])
+        shares["transfers"].append(times["transfers"] / times["all"])
+    for what, values in shares.items():
+        yield alone(name, f"share of time in {what}", "", values)
+    yield alone(name, "share of products of use", "", [vta_layers.of_use(stream)])
 
 
 def _ready(name: str, load: Load) -> tuple[FastSimulator, vta_streams.Stream]:

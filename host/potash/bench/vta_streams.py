@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from potash_device.vta.core import Control, Core, Register
 from potash_device.vta.isa import INSTRUCTION_BYTES, AluOpcode, MicroOp, Stage
 from potash_firmware.vta_runtime import AluKernel, Buffer, GemmKernel, Loop, Runtime
 
+PLATFORM = Config.default()
 BLOCK = 16
 THREADS = 2
 INP, WGT, ACC = 2048, 1024, 2048
@@ -60,8 +62,8 @@ class _Recorder(Core):
 class _Writer:
     """A runtime whose stream is not run but kept."""
 
-    def __init__(self) -> None:
-        self._core = _Recorder(Config.default(), memoryview(bytearray(DRAM)))
+    def __init__(self, config: Config = PLATFORM) -> None:
+        self._core = _Recorder(config, memoryview(bytearray(DRAM)))
         self.runtime = Runtime(self._core)
 
     def put(self, values: NDArray[Any]) -> Buffer:
@@ -80,26 +82,35 @@ class _Writer:
         for opcode, value in ((AluOpcode.SHR, SHIFT), (AluOpcode.MAX, low), (AluOpcode.MIN, 127)):
             self.runtime.push_alu(AluKernel(opcode, micro_ops, loops, value))
 
-    def begin(self) -> None:
+    def begin(self, threads: int = THREADS) -> None:
         """Every thread's buffers are free."""
-        for _ in range(THREADS):
+        for _ in range(threads):
             self.runtime.dep_push(COMPUTE, LOAD)
             self.runtime.dep_push(STORE, COMPUTE)
 
-    def end(self) -> None:
+    def end(self, threads: int = THREADS) -> None:
         """Take back what `begin` gave."""
-        for _ in range(THREADS):
+        for _ in range(threads):
             self.runtime.dep_pop(COMPUTE, LOAD)
             self.runtime.dep_pop(STORE, COMPUTE)
 
 
 def convolution(
-    size: int, inputs: int, outputs: int, *, rows: int, out_blocks: int, in_blocks: int
+    size: int,
+    inputs: int,
+    outputs: int,
+    *,
+    rows: int,
+    out_blocks: int,
+    in_blocks: int,
+    threads: int = THREADS,
+    config: Config = PLATFORM,
 ) -> Stream:
     """A 3x3 convolution of a square image with as much padding as keeps its size, and ReLU.
 
     A tile is `rows` of the image by `out_blocks` blocks of 16 outputs; each step of it adds up
-    `in_blocks` blocks of 16 inputs.
+    `in_blocks` blocks of 16 inputs. With one thread the same tiles follow one another.
+    `config` may differ from the platform's in the size of the micro-op buffer.
     """
     kernel, edge = 3, 1
     padded, taps = size + 2 * edge, kernel * kernel
@@ -107,15 +118,15 @@ def convolution(
     random = np.random.default_rng(size)
     image = random.integers(-8, 8, (ins, size, size, BLOCK), np.int8)
     weights = random.integers(-8, 8, (outs, ins, kernel, kernel, BLOCK, BLOCK), np.int8)
-    writer = _Writer()
+    writer = _Writer(config)
     vta = writer.runtime
     source, factors = writer.put(image), writer.put(weights)
     output = vta.alloc(outs * size * size * BLOCK)
     plane = (rows + kernel - 1) * padded
 
     def compute(thread: int, block: int) -> GemmKernel:
-        acc, inp = thread * ACC // THREADS, thread * INP // THREADS + block * plane
-        wgt = thread * WGT // THREADS + block * taps
+        acc, inp = thread * ACC // threads, thread * INP // threads + block * plane
+        wgt = thread * WGT // threads + block * taps
         micro_ops = tuple(
             MicroOp(acc + x, inp + y_tap * padded + x + x_tap, wgt + y_tap * kernel + x_tap)
             for y_tap in range(kernel)
@@ -128,12 +139,12 @@ def convolution(
         )
         return GemmKernel(micro_ops, loops)
 
-    writer.begin()
+    writer.begin(threads)
     tiles = [(y, out) for out in range(0, outs, out_blocks) for y in range(0, size, rows)]
-    for first in range(0, len(tiles), THREADS):
-        group = list(enumerate(tiles[first : first + THREADS]))
+    for first in range(0, len(tiles), threads):
+        group = list(enumerate(tiles[first : first + threads]))
         lines = {
-            thread: tuple(MicroOp(thread * ACC // THREADS + x) for x in range(size))
+            thread: tuple(MicroOp(thread * ACC // threads + x) for x in range(size))
             for thread, _ in group
         }
         loops = (Loop(out_blocks, dst=rows * size), Loop(rows, dst=size))
@@ -148,7 +159,7 @@ def convolution(
                     vta.load_2d(
                         source,
                         MemoryId.INP,
-                        sram=thread * INP // THREADS + number * plane,
+                        sram=thread * INP // threads + number * plane,
                         offset=((block + number) * size + max(y - edge, 0)) * size,
                         x_size=size,
                         y_size=rows + kernel - 1 - above - below,
@@ -158,7 +169,7 @@ def convolution(
                 vta.load_2d(
                     factors,
                     MemoryId.WGT,
-                    sram=thread * WGT // THREADS,
+                    sram=thread * WGT // threads,
                     offset=(out * ins + block) * taps,
                     x_size=in_blocks * taps,
                     y_size=out_blocks,
@@ -176,12 +187,12 @@ def convolution(
             for number in range(out_blocks):
                 vta.store_2d(
                     output,
-                    sram=thread * ACC // THREADS + number * rows * size,
+                    sram=thread * ACC // threads + number * rows * size,
                     offset=((out + number) * size + y) * size,
                     x_size=rows * size,
                 )
             vta.dep_push(STORE, COMPUTE)
-    writer.end()
+    writer.end(threads)
 
     wide = np.zeros((ins, padded, padded, BLOCK), np.float64)
     wide[:, edge:-edge, edge:-edge] = image
@@ -331,11 +342,13 @@ def irregular(turns: int = 64) -> Stream:
     return writer.stream(output, expected, turns * len(places) * BLOCK * BLOCK)
 
 
-LAYERS: Mapping[str, Callable[[], Stream]] = {
-    "C2": lambda: convolution(56, 64, 64, rows=14, out_blocks=1, in_blocks=1),
-    "C6": lambda: convolution(28, 128, 128, rows=14, out_blocks=2, in_blocks=1),
-    "C9": lambda: convolution(14, 256, 256, rows=14, out_blocks=4, in_blocks=2),
-    "C12": lambda: convolution(7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
-    "matmul-1024": matrix,
+CONVOLUTIONS: Mapping[str, Callable[..., Stream]] = {
+    "C2": partial(convolution, 56, 64, 64, rows=14, out_blocks=1, in_blocks=1),
+    "C6": partial(convolution, 28, 128, 128, rows=14, out_blocks=2, in_blocks=1),
+    "C9": partial(convolution, 14, 256, 256, rows=14, out_blocks=4, in_blocks=2),
+    "C12": partial(convolution, 7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
 }
+"""The layers under the paper's names; `threads` and `config` may be given."""
+
+LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
 """What is made of tiles."""

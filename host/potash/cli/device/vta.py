@@ -3,104 +3,44 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from potash.cli.device.guest import ending_on_signals
+from potash.cli.device.vta_clock import roofline, time, trace
+from potash.cli.device.vta_options import (
+    GIGA,
+    MEGA,
+    Megahertz,
+    base_option,
+    columns,
+    config_option,
+    json_option,
+    read_stream,
+    readable_file,
+    writable_file,
+)
 from potash.cli.files import STREAM, read_whole, replacing, write_whole
 from potash.cli.units import human
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
 from potash.vm.progress import reporting
 from potash_device.vta import assembly, figures
-from potash_device.vta.config import Config, ConfigError, MemoryId
+from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import DEFAULT_ENGINE, ENGINES, Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES, Field
-from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT
+from potash_device.vta.simulator import STEP_LIMIT
 from potash_device.vta.stream import Order, StreamError
-
-MEGA = 1e6
-GIGA = 1e9
-
-
-class Address(click.ParamType[int]):
-    """A physical address, hexadecimal with 0x before it."""
-
-    name = "ADDRESS"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            address = int(value, 0)
-        except ValueError:
-            address = -1
-        if not 0 <= address < 1 << 64:
-            self.fail(f"{value!r} is no physical address; write 0x1000", param, ctx)
-        return address
-
-
-class Megahertz(click.ParamType[float]):
-    """A clock that ticks."""
-
-    name = "MHZ"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            clock = float(value)
-        except ValueError:
-            clock = math.nan
-        if not (clock > 0 and math.isfinite(clock)):
-            self.fail(f"{value!r} is no number of megahertz above 0", param, ctx)
-        return clock
-
-
-class ConfigFile(click.ParamType[Config]):
-    """A `vta_config.json` file."""
-
-    name = "FILE"
-
-    def convert(
-        self, value: str | Config, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Config:
-        if isinstance(value, Config):
-            return value
-        try:
-            return Config.from_file(Path(value))
-        except ConfigError as error:
-            raise PotashError(f"{value}: {error}") from None
-
-
-readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-writable_file = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
-
-config_option = click.option(
-    "--config",
-    type=ConfigFile(),
-    default=Config.default(),
-    show_default="the platform's core",
-    help="What the core is built as: LOG_* keys in JSON.",
-)
-base_option = click.option(
-    "--base",
-    type=Address(),
-    default=DRAM_BASE,
-    show_default=hex(DRAM_BASE),
-    help="Physical address of the image's first byte.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 
 
 @click.group()
 def vta() -> None:
-    """Use the tensor accelerator without a drive: run streams, read them, look at a core's figures."""
+    """Use the tensor accelerator without a drive: run streams, read them, look at a core's figures
+    and at its clock."""
+
+
+for command in (time, roofline, trace):
+    vta.add_command(command)
 
 
 @vta.command()
@@ -157,7 +97,7 @@ def run(
     if insns == dram == STREAM:
         raise click.UsageError("--insns and --dram cannot both be standard input")
     with ending_on_signals(), reporting() as progress:
-        stream, image = _stream(insns, progress), read_whole(dram, progress)
+        stream, image = read_stream(insns, progress), read_whole(dram, progress)
         if not image:
             raise PotashError(f"{dram} is empty; DRAM has at least one byte")
         with replacing(out) as file:
@@ -210,7 +150,7 @@ def disasm(
     instruction, and where it reaches in DRAM. What no core executes is shown with the reason.
     """
     with reporting() as progress:
-        stream = _stream(insns, progress)
+        stream = read_stream(insns, progress)
         image = None if dram is None else memoryview(read_whole(dram, progress))
     with replacing(out) as file:
         if as_json:
@@ -271,16 +211,6 @@ def info(config: Config, clock: float, encoding: bool, as_json: bool) -> None:
     if encoding:
         lines += _shown_encoding(config)
     click.echo("\n".join(lines))
-
-
-def _stream(path: Path, progress: Progress) -> bytes:
-    stream = bytes(read_whole(path, progress))
-    if not stream or len(stream) % INSTRUCTION_BYTES:
-        raise PotashError(
-            f"{path} has {len(stream)} bytes; a stream has {INSTRUCTION_BYTES} for each of its "
-            "instructions, and one at least"
-        )
-    return stream
 
 
 def _described(index: int, word: int, config: Config) -> dict[str, object]:
@@ -350,14 +280,14 @@ def _shown(config: Config, clock: float) -> list[str]:
         f"{figures.operations_per_cycle(config)} operations a cycle, "
         f"{peak:.1f} GOP/s at {clock / MEGA:g} MHz"
     )
-    return [core, "", *_columns(rows)]
+    return [core, "", *columns(rows)]
 
 
 def _shown_encoding(config: Config) -> list[str]:
     lines = []
     for layout in config.layouts:
         lines += ["", layout.kind.replace("_", "-")]
-        lines += _columns([(f"  {field.name}", _place(field)) for field in layout.fields])
+        lines += columns([(f"  {field.name}", _place(field)) for field in layout.fields])
     return lines
 
 
@@ -365,15 +295,3 @@ def _place(field: Field) -> str:
     if field.width == 0:
         return "-"
     return str(field.low) if field.width == 1 else f"{field.low}-{field.high}"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, the first column to the left and numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]

@@ -1,0 +1,109 @@
+"""The numbers that a core's timing follows, by name.
+
+A core's configuration says what it computes; these say how long that takes. They are assumptions,
+which reproduce the shape of the paper's figures and were calibrated on no board.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3, 2.6 and 5; the VTA
+project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `TensorAlu.scala` (Chisel).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from potash_device.vta.config import Config
+from potash_device.vta.figures import CLOCK
+
+LARGEST = 1 << 16
+"""No count of cycles, bytes or places is greater, so that 64 bits hold whatever follows."""
+
+
+class ParameterError(ValueError):
+    """A core that cannot be built so."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How long a core takes. Raises ParameterError.
+
+    All but `clock` are whole numbers: of cycles, where the docstrings say nothing else. The defaults
+    are those of the HLS build on the paper's PYNQ board.
+    """
+
+    clock: float = CLOCK
+    """Hertz. Nothing but the translation of cycles into seconds depends on it."""
+
+    bus_bytes: int = 8
+    """Bytes that a memory channel moves in a cycle: 64-bit AXI ports. All reads of LOAD and COMPUTE
+    share one channel, stores have another, and so has the fetch of instructions."""
+    latency: int = 32
+    """From a row's request to its first byte. Each row of a transfer is a request that waits for
+    the one before it."""
+    burst_bytes: int = 2048
+    """Bytes of the longest burst: 256 beats in AXI4, of 8 bytes."""
+    burst_cycles: int = 2
+    """To begin a burst."""
+
+    decode: int = 4
+    """From an instruction's tokens to its first request or micro-op."""
+    token_cycles: int = 2
+    """An instruction that moves nothing, and FINISH."""
+
+    gemm_interval: int = 1
+    """From one micro-op of GEMM to the next: the core is fully pipelined (section 2.5)."""
+    gemm_fill: int = 10
+    """Through the pipeline, once an instruction."""
+    gemm_drain: int = 8
+    """For each turn of the inner loop: HLS empties the pipeline of the micro-op loop before the
+    loop around it goes on."""
+    alu_interval: int = 2
+    """The same between micro-ops of ALU: ACC has one read port, and two operands come from it."""
+    alu_immediate_interval: int = 2
+    """The same where the second operand is the immediate, which HLS schedules no better."""
+    alu_fill: int = 10
+    """Through the pipeline, once an instruction."""
+    alu_drain: int = 8
+    """As `gemm_drain`."""
+
+    command_queue: int = 512
+    """Instructions that wait before each module; the fetch stands still before a full queue."""
+    token_queue: int = 1024
+    """Tokens between two modules, in each direction; who has one for a full queue keeps waiting."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clock < 1e12:
+            raise ParameterError(f"no core has a clock of {self.clock} Hz")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "clock":
+                continue
+            least = LEAST.get(field.name, 0)
+            if type(value) is not int or not least <= value <= LARGEST:
+                raise ParameterError(
+                    f"{field.name} is {value!r}; it must be {least} to {LARGEST}, a whole number"
+                )
+
+
+LEAST: Mapping[str, int] = {
+    "bus_bytes": 1,
+    "burst_bytes": 16,
+    "token_cycles": 1,
+    "gemm_interval": 1,
+    "alu_interval": 1,
+    "alu_immediate_interval": 1,
+    "command_queue": 1,
+    "token_queue": 1,
+}
+"""What may not be 0, and the least that it may be."""
+
+PYNQ_CORE = Config(log_uop_buff_size=14)
+"""The paper's core on that board (section 5): the platform's with 16 KiB for micro-ops."""
+
+PYNQ = Parameters()
+CHISEL = Parameters(
+    gemm_drain=0, alu_immediate_interval=1, alu_drain=0, command_queue=512, token_queue=255
+)
+"""The Chisel build: one state machine walks through both loops and the micro-ops, an immediate needs
+no second read, and tokens are counted in 8 bits."""
+
+BUILDS: Mapping[str, Parameters] = {"pynq": PYNQ, "chisel": CHISEL}
+"""Parameters by the name of the build."""

@@ -1,0 +1,270 @@
+"""What the clock says of a stream: when each instruction did what, and what that amounts to."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.vta import figures
+from potash_device.vta.config import Config
+from potash_device.vta.encoding import INSTRUCTION_BYTES
+from potash_device.vta.isa import Stage
+from potash_device.vta.timing.parameters import Parameters
+
+
+class Moments(NamedTuple):
+    """Cycles at which something happened to an instruction; from `free` on none is before another.
+
+    A row of `Timing.moments`.
+    """
+
+    fetched: int
+    """It stands in its module's command queue."""
+    free: int
+    """The module is done with the instruction before it."""
+    previous: int
+    """It is there and has its token from the previous module, if it needs one."""
+    start: int
+    """It has its token from the next module too."""
+    granted: int
+    """The memory channel is its own; the same as `start` plus decoding where it needs none."""
+    done: int
+    """Its work is done."""
+    end: int
+    """Its tokens are given, and the module is free."""
+
+
+class Facts(NamedTuple):
+    """What an instruction is, as far as its timing depends on it. A row of `Timing.facts`."""
+
+    stage: int
+    """A `Stage`."""
+    kind: int
+    """A `Kind`."""
+    dependencies: int
+    """Its `Dependencies`."""
+    cycles: int
+    """From `granted` to `done`."""
+    beats: int
+    """Cycles that it takes of its memory channel."""
+    size: int
+    """Bytes that it moves."""
+    products: int
+    """Micro-ops that multiply."""
+
+
+class Kind(IntEnum):
+    """What a module is busy with."""
+
+    TOKENS = 0
+    UOP = 1
+    WGT = 2
+    INP = 3
+    ACC = 4
+    OUT = 5
+    GEMM = 6
+    RESET = 7
+    ALU = 8
+
+
+class Stall(StrEnum):
+    """What a module waits for."""
+
+    FETCH = "instruction"
+    """Its next instruction has not been fetched."""
+    PREVIOUS = "previous module"
+    """A token from there."""
+    NEXT = "next module"
+    """A token from there."""
+    CHANNEL = "memory channel"
+    """The other module's transfer is under way."""
+    TOKEN_QUEUE = "full token queue"
+    """There is no room for the token that it gives."""
+
+
+class Wait(NamedTuple):
+    """Cycles in which a module waits."""
+
+    reason: Stall
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One instruction of a stream on the clock."""
+
+    index: int
+    moments: Moments
+    facts: Facts
+    fetching: int
+    """When its fetch begins."""
+    decoded: int
+    """When it has been decoded, and asks for its memory channel."""
+
+    @property
+    def waits(self) -> list[Wait]:
+        """What its module waits for before it begins."""
+        there = max(self.moments.fetched, self.moments.free)
+        return _waits(
+            (Stall.FETCH, self.moments.free, there),
+            (Stall.PREVIOUS, there, self.moments.previous),
+            (Stall.NEXT, self.moments.previous, self.moments.start),
+        )
+
+    @property
+    def delays(self) -> list[Wait]:
+        """What it waits for once it has begun."""
+        return _waits(
+            (Stall.CHANNEL, self.decoded, self.moments.granted),
+            (Stall.TOKEN_QUEUE, self.moments.done, self.moments.end),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """A stream on a core's clock."""
+
+    config: Config
+    parameters: Parameters
+    moments: NDArray[np.int64]
+    """A row for each instruction, with `Moments` as columns."""
+    facts: NDArray[np.int64]
+    """A row for each instruction, with `Facts` as columns."""
+
+    def __len__(self) -> int:
+        return len(self.moments)
+
+    def __iter__(self) -> Iterator[Timed]:
+        """Each instruction, in the order of the stream."""
+        decoded = (self._moment("start") + self._decoding).tolist()
+        rows = zip(self.moments.tolist(), self.facts.tolist(), decoded, strict=True)
+        for index, (moments, facts, ready) in enumerate(rows):
+            fetching = moments[0] - fetch_cycles(self.parameters)
+            yield Timed(index, Moments(*moments), Facts(*facts), fetching, ready)
+
+    @functools.cached_property
+    def cycles(self) -> int:
+        """Until the last module is done."""
+        return int(self.moments[:, _MOMENT["end"]].max(initial=0))
+
+    @property
+    def seconds(self) -> float:
+        """The same by the clock."""
+        return self.cycles / self.parameters.clock
+
+    @functools.cached_property
+    def products(self) -> int:
+        """Micro-ops that multiply."""
+        return int(self._fact("products").sum())
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of GEMM."""
+        return self.products * figures.operations_per_cycle(self.config)
+
+    @property
+    def throughput(self) -> float:
+        """GEMM's operations a second."""
+        return self.operations / self.seconds if self.cycles else 0.0
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the cycles in which a GEMM core that starts one micro-op a cycle would be at
+        work."""
+        return self.products / self.cycles if self.cycles else 0.0
+
+    @functools.cached_property
+    def read_bytes(self) -> int:
+        """Bytes that LOAD and COMPUTE read from DRAM."""
+        return int(self._fact("size")[self._fact("kind") != Kind.OUT].sum())
+
+    @functools.cached_property
+    def written_bytes(self) -> int:
+        """Bytes that STORE writes to DRAM."""
+        return int(self._fact("size")[self._fact("kind") == Kind.OUT].sum())
+
+    @property
+    def intensity(self) -> float:
+        """GEMM's operations for each byte on the busier of the two memory channels."""
+        return self.operations / max(self.read_bytes, self.written_bytes, 1)
+
+    @functools.cached_property
+    def busy(self) -> Mapping[Stage, int]:
+        """Cycles that each module works: all that are neither stalls nor after its last
+        instruction."""
+        return {stage: sum(kinds.values()) for stage, kinds in self.work.items()}
+
+    @functools.cached_property
+    def work(self) -> Mapping[Stage, Mapping[Kind, int]]:
+        """The same by what they work at."""
+        waits = self._moment("granted") - self._moment("start") - self._decoding
+        spent = self._moment("done") - self._moment("start") - waits
+        stages, kinds = self._fact("stage"), self._fact("kind")
+        found = np.zeros((len(Stage), len(Kind)), np.int64)
+        np.add.at(found, (stages, kinds), spent)
+        return {
+            stage: {kind: int(found[stage, kind]) for kind in Kind if found[stage, kind]}
+            for stage in Stage
+        }
+
+    @functools.cached_property
+    def stalls(self) -> Mapping[Stage, Mapping[Stall, int]]:
+        """Cycles that each module waits between its instructions and in them."""
+        fetched, free = self._moment("fetched"), self._moment("free")
+        previous, start = self._moment("previous"), self._moment("start")
+        there = np.maximum(fetched, free)
+        waits = {
+            Stall.FETCH: there - free,
+            Stall.PREVIOUS: previous - there,
+            Stall.NEXT: start - previous,
+            Stall.CHANNEL: self._moment("granted") - start - self._decoding,
+            Stall.TOKEN_QUEUE: self._moment("end") - self._moment("done"),
+        }
+        stages = self._fact("stage")
+        return {
+            stage: {stall: int(cycles[stages == stage].sum()) for stall, cycles in waits.items()}
+            for stage in Stage
+        }
+
+    @functools.cached_property
+    def idle(self) -> Mapping[Stage, int]:
+        """Cycles after each module's last instruction."""
+        stages, end = self._fact("stage"), self._moment("end")
+        return {stage: self.cycles - int(end[stages == stage].max(initial=0)) for stage in Stage}
+
+    @functools.cached_property
+    def fetch_stall(self) -> int:
+        """Cycles that the fetch stands still before a full command queue."""
+        if not len(self.moments):
+            return 0
+        last = int(self._moment("fetched")[-1])
+        needed = fetch_cycles(self.parameters)
+        return last - self.parameters.latency - needed * len(self.moments)
+
+    @property
+    def _decoding(self) -> NDArray[np.int64]:
+        return np.where(self._fact("kind") == Kind.TOKENS, 0, self.parameters.decode)
+
+    def _moment(self, name: str) -> NDArray[np.int64]:
+        return self.moments[:, _MOMENT[name]]
+
+    def _fact(self, name: str) -> NDArray[np.int64]:
+        return self.facts[:, _FACT[name]]
+
+
+def _waits(*found: tuple[Stall, int, int]) -> list[Wait]:
+    return [Wait(*one) for one in found if one[1] < one[2]]
+
+
+_MOMENT = {name: column for column, name in enumerate(Moments._fields)}
+_FACT = {name: column for column, name in enumerate(Facts._fields)}
+
+
+def fetch_cycles(parameters: Parameters) -> int:
+    """How long the fetch takes for one instruction."""
+    return -(-INSTRUCTION_BYTES // parameters.bus_bytes)

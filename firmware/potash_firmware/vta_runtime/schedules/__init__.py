@@ -1,0 +1,30 @@
+"""Schedules: from the shape of a convolution, a matrix product or an elementwise operation to a
+tiled stream for a core of any configuration.
+
+`layouts` packs arrays for it and unpacks what comes out; docs/schedules.md explains the rest.
+"""
+
+from potash_firmware.vta_runtime.schedules.conv2d import Convolution
+from potash_firmware.vta_runtime.schedules.elementwise import Elementwise
+from potash_firmware.vta_runtime.schedules.planning import conv2d, elementwise, matmul
+from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError
+from potash_firmware.vta_runtime.schedules.steps import TILE, Channels, Epilogue, Plane, Step
+from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile
+
+__all__ = [
+    "TILE",
+    "Channels",
+    "Conv2d",
+    "Convolution",
+    "Elementwise",
+    "Epilogue",
+    "Matmul",
+    "Outer",
+    "Plane",
+    "ScheduleError",
+    "Step",
+    "Tile",
+    "conv2d",
+    "elementwise",
+    "matmul",
+]

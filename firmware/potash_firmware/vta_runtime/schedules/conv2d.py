@@ -1,0 +1,354 @@
+"""Convolutions: the stream for a tiling.
+
+Step *k* of the whole stream uses the part of INP and WGT of virtual thread *k* modulo their number,
+and tile *t* the part of ACC of thread *t* modulo it. A part is loaded again when the products of
+the step before it are done, and added up into again when the tile before it is stored; those are
+the tokens from COMPUTE to LOAD and from STORE to COMPUTE. What a part holds already is not loaded
+again.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.isa import MicroOp, Stage
+from potash_firmware.vta_runtime.buffers import Buffer
+from potash_firmware.vta_runtime.kernels import AluKernel, GemmKernel, Loop
+from potash_firmware.vta_runtime.runtime import Runtime
+from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules.nests import nests, pieces
+from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
+from potash_firmware.vta_runtime.schedules.steps import NOTHING, Epilogue
+from potash_firmware.vta_runtime.schedules.tiles import Outer, Room, Tile, fits, row_step, window
+from potash_firmware.vta_runtime.schedules.transfers import Axis
+
+LOAD, COMPUTE, STORE = Stage
+
+
+class Piece(NamedTuple):
+    """A tile at its place: where it begins and how much of it there is."""
+
+    group: int
+    row: int
+    rows: int
+    column: int
+    columns: int
+    out_block: int
+    out_blocks: int
+
+
+class Part(NamedTuple):
+    """A step at its place."""
+
+    in_block: int
+    in_blocks: int
+    tap_row: int
+    tap_rows: int
+    tap_column: int
+    tap_columns: int
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution with its tiling on a core. Raises ScheduleError where that does not fit."""
+
+    shape: Conv2d
+    config: Config
+    tile: Tile
+    epilogue: Epilogue = NOTHING
+
+    def __post_init__(self) -> None:
+        if not fits(self.shape, self.tile, self.epilogue, self.config):
+            raise ScheduleError(f"{self.tile} does not fit into the core's buffers")
+
+    @functools.cached_property
+    def room(self) -> Room:
+        """What a virtual thread has."""
+        return Room.of(self.config, self.tile.threads, self.epilogue)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the packed images."""
+        pixels = self.shape.height * self.shape.width
+        elements = self.shape.groups(self.config) * self.shape.in_blocks(self.config) * pixels
+        return elements * self.config.element_bytes(MemoryId.INP)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        taps = self.shape.kernel[0] * self.shape.kernel[1]
+        blocks = self.shape.in_blocks(self.config) * self.shape.out_blocks(self.config)
+        return blocks * taps * self.config.element_bytes(MemoryId.WGT)
+
+    @property
+    def output_elements(self) -> int:
+        """Elements of the packed output."""
+        pixels = self.shape.out_height * self.shape.out_width
+        return self.shape.groups(self.config) * self.shape.out_blocks(self.config) * pixels
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the packed output."""
+        return self.output_elements * self.config.element_bytes(MemoryId.OUT)
+
+    def tiles(self) -> Iterator[Piece]:
+        """The tiles in their order."""
+        shape, tile = self.shape, self.tile
+        image = list(
+            itertools.product(
+                range(shape.groups(self.config)),
+                _cut(shape.out_height, tile.rows),
+                _cut(shape.out_width, tile.columns),
+            )
+        )
+        weights = list(_cut(shape.out_blocks(self.config), tile.out_blocks))
+        pairs: Iterator[tuple[tuple[int, tuple[int, int], tuple[int, int]], tuple[int, int]]]
+        if tile.outer is Outer.IMAGE:
+            pairs = itertools.product(image, weights)
+        else:
+            pairs = ((place, blocks) for blocks in weights for place in image)
+        for (group, rows, columns), blocks in pairs:
+            yield Piece(group, *rows, *columns, *blocks)
+
+    def parts(self) -> list[Part]:
+        """The steps of every tile in their order."""
+        shape, tile = self.shape, self.tile
+        return [
+            Part(*blocks, *rows, *columns)
+            for blocks in _cut(shape.in_blocks(self.config), tile.in_blocks)
+            for rows in _cut(shape.kernel[0], tile.taps[0])
+            for columns in _cut(shape.kernel[1], tile.taps[1])
+        ]
+
+    def emit(
+        self,
+        runtime: Runtime,
+        image: Buffer,
+        weights: Buffer,
+        output: Buffer,
+        *,
+        channels: Sequence[Buffer] = (),
+        tensors: Sequence[Buffer] = (),
+    ) -> None:
+        """Append the convolution to the runtime's stream.
+
+        `image`, `weights` and `output` are packed; `channels` are the epilogue's vectors, packed
+        too, and `tensors` its tensors, which lie as the output does. What follows in the same
+        stream may use all of them. Raises ValueError where a buffer is too small, VtaMemoryError.
+        """
+        if (len(channels), len(tensors)) != (self.epilogue.vectors, len(self.epilogue.tensors)):
+            raise ScheduleError(
+                f"the epilogue has {self.epilogue.vectors} vectors and "
+                f"{len(self.epilogue.tensors)} tensors, not {len(channels)} and {len(tensors)}"
+            )
+        emission = _Emission(self, runtime, image, weights)
+        for _ in range(self.tile.threads):
+            runtime.dep_push(COMPUTE, LOAD)
+            runtime.dep_push(STORE, COMPUTE)
+        for number, piece in enumerate(self.tiles()):
+            acc = number % self.tile.threads * self.room.acc
+            runtime.dep_pop(STORE, COMPUTE)
+            for kernel in emission.resets(acc, piece.out_blocks * piece.rows * piece.columns):
+                runtime.push_gemm(kernel)
+            for part in self.parts():
+                emission.step(piece, part, acc)
+            emission.finish(piece, acc, channels, tensors)
+            runtime.dep_push(COMPUTE, STORE)
+            runtime.dep_pop(COMPUTE, STORE)
+            transfers.store(runtime, output, acc, *self.output_place(piece))
+            runtime.dep_push(STORE, COMPUTE)
+        for _ in range(self.tile.threads):
+            runtime.dep_pop(COMPUTE, LOAD)
+            runtime.dep_pop(STORE, COMPUTE)
+        # What comes next in this stream may load what was stored here.
+        runtime.dep_push(COMPUTE, LOAD)
+        runtime.dep_pop(COMPUTE, LOAD)
+
+    def resets(self, acc: int, elements: int) -> tuple[GemmKernel, ...]:
+        """Zero the accumulators of a tile."""
+        return tuple(
+            GemmKernel(nest.micro_ops, nest.loops, reset=True)
+            for first, rows, row in pieces(elements, self.room.micro_ops)
+            for nest in nests(
+                MicroOp(acc + first), (Loop(rows, row), Loop(row, 1)), self.room.micro_ops
+            )
+        )
+
+    def products(
+        self,
+        acc: int,
+        inp: int,
+        wgt: int,
+        sizes: tuple[int, int, int],
+        part: tuple[int, int, int],
+    ) -> tuple[GemmKernel, ...]:
+        """The products of a step; `sizes` are output blocks, rows and columns, `part` input
+        blocks and taps."""
+        shape, room = self.shape, self.room.micro_ops
+        out_blocks, rows, columns = sizes
+        in_blocks, tap_rows, tap_columns = part
+        taps = tap_rows * tap_columns
+        height, width = window(shape, rows, columns, (tap_rows, tap_columns))
+        step = row_step(shape, rows, tap_rows)
+        down, across = shape.stride
+        made = []
+        for first, count, row in pieces(columns, room):
+            loops = (
+                Loop(out_blocks, dst=rows * columns, wgt=in_blocks * taps),
+                Loop(rows, dst=columns, src=down // step * width),
+                Loop(count, dst=row, src=row * across),
+                Loop(in_blocks, src=height * width, wgt=taps),
+                Loop(tap_rows, src=shape.dilation[0] // step * width, wgt=tap_columns),
+                Loop(tap_columns, src=shape.dilation[1], wgt=1),
+                Loop(row, dst=1, src=across),
+            )
+            start = MicroOp(acc + first, inp + first * across, wgt)
+            made += [GemmKernel(nest.micro_ops, nest.loops) for nest in nests(start, loops, room)]
+        return tuple(made)
+
+    def alu(self, acc: int, out_blocks: int, pixels: int) -> tuple[AluKernel, ...]:
+        """The epilogue of a tile."""
+        vectors = acc + self.epilogue.planes * out_blocks * pixels
+        return steps.kernels(
+            self.epilogue.steps, acc, vectors, out_blocks, pixels, self.room.micro_ops
+        )
+
+    def output_place(self, piece: Piece) -> tuple[int, list[Axis]]:
+        """Where a tile lies in the output: its first element, and its axes."""
+        shape = self.shape
+        plane = shape.out_height * shape.out_width
+        block = piece.group * shape.out_blocks(self.config) + piece.out_block
+        offset = block * plane + piece.row * shape.out_width + piece.column
+        return offset, [
+            Axis(piece.out_blocks, plane),
+            Axis(piece.rows, shape.out_width),
+            Axis(piece.columns, 1),
+        ]
+
+
+class _Emission:
+    """What is on the chip while a convolution's stream is made."""
+
+    def __init__(self, plan: Convolution, runtime: Runtime, image: Buffer, weights: Buffer) -> None:
+        self._plan = plan
+        self._runtime = runtime
+        self._image = image
+        self._weights = weights
+        self._steps = 0
+        # The same few kernels come again and again.
+        self.resets = functools.cache(plan.resets)
+        self._products = functools.cache(plan.products)
+        self._alu = functools.cache(plan.alu)
+        self._held: dict[tuple[str, int], object] = {}
+
+    def step(self, piece: Piece, part: Part, acc: int) -> None:
+        """Load what a step needs, and multiply."""
+        plan, runtime = self._plan, self._runtime
+        thread = self._steps % plan.tile.threads
+        self._steps += 1
+        runtime.dep_pop(COMPUTE, LOAD)
+        inp, wgt = thread * plan.room.inp, thread * plan.room.wgt
+        if self._is_new("image", thread, (piece[:5], part)):
+            self._load_image(piece, part, inp)
+        if self._is_new("weights", thread, (piece[5:], part)):
+            self._load_weights(piece, part, wgt)
+        runtime.dep_push(LOAD, COMPUTE)
+        runtime.dep_pop(LOAD, COMPUTE)
+        for kernel in self._products(
+            acc,
+            inp,
+            wgt,
+            (piece.out_blocks, piece.rows, piece.columns),
+            (part.in_blocks, part.tap_rows, part.tap_columns),
+        ):
+            runtime.push_gemm(kernel)
+        runtime.dep_push(COMPUTE, LOAD)
+
+    def finish(
+        self, piece: Piece, acc: int, channels: Sequence[Buffer], tensors: Sequence[Buffer]
+    ) -> None:
+        """Do the epilogue's steps."""
+        plan, runtime = self._plan, self._runtime
+        pixels = piece.rows * piece.columns
+        plane = piece.out_blocks * pixels
+        offset, axes = plan.output_place(piece)
+        kinds = plan.epilogue.tensors
+        for number, (memory, tensor) in enumerate(zip(kinds, tensors, strict=True), start=1):
+            transfers.load(runtime, tensor, memory, acc + number * plane, offset, axes)
+        place = acc + plan.epilogue.planes * plane
+        if channels and self._is_new("channels", acc, (piece[5:], place)):
+            for number, vector in enumerate(channels):
+                runtime.load_2d(
+                    vector,
+                    MemoryId.ACC,
+                    sram=place + number * piece.out_blocks,
+                    offset=piece.out_block,
+                    x_size=piece.out_blocks,
+                )
+        for kernel in self._alu(acc, piece.out_blocks, pixels):
+            runtime.push_alu(kernel)
+
+    def _is_new(self, what: str, place: int, wanted: object) -> bool:
+        """Whether a part of a buffer does not hold that already; it will."""
+        held, self._held[what, place] = self._held.get((what, place)), wanted
+        return held != wanted
+
+    def _load_image(self, piece: Piece, part: Part, sram: int) -> None:
+        shape, config = self._plan.shape, self._plan.config
+        height, width = window(shape, piece.rows, piece.columns, (part.tap_rows, part.tap_columns))
+        step = row_step(shape, piece.rows, part.tap_rows)
+        top = piece.row * shape.stride[0] + part.tap_row * shape.dilation[0] - shape.padding[0]
+        left = (
+            piece.column * shape.stride[1] + part.tap_column * shape.dilation[1] - shape.padding[2]
+        )
+        rows = transfers.span(top, step, height, shape.height)
+        columns = transfers.span(left, 1, width, shape.width)
+        plane = shape.height * shape.width
+        block = piece.group * shape.in_blocks(config) + part.in_block
+        offset = block * plane + rows.start * shape.width
+        if not rows.padded and not columns.padded:
+            axes = (
+                Axis(part.in_blocks, plane),
+                Axis(height, step * shape.width),
+                Axis(width, 1),
+            )
+            offset += columns.start
+            transfers.load(self._runtime, self._image, MemoryId.INP, sram, offset, axes)
+            return
+        for number in range(part.in_blocks):
+            transfers.load_padded(
+                self._runtime,
+                self._image,
+                MemoryId.INP,
+                sram + number * height * width,
+                offset + number * plane,
+                step * shape.width,
+                rows,
+                columns,
+            )
+
+    def _load_weights(self, piece: Piece, part: Part, sram: int) -> None:
+        shape, config = self._plan.shape, self._plan.config
+        taps = shape.kernel[0] * shape.kernel[1]
+        deep = shape.in_blocks(config) * taps
+        offset = (
+            piece.out_block * deep
+            + part.in_block * taps
+            + part.tap_row * shape.kernel[1]
+            + part.tap_column
+        )
+        axes = (
+            Axis(piece.out_blocks, deep),
+            Axis(part.in_blocks, taps),
+            Axis(part.tap_rows, shape.kernel[1]),
+            Axis(part.tap_columns, 1),
+        )
+        transfers.load(self._runtime, self._weights, MemoryId.WGT, sram, offset, axes)
+
+
+def _cut(total: int, size: int) -> list[tuple[int, int]]:
+    """Pieces of `size` and what is left, as (first, count)."""
+    return [(first, min(size, total - first)) for first in range(0, total, size)]

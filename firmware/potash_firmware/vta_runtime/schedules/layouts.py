@@ -1,0 +1,120 @@
+"""Between arrays as people have them and arrays as the core reads them.
+
+The core moves elements, which are small matrices. An image becomes
+`[images / BATCH][channels / BLOCK][height][width][BATCH][BLOCK]`, weights
+`[out / BLOCK_OUT][in / BLOCK_IN][height][width][BLOCK_OUT][BLOCK_IN]`; what a block lacks is zero.
+An output lies as an image does, so that it can be the next operation's input where BLOCK_IN and
+BLOCK_OUT agree.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 3.2 (data layout).
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.vta.config import Config, MemoryId
+from potash_firmware.vta_runtime.schedules.shapes import blocks
+
+Array = NDArray[Any]
+
+
+def pack_nchw(images: Array, config: Config) -> Array:
+    """Images [N][C][H][W] as the core's input [N'][C'][H][W][BATCH][BLOCK_IN]."""
+    return _pack(images, config.batch, config.block_in, _type(config, MemoryId.INP))
+
+
+def pack_nhwc(images: Array, config: Config) -> Array:
+    """Images [N][H][W][C] as the core's input [N'][C'][H][W][BATCH][BLOCK_IN]."""
+    return pack_nchw(images.transpose(0, 3, 1, 2), config)
+
+
+def pack_like_output(images: Array, config: Config, memory: MemoryId = MemoryId.OUT) -> Array:
+    """Images [N][C][H][W] as the core's output lies, [N'][C'][H][W][BATCH][BLOCK_OUT], with the
+    values' width in `memory`: OUT, ACC or ACC_8BIT."""
+    return _pack(images, config.batch, config.block_out, _type(config, memory))
+
+
+def unpack_nchw(packed: Array, images: int, channels: int) -> Array:
+    """Images [N][C][H][W] from a packed array; what fills its blocks up is dropped."""
+    groups, across, height, width, batch, block = packed.shape
+    whole = packed.transpose(0, 4, 1, 5, 2, 3).reshape(
+        groups * batch, across * block, height, width
+    )
+    return whole[:images, :channels]
+
+
+def unpack_nhwc(packed: Array, images: int, channels: int) -> Array:
+    """Images [N][H][W][C] from a packed array."""
+    return unpack_nchw(packed, images, channels).transpose(0, 2, 3, 1)
+
+
+def pack_oihw(weights: Array, config: Config) -> Array:
+    """Weights [O][I][H][W] as [O'][I'][H][W][BLOCK_OUT][BLOCK_IN]."""
+    return _pack(weights, config.block_out, config.block_in, _type(config, MemoryId.WGT))
+
+
+def pack_ohwi(weights: Array, config: Config) -> Array:
+    """Weights [O][H][W][I] as [O'][I'][H][W][BLOCK_OUT][BLOCK_IN]."""
+    return pack_oihw(weights.transpose(0, 3, 1, 2), config)
+
+
+def pack_channels(values: Array, config: Config) -> Array:
+    """A number for each output channel, [O], as accumulators [O'][BATCH][BLOCK_OUT]."""
+    whole = np.zeros(blocks(len(values), config.block_out) * config.block_out, np.int32)
+    whole[: len(values)] = values
+    rows = whole.reshape(-1, 1, config.block_out)
+    return np.ascontiguousarray(np.broadcast_to(rows, (len(rows), config.batch, rows.shape[2])))
+
+
+def pack_rows(matrix: Array, config: Config) -> Array:
+    """A matrix [M][K] as the left side of a product, [1][K'][1][M'][BATCH][BLOCK_IN]."""
+    return pack_nchw(_as_images(matrix, config.batch), config)
+
+
+def pack_columns(matrix: Array, config: Config) -> Array:
+    """A matrix [N][K] as the right side, [N'][K'][1][1][BLOCK_OUT][BLOCK_IN]."""
+    return pack_oihw(matrix[:, :, None, None], config)
+
+
+def unpack_rows(packed: Array, rows: int, columns: int) -> Array:
+    """A product [M][N] from [1][N'][1][M'][BATCH][BLOCK_OUT]."""
+    images = unpack_nchw(packed, packed.shape[4], columns)
+    return images[:, :, 0].transpose(2, 0, 1).reshape(-1, columns)[:rows]
+
+
+def pack_values(values: Array, config: Config, memory: MemoryId) -> Array:
+    """Values in any shape, one behind the other in elements [n][BATCH][BLOCK_OUT] of `memory`."""
+    size = config.batch * config.block_out
+    whole = np.zeros(blocks(values.size, size) * size, _type(config, memory))
+    whole[: values.size] = values.reshape(-1)
+    return whole.reshape(-1, config.batch, config.block_out)
+
+
+def output_type(config: Config) -> np.dtype[Any]:
+    """What a value of OUT is in numpy."""
+    return _type(config, MemoryId.OUT)
+
+
+def _type(config: Config, memory: MemoryId) -> np.dtype[Any]:
+    return np.dtype(f"<i{config.value_bits(memory) // 8}")
+
+
+def _as_images(matrix: Array, batch: int) -> Array:
+    """[M][K] as [BATCH][K][1][M / BATCH]."""
+    rows, depth = matrix.shape
+    whole = np.zeros((blocks(rows, batch) * batch, depth), matrix.dtype)
+    whole[:rows] = matrix
+    return whole.reshape(-1, batch, depth).transpose(1, 2, 0)[:, :, None]
+
+
+def _pack(values: Array, first: int, second: int, kind: np.dtype[Any]) -> Array:
+    """[A][B][H][W] as [A / first][B / second][H][W][first][second]."""
+    outer, inner, height, width = values.shape
+    whole = np.zeros(
+        (blocks(outer, first) * first, blocks(inner, second) * second, height, width), kind
+    )
+    whole[:outer, :inner] = values
+    cut = whole.reshape(-1, first, blocks(inner, second), second, height, width)
+    return np.ascontiguousarray(cut.transpose(0, 2, 4, 5, 1, 3))

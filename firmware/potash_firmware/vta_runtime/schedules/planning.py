@@ -1,0 +1,94 @@
+"""From a shape to a plan: what an operator calls.
+
+A plan is a value. Its `emit` appends the operation to a runtime's stream, as often as wanted.
+"""
+
+import functools
+from collections.abc import Sequence
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.timing import PYNQ, Parameters
+from potash_firmware.vta_runtime.schedules import search
+from potash_firmware.vta_runtime.schedules.conv2d import Convolution
+from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, planes
+from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError, blocks
+from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
+from potash_firmware.vta_runtime.schedules.tiles import Room
+
+PLANS = 256
+"""Plans that are kept in memory."""
+
+
+def conv2d(
+    shape: Conv2d,
+    config: Config,
+    steps: Sequence[Step] = (),
+    *,
+    tensors: Sequence[MemoryId] = (),
+    parameters: Parameters = PYNQ,
+    threads: int | None = None,
+) -> Convolution:
+    """A convolution, and `steps` on its accumulators before they are stored.
+
+    `tensors` are the memory types (ACC, ACC_8BIT) of what planes 1, 2, … hold before the steps.
+    The tiling is the best one on the clock of `parameters`, with `threads` virtual threads where
+    that is given. Raises ScheduleError where none fits, as when ACC has no room for the planes.
+    """
+    return _convolution(shape, config, Epilogue(tuple(steps), tuple(tensors)), parameters, threads)
+
+
+def matmul(
+    shape: Matmul,
+    config: Config,
+    steps: Sequence[Step] = (),
+    *,
+    tensors: Sequence[MemoryId] = (),
+    parameters: Parameters = PYNQ,
+    threads: int | None = None,
+) -> Convolution:
+    """A matrix product, as a convolution of the image that `layouts.pack_rows` makes of its left
+    side with the weights that `pack_columns` makes of its right one. Arguments as `conv2d`'s."""
+    return conv2d(
+        shape.as_convolution(config),
+        config,
+        steps,
+        tensors=tensors,
+        parameters=parameters,
+        threads=threads,
+    )
+
+
+def elementwise(
+    count: int,
+    config: Config,
+    tensors: Sequence[MemoryId],
+    steps: Sequence[Step],
+    *,
+    threads: int | None = None,
+) -> Elementwise:
+    """`steps` on `count` values of each of the tensors, which lie in planes 0, 1, …
+
+    There are two virtual threads where there is work for both, and the largest tiles that fit.
+    Raises ScheduleError as `Elementwise` does.
+    """
+    epilogue = Epilogue(tuple(steps), tuple(tensors))
+    elements = blocks(count, config.batch * config.block_out)
+    for number in search.THREADS[::-1] if threads is None else (threads,):
+        most = Room.of(config, number, epilogue).acc // planes(epilogue)
+        if most and (elements >= number or threads):
+            pieces = max(blocks(elements, most), min(number, elements))
+            return Elementwise(count, config, epilogue, blocks(elements, pieces), number)
+    raise ScheduleError("the accumulators have no room for the planes of the steps")
+
+
+@functools.lru_cache(PLANS)
+def _convolution(
+    shape: Conv2d,
+    config: Config,
+    epilogue: Epilogue,
+    parameters: Parameters,
+    threads: int | None,
+) -> Convolution:
+    flat = shape.flattened()
+    tile = search.best_tile(flat, config, epilogue, parameters, threads)
+    return Convolution(flat, config, tile, epilogue)

@@ -1,0 +1,118 @@
+"""The best tiling that is found: by an estimate of all, and by the core's clock for the likeliest.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 3 (schedule exploration).
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+
+from potash_device.vta import timing
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.core import Core
+from potash_device.vta.timing import Parameters
+from potash_firmware.vta_runtime.buffers import VtaMemoryError
+from potash_firmware.vta_runtime.runtime import Runtime
+from potash_firmware.vta_runtime.schedules import cache, estimate
+from potash_firmware.vta_runtime.schedules.conv2d import Convolution
+from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
+from potash_firmware.vta_runtime.schedules.steps import Epilogue
+from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile, fits
+
+THREADS = (1, 2)
+LIKELIEST = 6
+"""Tilings for each number of virtual threads that the clock sees."""
+
+Cost = Callable[[Config, Parameters, bytes], float]
+"""How much a stream costs."""
+
+
+def clocked(config: Config, parameters: Parameters, stream: bytes) -> float:
+    """A stream's cycles."""
+    return timing.run(config, parameters, stream).cycles
+
+
+def best_tile(
+    shape: Conv2d,
+    config: Config,
+    epilogue: Epilogue,
+    parameters: Parameters,
+    threads: int | None = None,
+    cost: Cost = clocked,
+) -> Tile:
+    """The tiling that costs least of the likeliest ones, with `threads` virtual threads where that
+    is given. What `clocked` found is kept on disk.
+
+    Raises ScheduleError where none fits.
+    """
+    question = repr((shape, config, epilogue, parameters, threads))
+    if cost is clocked:
+        kept = _tile(cache.recall(question))
+        if kept is not None and _plausible(shape, kept) and fits(shape, kept, epilogue, config):
+            return kept
+    found = likeliest(shape, config, epilogue, parameters, threads)
+    if not found:
+        raise ScheduleError("the core's buffers are too small for the convolution's epilogue")
+    plans = [Convolution(shape, config, tile, epilogue) for tile in found]
+    best = min(plans, key=lambda plan: cost(config, parameters, stream_of(plan))).tile
+    if cost is clocked:
+        cache.keep(question, {**asdict(best), "outer": best.outer.value})
+    return best
+
+
+def likeliest(
+    shape: Conv2d,
+    config: Config,
+    epilogue: Epilogue,
+    parameters: Parameters,
+    threads: int | None = None,
+) -> list[Tile]:
+    """The tilings for which the estimate is lowest."""
+    found = []
+    for number in THREADS if threads is None else (threads,):
+        fitting = estimate.candidates(shape, config, epilogue, number)
+        cycles = estimate.cycles(shape, config, epilogue, parameters, number, fitting)
+        order = np.argsort(cycles, kind="stable")[:LIKELIEST]
+        found += [fitting.tile(int(place), number) for place in order]
+    return found
+
+
+def stream_of(plan: Convolution) -> bytes:
+    """The stream of a plan, which has nothing to work on."""
+    epilogue, config = plan.epilogue, plan.config
+    alignment = config.alignment
+    kinds = [MemoryId.ACC] * epilogue.vectors + list(epilogue.tensors)
+    sizes = [plan.input_bytes, plan.weight_bytes, plan.output_bytes]
+    sizes += [plan.output_elements * config.element_bytes(memory) for memory in kinds]
+    room = sum(sizes) + len(sizes) * alignment + (1 << 22)
+    while True:
+        core = Core.create(config, room, engine="readable")
+        try:
+            with Runtime(core) as runtime:
+                image, weights, output, *others = (runtime.alloc(size) for size in sizes)
+                vectors, tensors = others[: epilogue.vectors], others[epilogue.vectors :]
+                plan.emit(runtime, image, weights, output, channels=vectors, tensors=tensors)
+                return runtime.take()
+        except VtaMemoryError:
+            # Many kernels on a core with large elements: each takes at least one of those.
+            room *= 2
+
+
+def _tile(kept: object) -> Tile | None:
+    """A tiling from what JSON made of it."""
+    try:
+        values = dict(kept)  # type: ignore[call-overload]  # whatever it is
+        taps = values.pop("taps")
+        tile = Tile(**{**values, "taps": tuple(taps), "outer": Outer(values["outer"])})
+    except (TypeError, ValueError, KeyError):
+        return None
+    numbers = (tile.rows, tile.columns, tile.out_blocks, tile.in_blocks, *tile.taps, tile.threads)
+    whole = len(tile.taps) == 2 and all(type(number) is int for number in numbers)
+    return tile if whole and min(numbers) > 0 else None
+
+
+def _plausible(shape: Conv2d, tile: Tile) -> bool:
+    return tile.threads in THREADS and all(
+        taps <= kernel for taps, kernel in zip(tile.taps, shape.kernel, strict=True)
+    )

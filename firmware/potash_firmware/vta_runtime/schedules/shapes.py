@@ -1,0 +1,108 @@
+"""What is to be computed, before anybody asks how: the sizes of an operation and what is no size.
+
+A convolution here is what neural networks call one: the kernel is not turned around.
+"""
+
+from dataclasses import dataclass, fields
+
+from potash_device.vta.config import Config
+
+
+class ScheduleError(ValueError):
+    """An operation that has no schedule: a shape that does not exist, or a core too small for it."""
+
+
+def blocks(count: int, block: int) -> int:
+    """How many blocks `count` values take."""
+    return -(-count // block)
+
+
+@dataclass(frozen=True)
+class Conv2d:
+    """`images` of `in_channels` x `height` x `width`, and `out_channels` kernels.
+
+    `stride`, `dilation` are (down, across); `padding` is (top, bottom, left, right), of zeroes.
+    Raises ScheduleError where there is no output.
+    """
+
+    images: int
+    in_channels: int
+    height: int
+    width: int
+    out_channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            low = 0 if name == "padding" else 1
+            if min(value if isinstance(value, tuple) else (value,)) < low:
+                raise ScheduleError(f"{name} of a convolution must be at least {low}, not {value}")
+        if min(self.out_height, self.out_width) < 1:
+            raise ScheduleError("the convolution's kernel is larger than its padded image")
+
+    @property
+    def out_height(self) -> int:
+        """Rows of an output."""
+        reach = (self.kernel[0] - 1) * self.dilation[0] + 1
+        return (self.height + sum(self.padding[:2]) - reach) // self.stride[0] + 1
+
+    @property
+    def out_width(self) -> int:
+        """Columns of an output."""
+        reach = (self.kernel[1] - 1) * self.dilation[1] + 1
+        return (self.width + sum(self.padding[2:]) - reach) // self.stride[1] + 1
+
+    @property
+    def products(self) -> int:
+        """Multiplications that it takes, padding included: half the operations."""
+        pixels = self.images * self.out_height * self.out_width
+        taps = self.kernel[0] * self.kernel[1]
+        return pixels * self.out_channels * self.in_channels * taps
+
+    def groups(self, config: Config) -> int:
+        """How many elements' worth of images: an element holds a row of each of BATCH images."""
+        return blocks(self.images, config.batch)
+
+    def in_blocks(self, config: Config) -> int:
+        """Blocks of BLOCK_IN input channels."""
+        return blocks(self.in_channels, config.block_in)
+
+    def out_blocks(self, config: Config) -> int:
+        """Blocks of BLOCK_OUT output channels."""
+        return blocks(self.out_channels, config.block_out)
+
+    def flattened(self) -> "Conv2d":
+        """The same with all pixels in one row, where no pixel sees its neighbours."""
+        plain = self.kernel == (1, 1) == self.stride and not any(self.padding)
+        if not plain:
+            return self
+        pixels = self.height * self.width
+        return Conv2d(self.images, self.in_channels, 1, pixels, self.out_channels, (1, 1))
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """`rows` x `depth` times the transpose of `columns` x `depth`."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.columns, self.depth) < 1:
+            raise ScheduleError(f"a matrix product of {self} does not exist")
+
+    @property
+    def products(self) -> int:
+        """Multiplications that it takes: half the operations."""
+        return self.rows * self.columns * self.depth
+
+    def as_convolution(self, config: Config) -> Conv2d:
+        """A matrix is an image of one row: BATCH of the matrix' rows are a pixel in BATCH images,
+        and its columns are channels."""
+        pixels = blocks(self.rows, config.batch)
+        return Conv2d(config.batch, self.depth, 1, pixels, self.columns, (1, 1))

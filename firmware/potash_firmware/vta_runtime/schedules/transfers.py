@@ -1,0 +1,158 @@
+"""Pieces of arrays between DRAM and the chip, in as few instructions as the encoding needs.
+
+An instruction moves rows that lie equally far apart in DRAM and one behind the other on the chip,
+and counts in 16 bits; a LOAD surrounds them with at most 15 zeroes on each side.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from potash_device.vta.config import MemoryId
+from potash_firmware.vta_runtime.buffers import Buffer
+from potash_firmware.vta_runtime.runtime import Runtime
+
+MOST = (1 << 16) - 1
+"""What a size or a stride can be."""
+MOST_PAD = (1 << 4) - 1
+
+
+class Axis(NamedTuple):
+    """`extent` elements or rows or planes, `stride` elements apart in DRAM."""
+
+    extent: int
+    stride: int
+
+
+class Rectangle(NamedTuple):
+    """What one instruction moves; places are relative to the piece's first element."""
+
+    sram: int
+    dram: int
+    y_size: int
+    x_size: int
+    x_stride: int
+
+
+class Span(NamedTuple):
+    """Places along an axis of an image: some before it, some on it from `start` on, some behind."""
+
+    before: int
+    start: int
+    inside: int
+    behind: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether there are places outside the image."""
+        return self.inside < self.total
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.before + self.inside + self.behind
+
+
+def span(first: int, step: int, count: int, limit: int) -> Span:
+    """`count` places from `first` on, `step` apart, on an axis that goes from 0 to `limit`."""
+    before = min(count, max(0, -(first // step)))
+    start = first + before * step
+    there = max(0, min(count - before, -((start - limit) // step)))
+    return Span(before, start, there, count - before - there)
+
+
+def rectangles(axes: Sequence[Axis]) -> Iterator[Rectangle]:
+    """A piece of an array, outer axis first, as rectangles."""
+    merged: list[Axis] = []
+    for axis in axes:
+        if axis.extent == 1:
+            continue
+        if merged and merged[-1].stride == axis.extent * axis.stride:
+            merged[-1] = Axis(merged[-1].extent * axis.extent, axis.stride)
+        else:
+            merged.append(axis)
+    if not merged or merged[-1].stride != 1:
+        merged.append(Axis(1, 1))
+    width = merged.pop().extent
+    rows = merged.pop() if merged and merged[-1].stride <= MOST else Axis(1, width)
+    for number, turn in enumerate(itertools.product(*(range(axis.extent) for axis in merged))):
+        place = sum(count * axis.stride for count, axis in zip(turn, merged, strict=True))
+        yield Rectangle(number * rows.extent * width, place, rows.extent, width, rows.stride)
+
+
+def load(
+    runtime: Runtime,
+    buffer: Buffer,
+    memory: MemoryId,
+    sram: int,
+    offset: int,
+    axes: Sequence[Axis],
+) -> None:
+    """Load a piece of an array that begins at element `offset` of `buffer`."""
+    for one in rectangles(axes):
+        runtime.load_2d(
+            buffer,
+            memory,
+            sram=sram + one.sram,
+            offset=offset + one.dram,
+            x_size=one.x_size,
+            y_size=one.y_size,
+            x_stride=min(one.x_stride, MOST),
+        )
+
+
+def store(runtime: Runtime, buffer: Buffer, sram: int, offset: int, axes: Sequence[Axis]) -> None:
+    """Store a piece of an array that begins at element `offset` of `buffer`."""
+    for one in rectangles(axes):
+        runtime.store_2d(
+            buffer,
+            sram=sram + one.sram,
+            offset=offset + one.dram,
+            x_size=one.x_size,
+            y_size=one.y_size,
+            x_stride=min(one.x_stride, MOST),
+        )
+
+
+def load_padded(
+    runtime: Runtime,
+    buffer: Buffer,
+    memory: MemoryId,
+    sram: int,
+    offset: int,
+    pitch: int,
+    rows: Span,
+    columns: Span,
+) -> None:
+    """Load a window of an image that may reach out of it; the image begins at element `offset`, and
+    the window's rows are `pitch` apart."""
+    first = offset + columns.start
+    pads = (rows.before, rows.behind, columns.before, columns.behind)
+    if rows.inside and columns.inside and max(pads) <= MOST_PAD and pitch <= MOST:
+        runtime.load_2d(
+            buffer,
+            memory,
+            sram=sram,
+            offset=first,
+            x_size=columns.inside,
+            y_size=rows.inside,
+            x_stride=pitch,
+            x_pad=(columns.before, columns.behind),
+            y_pad=(rows.before, rows.behind),
+        )
+        return
+    zeroes(runtime, buffer, memory, sram, rows.total * columns.total)
+    if columns.inside:
+        for row in range(rows.inside):
+            runtime.load_2d(
+                buffer,
+                memory,
+                sram=sram + (rows.before + row) * columns.total + columns.before,
+                offset=first + row * pitch,
+                x_size=columns.inside,
+            )
+
+
+def zeroes(runtime: Runtime, buffer: Buffer, memory: MemoryId, sram: int, count: int) -> None:
+    """Zero `count` elements on the chip: padding around no row at all."""
+    runtime.load_2d(buffer, memory, sram=sram, offset=0, x_size=count, y_size=0, y_pad=(1, 0))

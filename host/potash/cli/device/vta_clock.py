@@ -1,0 +1,390 @@
+"""`potash vta time`, `roofline` and `trace`: the tensor accelerator's clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from potash.cli.device.vta_options import (
+    GIGA,
+    MEGA,
+    ConfigFile,
+    columns,
+    config_option,
+    json_option,
+    read_stream,
+    readable_file,
+    writable_file,
+)
+from potash.cli.files import STREAM, replacing
+from potash.cli.units import human
+from potash.sdk.errors import PotashError
+from potash.vm.progress import reporting
+from potash_device.vta import assembly, figures, timing
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.isa import Stage
+from potash_device.vta.stream import StreamError
+from potash_device.vta.timing import BUILDS, PYNQ_CORE, ParameterError, Parameters, Stall, Timing
+
+if TYPE_CHECKING:
+    from potash.vta.layers import Timed
+
+PAPER_PEAK = {1: 0.70, 2: 0.88}
+"""The peak utilisation that the paper measured without and with latency hiding (section 5)."""
+
+WORTH_SAYING = 0.005
+"""Shares below are not shown."""
+
+
+class Assumption(click.ParamType[tuple[str, float]]):
+    """A parameter of the clock, and what it is to be."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self,
+        value: str | tuple[str, float],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        name, _, number = value.partition("=")
+        known = [field.name for field in dataclasses.fields(Parameters)]
+        if name not in known:
+            self.fail(f"{name!r} is none of {', '.join(known)}", param, ctx)
+        try:
+            return name, float(number) if name == "clock" else int(number, 0)
+        except ValueError:
+            self.fail(f"{number!r} is no number for {name}", param, ctx)
+
+
+def _clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How the core is built."""
+    for option in (
+        click.option(
+            "--set",
+            "assumed",
+            type=Assumption(),
+            multiple=True,
+            help="Assume another value for a parameter of the clock; may be given several times.",
+        ),
+        click.option(
+            "--build",
+            type=click.Choice(list(BUILDS)),
+            default="pynq",
+            show_default=True,
+            help="Whose parameters the clock has.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_core_option = click.option(
+    "--config",
+    type=ConfigFile(),
+    default=None,
+    show_default="the paper's core",
+    help="What the core is built as: LOG_* keys in JSON.",
+)
+
+
+_layer_option = click.option(
+    "--layer", "names", multiple=True, metavar="NAME", help="Only this layer: C1 to C12."
+)
+_tiles_option = click.option(
+    "--tiles",
+    type=click.Choice(["scheduled", "fixed"]),
+    default="scheduled",
+    show_default=True,
+    help="The scheduler's best tiles; or, for C2, C6, C9 and C12, the same with one virtual thread "
+    "as with two.",
+)
+
+
+@click.command()
+@_layer_option
+@_tiles_option
+@click.option(
+    "--insns", type=readable_file, help="Time this stream, of the platform's core, instead."
+)
+@_clock_options
+@_core_option
+@json_option
+def time(
+    names: tuple[str, ...],
+    tiles: str,
+    insns: Path | None,
+    build: str,
+    assumed: Sequence[tuple[str, float]],
+    config: Config | None,
+    as_json: bool,
+) -> None:
+    """Show how long layers of ResNet-18 take, and what the core's modules wait for.
+
+    With one virtual thread, and with two of which one loads while the other computes.
+    """
+    parameters = _parameters(build, assumed)
+    if insns is not None:
+        if names:
+            raise click.UsageError("--insns and --layer cannot both be given")
+        core = config or Config.default()
+        found = [(_about(insns.name, None), _timing(insns, core, parameters))]
+        report, lines = _report(core, parameters, found), _table(found)
+    else:
+        core = config or PYNQ_CORE
+        points = _timed(names, tiles, core, parameters)
+        found = [(_about(one.name, one), one.timing) for one in points]
+        report = _report(core, parameters, found) | {"threads": _summaries(points)}
+        lines = [*_table(found), "", *_said(points)]
+    if as_json:
+        click.echo(json.dumps(report))
+    else:
+        click.echo("\n".join([*lines, "", *_assumptions(core, parameters)]))
+
+
+@click.command()
+@click.option(
+    "-o", "--out", required=True, type=writable_file, help="Where to write the picture, as SVG."
+)
+@_layer_option
+@_tiles_option
+@_clock_options
+@_core_option
+@json_option
+def roofline(
+    out: Path,
+    names: tuple[str, ...],
+    tiles: str,
+    build: str,
+    assumed: Sequence[tuple[str, float]],
+    config: Config | None,
+    as_json: bool,
+) -> None:
+    """Draw the layers of ResNet-18 below what the core and its memory allow.
+
+    As figure 15 of the paper: operations for each byte against operations a second, without and
+    with hiding the latency of memory.
+    """
+    from potash.vta.roofline import draw
+
+    parameters, core = _parameters(build, assumed), config or PYNQ_CORE
+    points = _timed(names, tiles, core, parameters)
+    with replacing(out) as file:
+        file.write(draw(points, core, parameters))
+    told = f"{len(points)} points are in {out}"
+    report = {"out": str(out), "points": len(points)}
+    click.echo(json.dumps(report) if as_json else told, err=out == STREAM)
+
+
+@click.command()
+@click.option(
+    "--insns", required=True, type=readable_file, help="The stream: 16 bytes for each instruction."
+)
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=writable_file,
+    help="Where to write the trace; a picture of it where the name ends in .svg.",
+)
+@_clock_options
+@config_option
+@json_option
+def trace(
+    insns: Path,
+    out: Path,
+    build: str,
+    assumed: Sequence[tuple[str, float]],
+    config: Config,
+    as_json: bool,
+) -> None:
+    """Write when each instruction of a stream does what: a trace for ui.perfetto.dev.
+
+    It shows the modules, what they wait for, tokens, and the transfers from and to DRAM.
+    """
+    from potash.vta import perfetto, timeline
+
+    parameters = _parameters(build, assumed)
+    with reporting() as progress:
+        stream = read_stream(insns, progress)
+    found = _clocked(insns, stream, config, parameters)
+    texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
+    draw = timeline.draw if out.suffix == ".svg" else perfetto.document
+    with replacing(out) as file:
+        file.write(draw(found, texts))
+    told = f"{len(found)} instructions take {found.cycles} cycles; {out} shows them"
+    report = {"out": str(out), "instructions": len(found), "cycles": found.cycles}
+    click.echo(json.dumps(report) if as_json else told, err=out == STREAM)
+
+
+def _parameters(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:
+    try:
+        return dataclasses.replace(BUILDS[build], **dict(assumed))  # type: ignore[arg-type]  # checked there
+    except ParameterError as error:
+        raise PotashError(f"--set: {error}") from None
+
+
+def _timing(insns: Path, config: Config, parameters: Parameters) -> Timing:
+    with reporting() as progress:
+        return _clocked(insns, read_stream(insns, progress), config, parameters)
+
+
+def _clocked(insns: Path, stream: bytes, config: Config, parameters: Parameters) -> Timing:
+    try:
+        return timing.run(config, parameters, stream)
+    except StreamError as error:
+        raise PotashError(f"{insns}: {error}") from None
+
+
+def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Parameters) -> list[Timed]:
+    from potash.vta.layers import LAYERS, Tiles, timed
+
+    for name in names:
+        if name not in LAYERS:
+            raise PotashError(f"{name!r} is no layer; there are {', '.join(LAYERS)}")
+    found = list(timed(names or LAYERS, config, parameters, Tiles(tiles)))
+    if not found:
+        raise PotashError("there is no schedule for these layers on this core")
+    return found
+
+
+def _about(name: str, one: Timed | None) -> dict[str, Any]:
+    """What the report says of a stream before its timing."""
+    if one is None:
+        return {"name": name}
+    return {"name": name, "virtual_threads": one.threads, "gops": one.throughput / GIGA}
+
+
+def _report(
+    config: Config, parameters: Parameters, found: Sequence[tuple[dict[str, Any], Timing]]
+) -> dict[str, Any]:
+    return {
+        "config": config.to_mapping(),
+        "parameters": dataclasses.asdict(parameters),
+        "peak_gops": figures.peak_throughput(config, parameters.clock) / GIGA,
+        "streams": [{**about, **_described(one)} for about, one in found],
+    }
+
+
+def _described(one: Timing) -> dict[str, Any]:
+    return {
+        "instructions": len(one),
+        "cycles": one.cycles,
+        "seconds": one.seconds,
+        "gemm_gops": one.throughput / GIGA,
+        "utilisation": one.utilisation,
+        "operations_per_byte": one.intensity,
+        "read_bytes": one.read_bytes,
+        "written_bytes": one.written_bytes,
+        "fetch_waits": one.fetch_stall,
+        "modules": {
+            stage.name: {
+                "busy": one.busy[stage],
+                "work": {kind.name: cycles for kind, cycles in one.work[stage].items()},
+                "waits": {stall.value: cycles for stall, cycles in one.stalls[stage].items()},
+                "done": one.idle[stage],
+            }
+            for stage in Stage
+        },
+    }
+
+
+def _summaries(points: Sequence[Timed]) -> list[dict[str, Any]]:
+    return [
+        {
+            "virtual_threads": threads,
+            "peak_utilisation": max(used),
+            "mean_utilisation": statistics.fmean(used),
+            "mean_gops": statistics.fmean(one.throughput for one in of_them) / GIGA,
+            "paper_peak_utilisation": PAPER_PEAK.get(threads),
+        }
+        for threads in sorted({one.threads for one in points})
+        if (of_them := [one for one in points if one.threads == threads])
+        and (used := [one.timing.utilisation for one in of_them])
+    ]
+
+
+def _table(found: Sequence[tuple[dict[str, Any], Timing]]) -> list[str]:
+    heads = ("", "threads", "cycles", "ms", "GOP/s", "used", *(f"{s.name} busy" for s in Stage))
+    rows: list[tuple[str, ...]] = [heads]
+    for about, one in found:
+        rows.append(
+            (
+                about["name"],
+                str(about.get("virtual_threads", "")),
+                str(one.cycles),
+                f"{one.seconds * 1e3:.2f}",
+                f"{about.get('gops', one.throughput / GIGA):.1f}",
+                _share(one.utilisation),
+                *(_share(one.busy[stage] / max(one.cycles, 1)) for stage in Stage),
+            )
+        )
+    waits = ["  waits", *(f"  {_waits(one)}" for _, one in found)]
+    return [line + wait for line, wait in zip(columns(rows), waits, strict=True)]
+
+
+def _waits(one: Timing) -> str:
+    """What each module waits for, most first."""
+    parts = []
+    for stage in Stage:
+        stalls = sorted(one.stalls[stage].items(), key=lambda item: -item[1])
+        shares = [
+            f"{_share(cycles / one.cycles)} {_reason(stage, stall)}"
+            for stall, cycles in stalls
+            if cycles >= WORTH_SAYING * max(one.cycles, 1)
+        ]
+        if shares:
+            parts.append(f"{stage.name} {', '.join(shares)}")
+    return "; ".join(parts)
+
+
+def _reason(stage: Stage, stall: Stall) -> str:
+    """A token's giver has a name."""
+    if stall is Stall.PREVIOUS:
+        return Stage(stage - 1).name
+    if stall is Stall.NEXT:
+        return Stage(stage + 1).name
+    return stall.value
+
+
+def _said(points: Sequence[Timed]) -> list[str]:
+    lines = []
+    for one in _summaries(points):
+        threads = one["virtual_threads"]
+        with_them = "one virtual thread" if threads == 1 else f"{threads} virtual threads"
+        paper = one["paper_peak_utilisation"]
+        beside = f" (the paper: {paper:.0%})" if paper else ""
+        lines.append(
+            f"{with_them}: peak utilisation {one['peak_utilisation']:.1%}{beside}, "
+            f"mean {one['mean_utilisation']:.1%}, {one['mean_gops']:.1f} GOP/s"
+        )
+    return lines
+
+
+def _assumptions(config: Config, parameters: Parameters) -> list[str]:
+    """What the figures rest on."""
+    peak = figures.peak_throughput(config, parameters.clock) / GIGA
+    numbers = [
+        f"{field.name} {getattr(parameters, field.name)}"
+        for field in dataclasses.fields(parameters)
+        if field.name != "clock"
+    ]
+    uop = config.depth(MemoryId.UOP) * config.element_bytes(MemoryId.UOP)
+    lines = [
+        f"assumed: {peak:.1f} GOP/s at {parameters.clock / MEGA:g} MHz, {human(uop)} of micro-ops;"
+    ]
+    for first in range(0, len(numbers), 5):
+        lines.append("  " + ", ".join(numbers[first : first + 5]))
+    return [*lines, "This has the shape of a core's time; it was calibrated on no board."]
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.1f}%"

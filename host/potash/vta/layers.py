@@ -1,0 +1,73 @@
+"""The convolutions of ResNet-18 on the tensor accelerator, and how long they take there.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from potash.bench import vta_layers, vta_streams
+from potash_device.vta import timing
+from potash_device.vta.config import Config
+from potash_device.vta.timing import Parameters, Timing
+from potash_firmware.vta_runtime.schedules import ScheduleError
+from potash_firmware.vta_runtime.schedules.search import stream_of
+
+PLATFORM = Config.default()
+THREADS = (1, 2)
+"""Virtual threads: without hiding the latency of memory, and with it (section 4.3)."""
+LAYERS = tuple(vta_layers.SHAPES)
+"""C1 to C12."""
+
+
+class Tiles(StrEnum):
+    """Who cuts a layer into tiles."""
+
+    SCHEDULED = "scheduled"
+    """The scheduler, for each number of virtual threads the best that it finds."""
+    FIXED = "fixed"
+    """Nobody: the same tiles for any number of virtual threads, which four layers have."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A layer on the clock."""
+
+    name: str
+    threads: int
+    timing: Timing
+
+    @property
+    def throughput(self) -> float:
+        """The layer's own operations a second: blocks that are partly empty do not count whole."""
+        return 2 * vta_layers.SHAPES[self.name].products / self.timing.seconds
+
+
+def stream(
+    name: str, config: Config, parameters: Parameters, threads: int, tiles: Tiles
+) -> bytes | None:
+    """A layer's stream with so many virtual threads; None where there is no schedule for it."""
+    if tiles is Tiles.SCHEDULED:
+        shape = vta_layers.SHAPES[name]
+        try:
+            return stream_of(vta_layers.plan(shape, config, parameters, threads))
+        except ScheduleError:
+            return None
+    make = vta_streams.CONVOLUTIONS.get(name)
+    if make is None or replace(config, log_uop_buff_size=PLATFORM.log_uop_buff_size) != PLATFORM:
+        return None
+    return make(threads=threads, config=config).code
+
+
+def timed(
+    names: Sequence[str], config: Config, parameters: Parameters, tiles: Tiles = Tiles.SCHEDULED
+) -> Iterator[Timed]:
+    """Each layer that has a schedule, with each number of virtual threads."""
+    for name in names:
+        for threads in THREADS:
+            code = stream(name, config, parameters, threads, tiles)
+            if code is not None:
+                yield Timed(name, threads, timing.run(config, parameters, code))
