@@ -336,9 +336,10 @@ def shell(device: str, script: Any) -> None:
     They come from SCRIPT, or else from standard input. A line is a command as it stands behind "potash acc", or "fw" and one of "potash fw", without
     DEVICE; # begins a comment. The first line that fails ends it.
     """
+    from potash.cli.drive.fw import fw
     from potash.cli.drive.shell import run_lines
 
-    run_lines(device, script)
+    run_lines(device, script, {"acc": acc, "fw": fw})
 
 
 def _wait(one: Accelerator, timeout: float | None, *, as_json: bool) -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import click
 
 import potash.sdk
-from potash.cli.drive.acc import acc
 from potash.cli.drive.common import Kept
-from potash.cli.drive.fw import fw
 from potash.sdk.errors import PotashError
 
-GROUPS = {"acc": acc, "fw": fw}
 PROMPT = "acc> "
 
 
-def run_lines(device: str, lines: Iterable[str]) -> None:
+def run_lines(device: str, lines: Iterable[str], groups: Mapping[str, click.Group]) -> None:
     """Carry them out, one after the other.
+
+    A line may begin with the name of its group, the first of `groups` being meant by the others.
 
     Raises click's errors and PotashError for a line that fails, unless somebody types them.
     """
@@ -29,7 +28,7 @@ def run_lines(device: str, lines: Iterable[str]) -> None:
         _prompt(typed)
         for line in lines:
             try:
-                _run_line(device, line, kept)
+                _run_line(device, line, groups, kept)
             except (click.ClickException, PotashError, OSError) as error:
                 if not typed:
                     raise
@@ -47,18 +46,18 @@ def _prompt(typed: bool) -> None:
         click.echo(PROMPT, nl=False, err=True)
 
 
-def _run_line(device: str, line: str, kept: Kept) -> None:
+def _run_line(device: str, line: str, groups: Mapping[str, click.Group], kept: Kept) -> None:
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
         raise click.UsageError(f"{line.strip()}: {str(error).lower()}") from None
     if not words:
         return
-    group = GROUPS.get(words[0])
+    group = groups.get(words[0])
     if group is not None:
         words = words[1:]
     else:
-        group = acc
+        group = next(iter(groups.values()))
     name = words[0] if words else ""
     command = group.commands.get(name)
     if command is None or name == "shell":
