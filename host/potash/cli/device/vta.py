@@ -21,7 +21,8 @@ from potash.cli.device.vta_options import (
     readable_file,
     writable_file,
 )
-from potash.cli.files import STREAM, read_whole, replacing, write_whole
+from potash.cli.drive.common import STREAM
+from potash.cli.files import read_whole, replacing, write_whole
 from potash.cli.units import human
 from potash.sdk.errors import PotashError
 from potash.vm.progress import reporting

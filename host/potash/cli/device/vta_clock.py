@@ -22,7 +22,8 @@ from potash.cli.device.vta_options import (
     readable_file,
     writable_file,
 )
-from potash.cli.files import STREAM, replacing
+from potash.cli.drive.common import STREAM
+from potash.cli.files import replacing
 from potash.cli.units import human
 from potash.sdk.errors import PotashError
 from potash.vm.progress import reporting
