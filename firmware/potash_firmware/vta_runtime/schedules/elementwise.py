@@ -149,7 +149,7 @@ def largest_piece(
         size = bisect.bisect_left(
             range(1, whole + 1),
             True,
-            key=lambda size: not _fits(most._replace(**{axis: size}), config, epilogue, threads),  # noqa: B023
+            key=lambda size: not _fits(most._replace(**{axis: size}), config, epilogue, threads),
         )
         most = most._replace(**{axis: blocks(whole, blocks(whole, size))})
         if size < whole:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.timing import PYNQ, Parameters
-from potash_firmware.vta_runtime.schedules import search
+from potash_firmware.vta_runtime.schedules import estimate, search
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import (
     Elementwise,
@@ -42,6 +42,15 @@ def conv2d(
     """
     epilogue = Epilogue(tuple(steps), tuple(tensors))
     return _convolution(shape.flattened() if flat else shape, config, epilogue, parameters, threads)
+
+
+def feasible(shape: Conv2d, config: Config, steps: Sequence[Step] = ()) -> bool:
+    """Whether any tiling of a convolution with these steps fits into the core."""
+    epilogue = Epilogue(tuple(steps))
+    return any(
+        len(estimate.candidates(shape, config, epilogue, threads).rows)
+        for threads in search.THREADS
+    )
 
 
 def matmul(
