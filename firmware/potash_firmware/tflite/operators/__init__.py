@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
-from potash_firmware.tflite.operators import conv2d, max_pool_2d
+from potash_firmware.tflite.operators import average_pool_2d, conv2d, max_pool_2d
 from potash_firmware.tflite.plans import Operator, Settings
 
 OPERATORS: Mapping[int, Operator] = MappingProxyType(
     {
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
+        BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
         BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
     }
 )
