@@ -106,6 +106,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "options for none": (one(Code.RELU, (), options("AddOptionsT")), "the options of another"),
     "too few inputs": (one(Code.ADD, (), options("AddOptionsT")), "has 1 inputs and 1 outputs"),
+    "no bias": (
+        one(Code.CONV_2D, (KERNEL,), options("Conv2DOptionsT", **STEPS)),
+        "has 2 inputs and 1 outputs",
+    ),
     "kernel rank": (conv(ones(2, 3, 3)), "has weights of the shape (2, 3, 3)"),
     "empty kernel": (conv(ones(2, 0, 3, 2)), "has weights of the shape (2, 0, 3, 2)"),
     "channels": (conv(ones(2, 3, 3, 5)), "has weights for 5 channels, which do not divide 2"),
@@ -287,12 +291,15 @@ def test_a_value_that_nothing_writes_is_not_given() -> None:
         validate(builder.build((x,), (never,)))
 
 
-def test_a_variable_may_be_read_first_and_written() -> None:
+def test_a_variable_may_be_read_first_but_is_no_output() -> None:
     builder = ModelBuilder()
     x, y = (builder.tensor(name, (4,), scale=0.1) for name in ("x", "y"))
     state = builder.tensor("state", (4,), scale=0.1, variable=True)
     builder.add(x, state, y)
     validate(builder.build((x,), (y,)))
+    builder.add(x, y, state)
+    with pytest.raises(ModelError, match="the model writes to tensor 'state', a variable"):
+        validate(builder.build((x,), (y,)))
 
 
 def everything() -> bytes:

@@ -256,7 +256,8 @@ _ADDITION_LEFT_SHIFT: Mapping[int, int] = {
     schema.TensorType.INT16: 15,
 }
 
-ONE, TWO, THREE = range(1, 2), range(2, 3), range(2, 4)
+ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
+TWO_OR_THREE = range(2, 4)
 
 RULES: Mapping[int, Rule] = {
     schema.BuiltinOperator.CONV_2D: Rule(THREE, schema.Conv2DOptions, _check_convolution),
@@ -264,7 +265,7 @@ RULES: Mapping[int, Rule] = {
         THREE, schema.DepthwiseConv2DOptions, _check_depthwise
     ),
     schema.BuiltinOperator.FULLY_CONNECTED: Rule(
-        THREE, schema.FullyConnectedOptions, _check_connected
+        TWO_OR_THREE, schema.FullyConnectedOptions, _check_connected
     ),
     schema.BuiltinOperator.ADD: Rule(TWO, schema.AddOptions, _check_addition),
     schema.BuiltinOperator.SUB: Rule(TWO, schema.SubOptions, _check_addition),

@@ -143,11 +143,13 @@ def _validate_graph(
 
     def write(indices: list[int]) -> None:
         for index in indices:
-            if index == OPTIONAL or index in variables:
+            if index == OPTIONAL:
                 continue
-            if tensors[index].data is not None:
-                # Its memory is the model's own, which whoever gave the model may share.
-                raise ModelError(f"the model writes to tensor {tensors[index].name}, a constant")
+            if tensors[index].data is not None or index in variables:
+                # A constant's memory is the model's own, which whoever gave the model may share;
+                # a variable's is not among what is planned for outputs.
+                what = "a variable" if index in variables else "a constant"
+                raise ModelError(f"the model writes to tensor {tensors[index].name}, {what}")
             known.add(index)
 
     def read(indices: list[int], who: str) -> None:
