@@ -113,7 +113,7 @@ class GraphBuilder:
         """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O, zeroes if there is none."""
         options = schema.Conv2DOptionsT()
         _set_window(options, stride, dilation, padding, activation)
-        height, width = _extents(x, weights.shape[1:3], stride, dilation, padding)
+        height, width = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
         return self._add(
             schema.BuiltinOperator.CONV_2D,
             (x, weights, bias or self._zeroes(weights.shape[0], x, weights)),
@@ -143,7 +143,7 @@ class GraphBuilder:
         options = schema.DepthwiseConv2DOptionsT()
         options.depthMultiplier = weights.shape[3] // x.shape[3]
         _set_window(options, stride, dilation, padding, activation)
-        height, width = _extents(x, weights.shape[1:3], stride, dilation, padding)
+        height, width = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
         return self._add(
             schema.BuiltinOperator.DEPTHWISE_CONV_2D,
             (x, weights, bias or self._zeroes(weights.shape[3], x, weights)),
@@ -466,10 +466,10 @@ class GraphBuilder:
         activation: FusedActivation,
     ) -> Tensor:
         options = schema.Pool2DOptionsT()
-        options.filterHeight, options.filterWidth = _pair(size)
+        options.filterHeight, options.filterWidth = pair(size)
         stride = size if stride is None else stride
         _set_window(options, stride, None, padding, activation)
-        height, width = _extents(x, _pair(size), stride, 1, padding)
+        height, width = extents(x.shape[1:3], pair(size), stride, 1, padding)
         return self._move(code, (x,), (x.shape[0], height, width, x.shape[3]), options)
 
     def _unary(self, code: Operator, x: Tensor, scale: float | None, zero_point: int) -> Tensor:
@@ -489,7 +489,8 @@ class GraphBuilder:
         return self._add(code, inputs, shape, options, x.scale, x.zero_point, version=version)
 
 
-def _pair(value: Pair) -> tuple[int, int]:
+def pair(value: Pair) -> tuple[int, int]:
+    """Both, where one stands for both."""
     return (value, value) if isinstance(value, int) else value
 
 
@@ -500,15 +501,15 @@ def _set_window(
     padding: Padding,
     activation: FusedActivation,
 ) -> None:
-    options.strideH, options.strideW = _pair(stride)
+    options.strideH, options.strideW = pair(stride)
     if dilation is not None:
-        options.dilationHFactor, options.dilationWFactor = _pair(dilation)
+        options.dilationHFactor, options.dilationWFactor = pair(dilation)
     options.padding = padding
     options.fusedActivationFunction = activation
 
 
-def _extents(
-    x: Tensor, size: Sequence[int], stride: Pair, dilation: Pair, padding: Padding
+def extents(
+    spatial: Sequence[int], size: Sequence[int], stride: Pair, dilation: Pair, padding: Padding
 ) -> tuple[int, int]:
     """Height and width of what a window gives: `ComputeOutSize` (`tflite/kernels/padding.h`)."""
     height, width = (
@@ -516,7 +517,7 @@ def _extents(
         if padding is Padding.SAME
         else (extent - (window - 1) * apart - 1 + step) // step
         for extent, window, step, apart in zip(
-            x.shape[1:3], size, _pair(stride), _pair(dilation), strict=True
+            spatial, size, pair(stride), pair(dilation), strict=True
         )
     )
     return height, width

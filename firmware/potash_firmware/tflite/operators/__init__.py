@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
-from potash_firmware.tflite.operators import average_pool_2d, conv2d, max_pool_2d
+from potash_firmware.tflite.operators import (
+    average_pool_2d,
+    conv2d,
+    depthwise_conv2d,
+    fully_connected,
+    max_pool_2d,
+)
 from potash_firmware.tflite.plans import Operator, Settings
 
 OPERATORS: Mapping[int, Operator] = MappingProxyType(
@@ -16,6 +22,10 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
         BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
         BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
+        BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
+            depthwise_conv2d.supports, depthwise_conv2d.plan
+        ),
+        BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
     }
 )
 
