@@ -14,6 +14,7 @@ from potash_firmware.tflite.operators import (
     depthwise_conv2d,
     fully_connected,
     max_pool_2d,
+    mean,
 )
 from potash_firmware.tflite.plans import Operator, Settings
 
@@ -22,6 +23,7 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
         BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
         BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
+        BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
         BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
             depthwise_conv2d.supports, depthwise_conv2d.plan
         ),
