@@ -28,6 +28,7 @@ class Copy(NamedTuple):
 
     tensor: int
     sizes: Sizes
+    spread: tuple[int, ...] | None = None
 
 
 class Mark(NamedTuple):
@@ -147,7 +148,8 @@ class _Draft:
         plan = operator.plan(node, self.settings, given)
         for tensor, layout in zip(node.inputs, plan.inputs, strict=True):
             if tensor is not None and layout is not None:
-                self.layouts.setdefault(tensor.index, layout)
+                home = Layout.image(tensor.shape) if layout.spread else layout
+                self.layouts.setdefault(tensor.index, home)
         for tensor, layout in zip(node.outputs, plan.outputs, strict=True):
             assert tensor is not None
             self.layouts[tensor.index] = layout
@@ -166,7 +168,7 @@ class _Draft:
                     margin = plan.work.margin(
                         self.margin(Copy(output.index, plan.outputs[0].sizes))
                     )
-                copy = Copy(tensor.index, layout.sizes)
+                copy = Copy(tensor.index, layout.sizes, layout.spread)
                 self.margins[copy] = self.margin(copy).joined(margin)
 
     def margin(self, copy: Copy) -> Margin:
@@ -244,15 +246,19 @@ class _Assembly:
 
     def _reach(self, tensor: Tensor, layout: Layout) -> Surface:
         """A tensor's surface in a layout, to which it is brought when it does not lie so yet."""
-        copy = Copy(tensor.index, layout.sizes)
+        copy = Copy(tensor.index, layout.sizes, layout.spread)
         if copy not in self._surfaces:
+            shape = layout.spread or tensor.shape
+
+            def spread(values: Array) -> Array:
+                return np.broadcast_to(values, shape)
+
             if tensor.constant is not None:
-                pack(tensor.constant, copy.sizes, self._make(copy), self._builder.config)
+                values = spread(tensor.constant)
+                pack(values, copy.sizes, self._make(copy), self._builder.config)
                 return self._surfaces[copy]
             home = self._home(tensor.index)
-            self._arrange(
-                self._surfaces[home], home.sizes, tensor.shape, lambda values: values, copy
-            )
+            self._arrange(self._surfaces[home], home.sizes, tensor.shape, spread, copy)
         return self._surfaces[copy]
 
     def _arrange(

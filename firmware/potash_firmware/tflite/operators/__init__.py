@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
-from potash_firmware.tflite.operators import add, conv2d, depthwise_conv2d, fully_connected, sub
+from potash_firmware.tflite.operators import (
+    add,
+    conv2d,
+    depthwise_conv2d,
+    extremes,
+    fully_connected,
+    mul,
+    rectifiers,
+    sub,
+)
 from potash_firmware.tflite.plans import Operator, Settings
 
 OPERATORS: Mapping[int, Operator] = MappingProxyType(
@@ -19,6 +28,12 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
             depthwise_conv2d.supports, depthwise_conv2d.plan
         ),
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
+        BuiltinOperator.MAXIMUM: Operator(extremes.supports, extremes.plan),
+        BuiltinOperator.MINIMUM: Operator(extremes.supports, extremes.plan),
+        BuiltinOperator.MUL: Operator(mul.supports, mul.plan),
+        BuiltinOperator.RELU: Operator(rectifiers.supports, rectifiers.plan),
+        BuiltinOperator.RELU6: Operator(rectifiers.supports, rectifiers.plan),
+        BuiltinOperator.RELU_N1_TO_1: Operator(rectifiers.supports, rectifiers.plan),
         BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
     }
 )
