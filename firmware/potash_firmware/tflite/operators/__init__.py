@@ -10,10 +10,12 @@ from types import MappingProxyType
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.operators import (
     add,
+    average_pool_2d,
     conv2d,
     depthwise_conv2d,
     extremes,
     fully_connected,
+    max_pool_2d,
     mul,
     rectifiers,
     sub,
@@ -23,11 +25,13 @@ from potash_firmware.tflite.plans import Operator, Settings
 OPERATORS: Mapping[int, Operator] = MappingProxyType(
     {
         BuiltinOperator.ADD: Operator(add.supports, add.plan),
+        BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
         BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
             depthwise_conv2d.supports, depthwise_conv2d.plan
         ),
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
+        BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
         BuiltinOperator.MAXIMUM: Operator(extremes.supports, extremes.plan),
         BuiltinOperator.MINIMUM: Operator(extremes.supports, extremes.plan),
         BuiltinOperator.MUL: Operator(mul.supports, mul.plan),
