@@ -16,6 +16,7 @@ from potash_firmware.tflite.operators import (
     extremes,
     fully_connected,
     max_pool_2d,
+    mean,
     mul,
     rectifiers,
     sub,
@@ -31,8 +32,9 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
             depthwise_conv2d.supports, depthwise_conv2d.plan
         ),
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
-        BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
         BuiltinOperator.MAXIMUM: Operator(extremes.supports, extremes.plan),
+        BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
+        BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
         BuiltinOperator.MINIMUM: Operator(extremes.supports, extremes.plan),
         BuiltinOperator.MUL: Operator(mul.supports, mul.plan),
         BuiltinOperator.RELU: Operator(rectifiers.supports, rectifiers.plan),
