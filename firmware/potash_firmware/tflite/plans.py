@@ -29,6 +29,11 @@ class Rounding(Enum):
     ALKALI = "alkali"
     """With multipliers of 16 bits, as the platform's own delegate does: off by one at times."""
 
+    @property
+    def elsewhere(self) -> "Rounding":
+        """That of operators which the platform's delegate does not have."""
+        return Rounding.EXACT if self is Rounding.ALKALI else self
+
 
 class Settings(NamedTuple):
     """What holds for every node of a delegate."""
