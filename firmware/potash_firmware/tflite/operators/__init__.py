@@ -9,25 +9,29 @@ from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.operators import (
+    add,
     average_pool_2d,
     conv2d,
     depthwise_conv2d,
     fully_connected,
     max_pool_2d,
     mean,
+    sub,
 )
 from potash_firmware.tflite.plans import Operator, Settings
 
 OPERATORS: Mapping[int, Operator] = MappingProxyType(
     {
-        BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
+        BuiltinOperator.ADD: Operator(add.supports, add.plan),
         BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
-        BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
-        BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
+        BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
         BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
             depthwise_conv2d.supports, depthwise_conv2d.plan
         ),
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
+        BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
+        BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
+        BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
     }
 )
 
