@@ -115,7 +115,11 @@ FLOAT: dict[str, tuple[Sequence[Any], dict[str, Array]]] = {
     "relu": ([op("Conv", "x w", "c"), op("Relu", "c", "y")], {"w": W}),
     "relu6": (
         [op("Mul", "x ten", "m"), op("Clip", "m low high", "y")],
-        {"ten": np.float32(10), "low": np.float32(0), "high": np.float32(6)},
+        {
+            "ten": np.array(10, np.float32),
+            "low": np.array(0, np.float32),
+            "high": np.array(6, np.float32),
+        },
     ),
     "relu of what is given too": (
         [op("Add", "x x", "a"), op("Relu", "a", "r"), op("Sub", "a r", "y")],
@@ -207,12 +211,12 @@ def quantised(kind: type[np.generic]) -> tuple[bytes, dict[str, Array]]:
     zero = 128 if kind is np.uint8 else 0
     constants: dict[str, Array] = {
         "w": RANDOM.integers(-127, 128, (6, 4, 3, 3)).astype(np.int8),
-        "ws": np.float32([0.01, 0.02, 0.005, 0.01, 0.015, 0.008]),
+        "ws": np.array([0.01, 0.02, 0.005, 0.01, 0.015, 0.008], np.float32),
         "wz": np.zeros(6, np.int8),
         "b": RANDOM.integers(-400, 400, 6).astype(np.int32),
         "v": RANDOM.integers(-127, 128, (5, 6)).astype(np.int8),
-        "vs": np.float32(0.01),
-        "vz": np.int8(0),
+        "vs": np.array(0.01, np.float32),
+        "vz": np.array(0, np.int8),
         "c": RANDOM.uniform(-1, 1, 5).astype(np.float32),
     }
     nodes = []
@@ -288,7 +292,9 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         "the model has operators that are not supported: Erf (2), Softmax (1)",
     ),
     "bounds": (
-        built([op("Clip", "x a b", "y")], {"a": np.float32(1), "b": np.float32(6)}),
+        built(
+            [op("Clip", "x a b", "y")], {"a": np.array(1, np.float32), "b": np.array(6, np.float32)}
+        ),
         "Clip y has bounds other than 0 and 6",
     ),
     "weights": (built([op("Conv", "x x", "y")], {}), "Conv y has an input 1 that is not constant"),
