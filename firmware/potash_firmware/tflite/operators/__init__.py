@@ -1,15 +1,18 @@
 """The operators that the delegate takes over: one module, and one row of this table, for each.
 
 An operator says why it cannot take a node (`supports`) and makes once what does not depend on the
-activations (`plan`); the partition runs it.
+activations (`plan`); the partition runs it. Other packages may lend operators (`added`).
 """
 
+import functools
 from collections.abc import Mapping
+from importlib import metadata
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.operators import (
     add,
+    added,
     average_pool_2d,
     conv2d,
     depthwise_conv2d,
@@ -45,9 +48,25 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
 )
 
 
+def operator(code: int) -> Operator | None:
+    """The operator of a `TfLiteBuiltinOperator`, ours or another package's."""
+    return OPERATORS.get(code) or lent().operators.get(code)
+
+
+@functools.cache
+def lent() -> added.Found:
+    """The operators of the packages that are installed; looked for once in a process."""
+    return added.collect(metadata.entry_points(group=added.GROUP), OPERATORS)
+
+
 def refusal(node: Node, settings: Settings) -> str | None:
     """Why the VTA does not run this node; None when it does."""
-    operator = OPERATORS.get(node.operator)
-    if operator is None:
+    its = operator(node.operator)
+    if its is None:
         return "the VTA has no kernel for this operator"
-    return operator.supports(node, settings)
+    try:
+        return its.supports(node, settings)
+    except Exception as error:
+        if node.operator in OPERATORS:
+            raise
+        return f"the operator of another package failed: {error or type(error).__name__}"
