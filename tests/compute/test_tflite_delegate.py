@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_device.vta.config import Config
 from potash_device.vta.stream import StreamError
 from potash_firmware.tflite import delegate, operators
 from potash_firmware.tflite.capi import Array, BuiltinOperator
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.operators import add
 from potash_firmware.tflite.partition import Partition
 from potash_firmware.tflite.plans import Operator

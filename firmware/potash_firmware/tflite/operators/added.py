@@ -12,20 +12,24 @@ out, and `Found.problems` says why; its nodes then run on TensorFlow Lite.
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from ai_edge_litert import schema_py_generated as schema
-
 from potash_firmware.tflite.plans import Operator
 
 GROUP = "potash.operators"
 
-CODES: Mapping[str, int] = {
-    name: code for name, code in vars(schema.BuiltinOperator).items() if not name.startswith("_")
-}
+
+@functools.cache
+def codes() -> Mapping[str, int]:
+    """TensorFlow Lite's operators by their names in its schema, which is loaded for it."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    named = vars(schema.BuiltinOperator).items()
+    return {name: code for name, code in named if not name.startswith("_")}
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found
         try:
             if names[point.name] > 1:
                 raise ValueError("another package has one of that name")
-            operators[CODES.get(point.name, -1)] = _load(point, own)
+            its = _load(point, own)
+            operators[codes()[point.name]] = its
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code
             why = str(error) or type(error).__name__
             problems.append(f"the operator {point.name} of {package} is left out: {why}")
@@ -57,9 +62,9 @@ def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found
 
 def _load(point: metadata.EntryPoint, own: Container[int]) -> Operator:
     """Raises whatever the package raises, and ValueError or TypeError for what is no operator."""
-    if point.name not in CODES:
+    if point.name not in codes():
         raise ValueError("TensorFlow Lite has no operator of that name")
-    if CODES[point.name] in own:
+    if codes()[point.name] in own:
         raise ValueError("Potash has that operator itself")
     operator = point.load()
     if not isinstance(operator, Operator):
