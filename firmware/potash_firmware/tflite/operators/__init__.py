@@ -11,12 +11,16 @@ from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.operators import (
     add,
     average_pool_2d,
+    concatenation,
     conv2d,
     depthwise_conv2d,
     fully_connected,
     max_pool_2d,
     mean,
+    pad,
+    reshape,
     sub,
+    transpose,
 )
 from potash_firmware.tflite.plans import Operator, Settings
 
@@ -24,6 +28,7 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
     {
         BuiltinOperator.ADD: Operator(add.supports, add.plan),
         BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
+        BuiltinOperator.CONCATENATION: Operator(concatenation.supports, concatenation.plan),
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
         BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
             depthwise_conv2d.supports, depthwise_conv2d.plan
@@ -31,7 +36,10 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
         BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
         BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
+        BuiltinOperator.PAD: Operator(pad.supports, pad.plan),
+        BuiltinOperator.RESHAPE: Operator(reshape.supports, reshape.plan),
         BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
+        BuiltinOperator.TRANSPOSE: Operator(transpose.supports, transpose.plan),
     }
 )
 
