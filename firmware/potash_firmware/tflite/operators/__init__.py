@@ -14,6 +14,7 @@ from potash_firmware.tflite.operators import (
     add,
     added,
     average_pool_2d,
+    concatenation,
     conv2d,
     depthwise_conv2d,
     extremes,
@@ -21,8 +22,11 @@ from potash_firmware.tflite.operators import (
     max_pool_2d,
     mean,
     mul,
+    pad,
     rectifiers,
+    reshape,
     sub,
+    transpose,
 )
 from potash_firmware.tflite.plans import Operator, Settings
 
@@ -30,6 +34,7 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
     {
         BuiltinOperator.ADD: Operator(add.supports, add.plan),
         BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
+        BuiltinOperator.CONCATENATION: Operator(concatenation.supports, concatenation.plan),
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
         BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
             depthwise_conv2d.supports, depthwise_conv2d.plan
@@ -40,10 +45,13 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
         BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
         BuiltinOperator.MINIMUM: Operator(extremes.supports, extremes.plan),
         BuiltinOperator.MUL: Operator(mul.supports, mul.plan),
+        BuiltinOperator.PAD: Operator(pad.supports, pad.plan),
         BuiltinOperator.RELU: Operator(rectifiers.supports, rectifiers.plan),
         BuiltinOperator.RELU6: Operator(rectifiers.supports, rectifiers.plan),
         BuiltinOperator.RELU_N1_TO_1: Operator(rectifiers.supports, rectifiers.plan),
+        BuiltinOperator.RESHAPE: Operator(reshape.supports, reshape.plan),
         BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
+        BuiltinOperator.TRANSPOSE: Operator(transpose.supports, transpose.plan),
     }
 )
 
