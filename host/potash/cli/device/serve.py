@@ -15,8 +15,10 @@ from typing import TextIO
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.units import Size, human
 from potash.sdk.errors import PotashError
+from potash.sdk.faults import Fault
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -163,6 +165,7 @@ def qemu_device(socket: Path) -> str:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write what commands pass on their way to this file, a line of JSON each.",
 )
+@fault_options
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
 @click.option(
     "--log-level",
@@ -184,6 +187,9 @@ def serve(
     range_count: str,
     engine: str,
     trace: Path | None,
+    faults: tuple[Fault, ...],
+    fault_files: tuple[Path, ...],
+    allow_faults: bool,
     as_json: bool,
     log_level: str,
 ) -> None:
@@ -205,6 +211,8 @@ def serve(
     if accelerators:
         described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
         settings = replace(settings, accelerators=described)
+    armed = faults_of(faults, fault_files)
+    settings = replace(settings, rpu=replace(settings.rpu, faults=armed, allow_faults=allow_faults))
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
