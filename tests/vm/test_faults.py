@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +16,7 @@ from potash.sdk.faults import parse
 from potash.vm.drive import serving
 from potash.vm.guest import Captured, Guest
 from potash.vm.images import GuestImages
+from support.docs import ROOT, SOURCES
 
 TIMEOUT = "/sys/block/nvme0n1/queue/io_timeout"
 """Milliseconds until Linux wants to know what has become of a command."""
@@ -119,3 +123,18 @@ def test_a_slow_answer_is_only_slow(linux: Guest) -> None:
     assert read(linux).code == 0
     assert struck(linux) == [1]
     assert "timeout" not in kernel(linux)
+
+
+def test_the_example_s_guest_passes(images: GuestImages) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "examples/faults", "-k", "linux"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout

@@ -193,7 +193,8 @@ class Faults:
 
     def _impair(self, armed: Collection[_Armed]) -> None:
         before, self._impaired = self._impaired, {}
-        for namespace in self._namespaces():
+        # A copy, as this may be another thread than the one that makes namespaces.
+        for namespace in list(self._namespaces()):
             mine = [one for one in armed if one.fault.nsid in (0, namespace.nsid)]
             if mine:
                 self._impaired[namespace.nsid] = _Impaired(self, namespace, mine)
