@@ -96,6 +96,18 @@ def test_a_device_is_started_with_faults_and_takes_more(socket: Path) -> None:
     assert command("fault", "list", target).stdout == "no faults\n"
 
 
+def test_a_session_of_one_host_has_them_too(socket: Path) -> None:
+    script = "enable\nfault add io control status=INTERNAL_ERROR dnr count=1\nreset\n"
+    command_line = [sys.executable, "-m", "potash.cli.main", "acc", "shell", f"vfio-user:{socket}"]
+    done = subprocess.run(
+        command_line, input=script, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout.endswith(": io control status=INTERNAL_ERROR dnr count=1\n")
+    assert done.stderr == "potash: Control failed: Internal Error (SCT 0h, SC 06h)\n"
+    assert command("fault", "clear", f"vfio-user:{socket}").returncode == 0
+
+
 def test_what_cannot_be_asked_for_is_one_sentence(socket: Path) -> None:
     target = f"vfio-user:{socket}"
     done = command("fault", "add", target, "io reed lost")
