@@ -158,6 +158,10 @@ class Fault(NamedTuple):
             raise DescriptorError("the range of blocks ends behind the last one that can be named")
         if self.admin and self.blocks:
             raise DescriptorError("Admin commands have no blocks")
+        if FaultFlags.AT_ONCE in self.flags and (self.after or self.times != 1):
+            raise DescriptorError("the APU dies now once")
+        if FaultFlags.AT_ONCE | FaultFlags.AT_START in self.flags:
+            raise DescriptorError("the APU dies at one moment")
 
     def encode(self) -> bytes:
         """The 64 bytes. Raises ValueError for what does not fit."""

@@ -152,8 +152,8 @@ class Faults:
             one = _Armed(fault._replace(identifier=self._last, struck=0))
             self._kept[self._last] = one
             self.arrange()
-        if fault.kind is FaultKind.APU_DEATH and FaultFlags.AT_ONCE in fault.flags:
-            self.strikes(one)
+        at_once = fault.kind is FaultKind.APU_DEATH and FaultFlags.AT_ONCE in fault.flags
+        if at_once and self.strikes(one):
             self._end_apu()
         return one.fault.identifier
 
@@ -206,6 +206,7 @@ class Faults:
         for identifier, one in self._kept.items():
             if one.fault.spent:
                 del self._kept[identifier]
+                one.over.set()
                 return True
         return False
 

@@ -74,6 +74,12 @@ _STATUSES: tuple[type[IntEnum], ...] = (Status, csd_spec.status.VendorStatus)
 _SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """Microseconds of each unit."""
 
+_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1}
+"""Words of what each fault is about."""
+
+_BARE = frozenset({"lost", "dnr"})
+"""Words that stand by themselves."""
+
 _MOST = (1 << 32) - 1
 
 
@@ -113,15 +119,17 @@ def clear(device: Device, identifier: int = ALL_FAULTS) -> None:
 
 def parse(text: str) -> Fault:
     """The fault that a line of text says. Raises InvalidRequest with what is wrong in it."""
-    words = text.split()
-    head = [word for word in words if "=" not in word and word not in ("lost", "dnr")]
+    head: list[str] = []
     rest: dict[str, str] = {}
-    for word in words:
-        if word in head:
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if not equals and word not in _BARE:
+            head.append(word)
             continue
-        key, _, value = word.partition("=")
         if key in rest:
             raise InvalidRequest(f"{text!r} says {key} twice")
+        if equals and key in _BARE:
+            raise InvalidRequest(f"{text!r} is no fault: {key} stands by itself")
         rest[key] = value
     try:
         fault = _parse(head, rest)
@@ -130,7 +138,7 @@ def parse(text: str) -> Fault:
     except ValueError as error:
         raise InvalidRequest(f"{text!r} is no fault: {error}") from None
     if rest:
-        raise InvalidRequest(f"{text!r} is no fault: {_what(head)} has no {next(iter(rest))}")
+        raise InvalidRequest(f"{text!r} is no fault: {' '.join(head)} has no {next(iter(rest))}")
     return fault
 
 
@@ -170,14 +178,12 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
         case "apu":
             moment = rest.pop("at", "job")
             flags = _chosen(_MOMENTS, moment, "a moment")
-            if FaultFlags.AT_ONCE in flags and (after or times != 1):
-                raise ValueError("the APU dies now once")
             return Fault(FaultKind.APU_DEATH, flags, times=times, after=after)
         case "interrupt":
             vector = _number(rest, "vector", ANY)
             return Fault(FaultKind.INTERRUPT, queue=vector, times=times, after=after)
     nsid = _number(rest, "nsid", 0)
-    lba, blocks = _range(rest.pop("lba", ""))
+    lba, blocks = _range(rest.pop("lba", None))
     if what == "media":
         delay = _time(rest)
         return Fault(
@@ -213,14 +219,6 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
         times,
         after,
     )
-
-
-_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1}
-"""Words of what each fault is about."""
-
-
-def _what(head: list[str]) -> str:
-    return " ".join(head)
 
 
 def _described(fault: Fault) -> Iterable[str]:
@@ -304,9 +302,9 @@ def _number(rest: dict[str, str], key: str, otherwise: int) -> int:
         raise ValueError(f"{key}={text} is no number") from None
 
 
-def _range(text: str) -> tuple[int, int]:
+def _range(text: str | None) -> tuple[int, int]:
     """First block and number of blocks of FIRST..LAST, FIRST+COUNT or FIRST."""
-    if not text:
+    if text is None:
         return 0, 0
     found = re.fullmatch(r"(\w+)(?:(\.\.|\+)(\w+))?", text)
     try:
