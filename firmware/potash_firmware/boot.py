@@ -223,6 +223,7 @@ class Device:
             self.board = Board(settings.board, self._media, flash, executor, sidecar, drive)
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
+            stack.callback(self.rpu.controller.faults.release)
             self._buffers = buffers.descriptors()
             self._readers: dict[str, int] = {}
             stack.callback(self._close_readers)

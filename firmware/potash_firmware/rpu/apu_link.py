@@ -79,6 +79,11 @@ class ApuLink:
         told = {reply.tag for reply in self._failures}
         self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in told)
 
+    def end(self) -> None:
+        """Have the APU's process ended, as if it had died: nothing that it says is heard."""
+        if self.port is not None:
+            self.port.close()
+
     @property
     def lost(self) -> bool:
         """The APU has closed its end and is not disconnected yet."""

@@ -29,6 +29,7 @@ from potash_firmware.rpu.alerts import Alerts
 from potash_firmware.rpu.apu_link import ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.events import AsyncEvents
+from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.feature_table import Limits
 from potash_firmware.rpu.features import Features
 from potash_firmware.rpu.firmware import FirmwareSlots
@@ -111,6 +112,7 @@ class Core:
         self.inventory = 0
         """Changes with the namespaces that there are, and with their block sizes."""
         self.tasks = Tasks(board.executor.submit, clock)
+        self.faults = Faults(settings.faults, self.allocated.values, self.tasks, apu.end)
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()

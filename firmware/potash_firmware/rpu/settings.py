@@ -3,6 +3,8 @@
 import uuid
 from dataclasses import dataclass, field
 
+from csd_spec.faults import Fault
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -44,3 +46,7 @@ class RpuSettings:
 
     identity: Identity = field(default_factory=Identity)
     namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong on purpose, from the start."""
+    allow_faults: bool = False
+    """A host may ask for more of that, and for less."""

@@ -27,6 +27,7 @@ COMMANDS = {
     "bpf": Entry("potash.cli.device.bpf", "Look into programs, and try them without a drive."),
     "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
     "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
+    "fault": Entry("potash.cli.drive.fault", "Have a drive go wrong on purpose, and end that."),
     "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, and read them."),
     "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
     "model": Entry("potash.cli.device.model", "Make models, look at them and try them."),

@@ -19,7 +19,7 @@ from pathlib import Path
 from potash.vm.cache import Progress, key
 from potash.vm.channel import Channel
 from potash.vm.errors import GuestError
-from potash.vm.images import GuestImages
+from potash.vm.images import Emulator, GuestImages
 from potash.vm.machine import Machine
 from potash.vm.qemu import Accelerator, Qemu, machine_arguments
 
@@ -87,7 +87,7 @@ def discard(state: Frozen) -> None:
     state.state.unlink(missing_ok=True)
 
 
-def kvm_verdict(images: GuestImages) -> bool | None:
+def kvm_verdict(images: GuestImages | Emulator) -> bool | None:
     """Whether KVM is of use here; None when no guest has tried yet."""
     if not os.access(KVM, os.R_OK | os.W_OK):
         return False
@@ -105,11 +105,11 @@ def _keep_verdict(images: GuestImages, useful: bool) -> None:
         os.rename(scratch / path.name, path)
 
 
-def _verdict_path(images: GuestImages) -> Path:
+def _verdict_path(images: GuestImages | Emulator) -> Path:
     return images.cache.root / "kvm.json"
 
 
-def _host(images: GuestImages) -> str:
+def _host(images: GuestImages | Emulator) -> str:
     """What the verdict holds for: this host, its kernel, this QEMU."""
     processors = Path("/proc/cpuinfo").read_text(errors="replace")
     model = next((line for line in processors.splitlines() if line.startswith("model name")), "")

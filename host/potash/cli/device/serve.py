@@ -15,8 +15,10 @@ from typing import TextIO
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.units import Size, human
 from potash.sdk.errors import PotashError
+from potash.sdk.faults import Fault
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -79,6 +81,17 @@ class Namespace(click.ParamType[NamespaceShape]):
         return NamespaceShape(Size(block_size).convert(size, param, ctx), block_size)
 
 
+class SerialNumber(click.ParamType[str]):
+    """What fits in Identify Controller: up to 20 printable ASCII characters."""
+
+    name = "TEXT"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not (value.strip() and value.isascii() and value.isprintable() and len(value) <= 20):
+            self.fail(f"{value!r} is not up to 20 printable ASCII characters", param, ctx)
+        return value
+
+
 def qemu_device(socket: Path) -> str:
     """The `-device` argument that gives QEMU the device behind `socket`."""
     return json.dumps(
@@ -128,6 +141,12 @@ def qemu_device(socket: Path) -> str:
     help="What the device says that it is: itself, or the platform that it follows.",
 )
 @click.option(
+    "--serial",
+    type=SerialNumber(),
+    help="The device's serial number, which tells it from others in one machine; it has a subsystem "
+    "name of its own, too (default: the profile's).",
+)
+@click.option(
     "--accelerator",
     "accelerators",
     type=Buffers(),
@@ -163,6 +182,7 @@ def qemu_device(socket: Path) -> str:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write what commands pass on their way to this file, a line of JSON each.",
 )
+@fault_options
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
 @click.option(
     "--log-level",
@@ -179,11 +199,15 @@ def serve(
     capacity: int | None,
     read_only: bool,
     profile: str,
+    serial: str | None,
     accelerators: tuple[tuple[int, int], ...],
     range_unit: str,
     range_count: str,
     engine: str,
     trace: Path | None,
+    faults: tuple[Fault, ...],
+    fault_files: tuple[Path, ...],
+    allow_faults: bool,
     as_json: bool,
     log_level: str,
 ) -> None:
@@ -205,6 +229,12 @@ def serve(
     if accelerators:
         described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
         settings = replace(settings, accelerators=described)
+    if serial is not None:
+        # The name of a profile's subsystem would be that of all its devices.
+        identity = replace(settings.rpu.identity, serial=serial, qualified_name="")
+        settings = replace(settings, rpu=replace(settings.rpu, identity=identity))
+    armed = faults_of(faults, fault_files)
+    settings = replace(settings, rpu=replace(settings.rpu, faults=armed, allow_faults=allow_faults))
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
