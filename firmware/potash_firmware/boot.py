@@ -31,6 +31,7 @@ from potash_device.media import (
     Sidecar,
 )
 from potash_device.pcie import PciIdentity
+from potash_device.trace import record
 from potash_firmware.apu.config import (
     CONFIG_VARIABLE,
     AcceleratorConfig,
@@ -176,7 +177,8 @@ class Device:
 
     `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images, and
     `sidecar` everything small that is to outlive a power cycle (nothing does without it); `drive`
-    is what a host makes namespaces of (memory without it). They stay the caller's. Entering raises OSError where the socket cannot be made.
+    is what a host makes namespaces of (memory without it). `trace` is a descriptor, open for
+    appending, for what all processes of the device do. They stay the caller's. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -188,12 +190,14 @@ class Device:
         *,
         sidecar: Media | None = None,
         drive: Drive | None = None,
+        trace: int | None = None,
     ) -> None:
         self._socket = socket
         self._drive = drive
         self._media = media
         self._flash = flash
         self._sidecar = sidecar
+        self._trace = trace
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
         self._powered = False
@@ -221,6 +225,8 @@ class Device:
             if drive is None:
                 drive = stack.enter_context(Drive.around(self._media))
             self.board = Board(settings.board, self._media, flash, executor, sidecar, drive)
+            if self._trace is not None:
+                record(self.board.trace, self._trace, "potash")
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
             self._buffers = buffers.descriptors()
@@ -335,7 +341,8 @@ class Device:
         self._inventory = self.rpu.controller.inventory
         for nsid, media in self.board.media.items():
             self._readers[f"media{nsid}"] = media.reader()
-        return self._apu_config(), {**self._buffers, **self._readers}
+        traces = {} if self._trace is None else {"trace": self._trace}
+        return self._apu_config(), {**self._buffers, **self._readers, **traces}
 
     def _close_readers(self) -> None:
         while self._readers:
@@ -344,6 +351,7 @@ class Device:
     def _start_apu(self) -> None:
         with ExitStack() as undo:
             rpu_end, apu_end = pair()
+            rpu_end.trace = self.board.trace
             undo.callback(rpu_end.close)
             with apu_end:
                 self.apu.start(apu_end.fileno())

@@ -1,7 +1,8 @@
 """`python -m potash_firmware.apu --fds NAMES`: what the board starts as its APU.
 
 The configuration is JSON, in the environment or in the option `--config`. The descriptors that it is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media
-of namespace N and `arenaN` for the memory of accelerator N.
+of namespace N and `arenaN` for the memory of accelerator N; and `trace`, where there is a file for
+what happens here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import sys
 
+from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import (
     CONFIG_VARIABLE,
     Config,
@@ -22,6 +24,11 @@ from potash_firmware.apu.process import ignore_signals_to_group, set_name
 from potash_firmware.apu.service import Service
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 
+PROCESS = "potash-apu"
+
+FOR_WORKERS = ("media", "arena", "trace")
+"""What the names of descriptors begin with that workers get, too."""
+
 
 def run(descriptors: dict[str, int], config: Config) -> None:
     """Serve until the RPU is gone. Raises ConfigError, MailboxError."""
@@ -31,9 +38,10 @@ def run(descriptors: dict[str, int], config: Config) -> None:
     missing = [name for name in wanted if name not in descriptors]
     if missing:
         raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
-    for_workers = {
-        name: fd for name, fd in descriptors.items() if name.startswith(("media", "arena"))
-    }
+    if "trace" in descriptors:
+        # What ends it is said by the device.
+        record(COMPUTE, descriptors["trace"], PROCESS, level=logging.DEBUG)
+    for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
     arenas = {item.id: (descriptors[f"arena{item.id}"], item.plan) for item in config.accelerators}
     pool = Pool(config, for_workers)
     with (
@@ -48,7 +56,7 @@ def run(descriptors: dict[str, int], config: Config) -> None:
 
 def main() -> int:
     ignore_signals_to_group()
-    set_name("potash-apu")
+    set_name(PROCESS)
     parser = argparse.ArgumentParser(prog="potash_firmware.apu", description=__doc__)
     parser.add_argument("--fds", required=True, help="NAME=FD,…")
     parser.add_argument(

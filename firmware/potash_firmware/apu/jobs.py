@@ -19,6 +19,7 @@ from itertools import count, groupby
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
+from potash_device.trace import COMPUTE
 from potash_firmware.apu import channel, ranges
 from potash_firmware.apu.channel import (
     ChannelError,
@@ -268,7 +269,11 @@ class Jobs:
 
     def _fire(self, accelerator: Accelerator, event: Event) -> State:
         """Bring the accelerator into the state that follows. Raises OutOfSequence."""
-        accelerator.state = after(accelerator.state, event)
+        before, accelerator.state = accelerator.state, after(accelerator.state, event)
+        if COMPUTE.sink is not None:
+            known = {"accelerator": accelerator.config.id, "event": event.name}
+            states = {"before": before.name, "after": accelerator.state.name}
+            COMPUTE.sink("apu.job", known | states | {"busy": accelerator.busy})
         if not accelerator.busy:
             self._jobs.pop(accelerator.config.id, None)
         return accelerator.state
@@ -287,6 +292,8 @@ class Jobs:
         if worker is None:
             worker = self._workers[key] = self._pool.spawn(key)
         job.handed_over = True
+        if COMPUTE.sink is not None:
+            COMPUTE.sink("apu.hand_over", {"accelerator": key})
         contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
         with os.fdopen(contents, "wb") as file:
             file.write(job.image)

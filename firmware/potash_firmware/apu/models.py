@@ -5,14 +5,19 @@ Each worker has a tensor accelerator of its own, made when a program first wants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Callable, Mapping
 
 from csd_spec.program import Processor
+from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite import runtime
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.vta_runtime import Runtime
+
+RunModel = Callable[[memoryview, memoryview], int]
+"""Runs a loaded model: inputs in, outputs into the second; returns how many bytes they have."""
 
 DRAM_BYTES = 64 * 1024 * 1024
 """The tensor accelerator's shared memory; untouched pages cost nothing."""
@@ -27,19 +32,36 @@ class Models:
 
     def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model on the APU; returns the bytes of `output` written. Raises ModelError."""
-        return runtime.infer(model, inputs, output, delegate=None)
+        return self.load(model, Processor.APU)(inputs, output)
 
     def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model with the tensor accelerator for what it supports. Raises ModelError."""
-        return runtime.infer(model, inputs, output, delegate=self._accelerated())
+        return self.load(model, Processor.VTA)(inputs, output)
 
-    def load(self, model: memoryview, processor: Processor) -> runtime.Model:
+    def load(self, model: memoryview, processor: Processor) -> RunModel:
         """A model that is loaded once and runs many times. Raises ModelError."""
-        delegate = self._accelerated() if processor is Processor.VTA else None
-        return runtime.Model(model, delegate=delegate)
+        with COMPUTE.span("tflite.load", bytes=len(model), processor=processor.name):
+            delegate = self._accelerated() if processor is Processor.VTA else None
+            loaded = runtime.Model(model, delegate=delegate)
+
+        def run(inputs: memoryview, output: memoryview) -> int:
+            with COMPUTE.span("tflite.invoke", processor=processor.name):
+                return loaded(inputs, output)
+
+        return run
 
     def _accelerated(self) -> VtaDelegate:
         if self._delegate is None:
             config = Config.from_mapping(self._vta) if self._vta else Config.default()
-            self._delegate = VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)))
+            core = Core.create(config, DRAM_BYTES)
+            if COMPUTE.sink is not None:
+                COMPUTE.sink("vta.core", {"config": config.to_mapping()})
+                core.observer = _streamed
+            self._delegate = VtaDelegate(Runtime(core))
         return self._delegate
+
+
+def _streamed(stream: bytes, began: float) -> None:
+    """A tensor accelerator has run a stream, which says by itself how long a chip would take."""
+    if COMPUTE.sink is not None:
+        COMPUTE.sink("vta.stream", {"began": began, "stream": base64.b64encode(stream).decode()})

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.orders import MAX_ORDER, Exited, Kill, Spawn, decode, encode
 from potash_firmware.apu.process import die_with_parent, set_name
@@ -32,6 +33,11 @@ completion in a thousand came after 5 ms instead of 9."""
 
 Serve = Callable[[socket.socket, int], None]
 """What a worker does with its end of its channel, for the accelerator with this identifier."""
+
+
+def worker_name(accelerator: int) -> str:
+    """What the process of an accelerator's worker is called."""
+    return f"potash-worker{accelerator}"
 
 
 class Child(NamedTuple):
@@ -95,7 +101,7 @@ class Nursery:
         try:
             die_with_parent(nursery)
             os.nice(NICENESS)
-            set_name(f"potash-worker{accelerator}")
+            set_name(worker_name(accelerator))
             self._control.close()
             self._selector.close()
             for child in self._children.values():
@@ -150,6 +156,9 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     accelerators = {item.id: item for item in config.accelerators}
 
     def serve(channel: socket.socket, accelerator: int) -> None:
+        if "trace" in descriptors:
+            name = worker_name(accelerator)
+            record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
         worker.serve(
             channel,
             accelerators[accelerator],

@@ -419,6 +419,9 @@ class Rpu:
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
         else:
             if isinstance(result, Pending):
+                if self._board.trace.sink is not None and isinstance(result.token, int):
+                    known = {"qid": command.queue.qid, "cid": command.entry.cid}
+                    self._board.trace.sink("rpu.forward", known | {"tag": result.token})
                 self.controller.outstanding.add(command, result)
             else:
                 self._answer_aborted()
@@ -491,7 +494,11 @@ class Rpu:
             self._coalescing.announce(interrupt.vector, urgent=urgent or completions.qid == 0)
 
     def _interrupt(self) -> None:
-        self._board.interrupts.fire_all(self._coalescing.take_due())
+        vectors = self._coalescing.take_due()
+        if self._board.trace.sink is not None:
+            for vector in vectors:
+                self._board.trace.sink("board.interrupt", {"vector": vector})
+        self._board.interrupts.fire_all(vectors)
 
     def _session_ended(self) -> None:
         """Interrupts of a session that is over are not wanted any more."""

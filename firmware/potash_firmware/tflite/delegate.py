@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from potash_device.trace import COMPUTE
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
     NUMPY_TYPES,
@@ -93,7 +94,9 @@ class Partition:
             outputs = [self._array(context, tensor) for tensor in node.outputs if tensor]
             inputs = [self._array(context, tensor) if tensor else None for tensor in node.inputs]
             try:
-                plan.run(self.session.runtime, inputs, outputs)
+                name = BuiltinOperator(node.operator).name
+                with COMPUTE.span("tflite.node", operator=name, index=node.index):
+                    plan.run(self.session.runtime, inputs, outputs)
             except BaseException:
                 # Half a stream must not run in front of the next one.
                 self.session.runtime.close()
@@ -221,7 +224,8 @@ def _invoke(context: CData, node: CData) -> int:
     partition: Partition = ffi.from_handle(node.user_data)
 
     def run() -> int:
-        partition.run(context)
+        with COMPUTE.span("tflite.partition", nodes=len(partition.tasks)):
+            partition.run(context)
         return Status.OK
 
     return partition.session.guarded(run, int(Status.ERROR))

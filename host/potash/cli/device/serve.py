@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
-import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.units import Size, human
 from potash.sdk.errors import PotashError
+from potash.tracing.recording import LINES, VARIABLE
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -26,13 +26,10 @@ from potash_device.media import (
     MediaError,
     NamespaceShape,
 )
-from potash_device.trace import Sink, Trace
 from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.rpu import NamespaceSettings
-
-log = logging.getLogger(__name__)
 
 LARGEST_BUFFER = 1 << 30
 """Bytes of a buffer, which are this machine's memory once a job has filled them."""
@@ -161,7 +158,8 @@ def qemu_device(socket: Path) -> str:
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what commands pass on their way to this file, a line of JSON each.",
+    help="Write what commands pass on their way to this file, a line of JSON each. See also potash "
+    "trace.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
 @click.option(
@@ -209,6 +207,7 @@ def serve(
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
+        traced = stack.enter_context(_lines(trace))
         device = Device(
             path,
             drive.namespaces,
@@ -216,16 +215,13 @@ def serve(
             _settings(settings, drive),
             sidecar=drive.sidecar,
             drive=drive,
+            trace=traced,
         )
         try:
             stack.enter_context(device)
         except OSError as error:
             why = error.strerror or error
             raise PotashError(f"the device cannot listen at {path}: {why}") from None
-        if trace is not None:
-            lines = trace.open("w", buffering=1)
-            stack.callback(_close, lines)
-            device.board.trace.sink = _json_lines(lines, device.board.trace)
         _announce(path, media, drive, as_json=as_json)
         run_until(device, stop)
 
@@ -283,20 +279,17 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
     click.echo(f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT")
 
 
-def _close(file: TextIO) -> None:
-    """What a full disk did not take has been told already, and is told by closing again."""
-    with suppress(OSError):
-        file.close()
-
-
-def _json_lines(file: TextIO, trace: Trace) -> Sink:
-    """Write each trace point as one line of JSON: its time in seconds, its name, what it knows."""
-
-    def sink(point: str, known: Mapping[str, object]) -> None:
-        try:
-            file.write(json.dumps({"time": time.monotonic(), "point": point, **known}) + "\n")
-        except OSError as error:  # a full disk: the drive is worth more than its trace
-            trace.sink = None
-            log.error("the trace ends here, it cannot be written: %s", error.strerror)
-
-    return sink
+@contextmanager
+def _lines(path: Path | None) -> Iterator[int | None]:
+    """A descriptor for the lines of a trace; None where nobody wants any."""
+    if path is None and VARIABLE in os.environ:
+        path = Path(os.environ[VARIABLE], f"{os.getpid()}{LINES}")
+    if path is None:
+        yield None
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
