@@ -100,7 +100,7 @@ class JsonLines:
         try:
             written = os.write(self._descriptor, line)
         except OSError as error:
-            self._ended(error.strerror)
+            self._ended(error.strerror or str(error))
             return
         if written < len(line):
             self._ended("there is no room for more")

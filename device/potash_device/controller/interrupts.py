@@ -24,6 +24,8 @@ class InterruptLines:
         self.vectors = vectors
         self._signal: Signal = _nobody
         self._pending: set[int] = set()
+        self.fired = 0
+        """Interrupts since power-on."""
 
     def connect(self, signal: Signal) -> None:
         """A host is there: deliver through `signal` from now on."""
@@ -37,6 +39,7 @@ class InterruptLines:
 
     def fire(self, vector: int) -> None:
         """Interrupt the host, now or as soon as it listens to `vector`."""
+        self.fired += 1
         if not self._signal(vector):
             self._pending.add(vector)
 

@@ -31,9 +31,11 @@ from potash_firmware.apu.channel import (
     Returned,
 )
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.pool import NurseryLost, Pool, Worker
+from potash_firmware.mailbox.counters import Word
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
@@ -274,6 +276,7 @@ class Jobs:
             known = {"accelerator": accelerator.config.id, "event": event.name}
             states = {"before": before.name, "after": accelerator.state.name}
             COMPUTE.sink("apu.job", known | states | {"busy": accelerator.busy})
+        count_event(accelerator, event)
         if not accelerator.busy:
             self._jobs.pop(accelerator.config.id, None)
         return accelerator.state
@@ -351,6 +354,8 @@ class Jobs:
         if outcome.length > job.run.output_length:
             raise ChannelError(f"a worker claims {outcome.length} bytes of output")
         accelerator.outcome = Outcome(job.run.input_length, outcome.length, outcome.value)
+        accelerator.row[Word.INPUT] += job.run.input_length
+        accelerator.row[Word.OUTPUT] += outcome.length
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "

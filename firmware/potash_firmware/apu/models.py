@@ -5,13 +5,13 @@ Each worker has a tensor accelerator of its own, made when a program first wants
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 
 from csd_spec.program import Processor
 from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_firmware.apu.meter import Meter
 from potash_firmware.tflite import runtime
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.vta_runtime import Runtime
@@ -24,10 +24,14 @@ DRAM_BYTES = 64 * 1024 * 1024
 
 
 class Models:
-    """Runs models on the APU's own cores or on a tensor accelerator with configuration `vta`."""
+    """Runs models on the APU's own cores or on a tensor accelerator with configuration `vta`.
 
-    def __init__(self, vta: Mapping[str, int]) -> None:
+    `meter` counts what they do.
+    """
+
+    def __init__(self, vta: Mapping[str, int], meter: Meter | None = None) -> None:
         self._vta = vta
+        self._meter = meter if meter is not None else Meter()
         self._delegate: VtaDelegate | None = None
 
     def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
@@ -45,6 +49,7 @@ class Models:
             loaded = runtime.Model(model, delegate=delegate)
 
         def run(inputs: memoryview, output: memoryview) -> int:
+            self._meter.model()
             with COMPUTE.span("tflite.invoke", processor=processor.name):
                 return loaded(inputs, output)
 
@@ -54,14 +59,6 @@ class Models:
         if self._delegate is None:
             config = Config.from_mapping(self._vta) if self._vta else Config.default()
             core = Core.create(config, DRAM_BYTES)
-            if COMPUTE.sink is not None:
-                COMPUTE.sink("vta.core", {"config": config.to_mapping()})
-                core.observer = _streamed
+            self._meter.attach(core)
             self._delegate = VtaDelegate(Runtime(core))
         return self._delegate
-
-
-def _streamed(stream: bytes, began: float) -> None:
-    """A tensor accelerator has run a stream, which says by itself how long a chip would take."""
-    if COMPUTE.sink is not None:
-        COMPUTE.sink("vta.stream", {"began": began, "stream": base64.b64encode(stream).decode()})

@@ -30,6 +30,7 @@ from potash_firmware.apu.channel import (
     Run,
 )
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
+from potash_firmware.apu.meter import Meter
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
 from potash_firmware.mailbox.shared import SharedMemory
@@ -59,12 +60,13 @@ def serve(
     vta: Mapping[str, int],
     descriptors: Mapping[str, int],
     engine: bpf.Engine,
+    meter: Meter,
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side."""
     arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
     media = media_descriptors(namespaces, descriptors)
     known = {item.nsid: item for item in namespaces}
-    worker = _Worker(end, config, arena, Models(vta), known, media, engine)
+    worker = _Worker(end, config, arena, Models(vta, meter), known, media, engine)
     try:
         worker.send(Ready())
         while worker.step():

@@ -41,6 +41,7 @@ from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.persistent_events import PersistentEvents
 from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.tasks import Steps, Tasks
 from potash_firmware.rpu.thermal import Thermal
 from potash_firmware.rpu.uncorrectable import MOST_RANGES
@@ -117,6 +118,7 @@ class Core:
         self.events = AsyncEvents()
         self.errors = ErrorLog()
         self.health = Health(clock, self._io_waits)
+        self.statistics = Statistics()
         self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.features = Features(
@@ -147,6 +149,7 @@ class Core:
 
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
+        self.statistics.resets += 1
         self.outstanding.clear()
         self.aborted.clear()
         self._awaited.clear()

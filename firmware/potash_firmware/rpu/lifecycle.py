@@ -137,6 +137,7 @@ class Lifecycle:
             return
         if self._board.trace.sink is not None:
             self._board.trace.sink("rpu.state", {"state": after.name})
+        log.debug("the controller is %s", after.name.lower())
         self.state = after
         if after is State.DISABLED:
             self._end_session()

@@ -41,6 +41,22 @@ class Recorded(NamedTuple):
 
 
 @contextmanager
+def recording(out: Path | None, progress: Progress) -> Iterator[None]:
+    """Make a trace of what the devices do that are started in the block; none where `out` is None.
+
+    It is written however the block ends. Raises what `write_trace` does.
+    """
+    if out is None:
+        yield
+        return
+    with folder_for_lines() as folder:
+        try:
+            yield
+        finally:
+            write_trace(lines_of(folder), out, progress)
+
+
+@contextmanager
 def folder_for_lines() -> Iterator[Path]:
     """A folder that the devices which are started in the block write their lines into."""
     before = os.environ.get(VARIABLE)

@@ -12,7 +12,9 @@ from types import FrameType
 import click
 
 from potash.cli.device.serve import Namespace
+from potash.cli.device.vta_options import writable_file
 from potash.cli.units import Size
+from potash.tracing.recording import recording
 from potash.vm import images
 from potash.vm.drive import serving
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
@@ -148,6 +150,11 @@ def ending_on_signals() -> Iterator[None]:
     help="What the drive says that it is.",
 )
 @click.option("--refresh", is_flag=True, help="Bring the guest's packages again, as they are now.")
+@click.option(
+    "--trace",
+    type=writable_file,
+    help="Write what the device does to this file, as potash trace would.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
@@ -161,6 +168,7 @@ def guest(
     debian_mirror: str | None,
     profile: str,
     refresh: bool,
+    trace: Path | None,
     verbose: bool,
 ) -> None:
     """Start Linux with our drive as /dev/nvme0n1: a shell in it, or one command.
@@ -178,14 +186,18 @@ def guest(
     drive_options += ["--size", str(size)] if size is not None else []
     for namespace in namespaces:
         drive_options += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
-    with running_guest(
-        *drive_options,
-        memory=memory // MEBIBYTE,
-        cpus=cpus,
-        mirror=debian_mirror,
-        refresh=refresh,
-        verbose=verbose,
-    ) as running:
+    with (
+        reporting() as progress,
+        recording(trace, progress),
+        running_guest(
+            *drive_options,
+            memory=memory // MEBIBYTE,
+            cpus=cpus,
+            mirror=debian_mirror,
+            refresh=refresh,
+            verbose=verbose,
+        ) as running,
+    ):
         for share, name in zip(shares, names, strict=True):
             running.copy_in(share, f"{SHARE}/{name}")
         code = _run(running, command)

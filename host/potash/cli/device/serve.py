@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,8 @@ import click
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.units import Size, human
+from potash.observing.exporter import exporting
+from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.tracing.recording import LINES, VARIABLE
 from potash_device.media import (
@@ -29,7 +30,10 @@ from potash_device.media import (
 from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
+from potash_firmware.log_rooms import DEFAULT_LEVEL, FORMATS, LEVELS, ROOMS, TEXT, LogSettings
 from potash_firmware.rpu import NamespaceSettings
+
+PROCESS = "potash"
 
 LARGEST_BUFFER = 1 << 30
 """Bytes of a buffer, which are this machine's memory once a job has filled them."""
@@ -54,6 +58,31 @@ class Buffers(click.ParamType[tuple[int, int]]):
             if size > LARGEST_BUFFER:
                 self.fail(f"{value!r}: a buffer has at most {human(LARGEST_BUFFER)}", param, ctx)
         return sizes[0], sizes[1]
+
+
+class RoomLevels(click.ParamType[Mapping[str, str]]):
+    """ROOM=LEVEL, several with commas between them."""
+
+    name = "ROOM=LEVEL[,…]"
+
+    def convert(
+        self,
+        value: str | Mapping[str, str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Mapping[str, str]:
+        if not isinstance(value, str):
+            return value
+        rooms = {}
+        for item in value.split(","):
+            room, equals, level = item.partition("=")
+            if not equals:
+                self.fail(f"{item!r} is not ROOM=LEVEL", param, ctx)
+            rooms[room] = level
+        try:
+            return LogSettings(rooms=rooms).rooms
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Namespace(click.ParamType[NamespaceShape]):
@@ -161,13 +190,33 @@ def qemu_device(socket: Path) -> str:
     help="Write what commands pass on their way to this file, a line of JSON each. See also potash "
     "trace.",
 )
+@click.option(
+    "--metrics",
+    type=click.IntRange(0, 0xFFFF),
+    metavar="PORT",
+    help="Give numbers to Prometheus at this port of 127.0.0.1 (0: any that is free).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
+    type=click.Choice(LEVELS),
+    default=DEFAULT_LEVEL,
     show_default=True,
     help="How much to say on standard error of what happens.",
+)
+@click.option(
+    "--log",
+    "rooms",
+    type=RoomLevels(),
+    multiple=True,
+    help=f"How much single rooms say: {', '.join(ROOMS)}. May be given several times.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default=TEXT,
+    show_default=True,
+    help="Whether to say it for people or, an object a line, for programs.",
 )
 def serve(
     socket: Path,
@@ -182,11 +231,18 @@ def serve(
     range_count: str,
     engine: str,
     trace: Path | None,
+    metrics: int | None,
     as_json: bool,
     log_level: str,
+    rooms: tuple[Mapping[str, str], ...],
+    log_format: str,
 ) -> None:
-    """Run a device until it is interrupted; one client at a time may use it."""
-    logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
+    """Run a device until it is interrupted; one client at a time may use it.
+
+    potash top shows what it does meanwhile.
+    """
+    log = LogSettings(log_level, {room: one[room] for one in rooms for room in one}, log_format)
+    log.apply(PROCESS)
     if socket == Path():
         raise click.UsageError("--socket is the path of a UNIX socket, which '' is not")
     if size is not None:
@@ -199,6 +255,8 @@ def serve(
         PROFILES[profile],
         engine=Engine(engine),
         range_blocks=RangeBlocks(RangeUnit(range_unit), range_count == "zero-based"),
+        count_cycles=metrics is not None,
+        log=log,
     )
     if accelerators:
         described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
@@ -216,13 +274,17 @@ def serve(
             sidecar=drive.sidecar,
             drive=drive,
             trace=traced,
+            status=status_socket(str(path)),
         )
         try:
             stack.enter_context(device)
         except OSError as error:
             why = error.strerror or error
             raise PotashError(f"the device cannot listen at {path}: {why}") from None
-        _announce(path, media, drive, as_json=as_json)
+        address = None
+        if metrics is not None:
+            address = stack.enter_context(exporting(status_socket(str(path)), metrics))
+        _announce(path, media, drive, address, as_json=as_json)
         run_until(device, stop)
 
 
@@ -247,7 +309,9 @@ def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
     return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 
-def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) -> None:
+def _announce(
+    socket: Path, media: Path | None, drive: Drive, metrics: str | None, *, as_json: bool
+) -> None:
     device = qemu_device(socket)
     sizes = {nsid: one.size for nsid, one in drive.namespaces.items()}
     if as_json:
@@ -266,6 +330,7 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
                 for nsid, size in sizes.items()
             ],
             "qemu_device": device,
+            "metrics": metrics,
         }
         click.echo(json.dumps(report))
         return
@@ -276,6 +341,8 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
     click.echo(f"  -device {shlex.quote(device)}")
     click.echo("and guest memory that can be shared:")
     click.echo("  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0")
+    if metrics is not None:
+        click.echo(f"Prometheus finds its numbers at {metrics}")
     click.echo(f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT")
 
 
