@@ -258,7 +258,7 @@ class Device:
                 )
             )
             if self._status_path is not None:
-                self._status = stack.enter_context(StatusSocket(self._status_path))
+                self._status = _status_socket(stack, self._status_path)
             stack.callback(self.link.disconnect)
             self._start_apu()
             self.rpu.power_on()
@@ -395,6 +395,15 @@ class Device:
             count_cycles=settings.count_cycles,
             log=settings.log,
         )
+
+
+def _status_socket(stack: ExitStack, path: Path) -> StatusSocket | None:
+    """None where there cannot be one, which is no reason to be without a drive."""
+    try:
+        return stack.enter_context(StatusSocket(path))
+    except OSError as error:
+        log.warning("nobody can ask how the device is doing at %s: %s", path, error)
+        return None
 
 
 def _wake_on_time() -> None:

@@ -112,7 +112,7 @@ class JsonObjects(logging.Formatter):
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
         known = getattr(record, "known", {})
-        return json.dumps({**known, **said}, ensure_ascii=False, default=str)
+        return json.dumps({**known, **said}, default=str)
 
 
 _FORMATTERS: Mapping[str, type[TextLines | JsonObjects]] = {TEXT: TextLines, JSON: JsonObjects}

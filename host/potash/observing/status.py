@@ -22,6 +22,9 @@ LARGEST = 16 << 20
 TIMEOUT = 5.0
 """Seconds in which a device that runs at all answers."""
 
+RETRY = 0.01
+"""Seconds between two attempts to connect while the listener's queue is full."""
+
 Snapshot = dict[str, Any]
 
 
@@ -35,14 +38,26 @@ def running() -> list[Path]:
     return sorted(Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}"))
 
 
+def _connect(client: socket.socket, place: Path, until: float) -> None:
+    """Connect, also where others wait to be accepted, which a socket with a timeout does not."""
+    while True:
+        client.settimeout(max(0.001, until - time.monotonic()))
+        try:
+            client.connect(str(place))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError from None
+            time.sleep(RETRY)
+
+
 def ask(place: Path, timeout: float = TIMEOUT) -> Snapshot:
     """A snapshot from the status socket `place`. Raises DeviceNotFound, PotashError."""
     data = b""
     until = time.monotonic() + timeout
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
-            client.settimeout(timeout)
-            client.connect(str(place))
+            _connect(client, place, until)
             while len(data) < LARGEST and (piece := client.recv(1 << 16)):
                 data += piece
                 client.settimeout(max(0.001, until - time.monotonic()))

@@ -33,7 +33,7 @@ SUMMARY = ", in all"
 
 
 class Shown(NamedTuple):
-    """What there is to say of a stream, and where its first slice is, None where there is none."""
+    """What there is to say of a stream, and where and when its first slice is, if there is one."""
 
     about: Mapping[str, object]
     track: str | None
@@ -72,9 +72,12 @@ class Modelled:
         self._free[process] = start + found.cycles / clock
         if len(found) <= self.left:
             self.left -= len(found)
-            track = self._in_full(process, config, stream, found, start)
+            self._in_full(process, config, stream, found, start)
+            # In the middle of its first cycle, so that rounding leaves it there.
+            track, first = perfetto.FETCH, (next(iter(found)).fetching + 0.5) / clock
         else:
-            track = self._in_short(process, found, start)
+            self._in_short(process, found, start)
+            track, first = Stage.LOAD.name, 0.0
         about |= {
             "modelled_cycles": found.cycles,
             "modelled_us": round(found.cycles / clock * MICROSECONDS, 3),
@@ -82,7 +85,7 @@ class Modelled:
             "read_bytes": found.read_bytes,
             "written_bytes": found.written_bytes,
         }
-        return Shown(about, track, start)
+        return Shown(about, track, start + first)
 
     def _timing(self, config: Config, stream: bytes) -> Timing | None:
         """None for a stream that the clock cannot follow."""
@@ -102,7 +105,7 @@ class Modelled:
 
     def _in_full(
         self, process: int, config: Config, stream: bytes, found: Timing, start: float
-    ) -> str:
+    ) -> None:
         texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
         begin = self.document.microseconds(start)
         cycle = MICROSECONDS / found.parameters.clock
@@ -117,9 +120,8 @@ class Modelled:
                 event["id"] += self._arrows
             self.document.write(event)
         self._arrows += len(found) * len(perfetto.TRACKS)
-        return perfetto.FETCH
 
-    def _in_short(self, process: int, found: Timing, start: float) -> str:
+    def _in_short(self, process: int, found: Timing, start: float) -> None:
         end = start + found.cycles / found.parameters.clock
         for stage in Stage:
             about: dict[str, object] = {"busy_cycles": found.busy[stage]}
@@ -127,4 +129,3 @@ class Modelled:
             self.document.slice(
                 process, stage.name, stage.name + SUMMARY, start, end, category="work", about=about
             )
-        return Stage.LOAD.name

@@ -283,7 +283,10 @@ def serve(
             raise PotashError(f"the device cannot listen at {path}: {why}") from None
         address = None
         if metrics is not None:
-            address = stack.enter_context(exporting(status_socket(str(path)), metrics))
+            asked = status_socket(str(path))
+            if not asked.is_socket():
+                raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
+            address = stack.enter_context(exporting(asked, metrics))
         _announce(path, media, drive, address, as_json=as_json)
         run_until(device, stop)
 

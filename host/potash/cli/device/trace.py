@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -61,6 +62,8 @@ def trace(
     if sources:
         _finish(sources, out, BUILDS[build], as_json=as_json)
         return
+    if out != STREAM and not os.access(out.absolute().parent, os.W_OK):
+        raise PotashError(f"the trace cannot be written to {out}; choose another place")
     with folder_for_lines() as folder:
         code = _run(command)
         _finish(lines_of(folder), out, BUILDS[build], as_json=as_json)
