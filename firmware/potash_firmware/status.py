@@ -12,11 +12,12 @@ import logging
 import os
 import socket
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self
 
 from csd_spec.status import StatusId
+from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import describe
 from potash_firmware.mailbox.counters import Counters, Row, Word
 from potash_firmware.naming import command_name
@@ -123,9 +124,14 @@ def _queues(rpu: Rpu) -> list[Snapshot]:
     """Every queue that there is, and those that there were."""
     core, submissions = rpu.controller, rpu.controller.board.queues.submissions
     commands: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for (qid, opcode), count in sorted(core.statistics.commands.items()):
+    counts = Counter(core.statistics.commands)
+    for qid, moved in rpu.controller.board.queues.moved.items():
+        counts[qid, IoOpcode.READ] += moved.reads
+        counts[qid, IoOpcode.WRITE] += moved.writes
+    for (qid, opcode), count in sorted(counts.items()):
         name, of_queue = command_name(opcode, admin=qid == 0), commands[qid]
-        of_queue[name] = of_queue.get(name, 0) + count
+        if count:
+            of_queue[name] = of_queue.get(name, 0) + count
     found: list[Snapshot] = []
     for qid in sorted({*submissions, *commands}):
         queue = submissions.get(qid)

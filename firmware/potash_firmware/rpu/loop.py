@@ -499,11 +499,7 @@ class Rpu:
             self._coalescing.announce(interrupt.vector, urgent=urgent or completions.qid == 0)
 
     def _interrupt(self) -> None:
-        vectors = self._coalescing.take_due()
-        if self._board.trace.sink is not None:
-            for vector in vectors:
-                self._board.trace.sink("board.interrupt", {"vector": vector})
-        self._board.interrupts.fire_all(vectors)
+        self._board.interrupts.fire_all(self._coalescing.take_due())
 
     def _session_ended(self) -> None:
         """Interrupts of a session that is over are not wanted any more."""

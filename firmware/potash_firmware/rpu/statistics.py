@@ -11,7 +11,8 @@ class Statistics:
 
     def __init__(self) -> None:
         self.commands: defaultdict[tuple[int, int], int] = defaultdict(int)
-        """Commands that were fetched, by queue and opcode."""
+        """Commands that were fetched, by queue and opcode, but for those that took the short way of
+        reads and writes (`QueueSet.moved`)."""
         self.errors: defaultdict[int, int] = defaultdict(int)
         """Commands that ended with an error, by status (SCT << 8 | SC)."""
         self.resets = 0

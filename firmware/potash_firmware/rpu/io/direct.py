@@ -89,9 +89,7 @@ class DirectReadsAndWrites:
             reads = len(cids) - writes
             controller.health.count_read(bytes_read, reads)
             controller.health.count_write(bytes_written, writes)
-            if reads:
-                controller.statistics.commands[queue.qid, _READ] += reads
-            if writes:
-                controller.statistics.commands[queue.qid, _WRITE] += writes
+            queue.moved.reads += reads
+            queue.moved.writes += writes
             self._complete(queue, cids)
         return len(cids)
