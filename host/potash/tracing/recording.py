@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -44,7 +44,8 @@ class Recorded(NamedTuple):
 def recording(out: Path | None, progress: Progress) -> Iterator[None]:
     """Make a trace of what the devices do that are started in the block; none where `out` is None.
 
-    It is written however the block ends. Raises what `write_trace` does.
+    It is written however the block ends. Raises what `write_trace` does, unless the block has said
+    already what was wrong.
     """
     if out is None:
         yield
@@ -52,8 +53,11 @@ def recording(out: Path | None, progress: Progress) -> Iterator[None]:
     with folder_for_lines() as folder:
         try:
             yield
-        finally:
-            write_trace(lines_of(folder), out, progress)
+        except BaseException:
+            with suppress(PotashError):
+                write_trace(lines_of(folder), out, progress)
+            raise
+        write_trace(lines_of(folder), out, progress)
 
 
 @contextmanager

@@ -20,6 +20,9 @@ from potash.tracing.recording import folder_for_lines, lines_of, write_trace
 from potash.vm.progress import reporting
 from potash_device.vta.timing import BUILDS, Parameters
 
+SIGNALLED = 128
+"""Added to a signal's number for the exit code of what it has ended, as shells do."""
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
@@ -85,17 +88,18 @@ def _run(command: Sequence[str]) -> int:
     """Run it to its end, which an interrupt is for it to make; its exit code."""
     if command[0] in COMMANDS:
         command = [sys.executable, "-m", "potash.cli.main", *command]
-    # Not ignored, which the child would inherit.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+    # At a terminal the child gets its own. Not ignored, as that is what the child would inherit.
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
     try:
-        child = subprocess.Popen(command)
-    except OSError as error:
-        raise PotashError(f"{command[0]} cannot be run: {error.strerror}") from None
-    else:
+        try:
+            child = subprocess.Popen(command)
+        except OSError as error:
+            raise PotashError(f"{command[0]} cannot be run: {error.strerror}") from None
         with child:
             for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, lambda number, _: child.send_signal(number))
+                before[number] = signal.signal(number, lambda one, _: child.send_signal(one))
             code = child.wait()
     finally:
-        signal.signal(signal.SIGINT, before)
-    return code if code >= 0 else 128 - code
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else SIGNALLED - code
