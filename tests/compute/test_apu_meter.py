@@ -101,10 +101,9 @@ def test_a_span_says_when_it_began_and_how_it_failed(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_are_shared_and_apart() -> None:
-    with Counters.create(130) as mine:
-        with Counters.adopt(os.dup(mine.fd), 130) as others:
-            others.row(129)[Word.DONE] = (1 << 64) - 1
-            others.row(0)[Word.CYCLES] += 5
-            assert mine.row(129)[Word.DONE] == (1 << 64) - 1
-            assert mine.row(0)[Word.CYCLES] == 5
-            assert sum(sum(mine.row(place)) for place in range(1, 129)) == 0
+    with Counters.create(130) as mine, Counters.adopt(os.dup(mine.fd), 130) as others:
+        others.row(129)[Word.DONE] = (1 << 64) - 1
+        others.row(0)[Word.CYCLES] += 5
+        assert mine.row(129)[Word.DONE] == (1 << 64) - 1
+        assert mine.row(0)[Word.CYCLES] == 5
+        assert sum(sum(mine.row(place)) for place in range(1, 129)) == 0
