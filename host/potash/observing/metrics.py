@@ -19,6 +19,7 @@ from pathlib import Path
 
 from potash.observing import prometheus, status
 from potash.sdk.errors import PotashError
+from potash_firmware.apu.process import set_name
 
 CONNECTIONS = 32
 """At once; more wait in the listener's queue."""
@@ -127,6 +128,7 @@ def main() -> None:
     parser.add_argument("--listener", type=int, required=True)
     parser.add_argument("--status", type=Path, required=True)
     arguments = parser.parse_args()
+    set_name("potash-metrics")
     # An interrupt at the terminal is the device's to act on, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=arguments.listener) as listener:
