@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from csd_spec.program import NO_ARGUMENT, Level, Processor
 from csd_spec.program import Helper as HelperNumber
+from potash_device.trace import COMPUTE
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.errors import Fault, FaultKind
@@ -89,6 +90,12 @@ class Helpers:
 
     def table(self) -> Mapping[int, Helper]:
         """Number to function, as the machine wants them."""
+        table = self._functions()
+        if COMPUTE.sink is None:
+            return table
+        return {number: _watched(number, helper) for number, helper in table.items()}
+
+    def _functions(self) -> Mapping[int, Helper]:
         return {
             HelperNumber.PRINT: self.print,
             HelperNumber.TFLITE_APU: self.tflite_apu,
@@ -265,6 +272,17 @@ class Helpers:
             return service()
         except Exception as error:
             raise _failed(number, _text(error)) from error
+
+
+def _watched(number: int, helper: Helper) -> Helper:
+    """A helper whose calls are told to who watches; `arguments` are the registers r1 to r5."""
+    name = HelperNumber(number).name.lower()
+
+    def watched(*arguments: int) -> int:
+        with COMPUTE.span("bpf.helper", helper=name, arguments=arguments):
+            return helper(*arguments)
+
+    return watched
 
 
 def _text(error: Exception) -> str:

@@ -367,6 +367,7 @@ class Rpu:
                     continue
             executed += 1
             command = Command(queue.fetch(), queue)
+            self.controller.statistics.commands[queue.qid, command.entry.opcode] += 1
             self._note("rpu.fetch", command, command.entry)
             if self._board.trace.sink is not None:
                 self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
@@ -430,6 +431,9 @@ class Rpu:
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
         else:
             if isinstance(result, Pending):
+                if self._board.trace.sink is not None and isinstance(result.token, int):
+                    known = {"qid": command.queue.qid, "cid": command.entry.cid}
+                    self._board.trace.sink("rpu.forward", known | {"tag": result.token})
                 self.controller.outstanding.add(command, result)
             else:
                 self._answer_aborted()
@@ -447,7 +451,10 @@ class Rpu:
             self._refuse(*self.controller.aborted.pop(0))
 
     def _refuse(self, command: Command, error: NvmeError) -> None:
-        log.debug("opcode %#04x: %s", command.entry.opcode, error)
+        if log.isEnabledFor(logging.DEBUG):
+            qid, cid = command.key
+            known = {"qid": qid, "cid": cid, "opcode": command.entry.opcode, "status": error.status}
+            log.debug("opcode %#04x: %s", command.entry.opcode, error, extra={"known": known})
         # A driver finds out what there is by asking: a question that is refused is no error.
         question = (
             command.queue.qid == 0
@@ -456,6 +463,7 @@ class Rpu:
         )
         if not question:
             self.controller.errors.add(command, error)
+        self.controller.statistics.errors[error.status] += 1
         self._note("rpu.complete", command, (error.status, 0))
         self._complete(command.queue, command.entry.cid, error.status, error.dnr)
 

@@ -33,6 +33,8 @@ COMMANDS = {
     "model": Entry("potash.cli.device.model", "Make models, look at them and try them."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
     "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
+    "top": Entry("potash.cli.device.top", "Show what a running device does, live."),
+    "trace": Entry("potash.cli.device.trace", "Record what all layers did, for a trace viewer."),
     "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator by itself."),
 }
 

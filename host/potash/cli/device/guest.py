@@ -13,9 +13,11 @@ import click
 
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.serve import Namespace
+from potash.cli.device.vta_options import writable_file
 from potash.cli.units import Size
 from potash.sdk import faults as sdk_faults
 from potash.sdk.faults import Fault
+from potash.tracing.recording import recording
 from potash.vm import images, snapshot, system
 from potash.vm.drive import serving_each
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
@@ -201,6 +203,11 @@ def ending_on_signals() -> Iterator[None]:
     "is no --kernel; nothing is written to it without ,rw.",
 )
 @click.option("--refresh", is_flag=True, help="Bring the guest's packages again, as they are now.")
+@click.option(
+    "--trace",
+    type=writable_file,
+    help="Write what the device does to this file, as potash trace would.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
@@ -222,6 +229,7 @@ def guest(
     append: str | None,
     disks: tuple[Disk, ...],
     refresh: bool,
+    trace: Path | None,
     verbose: bool,
 ) -> None:
     """Start Linux with our drive as /dev/nvme0n1: a shell in it, or one command.
@@ -261,15 +269,19 @@ def guest(
         return
     if initrd is not None or append is not None:
         raise click.UsageError("--initrd and --append are for --kernel")
-    with running_guest(
-        *drives[0],
-        more=drives[1:],
-        memory=memory // MEBIBYTE,
-        cpus=cpus,
-        mirror=debian_mirror,
-        refresh=refresh,
-        verbose=verbose,
-    ) as running:
+    with (
+        reporting() as progress,
+        recording(trace, progress),
+        running_guest(
+            *drives[0],
+            more=drives[1:],
+            memory=memory // MEBIBYTE,
+            cpus=cpus,
+            mirror=debian_mirror,
+            refresh=refresh,
+            verbose=verbose,
+        ) as running,
+    ):
         for share, name in zip(shares, names, strict=True):
             running.copy_in(share, f"{SHARE}/{name}")
         code = _run(running, command)

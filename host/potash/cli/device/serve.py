@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
+import os
 import shlex
-import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.units import Size, human
+from potash.observing.exporter import exporting
+from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault
+from potash.tracing.recording import LINES, VARIABLE
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -28,13 +29,13 @@ from potash_device.media import (
     MediaError,
     NamespaceShape,
 )
-from potash_device.trace import Sink, Trace
 from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
+from potash_firmware.log_rooms import DEFAULT_LEVEL, FORMATS, LEVELS, ROOMS, TEXT, LogSettings
 from potash_firmware.rpu import NamespaceSettings
 
-log = logging.getLogger(__name__)
+PROCESS = "potash"
 
 LARGEST_BUFFER = 1 << 30
 """Bytes of a buffer, which are this machine's memory once a job has filled them."""
@@ -59,6 +60,31 @@ class Buffers(click.ParamType[tuple[int, int]]):
             if size > LARGEST_BUFFER:
                 self.fail(f"{value!r}: a buffer has at most {human(LARGEST_BUFFER)}", param, ctx)
         return sizes[0], sizes[1]
+
+
+class RoomLevels(click.ParamType[Mapping[str, str]]):
+    """ROOM=LEVEL, several with commas between them."""
+
+    name = "ROOM=LEVEL[,…]"
+
+    def convert(
+        self,
+        value: str | Mapping[str, str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Mapping[str, str]:
+        if not isinstance(value, str):
+            return value
+        rooms = {}
+        for item in value.split(","):
+            room, equals, level = item.partition("=")
+            if not equals:
+                self.fail(f"{item!r} is not ROOM=LEVEL", param, ctx)
+            rooms[room] = level
+        try:
+            return LogSettings(rooms=rooms).rooms
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Namespace(click.ParamType[NamespaceShape]):
@@ -180,16 +206,37 @@ def qemu_device(socket: Path) -> str:
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what commands pass on their way to this file, a line of JSON each.",
+    help="Write what commands pass on their way to this file, a line of JSON each. See also potash "
+    "trace.",
+)
+@click.option(
+    "--metrics",
+    type=click.IntRange(0, 0xFFFF),
+    metavar="PORT",
+    help="Give numbers to Prometheus at this port of 127.0.0.1 (0: any that is free).",
 )
 @fault_options
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
+    type=click.Choice(LEVELS),
+    default=DEFAULT_LEVEL,
     show_default=True,
     help="How much to say on standard error of what happens.",
+)
+@click.option(
+    "--log",
+    "rooms",
+    type=RoomLevels(),
+    multiple=True,
+    help=f"How much single rooms say: {', '.join(ROOMS)}. May be given several times.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default=TEXT,
+    show_default=True,
+    help="Whether to say it for people or, an object a line, for programs.",
 )
 def serve(
     socket: Path,
@@ -208,11 +255,18 @@ def serve(
     faults: tuple[Fault, ...],
     fault_files: tuple[Path, ...],
     allow_faults: bool,
+    metrics: int | None,
     as_json: bool,
     log_level: str,
+    rooms: tuple[Mapping[str, str], ...],
+    log_format: str,
 ) -> None:
-    """Run a device until it is interrupted; one client at a time may use it."""
-    logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
+    """Run a device until it is interrupted; one client at a time may use it.
+
+    potash top shows what it does meanwhile.
+    """
+    log = LogSettings(log_level, {room: one[room] for one in rooms for room in one}, log_format)
+    log.apply(PROCESS)
     if socket == Path():
         raise click.UsageError("--socket is the path of a UNIX socket, which '' is not")
     if size is not None:
@@ -225,6 +279,8 @@ def serve(
         PROFILES[profile],
         engine=Engine(engine),
         range_blocks=RangeBlocks(RangeUnit(range_unit), range_count == "zero-based"),
+        count_cycles=metrics is not None,
+        log=log,
     )
     if accelerators:
         described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
@@ -239,6 +295,7 @@ def serve(
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
+        traced = stack.enter_context(_lines(trace))
         device = Device(
             path,
             drive.namespaces,
@@ -246,17 +303,21 @@ def serve(
             _settings(settings, drive),
             sidecar=drive.sidecar,
             drive=drive,
+            trace=traced,
+            status=status_socket(str(path)),
         )
         try:
             stack.enter_context(device)
         except OSError as error:
             why = error.strerror or error
             raise PotashError(f"the device cannot listen at {path}: {why}") from None
-        if trace is not None:
-            lines = trace.open("w", buffering=1)
-            stack.callback(_close, lines)
-            device.board.trace.sink = _json_lines(lines, device.board.trace)
-        _announce(path, media, drive, as_json=as_json)
+        address = None
+        if metrics is not None:
+            asked = status_socket(str(path))
+            if not asked.is_socket():
+                raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
+            address = stack.enter_context(exporting(asked, metrics))
+        _announce(path, media, drive, address, as_json=as_json)
         run_until(device, stop)
 
 
@@ -281,7 +342,9 @@ def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
     return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 
-def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) -> None:
+def _announce(
+    socket: Path, media: Path | None, drive: Drive, metrics: str | None, *, as_json: bool
+) -> None:
     device = qemu_device(socket)
     sizes = {nsid: one.size for nsid, one in drive.namespaces.items()}
     if as_json:
@@ -300,6 +363,7 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
                 for nsid, size in sizes.items()
             ],
             "qemu_device": device,
+            "metrics": metrics,
         }
         click.echo(json.dumps(report))
         return
@@ -310,23 +374,22 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
     click.echo(f"  -device {shlex.quote(device)}")
     click.echo("and guest memory that can be shared:")
     click.echo("  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0")
+    if metrics is not None:
+        click.echo(f"Prometheus finds its numbers at {metrics}")
     click.echo(f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT")
 
 
-def _close(file: TextIO) -> None:
-    """What a full disk did not take has been told already, and is told by closing again."""
-    with suppress(OSError):
-        file.close()
-
-
-def _json_lines(file: TextIO, trace: Trace) -> Sink:
-    """Write each trace point as one line of JSON: its time in seconds, its name, what it knows."""
-
-    def sink(point: str, known: Mapping[str, object]) -> None:
-        try:
-            file.write(json.dumps({"time": time.monotonic(), "point": point, **known}) + "\n")
-        except OSError as error:  # a full disk: the drive is worth more than its trace
-            trace.sink = None
-            log.error("the trace ends here, it cannot be written: %s", error.strerror)
-
-    return sink
+@contextmanager
+def _lines(path: Path | None) -> Iterator[int | None]:
+    """A descriptor for the lines of a trace; None where nobody wants any."""
+    if path is None and VARIABLE in os.environ:
+        path = Path(os.environ[VARIABLE], f"{os.getpid()}{LINES}")
+    if path is None:
+        yield None
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
