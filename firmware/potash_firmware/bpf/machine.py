@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from csd_spec.program import Context
-from potash_firmware.bpf import elf
+from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.engine import Engine, Execute, execute
@@ -45,9 +45,10 @@ def load_program(data: bytes, *, entry: str | None = None) -> Program:
 
     `entry` names the function to begin with: else `prog`, else the first global function.
     """
-    program = elf.load(data, entry=entry)
+    lent = added.found()
+    program = elf.load(data, entry=entry, helpers={**lent.names, **elf.HELPER_NAMES})
     with _placing(program):
-        verify(program.code, program.entry, HELPER_NUMBERS)
+        verify(program.code, program.entry, HELPER_NUMBERS | lent.helpers.keys())
     return program
 
 
