@@ -39,6 +39,7 @@ from potash_firmware.bpf.machine import (
     INSTRUCTION_LIMIT,
     Outcome,
     buffer_layout,
+    helper_names,
     load_program,
     run_program,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "Services",
     "VerificationError",
     "buffer_layout",
+    "helper_names",
     "load_program",
     "run_program",
 ]

@@ -4,7 +4,7 @@ The program finds its input where the caller put it, sees its context in r5, and
 in the output buffer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -45,11 +45,15 @@ def load_program(data: bytes, *, entry: str | None = None) -> Program:
 
     `entry` names the function to begin with: else `prog`, else the first global function.
     """
-    lent = added.found()
-    program = elf.load(data, entry=entry, helpers={**lent.names, **elf.HELPER_NAMES})
+    program = elf.load(data, entry=entry, helpers=helper_names())
     with _placing(program):
-        verify(program.code, program.entry, HELPER_NUMBERS | lent.helpers.keys())
+        verify(program.code, program.entry, HELPER_NUMBERS | added.found().helpers.keys())
     return program
+
+
+def helper_names() -> Mapping[str, int]:
+    """The helpers that an object may leave undefined, those of other packages too."""
+    return {**elf.HELPER_NAMES, **added.found().names}
 
 
 @contextmanager

@@ -292,7 +292,7 @@ def _load(file: Path, entry: str | None, *, any_function: bool = False) -> machi
     """The program in an object file; with `any_function` one that the drive might refuse."""
     try:
         if any_function:
-            return elf.load(file.read_bytes(), entry=entry)
+            return elf.load(file.read_bytes(), entry=entry, helpers=machine.helper_names())
         return machine.load_program(file.read_bytes(), entry=entry)
     except machine.ProgramError as error:
         raise PotashError(f"{file}: {error}") from error
