@@ -13,6 +13,7 @@ import click
 
 from potash.cli.device.serve import Namespace
 from potash.cli.units import Size
+from potash.sdk.errors import DeviceNotFound
 from potash.vm import images
 from potash.vm.drive import serving
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
@@ -50,6 +51,7 @@ class Collected(click.ParamType[tuple[str, Path]]):
 @contextmanager
 def running_guest(
     *drive_options: str,
+    socket: Path | None = None,
     memory: int = MEMORY,
     cpus: int = CPUS,
     mirror: str | None = None,
@@ -61,6 +63,7 @@ def running_guest(
 
     Args:
         drive_options: further options of `potash serve`.
+        socket: where a device listens already, which is used instead.
         memory: in MiB.
         mirror: the Debian archive's address (default: the one that apt is configured with).
         refresh: bring the packages again.
@@ -71,7 +74,8 @@ def running_guest(
         stack.enter_context(ending_on_signals())
         with reporting(quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
-            socket = stack.enter_context(serving(*drive_options, verbose=verbose))
+            if socket is None:
+                socket = stack.enter_context(serving(*drive_options, verbose=verbose))
             guest = stack.enter_context(Guest(found, socket, memory, cpus, progress=progress))
         yield guest
 
@@ -93,6 +97,11 @@ def ending_on_signals() -> Iterator[None]:
 
 @click.command()
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    help="Use the device that `potash serve` runs at this socket, instead of one for this guest.",
+)
 @click.option(
     "--media",
     type=click.Path(path_type=Path),
@@ -151,6 +160,7 @@ def ending_on_signals() -> Iterator[None]:
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
+    socket: Path | None,
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
@@ -173,6 +183,14 @@ def guest(
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
     if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
         raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
+    if socket is not None and (media or namespaces or size is not None):
+        raise click.UsageError(
+            "the device at --socket has its drive; say what it is to `potash serve`"
+        )
+    if socket is not None and not socket.is_socket():
+        raise DeviceNotFound(
+            f"no device listens at {socket}; start one with: potash serve --socket {socket}"
+        )
     drive_options = ["--profile", profile]
     drive_options += ["--media", str(media)] if media else []
     drive_options += ["--size", str(size)] if size is not None else []
@@ -180,6 +198,7 @@ def guest(
         drive_options += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
     with running_guest(
         *drive_options,
+        socket=socket,
         memory=memory // MEBIBYTE,
         cpus=cpus,
         mirror=debian_mirror,
