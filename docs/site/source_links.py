@@ -173,4 +173,5 @@ def _page(path: str) -> str:
     text = place.read_text()
     fence = "`" * max(4, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     language = LANGUAGES.get(place.suffix, "text")
-    return f'# `{path}`\n\n{fence}{language} linenums="1"\n{text}{fence}\n'
+    head = f"---\nhide: [toc]\n---\n\n# `{path}`\n\n"
+    return f'{head}{fence}{language} linenums="1"\n{text}{fence}\n'

@@ -83,8 +83,8 @@ def test_every_anchor_in_a_source_file_is_there(site: Path) -> None:
 @needs_mkdocs
 def test_the_reference_has_what_the_docstrings_say(site: Path) -> None:
     page = html(site / "reference" / "sdk.html")
-    assert 'id="potash.sdk.open"' in page and 'id="potash.sdk.accelerator.Accelerator.run"' in page
-    assert 'id="potash.sdk.device.Device.read"' in page
+    for name in ("open", "Accelerator.run", "Device.read", "JobFailed"):
+        assert f'id="potash.sdk.{name}"' in page
 
 
 def test_the_extra_has_what_the_configuration_uses() -> None:
