@@ -170,3 +170,17 @@ def test_the_page_has_every_command_for_accelerators() -> None:
     for name, group in (("acc", acc), ("fw", fw)):
         listed = set(re.findall(rf"`potash {name} (\w+) DEVICE", page)) | {"disable", "shell"}
         assert set(group.commands) <= listed, name
+
+
+def test_the_five_minute_start_counts_lines(drive: Drive) -> None:
+    if compiler() is None:
+        pytest.skip(NO_COMPILER)
+    (source,) = blocks("start.md", "c")
+    (run,) = [block for block in blocks("start.md", "sh") if "count.c" in block]
+    (drive.folder / "count.c").write_text(source)
+    (drive.folder / "text").write_text("one\ntwo\nthree\n")
+    line = run.replace(SOCKET, str(drive.socket)).replace("/etc/services", "text")
+    said = run_shell(line, cwd=drive.folder)
+    assert "program: count: lines: 3\n" in said
+    assert "`program: count: lines: `" in (ROOT / "docs" / "start.md").read_text()
+    assert int.from_bytes((drive.folder / "lines.bin").read_bytes(), "little") == 3

@@ -151,9 +151,13 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     """Load what every worker needs, once."""
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_firmware.apu import worker
+    from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
+    from potash_firmware.tflite import operators
 
     engine = usable(config.engine)
+    for problem in (*added.found().problems, *operators.lent().problems):
+        log.error("%s", problem)
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     gc.collect()

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 from csd_spec.program import NO_ARGUMENT, Level, Processor
 from csd_spec.program import Helper as HelperNumber
 from potash_device.trace import COMPUTE
+from potash_firmware.bpf import added
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.errors import Fault, FaultKind
@@ -109,6 +110,7 @@ class Helpers:
             HelperNumber.TFLITE_OPEN: self.tflite_open,
             HelperNumber.TFLITE_RUN: self.tflite_run,
             HelperNumber.TFLITE_CLOSE: self.tflite_close,
+            **{number: one.bound(self._arena) for number, one in added.found().helpers.items()},
         }
 
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:

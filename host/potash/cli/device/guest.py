@@ -16,6 +16,7 @@ from potash.cli.device.serve import Namespace
 from potash.cli.device.vta_options import writable_file
 from potash.cli.units import Size
 from potash.sdk import faults as sdk_faults
+from potash.sdk.errors import DeviceNotFound
 from potash.sdk.faults import Fault
 from potash.tracing.recording import recording
 from potash.vm import images, snapshot, system
@@ -74,6 +75,7 @@ class DiskFile(click.ParamType[Disk]):
 def running_guest(
     *drive_options: str,
     more: Sequence[Sequence[str]] = (),
+    socket: Path | None = None,
     memory: int = MEMORY,
     cpus: int = CPUS,
     mirror: str | None = None,
@@ -86,6 +88,7 @@ def running_guest(
     Args:
         drive_options: further options of `potash serve`.
         more: as much for each further drive.
+        socket: where a device listens already, which is used instead.
         memory: in MiB.
         mirror: the Debian archive's address (default: the one that apt is configured with).
         refresh: bring the packages again.
@@ -96,9 +99,12 @@ def running_guest(
         stack.enter_context(ending_on_signals())
         with reporting(quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
-            first, *others = stack.enter_context(
-                serving_each([drive_options, *more], verbose=verbose)
+            sockets = (
+                [socket]
+                if socket is not None
+                else stack.enter_context(serving_each([drive_options, *more], verbose=verbose))
             )
+            first, *others = sockets
             guest = stack.enter_context(
                 Guest(found, first, memory, cpus, more=others, progress=progress)
             )
@@ -122,6 +128,11 @@ def ending_on_signals() -> Iterator[None]:
 
 @click.command()
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    help="Use the device that `potash serve` runs at this socket, instead of one for this guest.",
+)
 @click.option(
     "--devices",
     type=click.IntRange(1, ROOT_PORTS),
@@ -211,6 +222,7 @@ def ending_on_signals() -> Iterator[None]:
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
+    socket: Path | None,
     devices: int | None,
     media: tuple[Path, ...],
     namespaces: tuple[NamespaceShape, ...],
@@ -244,6 +256,15 @@ def guest(
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
     if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
         raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
+    its_drive = media or namespaces or size is not None or devices is not None
+    if socket is not None and (its_drive or faults or fault_files or allow_faults or trace):
+        raise click.UsageError(
+            "the device at --socket has its drive; say what it is to `potash serve`"
+        )
+    if socket is not None and not socket.is_socket():
+        raise DeviceNotFound(
+            f"no device listens at {socket}; start one with: potash serve --socket {socket}"
+        )
     count = max(1, len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
@@ -265,7 +286,7 @@ def guest(
         if kernel is None and (initrd is not None or append is not None):
             raise click.UsageError("--initrd and --append are for --kernel")
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        _boot(own, drives, memory // MEBIBYTE, cpus, debian_mirror, refresh, verbose)
+        _boot(own, drives, socket, memory // MEBIBYTE, cpus, debian_mirror, refresh, verbose)
         return
     if initrd is not None or append is not None:
         raise click.UsageError("--initrd and --append are for --kernel")
@@ -275,6 +296,7 @@ def guest(
         running_guest(
             *drives[0],
             more=drives[1:],
+            socket=socket,
             memory=memory // MEBIBYTE,
             cpus=cpus,
             mirror=debian_mirror,
@@ -300,6 +322,7 @@ def _own_options(number: int, media: Sequence[Path]) -> list[str]:
 def _boot(
     own: System,
     drives: Sequence[Sequence[str]],
+    socket: Path | None,
     memory: int,
     cpus: int,
     mirror: str | None,
@@ -311,7 +334,11 @@ def _boot(
         stack.enter_context(ending_on_signals())
         with reporting() as progress:
             emulator = images.prepare_qemu(progress, mirror=mirror, refresh=refresh)
-            sockets = stack.enter_context(serving_each(drives, verbose=verbose))
+            sockets = (
+                [socket]
+                if socket is not None
+                else stack.enter_context(serving_each(drives, verbose=verbose))
+            )
         accelerator = Accelerator.KVM if snapshot.kvm_verdict(emulator) else Accelerator.TCG
         if sys.stdin.isatty():
             click.echo("Your own system, at this terminal; Ctrl-A X ends it.")
