@@ -89,7 +89,6 @@ def test_a_job_is_followed_through_all_layers_on_one_clock(demo: Viewed) -> None
         demo.one("tflite_vta", "worker"),
         demo.one("run model", "worker"),
         demo.one("partition on the VTA", "worker"),
-        demo.one("ADD", "worker"),
         demo.one("VTA stream", "worker"),
     ]
     assert running.begin < inside[0].begin
@@ -105,7 +104,7 @@ def test_modules_are_shown_in_modelled_time_from_when_their_stream_began(demo: V
     stream = demo.one("VTA stream")
     modules = [one for one in demo.slices if "modelled" in one.process]
     assert {one.track for one in modules} == {
-        "fetch", "LOAD", "COMPUTE", "STORE", "DRAM reads", "DRAM writes"
+        "nodes", "fetch", "LOAD", "COMPUTE", "STORE", "DRAM reads", "DRAM writes"
     }  # fmt: skip
     begin = min(one.begin for one in modules)
     assert begin == pytest.approx(stream.begin, abs=0.002)
@@ -113,6 +112,12 @@ def test_modules_are_shown_in_modelled_time_from_when_their_stream_began(demo: V
     length = max(one.end for one in modules) - begin
     assert length == pytest.approx(stream.args["modelled_cycles"] * cycle, abs=2 * cycle)
     assert len([one for one in modules if one.track == "fetch"]) == stream.args["instructions"]
+    node = demo.one("ADD")
+    assert node.track == "nodes"
+    assert node.args["instructions"] < stream.args["instructions"]
+    working = [one for one in modules if one.track in ("LOAD", "COMPUTE", "STORE")]
+    assert min(one.begin for one in working) <= node.begin < node.end
+    assert node.end - node.begin == pytest.approx(node.args["cycles"] * cycle, abs=0.002)
     tokens = [event for event in demo.events if event["ph"] == "s" and event["cat"] == "token"]
     assert {event["name"] for event in tokens} >= {"COMPUTE to STORE", "STORE to COMPUTE"}
 

@@ -18,7 +18,7 @@ from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.registers import DOORBELL_BASE, register_at
 from nvme_spec.status import describe
 from potash.tracing.document import Document
-from potash.tracing.modelled import Modelled
+from potash.tracing.modelled import Modelled, NodeOf, Nodes
 from potash_device.vta.config import Config, ConfigError
 from potash_firmware.naming import command_name
 
@@ -93,6 +93,8 @@ class DeviceTrace:
         self._handed_over: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._configs: dict[int, Config] = {}
+        self._coming: dict[int, Nodes] = {}
+        """The nodes of the stream that a process runs next."""
         self._takes: dict[str, Callable[[Line], None]] = {
             "process": self._process,
             "board.host_write": self._host_write,
@@ -110,6 +112,7 @@ class DeviceTrace:
             "apu.hand_over": self._hand_over,
             "vta.core": self._core,
             "vta.stream": self._stream,
+            "tflite.nodes": self._nodes,
         }
 
     def take(self, line: Line) -> None:
@@ -290,8 +293,6 @@ class DeviceTrace:
         name: str = LANGUAGE.get(point) or point
         if point == "bpf.helper":
             name = line["helper"]
-        elif point == "tflite.node":
-            name = line["operator"]
         self._drawn(line, line.get("thread", PROGRAM), name, point.partition(".")[0])
         if point == "worker.job" and line["accelerator"] in self._handed_over:
             number = self._handed_over.pop(line["accelerator"])
@@ -308,11 +309,18 @@ class DeviceTrace:
         title = self._title + self._names.get(process, "")
         self._modelled.name(process + MODELLED, title, self._place + len(PLACES) + 1)
 
+    def _nodes(self, line: Line) -> None:
+        nodes = line["nodes"]
+        self._coming[line["pid"]] = tuple(
+            NodeOf(str(name), int(index), int(first), int(end)) for name, index, first, end in nodes
+        )
+
     def _stream(self, line: Line) -> None:
         process, began = line["pid"], line["began"]
         stream = base64.b64decode(line["stream"])
         core = process + MODELLED
-        shown = self._modelled.add(core, self._configs[process], stream, began)
+        nodes = self._coming.pop(process, ())
+        shown = self._modelled.add(core, self._configs[process], stream, began, nodes)
         self._document.slice(
             process, PROGRAM, "VTA stream", began, line["time"], category="vta", about=shown.about
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from potash.tracing.document import MICROSECONDS, Document
 from potash.vta import perfetto
@@ -30,6 +30,21 @@ KEPT = 64
 """Streams whose timing is remembered: models run the same ones again and again."""
 
 SUMMARY = ", in all"
+
+NODES = "nodes"
+"""The track of the model's nodes."""
+
+
+class NodeOf(NamedTuple):
+    """A model's node and its instructions of a stream, from `first` on, before `end`."""
+
+    operator: str
+    number: int
+    first: int
+    end: int
+
+
+Nodes: TypeAlias = tuple[NodeOf, ...]
 
 
 class Shown(NamedTuple):
@@ -58,11 +73,13 @@ class Modelled:
         clock = self.parameters.clock / MICROSECONDS
         title = f"{of}: VTA, modelled at {clock:g} MHz"
         self.document.name_process(process, title, place)
-        for below, track in enumerate(perfetto.TRACKS):
+        for below, track in enumerate((NODES, *perfetto.TRACKS)):
             self.document.sort_track(process, track, below)
 
-    def add(self, process: int, config: Config, stream: bytes, began: float) -> Shown:
-        """Show a stream that began to run at `began`."""
+    def add(
+        self, process: int, config: Config, stream: bytes, began: float, nodes: Nodes = ()
+    ) -> Shown:
+        """Show a stream that began to run at `began`, and the nodes that it computes."""
         about: dict[str, object] = {"instructions": len(stream) // INSTRUCTION_BYTES}
         found = self._timing(config, stream)
         if found is None:
@@ -70,6 +87,8 @@ class Modelled:
         clock = found.parameters.clock
         start = max(began, self._free.get(process, began))
         self._free[process] = start + found.cycles / clock
+        for node in nodes:
+            self._node(process, node, found, start)
         if len(found) <= self.left:
             self.left -= len(found)
             self._in_full(process, config, stream, found, start)
@@ -86,6 +105,17 @@ class Modelled:
             "written_bytes": found.written_bytes,
         }
         return Shown(about, track, start + first)
+
+    def _node(self, process: int, node: NodeOf, found: Timing, start: float) -> None:
+        if not 0 <= node.first < node.end <= len(found):
+            return
+        begin, end = found.interval(node.first, node.end)
+        clock = found.parameters.clock
+        self.document.slice(
+            process, NODES, node.operator, start + begin / clock, start + end / clock,
+            category="tflite",
+            about={"node": node.number, "instructions": node.end - node.first, "cycles": end - begin},
+        )  # fmt: skip
 
     def _timing(self, config: Config, stream: bytes) -> Timing | None:
         """None for a stream that the clock cannot follow."""
