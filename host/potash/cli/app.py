@@ -27,6 +27,7 @@ COMMANDS = {
     "bpf": Entry("potash.cli.device.bpf", "Look into programs, and try them without a drive."),
     "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
     "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
+    "doctor": Entry("potash.cli.device.doctor", "Say what this machine lacks, and what mends it."),
     "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, and read them."),
     "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
