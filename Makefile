@@ -34,9 +34,10 @@ format: setup
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# What there is of the standard, from the firmware's tables.
+# What there is of the standard, from the firmware's tables; and reports, from their schemas.
 docs-page: setup
 	$(BIN)/python -m potash_firmware.rpu.supported > docs/supported.md
+	$(BIN)/python -m potash.schemas > docs/json.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
