@@ -21,7 +21,7 @@ ADD = ROOT / "examples" / "add"
 CHECKSUM = ROOT / "examples" / "checksum"
 FINISH = (3).to_bytes(16, "little")
 
-PENDING = frozenset({"sweep"})
+PENDING: frozenset[str] = frozenset()
 """Commands whose report no schema says yet."""
 
 
@@ -203,6 +203,13 @@ def test_reports_of_benches() -> None:
     report = json.loads(json.dumps(document(results)))
     for command in ("bench bpf", "bench nvme", "bench vta"):
         check(command, report)
+
+
+def test_reports_of_sweeps(run: Run, tmp_path: Path) -> None:
+    line = ("sweep", "C5", "--vary", "block=8,32", "--jobs", 1)
+    report = run(*line, "--plot", tmp_path / "s.svg")
+    check("sweep", report)
+    assert [one["feasible"] for one in report["points"]] == [False, True]
 
 
 def test_reports_of_the_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ COMMANDS = {
     "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
     "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
+    "sweep": Entry("potash.cli.device.sweep", "Find tensor accelerators that fit a network."),
     "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator by itself."),
 }
 
