@@ -5,6 +5,7 @@ guest never pays for what runs outside. An error that a user can do something ab
 sentence and exit code 1; a wrong use of the command line is exit code 2.
 """
 
+import errno
 import importlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -91,6 +92,8 @@ def run_app(arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: PotashError | OSError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return f"{error.strerror} where the output goes, or temporary files (TMPDIR)"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shlex
 import time
 from collections.abc import Mapping
@@ -44,6 +46,9 @@ from potash_firmware.bpf.engine import Engine
 from potash_firmware.rpu import NamespaceSettings
 
 log = logging.getLogger(__name__)
+
+LONGEST_SOCKET = 107
+"""Bytes of a UNIX socket's path (unix(7))."""
 
 
 class Buffers(click.ParamType[tuple[int, int]]):
@@ -242,8 +247,7 @@ def _serve(wanted: Configuration, socket: Path, *, as_json: bool) -> None:
         try:
             stack.enter_context(device)
         except OSError as error:
-            why = error.strerror or error
-            raise PotashError(f"the device cannot listen at {path}: {why}") from None
+            raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
         if trace is not None:
             lines = trace.open("w", buffering=1)
             stack.callback(_close, lines)
@@ -263,6 +267,20 @@ def device_settings(wanted: Configuration) -> DeviceSettings:
         engine=Engine(told.engine),
         range_blocks=RangeBlocks(RangeUnit(told.range_unit), told.range_count == "zero-based"),
     )
+
+
+def _why(error: OSError, socket: Path) -> str:
+    """What is wrong with a socket's path, and what to do."""
+    length = len(os.fsencode(socket))
+    if length > LONGEST_SOCKET:
+        return (
+            f"the path has {length} bytes, and {LONGEST_SOCKET} are the most; choose a shorter one"
+        )
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {socket.parent}; make it, or choose another place"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.strerror} in {socket.parent}; choose another place"
+    return error.strerror or str(error)
 
 
 def _drive(
