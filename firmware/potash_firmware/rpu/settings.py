@@ -4,6 +4,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from csd_spec.faults import Fault
+from potash_firmware import __version__
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Identity:
 
     serial: str = "POTASH0001"
     model: str = "Potash computational storage"
-    firmware_revision: str = "0.1.0"
+    firmware_revision: str = __version__
     qualified_name: str = ""
     """The NVM subsystem's NQN; one that is unique to the serial number when empty."""
 

@@ -6,15 +6,20 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import click
 
+from potash import configuration
+from potash.cli.device import configured
+from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.serve import Namespace
 from potash.cli.device.vta_options import writable_file
-from potash.cli.units import Size
+from potash.cli.units import Size, short
+from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
 from potash.sdk import faults as sdk_faults
 from potash.sdk.errors import DeviceNotFound
 from potash.sdk.faults import Fault
@@ -32,8 +37,6 @@ from potash_firmware.boot import PROFILES
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20
-LEAST_MEMORY = 320
-"""MiB; the guest's file system is in its memory, and lies there twice while it is unpacked."""
 
 
 class Collected(click.ParamType[tuple[str, Path]]):
@@ -128,8 +131,11 @@ def ending_on_signals() -> Iterator[None]:
 
 @click.command()
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
+@config_option
+@print_option
 @click.option(
     "--socket",
+    "served",
     type=click.Path(path_type=Path),
     help="Use the device that `potash serve` runs at this socket, instead of one for this guest.",
 )
@@ -170,12 +176,16 @@ def ending_on_signals() -> Iterator[None]:
     help="Copy a file or folder out of the guest after the command.",
 )
 @click.option(
-    "--memory", type=Size(), default=f"{MEMORY}M", show_default=True, help="The guest's memory."
+    "--memory",
+    type=Size(),
+    default=short(DEFAULTS.guest.memory),
+    show_default=True,
+    help="The guest's memory.",
 )
 @click.option(
     "--cpus",
-    type=click.IntRange(1, 64),
-    default=CPUS,
+    type=click.IntRange(1, MOST_CPUS),
+    default=DEFAULTS.guest.cpus,
     show_default=True,
     help="Number of processors.",
 )
@@ -189,7 +199,7 @@ def ending_on_signals() -> Iterator[None]:
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default="potash",
+    default=DEFAULTS.device.profile,
     show_default=True,
     help="What the drive says that it is.",
 )
@@ -216,13 +226,16 @@ def ending_on_signals() -> Iterator[None]:
 @click.option("--refresh", is_flag=True, help="Bring the guest's packages again, as they are now.")
 @click.option(
     "--trace",
+    "recorded",
     type=writable_file,
     help="Write what the device does to this file, as potash trace would.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
-    socket: Path | None,
+    config_file: Path | None,
+    print_config: bool,
+    served: Path | None,
     devices: int | None,
     media: tuple[Path, ...],
     namespaces: tuple[NamespaceShape, ...],
@@ -241,7 +254,7 @@ def guest(
     append: str | None,
     disks: tuple[Disk, ...],
     refresh: bool,
-    trace: Path | None,
+    recorded: Path | None,
     verbose: bool,
 ) -> None:
     """Start Linux with our drive as /dev/nvme0n1: a shell in it, or one command.
@@ -254,22 +267,33 @@ def guest(
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
-    if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
-        raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
-    its_drive = media or namespaces or size is not None or devices is not None
-    if socket is not None and (its_drive or faults or fault_files or allow_faults or trace):
+    if memory % MEBIBYTE or memory < LEAST_GUEST:
+        raise click.UsageError(
+            f"the guest's memory is whole MiB, and at least {short(LEAST_GUEST)}"
+        )
+    namespaces = configured.wanted_namespaces(namespaces, size)
+    if print_config:
+        found = configured.given()
+        device = replace(found.device, media=media[0] if media else None, profile=profile)
+        machine = GuestSection(memory, cpus, debian_mirror)
+        named = configured.sections(namespaces)
+        found = replace(found, device=device, namespaces=named, guest=machine)
+        click.echo(configuration.write(found), nl=False)
+        return
+    its_drive = media or namespaces or devices is not None or config_file is not None
+    if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
             "the device at --socket has its drive; say what it is to `potash serve`"
         )
-    if socket is not None and not socket.is_socket():
+    if served is not None and not served.is_socket():
         raise DeviceNotFound(
-            f"no device listens at {socket}; start one with: potash serve --socket {socket}"
+            f"no device listens at {served}; start one with: potash serve --socket {served}"
         )
     count = max(1, len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
-    shared = ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
-    shared += ["--size", str(size)] if size is not None else []
+    shared = ["--config", str(config_file)] if config_file else []
+    shared += ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
     for namespace in namespaces:
         shared += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
     for fault in faults_of(faults, fault_files):
@@ -286,17 +310,17 @@ def guest(
         if kernel is None and (initrd is not None or append is not None):
             raise click.UsageError("--initrd and --append are for --kernel")
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        _boot(own, drives, socket, memory // MEBIBYTE, cpus, debian_mirror, refresh, verbose)
+        _boot(own, drives, served, memory // MEBIBYTE, cpus, debian_mirror, refresh, verbose)
         return
     if initrd is not None or append is not None:
         raise click.UsageError("--initrd and --append are for --kernel")
     with (
         reporting() as progress,
-        recording(trace, progress),
+        recording(recorded, progress),
         running_guest(
             *drives[0],
             more=drives[1:],
-            socket=socket,
+            socket=served,
             memory=memory // MEBIBYTE,
             cpus=cpus,
             mirror=debian_mirror,

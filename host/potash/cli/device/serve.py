@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -13,8 +14,18 @@ from pathlib import Path
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash import configuration
+from potash.cli.device import configured
+from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.units import Size, human
+from potash.configuration import (
+    LARGEST_BUFFER,
+    RANGE_COUNTS,
+    AcceleratorSection,
+    Configuration,
+    DeviceSection,
+)
 from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
@@ -29,16 +40,16 @@ from potash_device.media import (
     MediaError,
     NamespaceShape,
 )
-from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
+from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.log_rooms import DEFAULT_LEVEL, FORMATS, LEVELS, ROOMS, TEXT, LogSettings
+from potash_firmware.log_rooms import FORMATS, LEVELS, ROOMS, TEXT, LogSettings
 from potash_firmware.rpu import NamespaceSettings
 
 PROCESS = "potash"
 
-LARGEST_BUFFER = 1 << 30
-"""Bytes of a buffer, which are this machine's memory once a job has filled them."""
+LONGEST_SOCKET = 107
+"""Bytes of a UNIX socket's path (unix(7))."""
 
 
 class Buffers(click.ParamType[tuple[int, int]]):
@@ -127,9 +138,10 @@ def qemu_device(socket: Path) -> str:
 
 
 @click.command()
+@config_option
+@print_option
 @click.option(
     "--socket",
-    required=True,
     type=click.Path(path_type=Path),
     help="Where to listen: the path of a UNIX socket, for this user alone.",
 )
@@ -158,11 +170,11 @@ def qemu_device(socket: Path) -> str:
     help="What all namespaces together may have, for a host that makes some of its own (default: "
     "what they have). The folder remembers it.",
 )
-@click.option("--read-only", is_flag=True, help="Open the media for reading alone.")
+@click.option("--read-only/--read-write", help="Open the media for reading alone, or not.")
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default="potash",
+    default=DEFAULTS.device.profile,
     show_default=True,
     help="What the device says that it is: itself, or the platform that it follows.",
 )
@@ -184,21 +196,21 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--range-unit",
     type=click.Choice([unit.value for unit in RangeUnit]),
-    default=RangeUnit.PAGE.value,
+    default=DEFAULTS.device.range_unit,
     show_default=True,
     help="What accelerator commands count local storage in: pages of 4096 bytes or LBAs.",
 )
 @click.option(
     "--range-count",
-    type=click.Choice(["plain", "zero-based"]),
-    default="plain",
+    type=click.Choice(RANGE_COUNTS),
+    default=DEFAULTS.device.range_count,
     show_default=True,
     help="Whether the count of one page is 1 in them, or 0 as in Read and Write.",
 )
 @click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
-    default=Engine.NATIVE.value,
+    default=DEFAULTS.device.engine,
     show_default=True,
     help="What runs programs; where it is not there, the interpreter does.",
 )
@@ -220,7 +232,7 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
-    default=DEFAULT_LEVEL,
+    default=DEFAULTS.device.log_level,
     show_default=True,
     help="How much to say on standard error of what happens.",
 )
@@ -239,7 +251,9 @@ def qemu_device(socket: Path) -> str:
     help="Whether to say it for people or, an object a line, for programs.",
 )
 def serve(
-    socket: Path,
+    config_file: Path | None,
+    print_config: bool,
+    socket: Path | None,
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
@@ -265,37 +279,53 @@ def serve(
 
     potash top shows what it does meanwhile.
     """
-    log = LogSettings(log_level, {room: one[room] for one in rooms for room in one}, log_format)
-    log.apply(PROCESS)
-    if socket == Path():
-        raise click.UsageError("--socket is the path of a UNIX socket, which '' is not")
-    if size is not None:
-        if namespaces:
-            raise click.UsageError("--size is short for --namespace; give one of them")
-        namespaces = (NamespaceShape(size),)
+    wanted = Configuration(
+        device=DeviceSection(
+            socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
+            log_level,
+        ),
+        namespaces=configured.sections(configured.wanted_namespaces(namespaces, size)),
+        accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
+        or DEFAULTS.accelerators,
+        vta=configured.given().vta,
+        guest=configured.given().guest,
+    )  # fmt: skip
     if read_only and media is None:
         raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
-    settings = replace(
-        PROFILES[profile],
-        engine=Engine(engine),
-        range_blocks=RangeBlocks(RangeUnit(range_unit), range_count == "zero-based"),
-        count_cycles=metrics is not None,
-        log=log,
-    )
-    if accelerators:
-        described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
-        settings = replace(settings, accelerators=described)
+    if print_config:
+        click.echo(configuration.write(wanted), nl=False)
+        return
+    if socket is None or socket == Path():
+        raise click.UsageError("say with --socket PATH where to listen")
+    log = LogSettings(log_level, {room: one[room] for one in rooms for room in one}, log_format)
+    log.apply(PROCESS)
+    settings = device_settings(wanted)
+    settings = replace(settings, count_cycles=metrics is not None, log=log)
     if serial is not None:
         # The name of a profile's subsystem would be that of all its devices.
         identity = replace(settings.rpu.identity, serial=serial, qualified_name="")
         settings = replace(settings, rpu=replace(settings.rpu, identity=identity))
     armed = faults_of(faults, fault_files)
     settings = replace(settings, rpu=replace(settings.rpu, faults=armed, allow_faults=allow_faults))
+    _serve(wanted, settings, socket, metrics, as_json=as_json)
+
+
+def _serve(
+    wanted: Configuration,
+    settings: DeviceSettings,
+    socket: Path,
+    metrics: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    told = wanted.device
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
-        traced = stack.enter_context(_lines(trace))
+        drive = stack.enter_context(
+            _drive(told.media, wanted.shapes, told.capacity, told.read_only)
+        )
+        traced = stack.enter_context(_lines(told.trace))
         device = Device(
             path,
             drive.namespaces,
@@ -309,16 +339,42 @@ def serve(
         try:
             stack.enter_context(device)
         except OSError as error:
-            why = error.strerror or error
-            raise PotashError(f"the device cannot listen at {path}: {why}") from None
+            raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
         address = None
         if metrics is not None:
             asked = status_socket(str(path))
             if not asked.is_socket():
                 raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
             address = stack.enter_context(exporting(asked, metrics))
-        _announce(path, media, drive, address, as_json=as_json)
+        _announce(path, told.media, drive, address, as_json=as_json)
         run_until(device, stop)
+
+
+def device_settings(wanted: Configuration) -> DeviceSettings:
+    """The settings of a device, but for its drive's namespaces."""
+    told = wanted.device
+    profile = PROFILES[told.profile]
+    return replace(
+        profile,
+        board=replace(profile.board, vta=wanted.vta),
+        accelerators=wanted.described_accelerators,
+        engine=Engine(told.engine),
+        range_blocks=RangeBlocks(RangeUnit(told.range_unit), told.range_count == "zero-based"),
+    )
+
+
+def _why(error: OSError, socket: Path) -> str:
+    """What is wrong with a socket's path, and what to do."""
+    length = len(os.fsencode(socket))
+    if length > LONGEST_SOCKET:
+        return (
+            f"the path has {length} bytes, and {LONGEST_SOCKET} are the most; choose a shorter one"
+        )
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {socket.parent}; make it, or choose another place"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.strerror} in {socket.parent}; choose another place"
+    return error.strerror or str(error)
 
 
 def _drive(
