@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from potash.models.builder import FusedActivation, GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu
+from potash_firmware.tflite import kept
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.operators import addition, lines, mul
 from potash_firmware.tflite.partition import Partition
@@ -32,6 +33,15 @@ PLAIN = ("minimum", "maximum")
 ACTIVATIONS = [
     activation for activation in FusedActivation if activation is not FusedActivation.TANH
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_kept() -> Iterator[None]:
+    """Everything is compiled, whatever an earlier run did."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept, "recall", lambda _: None)
+        patch.setattr(kept, "keep", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +92,14 @@ def binary(
 @contextmanager
 def scheme(by_definition: bool) -> Iterator[None]:
     """Lines where there are some; or none is found any more, and all is scaled as it is defined."""
-    kept = addition._line, addition._constant_line, mul._constant_line
-    for cached in kept:
+    found = addition._line, addition._constant_line, mul._constant_line
+    for cached in found:
         cached.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         if by_definition:
             patch.setattr(lines, "fit", lambda *_, **__: None)
         yield
-    for cached in kept:
+    for cached in found:
         cached.cache_clear()
 
 
