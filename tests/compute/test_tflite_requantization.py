@@ -69,7 +69,7 @@ def telling(scale: Scale) -> Integers:
         )
     )
     # What is shifted left first is no more than 32 bits there either.
-    limited: Integers = values >> np.maximum(-scale.shifts, 0)
+    limited: Integers = np.asarray(values >> np.maximum(-scale.shifts, 0), np.int64)
     return limited
 
 
