@@ -77,7 +77,14 @@ def telling(scale: Scale) -> Integers:
 @pytest.mark.parametrize("shifts", [(0, 1), (1, 4), (4, 8), (8, 10), (10, 12), (12, 18), (-8, 2)])
 @pytest.mark.parametrize(
     ("zero_point", "low", "high"),
-    [(-128, -128, 127), (-10, -10, 127), (5, -128, 127), (-128, -128, 30), (0, -3, 3), (127, 120, 127)],
+    [
+        (-128, -128, 127),
+        (-10, -10, 127),
+        (5, -128, 127),
+        (-128, -128, 30),
+        (0, -3, 3),
+        (127, 120, 127),
+    ],
 )
 def test_the_steps_give_what_the_scale_says(
     rounding: Rounding, shifts: tuple[int, int], zero_point: int, low: int, high: int
@@ -107,11 +114,12 @@ def test_the_steps_give_what_the_scale_says(
 @pytest.mark.parametrize(
     ("shift", "zero_point", "low", "rounding", "count"),
     [
-        # Where nothing is negative, or rounded once, a short significand does.
+        # A short significand does; where values are rounded twice and some are negative, with more.
         (3, -128, -128, Rounding.EXACT, 5),
         (8, -128, -128, Rounding.EXACT, 10),
         (8, 0, 0, Rounding.EXACT, 10),
         (8, 3, -128, Rounding.SINGLE, 10),
+        (8, 3, -128, Rounding.EXACT, 15),
     ],
 )
 def test_scales_take_few_steps(

@@ -177,7 +177,7 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
         steps.add(AluOpcode.MAX, low)
     if (high < scale.reach - 1).any():
         steps.add(AluOpcode.MIN, high)
-    if not left.any() and (low.min() >= 0 or scale.rounding is Rounding.SINGLE):
+    if not left.any():
         short = ramps.shorten(_ramp(scale, low, high))
         if short is not None:
             _multiply_short(steps, short, scratch[0])
@@ -212,19 +212,17 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
 
 
 def _ramp(scale: Scale, low: Values, high: Values) -> ramps.Ramp:
-    """The scale as one division, between these accumulators."""
-    halves = np.int64(1) << SIGNIFICAND_BITS + scale.shifts - 1
-    if scale.rounding is Rounding.EXACT:
-        halves = np.where(scale.shifts > 0, halves, 0) + (1 << SIGNIFICAND_BITS - 1)
+    """The scale between these accumulators."""
     return ramps.Ramp(
         significands=scale.significands,
         shifts=scale.shifts,
-        halves=halves,
         zero_point=scale.zero_point,
         low=scale.low,
         high=scale.high,
         least=low,
         most=high,
+        scaled=scale.scaled,
+        signed=scale.rounding is Rounding.EXACT and int(low.min()) < 0,
     )
 
 
@@ -238,6 +236,11 @@ def _multiply_short(steps: Steps, short: ramps.Short, scratch: Plane) -> None:
         steps.add(AluOpcode.ADD, scratch)
     else:
         steps.add(AluOpcode.MUL, short.significands)
+    if short.signed:
+        steps.copy(TILE, scratch)
+        steps.add(AluOpcode.SHR, WORD_BITS - 1, scratch)
+        steps.add(AluOpcode.SHR, -short.width, scratch)
+        steps.add(AluOpcode.ADD, scratch)
     steps.add(AluOpcode.ADD, short.offsets)
     steps.add(AluOpcode.SHR, short.shifts)
 
