@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.operators import ramps
 from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.quantization import (
     SHORT_SIGNIFICAND_BITS,
@@ -168,11 +169,19 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
         _requantize_short(steps, scale)
         return
     low, high = (np.clip(bound, -scale.reach, scale.reach - 1) for bound in _clamps(scale))
+    left = np.minimum(scale.shifts, 0)
+    if scale.low >= scale.zero_point and not left.any():
+        # Where nothing below zero matters a rounding is the same on both sides of it.
+        low, high = np.maximum(low, 0), np.maximum(high, 0)
     if (low > -scale.reach).any():
         steps.add(AluOpcode.MAX, low)
     if (high < scale.reach - 1).any():
         steps.add(AluOpcode.MIN, high)
-    left = np.minimum(scale.shifts, 0)
+    if not left.any():
+        short = ramps.shorten(_ramp(scale, low, high))
+        if short is not None:
+            _multiply_short(steps, short, scratch[0])
+            return
     if left.any():
         steps.add(AluOpcode.SHR, left)
     largest = int(
@@ -196,10 +205,44 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
             steps.add(AluOpcode.ADD, 1 << SIGNIFICAND_BITS - done - 1)
             steps.add(AluOpcode.SHR, SIGNIFICAND_BITS - done)
     if not once:
-        _divide(steps, scale.zero_point, shift, scratch[0])
+        _divide(steps, scale.zero_point, shift, scratch[0] if low.min() < 0 else None)
     if left.any():
         steps.add(AluOpcode.MAX, scale.low)
         steps.add(AluOpcode.MIN, scale.high)
+
+
+def _ramp(scale: Scale, low: Values, high: Values) -> ramps.Ramp:
+    """The scale between these accumulators."""
+    return ramps.Ramp(
+        significands=scale.significands,
+        shifts=scale.shifts,
+        zero_point=scale.zero_point,
+        low=scale.low,
+        high=scale.high,
+        least=low,
+        most=high,
+        scaled=scale.scaled,
+        signed=scale.rounding is Rounding.EXACT and int(low.min()) < 0,
+    )
+
+
+def _multiply_short(steps: Steps, short: ramps.Short, scratch: Plane) -> None:
+    """Append a multiplication by a short significand, and what follows it."""
+    if short.pieces > 1:
+        steps.copy(TILE, scratch)
+        steps.add(AluOpcode.MUL, short.significands & (1 << short.width) - 1, scratch)
+        steps.add(AluOpcode.SHR, short.width, scratch)
+        steps.add(AluOpcode.MUL, short.significands >> short.width)
+        steps.add(AluOpcode.ADD, scratch)
+    else:
+        steps.add(AluOpcode.MUL, short.significands)
+    if short.signed:
+        steps.copy(TILE, scratch)
+        steps.add(AluOpcode.SHR, WORD_BITS - 1, scratch)
+        steps.add(AluOpcode.SHR, -short.width, scratch)
+        steps.add(AluOpcode.ADD, scratch)
+    steps.add(AluOpcode.ADD, short.offsets)
+    steps.add(AluOpcode.SHR, short.shifts)
 
 
 def _requantize_short(steps: Steps, scale: Scale) -> None:
@@ -212,16 +255,18 @@ def _requantize_short(steps: Steps, scale: Scale) -> None:
     steps.add(AluOpcode.MIN, scale.high)
 
 
-def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane) -> None:
-    """Append the division by a power of two, halves away from zero, and the zero point."""
+def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane | None) -> None:
+    """Append the division by a power of two, halves away from zero, and the zero point; the sign is
+    needed where there are negative values."""
     if not shift.all():
         # Twice the value divided by two, halves away from zero, is the value.
         steps.add(AluOpcode.SHR, np.where(shift == 0, -1, 0))
         shift = np.maximum(shift, 1)
-    # -1 where the value is negative: a half then goes down, away from zero.
-    steps.copy(TILE, sign)
-    steps.add(AluOpcode.SHR, 31, sign)
-    steps.add(AluOpcode.ADD, sign)
+    if sign is not None:
+        # -1 where the value is negative: a half then goes down, away from zero.
+        steps.copy(TILE, sign)
+        steps.add(AluOpcode.SHR, WORD_BITS - 1, sign)
+        steps.add(AluOpcode.ADD, sign)
     _end(steps, zero_point, shift, np.int64(1) << shift - 1)
 
 
