@@ -57,14 +57,6 @@ class Stream(NamedTuple):
     marks: tuple[Mark, ...]
 
 
-class Source(NamedTuple):
-    """A tensor in a layout of its, and the shape that it has."""
-
-    surface: Surface
-    sizes: Sizes
-    shape: tuple[int, ...]
-
-
 class Job(NamedTuple):
     """A node that is to append its instructions."""
 
@@ -72,6 +64,14 @@ class Job(NamedTuple):
     emit: Emit
     inputs: Sequence[Surface | None]
     outputs: Sequence[Surface]
+
+
+class Source(NamedTuple):
+    """A tensor in a layout of its, and the shape that it has."""
+
+    surface: Surface
+    sizes: Sizes
+    shape: tuple[int, ...]
 
 
 class Arrangement(NamedTuple):
@@ -290,37 +290,36 @@ class _Assembly:
     def _reach(self, node: Node, tensor: Tensor, layout: Layout) -> Surface:
         """A tensor's surface in a layout, to which it is brought when it does not lie so yet."""
         copy = Copy(tensor.index, layout.sizes, layout.spread)
-        if copy in self._surfaces:
-            return self._surfaces[copy]
-        target, shape = self._make(copy), layout.spread or tensor.shape
+        if copy not in self._surfaces:
+            shape = layout.spread or tensor.shape
 
-        def spread(values: Array) -> Array:
-            return np.broadcast_to(values, shape)
+            def spread(values: Array) -> Array:
+                return np.broadcast_to(values, shape)
 
-        if tensor.constant is not None:
-            pack(spread(tensor.constant), copy.sizes, target, self._builder.config)
-            return target
-        home = self._home(tensor.index)
-        lying = Source(self._surfaces[home], home.sizes, tensor.shape)
-        if layout.spread or not self._move(node, lying, target, copy.sizes):
-            self._arrange(Arrangement((lying,), spread, target, copy.sizes))
-        return target
+            if tensor.constant is not None:
+                values = spread(tensor.constant)
+                pack(values, copy.sizes, self._make(copy), self._builder.config)
+            else:
+                self._bring(node, tensor, copy, spread)
+        return self._surfaces[copy]
 
-    def _move(self, node: Node, source: Source, target: Surface, sizes: Sizes) -> bool:
-        """Bring a tensor to another layout for a node; False where that is not done by moving whole
-        elements, which is all that the accelerator does."""
-        ways = moved(source.surface, source.sizes, target, sizes, self._builder.config)
+    def _bring(
+        self, node: Node, tensor: Tensor, copy: Copy, spread: Callable[[Array], Array]
+    ) -> None:
+        """Make a copy of a tensor from how it lies at first: on the VTA where whole elements move."""
+        home, config = self._home(tensor.index), self._builder.config
+        source, target = self._surfaces[home], self._make(copy)
+        ways = None if copy.spread else moved(source, home.sizes, target, copy.sizes, config)
         if ways is None:
-            return False
+            whole = Source(source, home.sizes, tensor.shape)
+            self._arrange(Arrangement((whole,), spread, target, copy.sizes))
+            return
+        found = ways
 
-        def emit(
-            builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
-        ) -> None:
-            assert inputs[0] is not None
-            move(builder.runtime, inputs[0], outputs[0], ways)
+        def emit(builder: Builder, _inputs: object, _outputs: object) -> None:
+            move(builder.runtime, source, target, found)
 
-        self._jobs.append(Job(node, emit, [source.surface], [target]))
-        return True
+        self._jobs.append(Job(node, emit, (source,), (target,)))
 
     def _arrange(self, step: Arrangement) -> None:
         self._end_stream()
