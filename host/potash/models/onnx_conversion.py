@@ -22,6 +22,7 @@ PICTURE = 4
 TO_LAST = (0, 2, 3, 1)
 """For each axis of N×H×W×C, which one of N×C×H×W it is."""
 TO_FIRST = (0, 3, 1, 2)
+LOWEST = -128
 UINT8_OFFSET = 128
 """What unsigned values are more than the signed ones that stand for the same."""
 NONE = FusedActivation.NONE
@@ -32,7 +33,15 @@ class Value:
     """A tensor that is computed."""
 
     tensor: Tensor
-    nonnegative: bool = False
+    rectified: bool = False
+    """Whether it comes out of an activation that leaves nothing below zero."""
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether it is known that no value is below zero: int8 may have no numbers for such."""
+        return self.rectified or (
+            self.tensor.scale is not None and self.tensor.zero_point == LOWEST
+        )
 
 
 @dataclass(frozen=True)
@@ -153,9 +162,9 @@ class Conversion:
         """Take down the tensor that a target has become."""
         self.values[target.name] = Value(tensor, target.activation is not NONE)
 
-    def same(self, node: Node, tensor: Tensor, *, nonnegative: bool = False) -> None:
+    def same(self, node: Node, tensor: Tensor, *, rectified: bool = False) -> None:
         """Take down a node's result, which has its input's scale."""
-        self.values[node.output] = Value(tensor, nonnegative)
+        self.values[node.output] = Value(tensor, rectified)
 
     def requantised(self, x: Tensor, scale: float | None, zero_point: int) -> Tensor:
         """The same values with another scale."""

@@ -85,7 +85,7 @@ def _quantize(work: Conversion, node: Node) -> None:
     scale, zero_point = work.scale_of(node)
     x = work.value(name)
     tensor = work.requantised(x.tensor, scale, zero_point)
-    work.same(node, tensor, nonnegative=x.nonnegative)
+    work.same(node, tensor, rectified=x.rectified)
 
 
 def _quantized(work: Conversion, node: Node) -> Stored:
@@ -181,7 +181,7 @@ def _relu(work: Conversion, node: Node) -> None:
     if work.graph.quantised and scale is None:
         scale, zero_point = x.scale, x.zero_point
     emit = work.build.relu if activation is FusedActivation.RELU else work.build.relu6
-    work.same(node, emit(x, scale, zero_point), nonnegative=True)
+    work.same(node, emit(x, scale, zero_point), rectified=True)
 
 
 def _pad(work: Conversion, node: Node) -> None:
@@ -232,7 +232,7 @@ def _reshaped(work: Conversion, node: Node, shape: Sequence[int]) -> None:
     tensor = work.build.reshape(x, shape)
     if len(shape) == PICTURE:
         tensor = work.build.transpose(tensor, TO_LAST)
-    work.same(node, tensor, nonnegative=value.nonnegative)
+    work.same(node, tensor, rectified=value.rectified)
 
 
 def _transpose(work: Conversion, node: Node) -> None:

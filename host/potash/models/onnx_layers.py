@@ -190,7 +190,7 @@ def pool(work: Conversion, node: Node) -> None:
         raise node.refuse("rounds its size up (ceil_mode)")
     emit = work.build.max_pool2d if largest else work.build.average_pool2d
     tensor = emit(x, kernel, stride=stride, padding=padding)
-    work.same(node, tensor, nonnegative=value.nonnegative)
+    work.same(node, tensor, rectified=value.rectified)
 
 
 def global_average(work: Conversion, node: Node) -> None:
