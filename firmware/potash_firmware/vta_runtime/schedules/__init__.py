@@ -5,10 +5,18 @@ tiled stream for a core of any configuration.
 """
 
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
-from potash_firmware.vta_runtime.schedules.elementwise import Elementwise
-from potash_firmware.vta_runtime.schedules.planning import conv2d, elementwise, matmul
+from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, Extent
+from potash_firmware.vta_runtime.schedules.planning import (
+    conv2d,
+    elementwise,
+    feasible,
+    matmul,
+    pool2d,
+)
+from potash_firmware.vta_runtime.schedules.pool import Pool2d, Pooling, Sweep
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import TILE, Channels, Epilogue, Plane, Step
+from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile
 
 __all__ = [
@@ -18,13 +26,20 @@ __all__ = [
     "Convolution",
     "Elementwise",
     "Epilogue",
+    "Extent",
     "Matmul",
     "Outer",
     "Plane",
+    "Pool2d",
+    "Pooling",
     "ScheduleError",
     "Step",
+    "Surface",
+    "Sweep",
     "Tile",
     "conv2d",
     "elementwise",
+    "feasible",
     "matmul",
+    "pool2d",
 ]
