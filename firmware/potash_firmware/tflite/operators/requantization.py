@@ -19,6 +19,7 @@ each channel.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ from potash_firmware.vta_runtime.schedules import TILE, Channels, Plane, Step
 from potash_firmware.vta_runtime.schedules.steps import MOST_IMMEDIATE
 
 Values = npt.NDArray[np.int64]
+Source: TypeAlias = Plane | Channels | Values | int
 
 MOST_SHIFT = 17
 """The largest division by a power of two for which the clamped x can be scaled at all."""
@@ -59,17 +61,17 @@ class Steps:
     steps: list[Step] = field(default_factory=list)
     vectors: list[Values] = field(default_factory=list)
 
-    def add(self, opcode: AluOpcode, source: Plane | Values | int, target: Plane = TILE) -> None:
+    def add(self, opcode: AluOpcode, source: Source, target: Plane = TILE) -> None:
         """`target = opcode(target, source)`; an array is a number for each channel."""
         self.steps.append(Step(opcode, self._source(source), target))
 
-    def copy(self, source: Plane, target: Plane) -> None:
+    def copy(self, source: Source, target: Plane) -> None:
         """`target = source`: the ALU copies by adding to zero."""
         self.add(AluOpcode.MUL, 0, target)
         self.add(AluOpcode.ADD, source, target)
 
-    def _source(self, source: Plane | Values | int) -> Plane | Channels | int:
-        if isinstance(source, Plane):
+    def _source(self, source: Source) -> Plane | Channels | int:
+        if isinstance(source, Plane | Channels):
             return source
         values = np.atleast_1d(np.asarray(source, np.int64))
         number = int(values[0])
@@ -115,7 +117,8 @@ class Scale:
         shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
         if shifts.max(initial=0) > MOST_SHIFT and reach >= _CUT_REACH:
             raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
-        if shifts.min(initial=0) < LEAST_SHIFT:
+        least = -LEAST_SHIFT if reach >= _CUT_REACH else int(_FAR // reach).bit_length() - 1
+        if shifts.min(initial=0) < -least:
             raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
         return cls(significands, shifts, zero_point, low, high, rounding, reach)
 
