@@ -17,7 +17,7 @@ from potash.vm.drive import device_process
 from support.bpf_compiler import NO_COMPILER, compiler
 from support.docs import ROOT, SOCKET, blocks, environment
 
-LIMIT = 60
+LIMIT = 120
 TREES = ("device", "firmware", "host")
 
 
@@ -90,6 +90,27 @@ def test_an_alu_opcode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         said = run(loops, {**environ, "NUMBA_DISABLE_JIT": "1"}, tmp_path)
         assert said.strip() == str([value ^ 5 ^ 3 for value in range(16)])
+
+
+@pytest.mark.marathon
+def test_an_alu_opcode_in_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed sources are compiled anew, which takes its time."""
+    (attempt,) = blocks("adding/alu-opcode.md", "python")
+    assert 'The same with `engine="fast"`.' in (ROOT / "docs/adding/alu-opcode.md").read_text()
+    with changed("adding/alu-opcode.md", tmp_path, monkeypatch) as environ:
+        fast = attempt.replace('engine="readable"', 'engine="fast"')
+        said = run(fast, {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path)
+    assert said.splitlines()[-1] == str([value ^ 5 for value in range(16)])
+
+
+def test_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "adding/operator.md"
+    module, attempt = blocks(page, "python")
+    place = "firmware/potash_firmware/tflite/operators/abs_.py"
+    assert f"`{place}`" in (ROOT / "docs" / page).read_text()
+    with changed(page, tmp_path, monkeypatch) as environ:
+        (tmp_path / place).write_text(module + "\n")
+        assert run(attempt, environ, tmp_path) == "[True]\nTrue\n"
 
 
 def test_an_nvme_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
