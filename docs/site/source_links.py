@@ -171,7 +171,26 @@ def _page(path: str) -> str:
         names = (f"* [`{name}`]({base}/{name}.md)" for name in _listed(path))
         return f"# `{path}`\n\n" + "\n".join(names) + "\n"
     text = place.read_text()
+    if place.suffix == ".md":
+        return _readme(path, text)
     fence = "`" * max(4, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     language = LANGUAGES.get(place.suffix, "text")
     head = f"---\nhide: [toc]\n---\n\n# `{path}`\n\n"
     return f'{head}{fence}{language} linenums="1"\n{text}{fence}\n'
+
+
+def _readme(path: str, text: str) -> str:
+    """A page that lies outside the documentation: its links lead to pages, or nowhere."""
+    here = posixpath.dirname(path)
+
+    def lead(found: re.Match[str]) -> str:
+        target = found["target"]
+        if "://" in target:
+            return found[0]
+        there = posixpath.normpath(posixpath.join(here, target))
+        if not there.startswith("docs/"):
+            return found["text"]
+        page = posixpath.relpath(there.removeprefix("docs/"), f"{SOURCE}/{here}")
+        return f"[{found['text']}]({page}{found['anchor'] or ''})"
+
+    return _LINK.sub(lead, text)

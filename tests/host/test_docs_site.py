@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,19 @@ def test_the_reference_has_what_the_docstrings_say(site: Path) -> None:
     page = html(site / "reference" / "sdk.html")
     for name in ("open", "Accelerator.run", "Device.read", "JobFailed"):
         assert f'id="potash.sdk.{name}"' in page
+
+
+@needs_mkdocs
+def test_an_example_s_readme_is_a_page(site: Path) -> None:
+    page = html(site / "source" / "examples" / "grep" / "README.md.html")
+    assert "<h1" in page and "Find lines in a log" in page and "<strong>Teaches:</strong>" in page
+
+
+def test_a_readme_s_links_lead_to_pages_or_nowhere() -> None:
+    lead = runpy.run_path(str(ROOT / "docs" / "site" / "source_links.py"))["_readme"]
+    text = "[a](../../docs/vta.md#tokens) [b](program.c) [c](https://example.org/)"
+    led = lead("examples/add/README.md", text)
+    assert led == "[a](../../../vta.md#tokens) b [c](https://example.org/)"
 
 
 def test_the_extra_has_what_the_configuration_uses() -> None:
