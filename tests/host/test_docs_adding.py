@@ -103,16 +103,6 @@ def test_an_alu_opcode_in_compiled_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.splitlines()[-1] == str([value ^ 5 for value in range(16)])
 
 
-def test_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = "adding/operator.md"
-    module, attempt = blocks(page, "python")
-    place = "firmware/potash_firmware/tflite/operators/abs_.py"
-    assert f"`{place}`" in (ROOT / "docs" / page).read_text()
-    with changed(page, tmp_path, monkeypatch) as environ:
-        (tmp_path / place).write_text(module + "\n")
-        assert run(attempt, environ, tmp_path) == "[True]\nTrue\n"
-
-
 def test_an_nvme_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = "adding/nvme-command.md"
     handler, attempt = blocks(page, "python")

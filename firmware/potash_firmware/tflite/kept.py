@@ -25,7 +25,7 @@ from potash_firmware.tflite.plans import Settings
 FOLDER = "models"
 LIMIT = 64
 """Partitions that are kept."""
-LEAST = 1 << 12
+LEAST = 1 << 10
 """Bytes of instructions for which it is worth a file."""
 
 _HEAD = struct.Struct("<Q")

@@ -29,6 +29,11 @@ class Rounding(Enum):
     ALKALI = "alkali"
     """With multipliers of 16 bits, as the platform's own delegate does: off by one at times."""
 
+    @property
+    def elsewhere(self) -> "Rounding":
+        """That of operators which the platform's delegate does not have."""
+        return Rounding.EXACT if self is Rounding.ALKALI else self
+
 
 class Settings(NamedTuple):
     """What holds for every node of a delegate."""
@@ -102,10 +107,10 @@ class Alias:
 
 @dataclass(frozen=True)
 class Arrange:
-    """The one output has the one packed input's values at other places: `arrange` makes an array of
-    the output's shape from one of the input's."""
+    """The one output has the packed inputs' values at other places: `arrange` makes an array of the
+    output's shape from arrays of the inputs'."""
 
-    arrange: Callable[[Array], Array]
+    arrange: Callable[..., Array]
 
 
 Work: TypeAlias = Compute | Alias | Arrange

@@ -16,21 +16,31 @@ from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.capi import ClampOptions, Node
 from potash_firmware.tflite.operators import elementwise, lines
 from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Emit, Operand, Quantization
-from potash_firmware.tflite.operators.requantization import Scale, Steps, Values, requantize
+from potash_firmware.tflite.operators.requantization import (
+    WORD_BITS,
+    Scale,
+    Steps,
+    Values,
+    requantize,
+)
 from potash_firmware.tflite.packing import Layout
 from potash_firmware.tflite.plans import Plan, Rounding, Settings
 from potash_firmware.tflite.quantization import (
     INT8_MIN,
+    SHORT_SIGNIFICAND_BITS,
     Addition,
     Multiplier,
     QuantizationError,
     activation_range,
     quantize_addition,
+    shorten,
 )
 from potash_firmware.vta_runtime.schedules import TILE, Plane
 
 LEFT_SHIFT = 20
 """What the operands are shifted left by before they are scaled (`add.cc`, for int8)."""
+SHORT_LEFT_SHIFT = 7
+"""The same in the platform's scheme."""
 _REACH = 1 << 28
 """Sums are below it: each operand is below 2^8 * 2^20 / 2."""
 TABLES = 8
@@ -72,7 +82,8 @@ class Sum(NamedTuple):
     @property
     def factors(self) -> Addition:
         """The multipliers. Raises QuantizationError where TensorFlow Lite has none."""
-        return quantize_addition(self.left.scale, self.right.scale, self.output.scale, LEFT_SHIFT)
+        left_shift = SHORT_LEFT_SHIFT if self.rounding is Rounding.ALKALI else LEFT_SHIFT
+        return quantize_addition(self.left.scale, self.right.scale, self.output.scale, left_shift)
 
     @property
     def scale(self) -> Scale:
@@ -102,14 +113,14 @@ def _emit(node: Node, settings: Settings, sign: int) -> Emit:
 
     def emit(steps: Steps, first: int, other: Operand | None) -> None:
         assert other is not None
-        if isinstance(other, np.ndarray):
+        if isinstance(other, np.ndarray) and its.rounding is not Rounding.ALKALI:
             each = [_constant_line(its, first, int(value)) for value in other]
             if all(each):
                 lines.emit_each(steps, [line for line in each if line])
                 return
         if other != OTHER:
             steps.copy(other, OTHER)
-        line = _line(its)
+        line = None if its.rounding is Rounding.ALKALI else _line(its)
         if line is not None:
             factors = line.factors if first == 0 else line.factors[::-1]
             lines.emit(steps, line._replace(factors=factors), (TILE, OTHER))
@@ -149,16 +160,19 @@ def _add(steps: Steps, its: Sum, planes: tuple[Plane, Plane]) -> None:
     """Append the sum as it is defined, of the operands in `planes`."""
     operands = zip((its.left, its.right), its.factors[:2], planes, strict=True)
     for operand, factor, plane in operands:
-        _scale_operand(steps, factor, operand.zero_point, plane, its.rounding)
+        if operand.zero_point:
+            steps.add(AluOpcode.ADD, -operand.zero_point, plane)
+        if its.rounding is Rounding.ALKALI:
+            _scale_operand_short(steps, shorten(factor), plane)
+        else:
+            _scale_operand(steps, factor, plane, its.rounding)
     if its.sign < 0:
         steps.add(AluOpcode.MUL, -1, planes[1])
     steps.add(AluOpcode.ADD, OTHER)
     requantize(steps, its.scale, (OTHER, *_SCRATCH))
 
 
-def _scale_operand(
-    steps: Steps, factor: Multiplier, zero_point: int, plane: Plane, rounding: Rounding
-) -> None:
+def _scale_operand(steps: Steps, factor: Multiplier, plane: Plane, rounding: Rounding) -> None:
     """Append the scaling of an operand that is shifted left by `LEFT_SHIFT`.
 
     With v = q - z below 2^8 and the significand a * 2^16 + b, b signed, the product shifted right by
@@ -169,8 +183,6 @@ def _scale_operand(
     upper = (factor.significand - lower) // low_bits
     shift = -factor.shift
     scratch = _SCRATCH[0]
-    if zero_point:
-        steps.add(AluOpcode.ADD, -zero_point, plane)
     if lower:
         steps.copy(plane, scratch)
         steps.add(AluOpcode.MUL, lower, scratch)
@@ -188,3 +200,20 @@ def _scale_operand(
             steps.add(AluOpcode.ADD, scratch, plane)
         steps.add(AluOpcode.ADD, 1 << shift - 1, plane)
         steps.add(AluOpcode.SHR, shift, plane)
+
+
+def _scale_operand_short(steps: Steps, factor: Multiplier, plane: Plane) -> None:
+    """Append the platform's scaling of an operand that is shifted left by `SHORT_LEFT_SHIFT`.
+
+    To the product 2^14 is added, or 1 - 2^14 where it is negative, before 15 bits are dropped.
+    """
+    nudge = _SCRATCH[0]
+    half = 1 << SHORT_SIGNIFICAND_BITS - 1
+    steps.copy(plane, nudge)
+    steps.add(AluOpcode.SHR, WORD_BITS - 1, nudge)
+    steps.add(AluOpcode.MUL, 2 * half - 1, nudge)
+    steps.add(AluOpcode.ADD, half, nudge)
+    steps.add(AluOpcode.MUL, factor.significand << SHORT_LEFT_SHIFT, plane)
+    steps.add(AluOpcode.ADD, nudge, plane)
+    shift = min(SHORT_SIGNIFICAND_BITS - factor.shift, WORD_BITS - 1)
+    steps.add(AluOpcode.SHR, shift, plane)

@@ -21,6 +21,7 @@ from potash_firmware.tflite.quantization import (
     QuantizationError,
     activation_range,
     quantize_multiplier,
+    single_precision_ratio,
 )
 from potash_firmware.vta_runtime.schedules import Plane
 
@@ -42,8 +43,8 @@ class Product(NamedTuple):
 
     @property
     def real(self) -> float:
-        """The multiplier."""
-        return self.left.scale * self.right.scale / self.output.scale
+        """The multiplier, in single precision as there."""
+        return single_precision_ratio((self.left.scale, self.right.scale), self.output.scale)
 
     @property
     def scale(self) -> Scale:
@@ -78,7 +79,7 @@ def _emit(node: Node, settings: Settings) -> Emit:
     output = node.outputs[0]
     assert output and isinstance(node.options, ClampOptions)
     limits = activation_range(node.options.activation, output.scale, output.zero_point)
-    its = Product(left, right, Quantization.of(output), limits, settings.rounding)
+    its = Product(left, right, Quantization.of(output), limits, settings.rounding.elsewhere)
     assert its.scale
 
     def emit(steps: Steps, first: int, other: Operand | None) -> None:

@@ -17,6 +17,7 @@ from potash_firmware.tflite.quantization import (
     QuantizationError,
     activation_range,
     quantize_multiplier,
+    single_precision_ratio,
 )
 from potash_firmware.vta_runtime.schedules import Plane
 
@@ -53,9 +54,11 @@ def _emit(node: Node, settings: Settings) -> Emit:
     source, output = node.inputs[0], node.outputs[0]
     assert source and output
     limits = activation_range(_CLAMPS[node.operator], output.scale, output.zero_point)
-    real = source.scale / output.scale
+    real = single_precision_ratio((source.scale,), output.scale)
     multiplier = quantize_multiplier(real)
-    scale = Scale.of([multiplier], output.zero_point, *limits, settings.rounding, reach=_REACH)
+    scale = Scale.of(
+        [multiplier], output.zero_point, *limits, settings.rounding.elsewhere, reach=_REACH
+    )
     zero_point = source.zero_point
 
     def emit(steps: Steps, _first: int, _other: Operand | None) -> None:
