@@ -44,7 +44,7 @@ class Link(NamedTuple):
         if code is None or Path(self.path).suffix not in (".py", ".c", ".h"):
             return None
         name = code.group(1)
-        return None if name == Path(self.path).name else name
+        return None if name in (Path(self.path).name, Path(self.path).stem) else name
 
 
 def pages() -> list[Path]:

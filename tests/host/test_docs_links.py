@@ -53,6 +53,7 @@ def test_the_readme_s_links_are_true() -> None:
         ("[`Board`](../device/potash_device/board.py)", None),
         ("[`Board.reset()`](../device/potash_device/board.py)", None),
         ("[board.py](../device/potash_device/board.py)", None),
+        ("[`board`](../device/potash_device/board.py)", None),
         ("[the board](../device/potash_device)", None),
         ("[`print`](../examples/include/potash.h)", None),
         ("[`AluOpcode.MUL`](../device/potash_device/vta/isa.py)", None),
