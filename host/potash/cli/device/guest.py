@@ -99,6 +99,7 @@ def ending_on_signals() -> Iterator[None]:
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
 @click.option(
     "--socket",
+    "served",
     type=click.Path(path_type=Path),
     help="Use the device that `potash serve` runs at this socket, instead of one for this guest.",
 )
@@ -160,7 +161,7 @@ def ending_on_signals() -> Iterator[None]:
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
-    socket: Path | None,
+    served: Path | None,
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
@@ -183,13 +184,13 @@ def guest(
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
     if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
         raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
-    if socket is not None and (media or namespaces or size is not None):
+    if served is not None and (media or namespaces or size is not None):
         raise click.UsageError(
             "the device at --socket has its drive; say what it is to `potash serve`"
         )
-    if socket is not None and not socket.is_socket():
+    if served is not None and not served.is_socket():
         raise DeviceNotFound(
-            f"no device listens at {socket}; start one with: potash serve --socket {socket}"
+            f"no device listens at {served}; start one with: potash serve --socket {served}"
         )
     drive_options = ["--profile", profile]
     drive_options += ["--media", str(media)] if media else []
@@ -198,7 +199,7 @@ def guest(
         drive_options += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
     with running_guest(
         *drive_options,
-        socket=socket,
+        socket=served,
         memory=memory // MEBIBYTE,
         cpus=cpus,
         mirror=debian_mirror,
