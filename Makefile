@@ -59,9 +59,10 @@ $(VENV)/.ready-docs: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
-# Pages that are made from tables: what there is of the standard, and the examples.
+# Pages that are made from tables: what there is of the standard, reports as JSON, the examples.
 docs-page: setup
 	$(BIN)/python -m potash_firmware.rpu.supported > docs/supported.md
+	$(BIN)/python -m potash.schemas > docs/json.md
 	$(BIN)/python docs/site/examples_page.py
 
 # Pictures that are drawn from text.

@@ -3,6 +3,8 @@
 import uuid
 from dataclasses import dataclass, field
 
+from potash_firmware import __version__
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -10,7 +12,7 @@ class Identity:
 
     serial: str = "POTASH0001"
     model: str = "Potash computational storage"
-    firmware_revision: str = "0.1.0"
+    firmware_revision: str = __version__
     qualified_name: str = ""
     """The NVM subsystem's NQN; one that is unique to the serial number when empty."""
 

@@ -6,13 +6,18 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import click
 
+from potash import configuration
+from potash.cli.device import configured
+from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.serve import Namespace
-from potash.cli.units import Size
+from potash.cli.units import Size, short
+from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
 from potash.sdk.errors import DeviceNotFound
 from potash.vm import images
 from potash.vm.drive import serving
@@ -25,8 +30,6 @@ from potash_firmware.boot import PROFILES
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20
-LEAST_MEMORY = 320
-"""MiB; the guest's file system is in its memory, and lies there twice while it is unpacked."""
 
 
 class Collected(click.ParamType[tuple[str, Path]]):
@@ -97,6 +100,8 @@ def ending_on_signals() -> Iterator[None]:
 
 @click.command()
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
+@config_option
+@print_option
 @click.option(
     "--socket",
     type=click.Path(path_type=Path),
@@ -133,12 +138,16 @@ def ending_on_signals() -> Iterator[None]:
     help="Copy a file or folder out of the guest after the command.",
 )
 @click.option(
-    "--memory", type=Size(), default=f"{MEMORY}M", show_default=True, help="The guest's memory."
+    "--memory",
+    type=Size(),
+    default=short(DEFAULTS.guest.memory),
+    show_default=True,
+    help="The guest's memory.",
 )
 @click.option(
     "--cpus",
-    type=click.IntRange(1, 64),
-    default=CPUS,
+    type=click.IntRange(1, MOST_CPUS),
+    default=DEFAULTS.guest.cpus,
     show_default=True,
     help="Number of processors.",
 )
@@ -152,7 +161,7 @@ def ending_on_signals() -> Iterator[None]:
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default="potash",
+    default=DEFAULTS.device.profile,
     show_default=True,
     help="What the drive says that it is.",
 )
@@ -160,6 +169,8 @@ def ending_on_signals() -> Iterator[None]:
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
+    config_file: Path | None,
+    print_config: bool,
     socket: Path | None,
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
@@ -181,8 +192,10 @@ def guest(
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
-    if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
-        raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
+    if memory % MEBIBYTE or memory < LEAST_GUEST:
+        raise click.UsageError(
+            f"the guest's memory is whole MiB, and at least {short(LEAST_GUEST)}"
+        )
     if socket is not None and (media or namespaces or size is not None):
         raise click.UsageError(
             "the device at --socket has its drive; say what it is to `potash serve`"
@@ -191,9 +204,18 @@ def guest(
         raise DeviceNotFound(
             f"no device listens at {socket}; start one with: potash serve --socket {socket}"
         )
-    drive_options = ["--profile", profile]
+    namespaces = configured.wanted_namespaces(namespaces, size)
+    if print_config:
+        found = configured.given()
+        device = replace(found.device, media=media, profile=profile)
+        machine = GuestSection(memory, cpus, debian_mirror)
+        named = configured.sections(namespaces)
+        found = replace(found, device=device, namespaces=named, guest=machine)
+        click.echo(configuration.write(found), nl=False)
+        return
+    drive_options = ["--config", str(config_file)] if config_file else []
+    drive_options += ["--profile", profile]
     drive_options += ["--media", str(media)] if media else []
-    drive_options += ["--size", str(size)] if size is not None else []
     for namespace in namespaces:
         drive_options += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
     with running_guest(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shlex
 import time
 from collections.abc import Mapping
@@ -15,7 +17,18 @@ from typing import TextIO
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash import configuration
+from potash.cli.device import configured
+from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.units import Size, human
+from potash.configuration import (
+    LARGEST_BUFFER,
+    LOG_LEVELS,
+    RANGE_COUNTS,
+    AcceleratorSection,
+    Configuration,
+    DeviceSection,
+)
 from potash.sdk.errors import PotashError
 from potash_device.media import (
     BLOCK_SIZES,
@@ -27,15 +40,15 @@ from potash_device.media import (
     NamespaceShape,
 )
 from potash_device.trace import Sink, Trace
-from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
+from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.rpu import NamespaceSettings
 
 log = logging.getLogger(__name__)
 
-LARGEST_BUFFER = 1 << 30
-"""Bytes of a buffer, which are this machine's memory once a job has filled them."""
+LONGEST_SOCKET = 107
+"""Bytes of a UNIX socket's path (unix(7))."""
 
 
 class Buffers(click.ParamType[tuple[int, int]]):
@@ -88,9 +101,10 @@ def qemu_device(socket: Path) -> str:
 
 
 @click.command()
+@config_option
+@print_option
 @click.option(
     "--socket",
-    required=True,
     type=click.Path(path_type=Path),
     help="Where to listen: the path of a UNIX socket, for this user alone.",
 )
@@ -119,11 +133,11 @@ def qemu_device(socket: Path) -> str:
     help="What all namespaces together may have, for a host that makes some of its own (default: "
     "what they have). The folder remembers it.",
 )
-@click.option("--read-only", is_flag=True, help="Open the media for reading alone.")
+@click.option("--read-only/--read-write", help="Open the media for reading alone, or not.")
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default="potash",
+    default=DEFAULTS.device.profile,
     show_default=True,
     help="What the device says that it is: itself, or the platform that it follows.",
 )
@@ -139,21 +153,21 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--range-unit",
     type=click.Choice([unit.value for unit in RangeUnit]),
-    default=RangeUnit.PAGE.value,
+    default=DEFAULTS.device.range_unit,
     show_default=True,
     help="What accelerator commands count local storage in: pages of 4096 bytes or LBAs.",
 )
 @click.option(
     "--range-count",
-    type=click.Choice(["plain", "zero-based"]),
-    default="plain",
+    type=click.Choice(RANGE_COUNTS),
+    default=DEFAULTS.device.range_count,
     show_default=True,
     help="Whether the count of one page is 1 in them, or 0 as in Read and Write.",
 )
 @click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
-    default=Engine.NATIVE.value,
+    default=DEFAULTS.device.engine,
     show_default=True,
     help="What runs programs; where it is not there, the interpreter does.",
 )
@@ -166,13 +180,15 @@ def qemu_device(socket: Path) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
+    type=click.Choice(LOG_LEVELS),
+    default=DEFAULTS.device.log_level,
     show_default=True,
     help="How much to say on standard error of what happens.",
 )
 def serve(
-    socket: Path,
+    config_file: Path | None,
+    print_config: bool,
+    socket: Path | None,
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
@@ -188,27 +204,38 @@ def serve(
     log_level: str,
 ) -> None:
     """Run a device until it is interrupted; one client at a time may use it."""
-    logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
-    if socket == Path():
-        raise click.UsageError("--socket is the path of a UNIX socket, which '' is not")
-    if size is not None:
-        if namespaces:
-            raise click.UsageError("--size is short for --namespace; give one of them")
-        namespaces = (NamespaceShape(size),)
+    wanted = Configuration(
+        device=DeviceSection(
+            socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
+            log_level,
+        ),
+        namespaces=configured.sections(configured.wanted_namespaces(namespaces, size)),
+        accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
+        or DEFAULTS.accelerators,
+        vta=configured.given().vta,
+        guest=configured.given().guest,
+    )  # fmt: skip
     if read_only and media is None:
         raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
-    settings = replace(
-        PROFILES[profile],
-        engine=Engine(engine),
-        range_blocks=RangeBlocks(RangeUnit(range_unit), range_count == "zero-based"),
-    )
-    if accelerators:
-        described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
-        settings = replace(settings, accelerators=described)
+    if print_config:
+        click.echo(configuration.write(wanted), nl=False)
+        return
+    if socket is None or socket == Path():
+        raise click.UsageError("say with --socket PATH where to listen")
+    _serve(wanted, socket, as_json=as_json)
+
+
+def _serve(wanted: Configuration, socket: Path, *, as_json: bool) -> None:
+    device_wanted = wanted.device
+    logging.basicConfig(format="potash: %(message)s", level=device_wanted.log_level.upper())
+    media, trace = device_wanted.media, device_wanted.trace
+    settings = device_settings(wanted)
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
+        drive = stack.enter_context(
+            _drive(media, wanted.shapes, device_wanted.capacity, device_wanted.read_only)
+        )
         device = Device(
             path,
             drive.namespaces,
@@ -220,14 +247,40 @@ def serve(
         try:
             stack.enter_context(device)
         except OSError as error:
-            why = error.strerror or error
-            raise PotashError(f"the device cannot listen at {path}: {why}") from None
+            raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
         if trace is not None:
             lines = trace.open("w", buffering=1)
             stack.callback(_close, lines)
             device.board.trace.sink = _json_lines(lines, device.board.trace)
         _announce(path, media, drive, as_json=as_json)
         run_until(device, stop)
+
+
+def device_settings(wanted: Configuration) -> DeviceSettings:
+    """The settings of a device, but for its drive's namespaces."""
+    told = wanted.device
+    profile = PROFILES[told.profile]
+    return replace(
+        profile,
+        board=replace(profile.board, vta=wanted.vta),
+        accelerators=wanted.described_accelerators,
+        engine=Engine(told.engine),
+        range_blocks=RangeBlocks(RangeUnit(told.range_unit), told.range_count == "zero-based"),
+    )
+
+
+def _why(error: OSError, socket: Path) -> str:
+    """What is wrong with a socket's path, and what to do."""
+    length = len(os.fsencode(socket))
+    if length > LONGEST_SOCKET:
+        return (
+            f"the path has {length} bytes, and {LONGEST_SOCKET} are the most; choose a shorter one"
+        )
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {socket.parent}; make it, or choose another place"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.strerror} in {socket.parent}; choose another place"
+    return error.strerror or str(error)
 
 
 def _drive(
