@@ -21,8 +21,22 @@ ADD = ROOT / "examples" / "add"
 CHECKSUM = ROOT / "examples" / "checksum"
 FINISH = (3).to_bytes(16, "little")
 
-PENDING: frozenset[str] = frozenset()
-"""Commands whose report no schema says yet."""
+PENDING = frozenset(
+    {
+        "bench model",
+        "fault add",
+        "fault clear",
+        "fault list",
+        "model import",
+        "model info",
+        "model make",
+        "model quantize",
+        "model run",
+        "top",
+        "trace",
+    }
+)
+"""Commands whose report no schema says yet; who adds one takes it from here."""
 
 
 def commands(group: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
