@@ -104,6 +104,7 @@ def ending_on_signals() -> Iterator[None]:
 @print_option
 @click.option(
     "--socket",
+    "served",
     type=click.Path(path_type=Path),
     help="Use the device that `potash serve` runs at this socket, instead of one for this guest.",
 )
@@ -196,13 +197,13 @@ def guest(
         raise click.UsageError(
             f"the guest's memory is whole MiB, and at least {short(LEAST_GUEST)}"
         )
-    if socket is not None and (media or namespaces or size is not None):
+    if served is not None and (media or namespaces or size is not None):
         raise click.UsageError(
             "the device at --socket has its drive; say what it is to `potash serve`"
         )
-    if socket is not None and not socket.is_socket():
+    if served is not None and not served.is_socket():
         raise DeviceNotFound(
-            f"no device listens at {socket}; start one with: potash serve --socket {socket}"
+            f"no device listens at {served}; start one with: potash serve --socket {served}"
         )
     namespaces = configured.wanted_namespaces(namespaces, size)
     if print_config:
@@ -220,7 +221,7 @@ def guest(
         drive_options += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
     with running_guest(
         *drive_options,
-        socket=socket,
+        socket=served,
         memory=memory // MEBIBYTE,
         cpus=cpus,
         mirror=debian_mirror,
