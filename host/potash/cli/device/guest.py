@@ -172,7 +172,7 @@ def guest(
     command: tuple[str, ...],
     config_file: Path | None,
     print_config: bool,
-    socket: Path | None,
+    served: Path | None,
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
