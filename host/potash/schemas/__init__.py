@@ -24,6 +24,7 @@ SCHEMAS: Mapping[str, str] = {
     "bench vta": "bench",
     "bpf disasm": "bpf-disasm",
     "bpf exec": "bpf-exec",
+    "bpf helpers": "bpf-helpers",
     "build": "build",
     "demo": "demo",
     "doctor": "doctor",
