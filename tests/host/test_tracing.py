@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import potash.sdk
+from potash.tracing import modelled
 from potash.tracing.recording import VARIABLE, write_trace
 from potash.vm.drive import device_process
 from potash_device.vta.config import Config
@@ -278,6 +279,28 @@ def test_streams_that_overlap_in_modelled_time_are_shown_one_behind_the_other(
     assert took > 0.1, "a chip is faster than that, and this shows nothing"
     assert second.args["shown_later_by_us"] == pytest.approx(took - 0.1, abs=0.002)
     found.check_nesting()
+
+
+def test_of_streams_beyond_the_limit_their_modules_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modelled, "SHOWN_IN_FULL", 0)
+    config = Config.default()
+    text = base64.b64encode(encode_stream([Finish()], config)).decode()
+    found, _ = viewed(
+        tmp_path,
+        line("process", 10.0, name="potash-worker0")
+        + line("vta.core", 10.0, config=config.to_mapping())
+        + line("vta.stream", 10.1, began=10.0, stream=text),
+    )
+    stream = found.one("VTA stream")
+    modules = [one for one in found.slices if one is not stream]
+    assert {one.name for one in modules} == {
+        "LOAD, in all", "COMPUTE, in all", "STORE, in all"
+    }  # fmt: skip
+    for one in modules:
+        assert one.end - one.begin == pytest.approx(stream.args["modelled_us"], abs=0.002)
+    found.check_arrows()
 
 
 # The command.
