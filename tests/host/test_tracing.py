@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -251,6 +252,25 @@ def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
     )
     assert recorded.unreadable == 7
     assert [one.args["status"] for one in found.slices] == ["unanswered"]
+
+
+def test_bent_lines_still_make_a_trace_that_can_be_read(lines: Path, tmp_path: Path) -> None:
+    """Whatever somebody makes of a file of lines, `--read` gives JSON and no traceback."""
+    random, whole = Random(11), lines.read_text().splitlines(keepends=True)
+    others = [None, -1, 1e18, float("nan"), "x", [], {}, 1 << 70, True, "1e999"]
+    for _ in range(3):
+        bent = []
+        for text in whole:
+            known, kind = json.loads(text), random.random()
+            if kind < 0.2:
+                known[random.choice(list(known))] = random.choice(others)
+            elif kind < 0.3:
+                del known[random.choice(list(known))]
+            made = json.dumps(known).replace('"1e999"', "1e999") + "\n"
+            bent.append(made[: random.randrange(len(made))] if kind > 0.95 else made)
+        found, recorded = viewed(tmp_path, "".join([whole[0], *bent]))
+        assert recorded.unreadable
+        assert found.slices
 
 
 def test_devices_are_told_apart(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -122,18 +123,26 @@ def _write(
                 if count % REPORT_EVERY == REPORT_EVERY - 1:
                     progress("writing the trace", done / max(size, 1))
                 try:
-                    device.take(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError):
+                    device.take(json.loads(line, parse_float=_finite, parse_constant=_finite))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     unreadable += 1
         device.close()
     document.close()
     return Recorded(document.events, len(sources), unreadable)
 
 
+def _finite(text: str) -> float:
+    """A number that JSON can say again. Raises ValueError."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of a trace's")
+    return value
+
+
 def _begin(source: Path) -> float:
     """The time of a file's first line; 0 where there is none."""
     with source.open("rb") as lines:
         try:
-            return float(json.loads(lines.readline())["time"])
+            return float(json.loads(lines.readline(), parse_constant=_finite)["time"])
         except (ValueError, KeyError, TypeError):
             return 0.0
