@@ -176,6 +176,17 @@ def test_lines_are_made_a_trace_later(lines: Path, tmp_path: Path) -> None:
     assert sum(one["bytes"] for one in moved if not one["to_host"]) == 600 * BLOCK
 
 
+def test_a_device_that_is_served_makes_a_trace_at_its_end(tmp_path: Path) -> None:
+    out, socket = tmp_path / "served.json", tmp_path / "device.sock"
+    with (
+        device_process(socket, "--size", "16M", "--trace", str(out)),
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        device.read(0, 1)
+        assert not out.exists()
+    assert Viewed(out).one("read", "device", "queue 1").args["blocks"] == 1
+
+
 def line(point: str, moment: float, **known: object) -> str:
     return json.dumps({"time": moment, "pid": 7, "point": point, **known}) + "\n"
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from potash.cli.drive.common import STREAM
 from potash.cli.files import replacing
 from potash.sdk.errors import PotashError
 from potash.tracing.device import DeviceTrace
@@ -24,6 +25,9 @@ VARIABLE = "POTASH_TRACE"
 """The environment variable that names a folder, into which each device then writes its lines."""
 
 LINES = ".jsonl"
+
+TRACES = (".json", ".gz")
+"""What the names of traces end in, where anything else is lines."""
 
 PLACES = 8
 """Room for the processes of one device, from the top of a trace."""
@@ -41,6 +45,12 @@ class Recorded(NamedTuple):
     """Lines that were left out: a process that was killed may not have written all of its last."""
 
 
+def require_writable(out: Path) -> None:
+    """What is traced may take long: where nothing can be written is refused before it begins."""
+    if out != STREAM and not os.access(out.absolute().parent, os.W_OK):
+        raise PotashError(f"the trace cannot be written to {out}; choose another place")
+
+
 @contextmanager
 def recording(out: Path | None, progress: Progress) -> Iterator[None]:
     """Make a trace of what the devices do that are started in the block; none where `out` is None.
@@ -51,6 +61,7 @@ def recording(out: Path | None, progress: Progress) -> Iterator[None]:
     if out is None:
         yield
         return
+    require_writable(out)
     with folder_for_lines() as folder:
         try:
             yield

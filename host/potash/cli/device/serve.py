@@ -17,7 +17,8 @@ from potash.cli.units import Size, human
 from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
-from potash.tracing.recording import LINES, VARIABLE
+from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
+from potash.vm.progress import reporting
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -187,8 +188,8 @@ def qemu_device(socket: Path) -> str:
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what commands pass on their way to this file, a line of JSON each. See also potash "
-    "trace.",
+    help="Write what commands pass on their way to this file: at the end, as a trace for "
+    "ui.perfetto.dev, where the name ends in .json or .json.gz; else at once, a line of JSON each.",
 )
 @click.option(
     "--metrics",
@@ -265,6 +266,10 @@ def serve(
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
+        if trace is not None and trace.suffix in TRACES:
+            progress = stack.enter_context(reporting())
+            stack.enter_context(recording(trace, progress))
+            trace = None
         traced = stack.enter_context(_lines(trace))
         device = Device(
             path,
