@@ -114,6 +114,8 @@ def record(trace: Trace, descriptor: int, name: str, *, level: int = logging.ERR
     """
 
     def end(reason: str) -> None:
+        if trace.sink is None:  # a span had begun before
+            return
         trace.sink = None
         log.log(level, "the trace ends here, it cannot be written: %s", reason)
 

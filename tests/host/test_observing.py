@@ -2,11 +2,14 @@
 
 import json
 import os
+import pty
+import re
 import signal
 import socket as sockets
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -23,9 +26,11 @@ from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from potash.observing import prometheus, rates, screen, status
 from potash.sdk import CommandFailed
 from potash.sdk.errors import DeviceNotFound, PotashError
-from potash.vm.drive import device_process
+from potash.vm.drive import device_process, serving
+from potash_firmware.log_rooms import ROOMS
 from support.apu import program
 from support.bpf import exit_, insn, mov
+from support.docs import ROOT
 from support.processes import descendants
 from support.prometheus import parse, value
 
@@ -359,6 +364,39 @@ def test_top_shows_queues_and_accelerators(device: Served) -> None:
     assert str(device.process.pid) in lines[0]
 
 
+def test_top_finds_the_one_device_that_another_command_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    nothing = potash_command("top", "--once")
+    assert (nothing.returncode, nothing.stderr.count("\n")) == (1, 1)
+    with serving(*SMALL) as first:
+        found = potash_command("top", "--once", "--interval", 0.05)
+        assert found.stdout.startswith(f"{first}.status"), found.stderr
+        with serving(*SMALL) as second:
+            several = potash_command("top", "--once")
+    assert (several.returncode, several.stderr.count("\n")) == (1, 1)
+    assert str(first) in several.stderr and str(second) in several.stderr
+
+
+def test_top_stays_on_a_terminal_until_it_is_interrupted(device: Served) -> None:
+    terminal, its = pty.openpty()
+    command = [sys.executable, "-m", "potash.cli.main", "top", str(device.socket)]
+    with (
+        open(terminal, "rb", buffering=0) as screen_,
+        subprocess.Popen(
+            [*command, "--interval", "0.05"], stdin=its, stdout=its, stderr=subprocess.PIPE
+        ) as top,
+    ):
+        os.close(its)
+        seen = b""
+        while seen.count(b"commands/s") < 4 or b"accelerator" not in seen:
+            seen += screen_.read(4096)
+        top.send_signal(signal.SIGINT)
+        assert top.wait(LIMIT) == 130
+
+
 def test_top_of_nothing_is_one_sentence(tmp_path: Path) -> None:
     done = potash_command("top", tmp_path / "none")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -384,6 +422,40 @@ def test_what_is_no_device_is_not_believed(tmp_path: Path, said: bytes) -> None:
         thread.join(LIMIT)
     with pytest.raises(DeviceNotFound):
         status.ask(place)
+
+
+# The page about all this.
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the first table behind a heading of the page, or a line of it."""
+    text = (ROOT / "docs" / "observing.md").read_text().partition(heading)[2]
+    rows = text[text.index("\n|") :].partition("\n\n")[0].strip().splitlines()[2:]
+    return [line.replace("\\|", "/").strip("| ").split("|") for line in rows]
+
+
+def words(cell: str) -> set[str]:
+    return set(re.findall(r"`([\w]+)`", cell))
+
+
+def test_the_page_names_every_metric() -> None:
+    named = set().union(*(words(row[0]) for row in table("## Prometheus")))
+    assert named == {metric.name for metric in prometheus.METRICS}
+
+
+def test_the_page_names_what_a_snapshot_has(device: Served) -> None:
+    found = status.ask(status.status_socket(str(device.socket)))
+    rows = table("## potash top")
+    assert set().union(*(words(row[0]) for row in rows)) == set(found)
+    for (name,), about in [(list(words(row[0])), row[1]) for row in rows if len(words(row[0])) < 2]:
+        inner = found[name]
+        for one in inner if isinstance(inner, list) else [inner]:
+            if isinstance(one, dict):
+                assert set(one) <= words(about) | {"commands"}, name
+
+
+def test_the_page_names_every_room() -> None:
+    assert set().union(*(words(row[0]) for row in table("## The log"))) == set(ROOMS)
 
 
 # Rates.

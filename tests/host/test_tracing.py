@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import potash.sdk
+from potash.tracing import modelled
 from potash.tracing.recording import VARIABLE, write_trace
 from potash.vm.drive import device_process
 from potash_device.vta.config import Config
@@ -179,6 +181,17 @@ def test_lines_are_made_a_trace_later(lines: Path, tmp_path: Path) -> None:
     assert sum(one["bytes"] for one in moved if not one["to_host"]) == 600 * BLOCK
 
 
+def test_a_device_that_is_served_makes_a_trace_at_its_end(tmp_path: Path) -> None:
+    out, socket = tmp_path / "served.json", tmp_path / "device.sock"
+    with (
+        device_process(socket, "--size", "16M", "--trace", str(out)),
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        device.read(0, 1)
+        assert not out.exists()
+    assert Viewed(out).one("read", "device", "queue 1").args["blocks"] == 1
+
+
 def line(point: str, moment: float, **known: object) -> str:
     return json.dumps({"time": moment, "pid": 7, "point": point, **known}) + "\n"
 
@@ -257,6 +270,27 @@ def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
     assert [one.args["status"] for one in found.slices] == ["unanswered"]
 
 
+def test_bent_lines_still_make_a_trace_that_can_be_read(lines: Path, tmp_path: Path) -> None:
+    """Whatever somebody makes of a file of lines, `--read` gives JSON and no traceback."""
+    random, whole = Random(11), lines.read_text().splitlines(keepends=True)
+    others: list[object] = [None, -1, 1e18, float("nan"), "x", [], {}, 1 << 70, True, "1e999"]
+    for _ in range(3):
+        bent = []
+        for text in whole:
+            known, kind = json.loads(text), random.random()
+            if kind < 0.2:
+                known[random.choice(list(known))] = random.choice(others)
+            elif kind < 0.3:
+                del known[random.choice(list(known))]
+            made = json.dumps(known).replace('"1e999"', "1e999") + "\n"
+            bent.append(made[: random.randrange(len(made))] if kind > 0.95 else made)
+        source, out = tmp_path / "bent.jsonl", tmp_path / "trace.json"
+        source.write_text("".join([whole[0], *bent]))
+        assert write_trace([source], out, lambda *_: None).unreadable
+        document = json.loads(out.read_text(), parse_constant=pytest.fail)
+        assert document["traceEvents"]
+
+
 def test_devices_are_told_apart(tmp_path: Path) -> None:
     other = PROCESS.replace('"pid": 7', '"pid": 8').replace("10.0", "10.5")
     found, recorded = viewed(tmp_path, PROCESS, other)
@@ -283,6 +317,28 @@ def test_streams_that_overlap_in_modelled_time_are_shown_one_behind_the_other(
     assert took > 0.1, "a chip is faster than that, and this shows nothing"
     assert second.args["shown_later_by_us"] == pytest.approx(took - 0.1, abs=0.002)
     found.check_nesting()
+
+
+def test_of_streams_beyond_the_limit_their_modules_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modelled, "SHOWN_IN_FULL", 0)
+    config = Config.default()
+    text = base64.b64encode(encode_stream([Finish()], config)).decode()
+    found, _ = viewed(
+        tmp_path,
+        line("process", 10.0, name="potash-worker0")
+        + line("vta.core", 10.0, config=config.to_mapping())
+        + line("vta.stream", 10.1, began=10.0, stream=text),
+    )
+    stream = found.one("VTA stream")
+    modules = [one for one in found.slices if one is not stream]
+    assert {one.name for one in modules} == {
+        "LOAD, in all", "COMPUTE, in all", "STORE, in all"
+    }  # fmt: skip
+    for one in modules:
+        assert one.end - one.begin == pytest.approx(stream.args["modelled_us"], abs=0.002)
+    found.check_arrows()
 
 
 # The command.

@@ -59,8 +59,10 @@ LANGUAGE = {
 
 @dataclass
 class _Command:
+    process: int
     fetched: float
-    line: Line
+    name: str
+    about: dict[str, object]
     queue: str
     lane: int
 
@@ -84,7 +86,6 @@ class DeviceTrace:
         self._commands: dict[tuple[int, int], deque[_Command]] = defaultdict(deque)
         self._lanes: dict[str, list[bool]] = defaultdict(list)
         """For each queue, which of its tracks are taken."""
-        self._device = 0
         self._messages: dict[str, deque[int]] = defaultdict(deque)
         """Arrows of messages that have been sent and not received, by what names a message."""
         self._requests: dict[int, float] = {}
@@ -117,6 +118,8 @@ class DeviceTrace:
 
     def take(self, line: Line) -> None:
         """The next line. Raises KeyError, TypeError or ValueError for one that is no trace's."""
+        if not all(isinstance(line.get(key, 0.0), int | float) for key in ("time", "began")):
+            raise TypeError("a time is no number")
         take = self._takes.get(line["point"])
         if take is not None:
             take(line)
@@ -127,9 +130,14 @@ class DeviceTrace:
     def close(self) -> None:
         """Draw what has no end to the end of the trace."""
         self._end_commands("unanswered")
+        self._end_jobs(self._last)
+
+    def _end_jobs(self, moment: float) -> None:
+        """Nobody will tell of the end of what runs on accelerators."""
         for (process, accelerator), depth in self._phases.items():
             for _ in range(depth):
-                self._document.end(process, _job_track(accelerator), self._last)
+                self._document.end(process, _job_track(accelerator), moment)
+        self._phases.clear()
 
     # Processes.
 
@@ -139,8 +147,11 @@ class DeviceTrace:
         self._names[process] = shown
         place = self._place + PLACES.get(name, len(PLACES))
         self._document.name_process(process, self._title + shown, place)
+        if name == "potash-apu":  # perhaps another one, after the first has died
+            self._end_jobs(line["time"])
+            self._messages.clear()
+            self._handed_over.clear()
         if name == "potash":
-            self._device = process
             for place, track in enumerate(FIXED_TRACKS):
                 self._document.sort_track(process, track, place)
 
@@ -163,16 +174,17 @@ class DeviceTrace:
             self._end_commands("ended by a reset")
 
     def _fetch(self, line: Line) -> None:
-        queue = _queue(line["qid"], line["opcode"])
+        qid, queue = line["qid"], _queue(line["qid"], line["opcode"])
+        name, about = command_name(line["opcode"], admin=qid == 0), _about_command(line)
         lanes = self._lanes[queue]
         lane = lanes.index(False) if False in lanes else len(lanes)
-        command = _Command(line["time"], line, queue, lane)
+        command = _Command(line["pid"], line["time"], name, about, queue, lane)
         if lane == len(lanes):
             lanes.append(True)
-            place = FIRST_QUEUE * (line["qid"] + 1) + min(lane, FIRST_QUEUE - 1)
+            place = FIRST_QUEUE * (qid + 1) + min(lane, FIRST_QUEUE - 1)
             self._document.sort_track(line["pid"], command.track, place)
         lanes[lane] = True
-        self._commands[line["qid"], line["cid"]].append(command)
+        self._commands[qid, line["cid"]].append(command)
 
     def _forward(self, line: Line) -> None:
         waiting = self._commands[line["qid"], line["cid"]]
@@ -185,7 +197,8 @@ class DeviceTrace:
     def _complete(self, line: Line) -> None:
         waiting = self._commands[line["qid"], line["cid"]]
         if waiting:
-            self._draw(waiting.popleft(), line["time"], describe(line["status"]), line["dw0"])
+            status, dw0 = describe(line["status"]), line["dw0"]
+            self._draw(waiting.popleft(), line["time"], status, dw0)
 
     def _end_commands(self, why: str) -> None:
         for waiting in self._commands.values():
@@ -193,21 +206,12 @@ class DeviceTrace:
                 self._draw(waiting.popleft(), self._last, why, 0)
 
     def _draw(self, command: _Command, ended: float, status: str, dw0: int) -> None:
-        line = command.line
-        qid, opcode = line["qid"], line["opcode"]
-        name = command_name(opcode, admin=qid == 0)
-        about = {"cid": line["cid"], "opcode": f"{opcode:#04x}", "nsid": line["nsid"]}
-        about |= {"status": status, "dw0": dw0}
-        cdws = tuple(line[f"cdw{number}"] for number in range(10, 16))
-        if qid and opcode in RANGES:
-            blocks = ReadWrite.decode(cdws)
-            about |= {"slba": blocks.slba, "blocks": blocks.blocks}
-        else:
-            about |= {f"cdw{number}": f"{one:#x}" for number, one in enumerate(cdws, 10)}
         self._lanes[command.queue][command.lane] = False
+        about = command.about | {"status": status, "dw0": dw0}
         self._document.slice(
-            line["pid"], command.track, name, command.fetched, ended, category="nvme", about=about
-        )
+            command.process, command.track, command.name, command.fetched, ended,
+            category="nvme", about=about,
+        )  # fmt: skip
 
     def _dma(self, line: Line) -> None:
         way = "to host" if line["to_host"] else "from host"
@@ -336,6 +340,16 @@ def _about(line: Line) -> dict[str, object]:
         for key, value in line.items()
         if key not in ("time", "pid", "point", "thread", "began", "message")
     }
+
+
+def _about_command(line: Line) -> dict[str, object]:
+    """A command's fields: its blocks, or the dwords that are its own."""
+    about = {"cid": line["cid"], "opcode": f"{line['opcode']:#04x}", "nsid": line["nsid"]}
+    cdws = tuple(line[f"cdw{number}"] for number in range(10, 16))
+    if line["qid"] and line["opcode"] in RANGES:
+        blocks = ReadWrite.decode(cdws)
+        return about | {"slba": blocks.slba, "blocks": blocks.blocks}
+    return about | {f"cdw{number}": f"{one:#x}" for number, one in enumerate(cdws, 10)}
 
 
 def _queue(qid: int, opcode: int) -> str:

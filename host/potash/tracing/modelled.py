@@ -61,7 +61,7 @@ class Modelled:
 
     document: Document
     parameters: Parameters
-    left: int = SHOWN_IN_FULL
+    left: int = field(default_factory=lambda: SHOWN_IN_FULL)
     _free: dict[int, float] = field(default_factory=dict)
     """When each accelerator's modules have ended what they were shown to do."""
     _known: dict[tuple[int, bytes], Timing | None] = field(default_factory=dict)

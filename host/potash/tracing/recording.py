@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from potash.cli.drive.common import STREAM
 from potash.cli.files import replacing
 from potash.sdk.errors import PotashError
 from potash.tracing.device import DeviceTrace
@@ -23,6 +25,9 @@ VARIABLE = "POTASH_TRACE"
 """The environment variable that names a folder, into which each device then writes its lines."""
 
 LINES = ".jsonl"
+
+TRACES = (".json", ".gz")
+"""What the names of traces end in, where anything else is lines."""
 
 PLACES = 8
 """Room for the processes of one device, from the top of a trace."""
@@ -40,6 +45,12 @@ class Recorded(NamedTuple):
     """Lines that were left out: a process that was killed may not have written all of its last."""
 
 
+def require_writable(out: Path) -> None:
+    """What is traced may take long: where nothing can be written is refused before it begins."""
+    if out != STREAM and not os.access(out.absolute().parent, os.W_OK):
+        raise PotashError(f"the trace cannot be written to {out}; choose another place")
+
+
 @contextmanager
 def recording(out: Path | None, progress: Progress) -> Iterator[None]:
     """Make a trace of what the devices do that are started in the block; none where `out` is None.
@@ -50,6 +61,7 @@ def recording(out: Path | None, progress: Progress) -> Iterator[None]:
     if out is None:
         yield
         return
+    require_writable(out)
     with folder_for_lines() as folder:
         try:
             yield
@@ -122,18 +134,26 @@ def _write(
                 if count % REPORT_EVERY == REPORT_EVERY - 1:
                     progress("writing the trace", done / max(size, 1))
                 try:
-                    device.take(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError):
+                    device.take(json.loads(line, parse_float=_finite, parse_constant=_finite))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     unreadable += 1
         device.close()
     document.close()
     return Recorded(document.events, len(sources), unreadable)
 
 
+def _finite(text: str) -> float:
+    """A number that JSON can say again. Raises ValueError."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of a trace's")
+    return value
+
+
 def _begin(source: Path) -> float:
     """The time of a file's first line; 0 where there is none."""
     with source.open("rb") as lines:
         try:
-            return float(json.loads(lines.readline())["time"])
+            return float(json.loads(lines.readline(), parse_constant=_finite)["time"])
         except (ValueError, KeyError, TypeError):
             return 0.0

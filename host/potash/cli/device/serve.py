@@ -30,7 +30,8 @@ from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault
-from potash.tracing.recording import LINES, VARIABLE
+from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
+from potash.vm.progress import reporting
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -218,8 +219,8 @@ def qemu_device(socket: Path) -> str:
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what commands pass on their way to this file, a line of JSON each. See also potash "
-    "trace.",
+    help="Write what commands pass on their way to this file: at the end, as a trace for "
+    "ui.perfetto.dev, where the name ends in .json or .json.gz; else at once, a line of JSON each.",
 )
 @click.option(
     "--metrics",
@@ -325,7 +326,12 @@ def _serve(
         drive = stack.enter_context(
             _drive(told.media, wanted.shapes, told.capacity, told.read_only)
         )
-        traced = stack.enter_context(_lines(told.trace))
+        trace = told.trace
+        if trace is not None and trace.suffix in TRACES:
+            progress = stack.enter_context(reporting())
+            stack.enter_context(recording(trace, progress))
+            trace = None
+        traced = stack.enter_context(_lines(trace))
         device = Device(
             path,
             drive.namespaces,

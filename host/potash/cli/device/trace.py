@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from potash.cli.app import COMMANDS
 from potash.cli.device.vta_options import readable_file, writable_file
 from potash.cli.drive.common import STREAM
 from potash.sdk.errors import PotashError
-from potash.tracing.recording import folder_for_lines, lines_of, write_trace
+from potash.tracing.recording import folder_for_lines, lines_of, require_writable, write_trace
 from potash.vm.progress import reporting
 from potash_device.vta.timing import BUILDS, Parameters
 
@@ -65,8 +64,7 @@ def trace(
     if sources:
         _finish(sources, out, BUILDS[build], as_json=as_json)
         return
-    if out != STREAM and not os.access(out.absolute().parent, os.W_OK):
-        raise PotashError(f"the trace cannot be written to {out}; choose another place")
+    require_writable(out)
     with folder_for_lines() as folder:
         code = _run(command)
         _finish(lines_of(folder), out, BUILDS[build], as_json=as_json)
