@@ -1,4 +1,4 @@
-"""The examples grep, filter and checksum: as demos, by hand, and rebuilt."""
+"""The examples grep, filter, checksum and digits: as demos, by hand, and rebuilt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_examples_are_known() -> None:
-    assert example_names() == ["add", *FOUND]
+    assert example_names() == ["add", "checksum", "digits", "filter", "grep"]
 
 
 @pytest.mark.parametrize("name", ["checksum", "filter"])
@@ -62,7 +62,7 @@ def test_a_demo_shows_what_was_found() -> None:
 
 def test_a_demo_that_there_is_not_is_wrong_usage() -> None:
     done = demo("../add")
-    assert done.returncode == 2 and "'add', 'checksum', 'filter', 'grep'" in done.stderr
+    assert done.returncode == 2 and "'add', 'checksum', 'digits', 'filter', 'grep'" in done.stderr
 
 
 def test_grep_expects_what_grep_finds(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", [*FOUND, "digits"])
 def test_an_example_is_run_as_its_folder_says(name: str, socket: Path, tmp_path: Path) -> None:
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder)
