@@ -1,0 +1,530 @@
+"""Graphs, operator by operator: every operator that the delegate knows, in int8 or in float32.
+
+Each method adds one operator and gives its output, whose shape follows from the inputs' as it does in
+TensorFlow Lite's kernels (`tflite/kernels/*.cc`, Prepare). A tensor with a scale is quantised; in a
+graph of float32 there are no scales. The flatbuffer's tables are `potash_firmware.tflite.writer`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from ai_edge_litert import schema_py_generated as schema
+
+from potash_firmware.tflite.writer import FusedActivation, ModelBuilder
+
+__all__ = ["FusedActivation", "GraphBuilder", "Padding", "Tensor"]
+
+Pair: TypeAlias = int | tuple[int, int]
+Array: TypeAlias = npt.NDArray[Any]
+Operator: TypeAlias = Any
+"""A number of `schema.BuiltinOperator`."""
+
+
+class Padding(IntEnum):
+    """`Padding` of the schema."""
+
+    SAME = schema.Padding.SAME
+    VALID = schema.Padding.VALID
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a graph: its number there, its shape, and what its values stand for."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    scales: tuple[float, ...] = ()
+    """None, one for all values, or one for each index of an axis; as float32 has them."""
+    zero_point: int = 0
+
+    @property
+    def scale(self) -> float | None:
+        """The one scale of all values; None for a tensor that is not quantised, or by channels."""
+        return self.scales[0] if len(self.scales) == 1 else None
+
+
+class GraphBuilder:
+    """A model with one graph. Quantised operators take the `scale` and `zero_point` of their output;
+    those that only move or choose values have their input's.
+    """
+
+    def __init__(self, description: str = "potash") -> None:
+        self._writer = ModelBuilder(description)
+        self._count = 0
+
+    # Tensors
+
+    def tensor(
+        self,
+        shape: Sequence[int],
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """A tensor for activations: int8 with a scale, else float32, unless `dtype` says another."""
+        kind = np.dtype(dtype or (np.float32 if scale is None else np.int8))
+        return self._tensor(shape, kind, scale, zero_point, name=name)
+
+    def constant(
+        self,
+        values: npt.ArrayLike,
+        scale: float | Sequence[float] | None = None,
+        zero_point: int = 0,
+        *,
+        axis: int = 0,
+        name: str | None = None,
+    ) -> Tensor:
+        """A tensor with these values and their type; several scales are those of `axis`."""
+        array = np.asarray(values)
+        return self._tensor(array.shape, array.dtype, scale, zero_point, axis, array, name)
+
+    def bias(self, values: npt.ArrayLike, x: Tensor, weights: Tensor) -> Tensor:
+        """int32 values to be added to the products of `x` and `weights`, with these' scales."""
+        if x.scale is None or not weights.scales:
+            raise ValueError("a bias in int32 needs an input and weights that have scales")
+        scales = np.float32(x.scale) * np.array(weights.scales, np.float32)
+        return self.constant(np.asarray(values, np.int32), scales.tolist())
+
+    # Operators with weights
+
+    def conv2d(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        bias: Tensor | None = None,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        stride: Pair = 1,
+        dilation: Pair = 1,
+        padding: Padding = Padding.SAME,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O, zeroes if there is none."""
+        options = schema.Conv2DOptionsT()
+        _set_window(options, stride, dilation, padding, activation)
+        height, width = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
+        return self._add(
+            schema.BuiltinOperator.CONV_2D,
+            (x, weights, bias or self._zeroes(weights.shape[0], x, weights)),
+            (x.shape[0], height, width, weights.shape[0]),
+            options,
+            scale,
+            zero_point,
+            version=3,
+        )
+
+    def depthwise_conv2d(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        bias: Tensor | None = None,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        stride: Pair = 1,
+        dilation: Pair = 1,
+        padding: Padding = Padding.SAME,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """DEPTHWISE_CONV_2D of N×H×W×I with weights 1×h×w×O, O a multiple of I, scales along the
+        last axis (3), and a bias O, zeroes if there is none.
+        """
+        options = schema.DepthwiseConv2DOptionsT()
+        options.depthMultiplier = weights.shape[3] // x.shape[3]
+        _set_window(options, stride, dilation, padding, activation)
+        height, width = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
+        return self._add(
+            schema.BuiltinOperator.DEPTHWISE_CONV_2D,
+            (x, weights, bias or self._zeroes(weights.shape[3], x, weights)),
+            (x.shape[0], height, width, weights.shape[3]),
+            options,
+            scale,
+            zero_point,
+            version=3,
+        )
+
+    def fully_connected(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        bias: Tensor | None = None,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        keep_dimensions: bool = False,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """FULLY_CONNECTED of rows of I values with weights O×I and a bias O: rows × O, or with
+        `keep_dimensions` the input's shape with O in place of I.
+        """
+        options = schema.FullyConnectedOptionsT()
+        options.fusedActivationFunction = activation
+        options.keepNumDims = keep_dimensions
+        outputs, inputs = weights.shape
+        rows = (math.prod(x.shape) // inputs,)
+        return self._add(
+            schema.BuiltinOperator.FULLY_CONNECTED,
+            (x, weights, bias),
+            (*(x.shape[:-1] if keep_dimensions else rows), outputs),
+            options,
+            scale,
+            zero_point,
+            version=5 if keep_dimensions else 4,
+        )
+
+    # Operators on two tensors, which are broadcast as numpy does
+
+    def add(
+        self,
+        left: Tensor,
+        right: Tensor,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """ADD: left + right."""
+        options = schema.AddOptionsT()
+        options.potScaleInt16 = False
+        return self._binary(
+            schema.BuiltinOperator.ADD, left, right, options, activation, scale, zero_point
+        )
+
+    def sub(
+        self,
+        left: Tensor,
+        right: Tensor,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """SUB: left - right."""
+        options = schema.SubOptionsT()
+        options.potScaleInt16 = False
+        return self._binary(
+            schema.BuiltinOperator.SUB, left, right, options, activation, scale, zero_point
+        )
+
+    def mul(
+        self,
+        left: Tensor,
+        right: Tensor,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """MUL: left * right."""
+        return self._binary(
+            schema.BuiltinOperator.MUL,
+            left,
+            right,
+            schema.MulOptionsT(),
+            activation,
+            scale,
+            zero_point,
+        )
+
+    def minimum(self, left: Tensor, right: Tensor) -> Tensor:
+        """MINIMUM of two tensors whose scales agree."""
+        return self._extreme(schema.BuiltinOperator.MINIMUM, left, right)
+
+    def maximum(self, left: Tensor, right: Tensor) -> Tensor:
+        """MAXIMUM of two tensors whose scales agree."""
+        return self._extreme(schema.BuiltinOperator.MAXIMUM, left, right)
+
+    # Windows without weights
+
+    def max_pool2d(
+        self,
+        x: Tensor,
+        size: Pair,
+        *,
+        stride: Pair | None = None,
+        padding: Padding = Padding.VALID,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """MAX_POOL_2D; without a stride the windows stand side by side."""
+        code = schema.BuiltinOperator.MAX_POOL_2D
+        return self._pool(code, x, size, stride, padding, activation)
+
+    def average_pool2d(
+        self,
+        x: Tensor,
+        size: Pair,
+        *,
+        stride: Pair | None = None,
+        padding: Padding = Padding.VALID,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """AVERAGE_POOL_2D, padding left out of the averages; strides as in `max_pool2d`."""
+        code = schema.BuiltinOperator.AVERAGE_POOL_2D
+        return self._pool(code, x, size, stride, padding, activation)
+
+    def mean(
+        self,
+        x: Tensor,
+        axes: Sequence[int] = (1, 2),
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        keep_dimensions: bool = False,
+    ) -> Tensor:
+        """MEAN over `axes`, by default height and width."""
+        options = schema.ReducerOptionsT()
+        options.keepDims = keep_dimensions
+        gone = {axis % len(x.shape) for axis in axes}
+        shape = [
+            1 if axis in gone else extent
+            for axis, extent in enumerate(x.shape)
+            if keep_dimensions or axis not in gone
+        ]
+        return self._add(
+            schema.BuiltinOperator.MEAN,
+            (x, self.constant(np.array(axes, np.int32))),
+            shape,
+            options,
+            scale,
+            zero_point,
+            version=2,
+        )
+
+    # One tensor, value by value
+
+    def relu(self, x: Tensor, scale: float | None = None, zero_point: int = 0) -> Tensor:
+        """RELU, as an operator of its own."""
+        return self._unary(schema.BuiltinOperator.RELU, x, scale, zero_point)
+
+    def relu6(self, x: Tensor, scale: float | None = None, zero_point: int = 0) -> Tensor:
+        """RELU6, as an operator of its own."""
+        return self._unary(schema.BuiltinOperator.RELU6, x, scale, zero_point)
+
+    # Operators that move values
+
+    def pad(self, x: Tensor, paddings: Sequence[tuple[int, int]]) -> Tensor:
+        """PAD with zeroes (the zero point): before and after, for each axis."""
+        shape = [
+            extent + before + after
+            for extent, (before, after) in zip(x.shape, paddings, strict=True)
+        ]
+        return self._move(
+            schema.BuiltinOperator.PAD,
+            (x, self.constant(np.array(paddings, np.int32))),
+            shape,
+            schema.PadOptionsT(),
+        )
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """RESHAPE; one extent may be -1."""
+        known = -math.prod(shape)
+        whole = [math.prod(x.shape) // known if extent == -1 else extent for extent in shape]
+        options = schema.ReshapeOptionsT()
+        options.newShape = np.array(shape, np.int32)
+        return self._move(
+            schema.BuiltinOperator.RESHAPE,
+            (x, self.constant(np.array(shape, np.int32))),
+            whole,
+            options,
+            version=1,
+        )
+
+    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
+        """TRANSPOSE: axis i of the output is axis `permutation[i]` of `x`."""
+        return self._move(
+            schema.BuiltinOperator.TRANSPOSE,
+            (x, self.constant(np.array(permutation, np.int32))),
+            [x.shape[axis] for axis in permutation],
+            schema.TransposeOptionsT(),
+        )
+
+    def concatenation(
+        self,
+        tensors: Sequence[Tensor],
+        axis: int = -1,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """CONCATENATION along `axis` of tensors whose scales agree."""
+        options = schema.ConcatenationOptionsT()
+        options.axis = axis
+        options.fusedActivationFunction = activation
+        shape = list(tensors[0].shape)
+        shape[axis] = sum(tensor.shape[axis] for tensor in tensors)
+        return self._move(schema.BuiltinOperator.CONCATENATION, tuple(tensors), shape, options)
+
+    def operator(
+        self,
+        code: Operator,
+        inputs: Sequence[Tensor | None],
+        output: Tensor,
+        options: Any = None,
+        *,
+        version: int = 1,
+    ) -> Tensor:
+        """Any other operator, with the schema's code and options, into `output`."""
+        self._writer.operator(
+            code,
+            [tensor.index for tensor in inputs if tensor is not None],
+            [output.index],
+            options_type=_options_type(options),
+            options=options,
+            version=version,
+        )
+        return output
+
+    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bytes:
+        """The model's bytes."""
+        return self._writer.build(
+            [tensor.index for tensor in inputs], [tensor.index for tensor in outputs]
+        )
+
+    def _tensor(
+        self,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        scale: float | Sequence[float] | None,
+        zero_point: int,
+        axis: int = 0,
+        values: Array | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        scales = np.atleast_1d(np.asarray([] if scale is None else scale, np.float32))
+        index = self._writer.tensor(
+            name or f"{'constant' if values is not None else 'tensor'}-{self._count}",
+            shape,
+            dtype,
+            scale=scale,
+            zero_point=zero_point,
+            axis=axis,
+            data=values,
+        )
+        self._count += 1
+        return Tensor(index, tuple(map(int, shape)), dtype, tuple(scales.tolist()), zero_point)
+
+    def _zeroes(self, count: int, x: Tensor, weights: Tensor) -> Tensor:
+        """The bias that the kernels want even where nothing is added."""
+        if x.dtype == np.float32:
+            return self.constant(np.zeros(count, np.float32))
+        return self.bias(np.zeros(count, np.int32), x, weights)
+
+    def _add(
+        self,
+        code: Operator,
+        inputs: Sequence[Tensor | None],
+        shape: Sequence[int],
+        options: Any,
+        scale: float | None,
+        zero_point: int,
+        *,
+        version: int,
+    ) -> Tensor:
+        first = inputs[0]
+        assert first is not None
+        if (scale is None) != (not first.scales):
+            raise ValueError("an operator on quantised values needs a scale, and no other does")
+        output = self._tensor(shape, first.dtype, scale, zero_point)
+        floats = first.dtype == np.float32
+        return self.operator(code, inputs, output, options, version=1 if floats else version)
+
+    def _binary(
+        self,
+        code: Operator,
+        left: Tensor,
+        right: Tensor,
+        options: Any,
+        activation: FusedActivation,
+        scale: float | None,
+        zero_point: int,
+    ) -> Tensor:
+        options.fusedActivationFunction = activation
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        return self._add(code, (left, right), shape, options, scale, zero_point, version=2)
+
+    def _extreme(self, code: Operator, left: Tensor, right: Tensor) -> Tensor:
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        return self._move(code, (left, right), shape, schema.MaximumMinimumOptionsT())
+
+    def _pool(
+        self,
+        code: Operator,
+        x: Tensor,
+        size: Pair,
+        stride: Pair | None,
+        padding: Padding,
+        activation: FusedActivation,
+    ) -> Tensor:
+        options = schema.Pool2DOptionsT()
+        options.filterHeight, options.filterWidth = pair(size)
+        stride = size if stride is None else stride
+        _set_window(options, stride, None, padding, activation)
+        height, width = extents(x.shape[1:3], pair(size), stride, 1, padding)
+        return self._move(code, (x,), (x.shape[0], height, width, x.shape[3]), options)
+
+    def _unary(self, code: Operator, x: Tensor, scale: float | None, zero_point: int) -> Tensor:
+        return self._add(code, (x,), x.shape, None, scale, zero_point, version=2)
+
+    def _move(
+        self,
+        code: Operator,
+        inputs: Sequence[Tensor],
+        shape: Sequence[int],
+        options: Any,
+        *,
+        version: int = 2,
+    ) -> Tensor:
+        """An operator whose output has the scale of its first input."""
+        x = inputs[0]
+        return self._add(code, inputs, shape, options, x.scale, x.zero_point, version=version)
+
+
+def pair(value: Pair) -> tuple[int, int]:
+    """Both, where one stands for both."""
+    return (value, value) if isinstance(value, int) else value
+
+
+def _set_window(
+    options: Any,
+    stride: Pair,
+    dilation: Pair | None,
+    padding: Padding,
+    activation: FusedActivation,
+) -> None:
+    options.strideH, options.strideW = pair(stride)
+    if dilation is not None:
+        options.dilationHFactor, options.dilationWFactor = pair(dilation)
+    options.padding = padding
+    options.fusedActivationFunction = activation
+
+
+def extents(
+    spatial: Sequence[int], size: Sequence[int], stride: Pair, dilation: Pair, padding: Padding
+) -> tuple[int, int]:
+    """Height and width of what a window gives: `ComputeOutSize` (`tflite/kernels/padding.h`)."""
+    height, width = (
+        -(-extent // step)
+        if padding is Padding.SAME
+        else (extent - (window - 1) * apart - 1 + step) // step
+        for extent, window, step, apart in zip(
+            spatial, size, pair(stride), pair(dilation), strict=True
+        )
+    )
+    return height, width
+
+
+def _options_type(options: Any) -> int:
+    """The number of a table of options, which the schema names after the table's class."""
+    if options is None:
+        return int(schema.BuiltinOptions.NONE)
+    return int(getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T")))
