@@ -107,6 +107,22 @@ struct TfLiteDelegate {
 };
 
 typedef struct { int activation; bool pot_scale_int16; } TfLiteAddParams;
+typedef struct { int activation; bool pot_scale_int16; } TfLiteSubParams;
+typedef struct { int activation; } TfLiteMulParams;
+typedef struct {
+  int padding, stride_width, stride_height, activation;
+  int dilation_width_factor, dilation_height_factor;
+} TfLiteConvParams;
+typedef struct {
+  int padding, stride_width, stride_height, depth_multiplier, activation;
+  int dilation_width_factor, dilation_height_factor;
+} TfLiteDepthwiseConvParams;
+typedef struct {
+  int padding, stride_width, stride_height, filter_width, filter_height, activation;
+} TfLitePoolParams;
+typedef struct { int activation, weights_format; bool keep_num_dims; } TfLiteFullyConnectedParams;
+typedef struct { int axis, activation; } TfLiteConcatenationParams;
+typedef struct { bool keep_dims; } TfLiteReducerParams;
 """
 
 # Untyped on purpose: the fields come from the declarations above, which no checker reads.
@@ -164,7 +180,30 @@ class BuiltinOperator(IntEnum):
     """`TfLiteBuiltinOperator`: the operators that this delegate knows, and the delegate's own."""
 
     ADD = 0
+    AVERAGE_POOL_2D = 1
+    CONCATENATION = 2
+    CONV_2D = 3
+    DEPTHWISE_CONV_2D = 4
+    FULLY_CONNECTED = 9
+    MAX_POOL_2D = 17
+    MUL = 18
+    RELU = 19
+    RELU6 = 21
+    RESHAPE = 22
+    PAD = 34
+    TRANSPOSE = 39
+    MEAN = 40
+    SUB = 41
     DELEGATE = 51
+    MAXIMUM = 55
+    MINIMUM = 57
+
+
+class Padding(IntEnum):
+    """`TfLitePadding`."""
+
+    SAME = 1
+    VALID = 2
 
 
 class Activation(IntEnum):
@@ -227,13 +266,53 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class AddOptions:
-    """`TfLiteAddParams`."""
+class ClampOptions:
+    """Those of an operator with nothing but a fused activation: `TfLiteAddParams`, `TfLiteSubParams`,
+    `TfLiteMulParams`."""
 
     activation: int
 
 
-Options: TypeAlias = AddOptions
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """`TfLiteConvParams`, `TfLiteDepthwiseConvParams` and `TfLitePoolParams`: a window that slides
+    over an image. Pairs are (down, across); `size` is a pool's, of convolutions the weights'."""
+
+    padding: int
+    stride: tuple[int, int]
+    activation: int
+    dilation: tuple[int, int] = (1, 1)
+    size: tuple[int, int] = (0, 0)
+    depth_multiplier: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FullyConnectedOptions:
+    """`TfLiteFullyConnectedParams`."""
+
+    activation: int
+    weights_format: int
+    keep_num_dims: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatenationOptions:
+    """`TfLiteConcatenationParams`."""
+
+    axis: int
+    activation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerOptions:
+    """`TfLiteReducerParams`."""
+
+    keep_dims: bool
+
+
+Options: TypeAlias = (
+    ClampOptions | WindowOptions | FullyConnectedOptions | ConcatenationOptions | ReducerOptions
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +327,67 @@ class Node:
     options: Options | None
 
 
-def _add_options(data: CData) -> AddOptions:
-    return AddOptions(activation=ffi.cast("TfLiteAddParams *", data).activation)
+def _clamp(structure: str) -> Callable[[CData], Options]:
+    return lambda data: ClampOptions(ffi.cast(f"{structure} *", data).activation)
 
 
-_OPTIONS: Mapping[int, Callable[[CData], Options]] = {BuiltinOperator.ADD: _add_options}
+def _convolution(data: CData) -> Options:
+    its = ffi.cast("TfLiteConvParams *", data)
+    return WindowOptions(
+        padding=its.padding,
+        stride=(its.stride_height, its.stride_width),
+        activation=its.activation,
+        dilation=(its.dilation_height_factor, its.dilation_width_factor),
+    )
+
+
+def _depthwise(data: CData) -> Options:
+    its = ffi.cast("TfLiteDepthwiseConvParams *", data)
+    return WindowOptions(
+        padding=its.padding,
+        stride=(its.stride_height, its.stride_width),
+        activation=its.activation,
+        dilation=(its.dilation_height_factor, its.dilation_width_factor),
+        depth_multiplier=its.depth_multiplier,
+    )
+
+
+def _pool(data: CData) -> Options:
+    its = ffi.cast("TfLitePoolParams *", data)
+    return WindowOptions(
+        padding=its.padding,
+        stride=(its.stride_height, its.stride_width),
+        activation=its.activation,
+        size=(its.filter_height, its.filter_width),
+    )
+
+
+def _fully_connected(data: CData) -> Options:
+    its = ffi.cast("TfLiteFullyConnectedParams *", data)
+    return FullyConnectedOptions(its.activation, its.weights_format, its.keep_num_dims)
+
+
+def _concatenation(data: CData) -> Options:
+    its = ffi.cast("TfLiteConcatenationParams *", data)
+    return ConcatenationOptions(its.axis, its.activation)
+
+
+def _reducer(data: CData) -> Options:
+    return ReducerOptions(ffi.cast("TfLiteReducerParams *", data).keep_dims)
+
+
+_OPTIONS: Mapping[int, Callable[[CData], Options]] = {
+    BuiltinOperator.ADD: _clamp("TfLiteAddParams"),
+    BuiltinOperator.SUB: _clamp("TfLiteSubParams"),
+    BuiltinOperator.MUL: _clamp("TfLiteMulParams"),
+    BuiltinOperator.CONV_2D: _convolution,
+    BuiltinOperator.DEPTHWISE_CONV_2D: _depthwise,
+    BuiltinOperator.AVERAGE_POOL_2D: _pool,
+    BuiltinOperator.MAX_POOL_2D: _pool,
+    BuiltinOperator.FULLY_CONNECTED: _fully_connected,
+    BuiltinOperator.CONCATENATION: _concatenation,
+    BuiltinOperator.MEAN: _reducer,
+}
 
 
 def read_ints(array: CData) -> tuple[int, ...]:

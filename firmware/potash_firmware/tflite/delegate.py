@@ -12,17 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
-    NUMPY_TYPES,
-    Array,
     BuiltinOperator,
     CData,
-    Node,
     Status,
-    Tensor,
     callback,
     ffi,
     read_execution_plan,
@@ -30,7 +24,9 @@ from potash_firmware.tflite.capi import (
     read_node,
     view,
 )
-from potash_firmware.tflite.operators import OPERATORS, Plan, refusal
+from potash_firmware.tflite.operators import OPERATORS, refusal
+from potash_firmware.tflite.partition import Partition, build
+from potash_firmware.tflite.plans import Rounding, Settings
 from potash_firmware.vta_runtime import Runtime
 
 Result = TypeVar("Result")
@@ -48,21 +44,15 @@ class Decision(NamedTuple):
     reason: str | None
 
 
-class Task(NamedTuple):
-    """A claimed node and its plan."""
-
-    node: Node
-    plan: Plan
-
-
 @dataclass(slots=True)
 class Session:
     """What the callbacks of one delegate share."""
 
     runtime: Runtime
+    settings: Settings
     decisions: dict[int, tuple[Decision, ...]] = field(default_factory=dict)
     """For each graph, by its context's address, what was decided last."""
-    partitions: dict[int, tuple[CData, "Partition"]] = field(default_factory=dict)
+    partitions: dict[int, tuple[CData, Partition]] = field(default_factory=dict)
     """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
     failure: BaseException | None = None
     nodes_run: int = 0
@@ -77,36 +67,11 @@ class Session:
             return failed
 
 
-@dataclass(slots=True)
-class Partition:
-    """A run of adjacent claimed nodes, which TensorFlow Lite calls as one."""
+class Kernel(NamedTuple):
+    """What TensorFlow Lite keeps of a partition."""
 
     session: Session
-    tasks: tuple[Task, ...]
-    internal: dict[int, Array]
-    """The tensors between the nodes: TensorFlow Lite gives memory to those that cross the border
-    only."""
-
-    def run(self, context: CData) -> None:
-        """Run the nodes in order on the tensors as they are now."""
-        for node, plan in self.tasks:
-            outputs = [self._array(context, tensor) for tensor in node.outputs if tensor]
-            inputs = [self._array(context, tensor) if tensor else None for tensor in node.inputs]
-            try:
-                plan.run(self.session.runtime, inputs, outputs)
-            except BaseException:
-                # Half a stream must not run in front of the next one.
-                self.session.runtime.close()
-                raise
-            self.session.nodes_run += 1
-
-    def _array(self, context: CData, tensor: Tensor) -> Array:
-        if tensor.constant is not None:
-            return tensor.constant
-        internal = self.internal.get(tensor.index)
-        if internal is not None:
-            return internal
-        return view(context.tensors + tensor.index)
+    partition: Partition
 
 
 class VtaDelegate:
@@ -116,8 +81,8 @@ class VtaDelegate:
     does. It serves interpreters one at a time, in the thread that owns `runtime`.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._session = Session(runtime)
+    def __init__(self, runtime: Runtime, rounding: Rounding = Rounding.EXACT) -> None:
+        self._session = Session(runtime, Settings(runtime.config, rounding))
         self._handle = ffi.new_handle(self._session)
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle
@@ -156,11 +121,12 @@ class VtaDelegate:
 
 
 def _claim(session: Session, context: CData, delegate: CData) -> int:
-    config = session.runtime.config
     decisions = []
     for index in read_execution_plan(context):
         node = read_node(context, index)
-        decisions.append(Decision(index, node.operator, node.version, refusal(node, config)))
+        decisions.append(
+            Decision(index, node.operator, node.version, refusal(node, session.settings))
+        )
     session.decisions[int(ffi.cast("intptr_t", context))] = tuple(decisions)
     claimed = [decision.node for decision in decisions if decision.reason is None]
     if not claimed:
@@ -171,21 +137,16 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
 
 
 def _make_partition(session: Session, context: CData, params: CData) -> CData:
-    config = session.runtime.config
-    nodes = [read_node(context, index) for index in read_ints(params.nodes_to_replace)]
-    tasks = tuple(Task(node, OPERATORS[node.operator].plan(node, config)) for node in nodes)
-    border = {*read_ints(params.input_tensors), *read_ints(params.output_tensors)}
-    partition = Partition(
-        session=session,
-        tasks=tasks,
-        internal={
-            tensor.index: np.zeros(tensor.shape, NUMPY_TYPES[tensor.type])
-            for node in nodes
-            for tensor in node.outputs
-            if tensor is not None and tensor.index not in border
-        },
+    partition = build(
+        [read_node(context, index) for index in read_ints(params.nodes_to_replace)],
+        read_ints(params.input_tensors),
+        read_ints(params.output_tensors),
+        session.runtime,
+        session.settings,
+        OPERATORS.__getitem__,
     )
-    handle = ffi.new_handle(partition)
+    kernel = Kernel(session, partition)
+    handle = ffi.new_handle(kernel)
     session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition
     return handle
 
@@ -207,8 +168,9 @@ def _init(context: CData, buffer: CData, _length: int) -> CData:
 def _free(_context: CData, data: CData) -> None:
     if data == INIT_FAILED:
         return
-    partition: Partition = ffi.from_handle(data)
-    del partition.session.partitions[int(ffi.cast("intptr_t", data))]
+    kernel: Kernel = ffi.from_handle(data)
+    kernel.partition.close()
+    del kernel.session.partitions[int(ffi.cast("intptr_t", data))]
 
 
 @callback("int(TfLiteContext *, TfLiteNode *)", Status.ERROR)
@@ -218,13 +180,14 @@ def _prepare(_context: CData, _node: CData) -> int:
 
 @callback("int(TfLiteContext *, TfLiteNode *)", Status.ERROR)
 def _invoke(context: CData, node: CData) -> int:
-    partition: Partition = ffi.from_handle(node.user_data)
+    kernel: Kernel = ffi.from_handle(node.user_data)
+    return kernel.session.guarded(lambda: _run(kernel, context), int(Status.ERROR))
 
-    def run() -> int:
-        partition.run(context)
-        return Status.OK
 
-    return partition.session.guarded(run, int(Status.ERROR))
+def _run(kernel: Kernel, context: CData) -> int:
+    kernel.partition.run(lambda index: view(context.tensors + index))
+    kernel.session.nodes_run += len(kernel.partition.nodes)
+    return Status.OK
 
 
 _NAME = ffi.new("char[]", b"PotashVta")

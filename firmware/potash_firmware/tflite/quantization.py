@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from potash_firmware.tflite.capi import Activation
 
+Array64 = npt.NDArray[np.int64]
 Integers = TypeVar("Integers", int, npt.NDArray[np.int64])
 
 INT8_MIN, INT8_MAX = -128, 127
@@ -105,6 +106,23 @@ def multiply(value: Integers, multiplier: Multiplier) -> Integers:
     """`MultiplyByQuantizedMultiplierSmallerThanOneExp` (`tflite/kernels/internal/common.h`)."""
     high = doubling_high_multiply(value, multiplier.significand)
     return rounding_divide_by_power_of_two(high, -multiplier.shift)
+
+
+def rescale(values: Array64, significands: Array64, shifts: Array64) -> Array64:
+    """`MultiplyByQuantizedMultiplier` (`tflite/kernels/internal/common.cc`) with a multiplier for
+    each channel, the last axis; a positive one of `shifts` is a right shift."""
+    high = (
+        (values << np.maximum(-shifts, 0)) * significands + (1 << SIGNIFICAND_BITS - 1)
+    ) >> SIGNIFICAND_BITS
+    right = np.maximum(shifts, 0)
+    half = np.where(right > 0, np.int64(1) << np.maximum(right - 1, 0), 0)
+    return (high + half + np.where(right > 0, high >> 63, 0)) >> right
+
+
+def rescale_once(values: Array64, significands: Array64, shifts: Array64) -> Array64:
+    """The same, rounded once and with halves up, as with TFLITE_SINGLE_ROUNDING."""
+    total = SIGNIFICAND_BITS + shifts
+    return (values * significands + (np.int64(1) << total - 1)) >> total
 
 
 def _quantize(real: float, scale: float, zero_point: int) -> int:

@@ -150,6 +150,13 @@ class MicroOpCache:
             buffer.free()
         self._in_dram.clear()
 
+    def hand_over(self) -> tuple[Buffer, ...]:
+        """Forget all kernels; whoever called frees their DRAM."""
+        self.forget_core()
+        buffers = tuple(self._in_dram.values())
+        self._in_dram.clear()
+        return buffers
+
     def _put_in_dram(self, micro_ops: tuple[MicroOp, ...]) -> Buffer:
         buffer = self._in_dram.get(micro_ops)
         if buffer is None:

@@ -50,6 +50,11 @@ class Runtime:
         """The stream so far, for looking at."""
         return tuple(self._commands)
 
+    @property
+    def length(self) -> int:
+        """Instructions in the stream so far."""
+        return len(self._commands)
+
     def dump(self) -> str:
         """The stream so far as text, with the micro-ops that it loads: what
         `potash_device.vta.assembly` assembles again."""
@@ -173,6 +178,11 @@ class Runtime:
             self._kernels.forget_core()
             self._commands.clear()
             self._heap.let_go()
+
+    def keep(self) -> tuple[bytes, tuple[Buffer, ...]]:
+        """End the stream as `take` does, and hand over the memory of its micro-ops too: the stream
+        runs as often as one likes until that or its other buffers are freed."""
+        return self.take(), self._kernels.hand_over()
 
     def close(self) -> None:
         """Drop the stream and give back the DRAM that kernels take; calling it again does nothing.

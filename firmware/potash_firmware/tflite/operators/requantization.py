@@ -1,121 +1,221 @@
-"""Scaling a 32-bit accumulator down to int8 on the VTA's ALU, with the reference kernels' bits.
+"""Scaling 32-bit accumulators down to int8 on the VTA's ALU, with the reference kernels' bits.
 
-The ALU multiplies 32 bits by 32 and keeps the low half, so the high half of a doubling high multiply
-has to be put together from products that fit. With the accumulator x = high * 2^15 + low, low signed,
-and the significand s = s_high * 2^16 + s_low,
+A multiplier is a significand of 31 bits and a shift. The reference kernels take the high half of
+2 * x * significand, rounded, and divide that by a power of two, with halves away from zero. The ALU
+keeps the low 32 bits of a product, so the significand s is cut into pieces that fit: with three,
 
-    (x * s + 2^30) / 2^31 = high * s_high
-        + (low * s_high + (high * s_low + low * s_low / 2^15) / 2 + 2^14) / 2^15,
+    s = a * 2^20 + b * 2^10 + c,    x * s / 2^20 = x * a + (x * b + x * c / 2^10) / 2^10
 
 and rounding each division down in turn gives the whole rounded down. No product leaves 32 bits while
-|x| < 2^28. Then follow the division by a power of two with halves away from zero, the zero point and
-the clamp; the store keeps the low 8 bits.
+|x| < 2^20; with more and smaller pieces, larger x can be scaled.
+
+x is made that small first: what lies beyond the inputs that give the smallest and the largest output
+is clamped to those, which takes the place of the clamp at the end. They are found by bisection for
+each channel.
 """
 
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.quantization import Multiplier
-
-# Accumulators must stay below this in magnitude.
-ACCUMULATOR_LIMIT = 1 << 28
-
-
-class Register(IntEnum):
-    """A part of the accumulator memory, one tile long, which the ALU uses as a vector register."""
-
-    VALUE = 0
-    """The accumulator, and in the end the result."""
-    HIGH = 1
-    LOW_PRODUCT = 2
-    HIGH_PRODUCT = 3
-    SIGN = 4
-
-
-SCRATCH = (Register.HIGH, Register.LOW_PRODUCT, Register.HIGH_PRODUCT, Register.SIGN)
-"""What must be zero before the first step: the ALU copies by adding to zero."""
-
-
-class Constant(IntEnum):
-    """A vector with one value in every lane, for operands that a 16-bit immediate cannot hold."""
-
-    SIGNIFICAND_HIGH = 0
-    SIGNIFICAND_LOW = 1
-    HALF = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One ALU instruction over a whole tile: target = target `opcode` operand (int: immediate)."""
-
-    opcode: AluOpcode
-    target: Register
-    operand: Register | Constant | int
-
-
-@dataclass(frozen=True, slots=True)
-class Requantization:
-    """The ALU's steps from `Register.VALUE` to a clamped int8 there, and their constant vectors."""
-
-    steps: tuple[Step, ...]
-    constants: tuple[int, ...]
-    """One int32 for each `Constant`, in order."""
-
-
-# VALUE := (VALUE * significand + 2^30) >> 31, as the module's docstring has it.
-_DOUBLING_HIGH_MULTIPLY = (
-    Step(AluOpcode.ADD, Register.HIGH, Register.VALUE),
-    Step(AluOpcode.ADD, Register.HIGH, 1 << 14),
-    Step(AluOpcode.SHR, Register.HIGH, 15),
-    # The low 15 bits with their sign: up against the top of the word and back.
-    Step(AluOpcode.SHR, Register.VALUE, -17),
-    Step(AluOpcode.SHR, Register.VALUE, 17),
-    Step(AluOpcode.ADD, Register.LOW_PRODUCT, Register.VALUE),
-    Step(AluOpcode.MUL, Register.LOW_PRODUCT, Constant.SIGNIFICAND_LOW),
-    Step(AluOpcode.SHR, Register.LOW_PRODUCT, 15),
-    Step(AluOpcode.ADD, Register.HIGH_PRODUCT, Register.HIGH),
-    Step(AluOpcode.MUL, Register.HIGH_PRODUCT, Constant.SIGNIFICAND_LOW),
-    Step(AluOpcode.ADD, Register.LOW_PRODUCT, Register.HIGH_PRODUCT),
-    Step(AluOpcode.SHR, Register.LOW_PRODUCT, 1),
-    Step(AluOpcode.MUL, Register.VALUE, Constant.SIGNIFICAND_HIGH),
-    Step(AluOpcode.ADD, Register.VALUE, Register.LOW_PRODUCT),
-    Step(AluOpcode.ADD, Register.VALUE, 1 << 14),
-    Step(AluOpcode.SHR, Register.VALUE, 15),
-    Step(AluOpcode.MUL, Register.HIGH, Constant.SIGNIFICAND_HIGH),
-    Step(AluOpcode.ADD, Register.VALUE, Register.HIGH),
+from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.quantization import (
+    SIGNIFICAND_BITS,
+    Multiplier,
+    QuantizationError,
+    rescale,
+    rescale_once,
 )
+from potash_firmware.vta_runtime.schedules import TILE, Channels, Plane, Step
+from potash_firmware.vta_runtime.schedules.steps import MOST_IMMEDIATE
+
+Values = npt.NDArray[np.int64]
+
+MOST_SHIFT = 17
+"""The largest division by a power of two for which the clamped x can be scaled at all."""
+LEAST_SHIFT = -8
+"""Multipliers of up to 2^8 are done, which nobody needs; larger ones would leave 32 bits."""
+
+_FAR = 1 << 31
+"""Beyond all accumulators."""
 
 
-def _divide_by_power_of_two(exponent: int) -> tuple[Step, ...]:
-    if exponent == 0:
-        return ()
-    return (
+@dataclass
+class Steps:
+    """ALU steps under construction, and the vectors for numbers that no immediate has."""
+
+    steps: list[Step] = field(default_factory=list)
+    vectors: list[Values] = field(default_factory=list)
+
+    def add(self, opcode: AluOpcode, source: Plane | Values | int, target: Plane = TILE) -> None:
+        """`target = opcode(target, source)`; an array is a number for each channel."""
+        self.steps.append(Step(opcode, self._source(source), target))
+
+    def copy(self, source: Plane, target: Plane) -> None:
+        """`target = source`: the ALU copies by adding to zero."""
+        self.add(AluOpcode.MUL, 0, target)
+        self.add(AluOpcode.ADD, source, target)
+
+    def _source(self, source: Plane | Values | int) -> Plane | Channels | int:
+        if isinstance(source, Plane):
+            return source
+        values = np.atleast_1d(np.asarray(source, np.int64))
+        number = int(values[0])
+        if (values == number).all() and -MOST_IMMEDIATE <= number < MOST_IMMEDIATE:
+            return number
+        for index, vector in enumerate(self.vectors):
+            if np.array_equal(vector, values):
+                return Channels(index)
+        self.vectors.append(values)
+        return Channels(len(self.vectors) - 1)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Multipliers of the channels (one for all of them is enough), what is added to the results,
+    and what those are clamped to."""
+
+    significands: Values
+    shifts: Values
+    zero_point: int
+    low: int
+    high: int
+    rounding: Rounding = Rounding.EXACT
+
+    @classmethod
+    def of(
+        cls,
+        multipliers: Sequence[Multiplier],
+        zero_point: int,
+        low: int,
+        high: int,
+        rounding: Rounding = Rounding.EXACT,
+    ) -> "Scale":
+        """From the multipliers of each channel, or the one of all.
+
+        Raises QuantizationError where the ALU cannot have the bits.
+        """
+        significands = np.array([one.significand for one in multipliers], np.int64)
+        # A multiplier of zero has no shift that matters.
+        shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
+        if shifts.max(initial=0) > MOST_SHIFT:
+            raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
+        if shifts.min(initial=0) < LEAST_SHIFT:
+            raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
+        return cls(significands, shifts, zero_point, low, high, rounding)
+
+    def scaled(self, values: Values) -> Values:
+        """What the steps give before the clamp, by definition: an array of [..., channels]."""
+        multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
+        return multiplied(values, self.significands, self.shifts) + self.zero_point
+
+    def thresholds(self) -> tuple[Values, Values]:
+        """The smallest x of each channel that gives at least `low`, and the largest that gives at
+        most `high`."""
+        return self._first(self.low), self._first(self.high + 1) - 1
+
+    def _first(self, wanted: int) -> Values:
+        # What a left shift would bring beyond them gives more than any output.
+        reached = _FAR >> np.maximum(-self.shifts, 0)
+        below = -reached
+        while (reached - below).max() > 1:
+            middle = (below + reached) >> 1
+            enough = self.scaled(middle) >= wanted
+            reached = np.where(enough, middle, reached)
+            below = np.where(enough, below, middle)
+        return reached
+
+
+def requantize(steps: Steps, scale: Scale, scratch: tuple[Plane, Plane]) -> None:
+    """Append what turns the accumulators of the tile into clamped int8 values.
+
+    Raises QuantizationError where the scheme has no such step.
+    """
+    if scale.rounding is Rounding.ALKALI:
+        raise QuantizationError("the rounding of the platform is not there yet")
+    low, high = (np.clip(bound, -(1 << 31), (1 << 31) - 1) for bound in _clamps(scale))
+    steps.add(AluOpcode.MAX, low)
+    steps.add(AluOpcode.MIN, high)
+    left = np.minimum(scale.shifts, 0)
+    if left.any():
+        steps.add(AluOpcode.SHR, left)
+    largest = int(
+        (np.maximum(np.abs(low), np.abs(high)) << -left)[scale.significands > 0].max(initial=0)
+    )
+    shift = np.maximum(scale.shifts, 0)
+    done = _multiply(steps, scale.significands, largest, scratch)
+    if scale.rounding is Rounding.SINGLE:
+        shift = shift + SIGNIFICAND_BITS - done
+    else:
+        steps.add(AluOpcode.ADD, 1 << SIGNIFICAND_BITS - done - 1)
+        steps.add(AluOpcode.SHR, SIGNIFICAND_BITS - done)
+        if not shift.all():
+            # Twice the value divided by two, halves away from zero, is the value.
+            steps.add(AluOpcode.SHR, np.where(shift == 0, -1, 0))
+            shift = np.maximum(shift, 1)
         # -1 where the value is negative: a half then goes down, away from zero.
-        Step(AluOpcode.ADD, Register.SIGN, Register.VALUE),
-        Step(AluOpcode.SHR, Register.SIGN, 31),
-        Step(AluOpcode.ADD, Register.VALUE, Register.SIGN),
-        Step(AluOpcode.ADD, Register.VALUE, Constant.HALF),
-        Step(AluOpcode.SHR, Register.VALUE, exponent),
+        sign = scratch[0]
+        steps.copy(TILE, sign)
+        steps.add(AluOpcode.SHR, 31, sign)
+        steps.add(AluOpcode.ADD, sign)
+    steps.add(AluOpcode.ADD, (np.int64(scale.zero_point) << shift) + (np.int64(1) << shift - 1))
+    steps.add(AluOpcode.SHR, shift)
+    if left.any():
+        steps.add(AluOpcode.MAX, scale.low)
+        steps.add(AluOpcode.MIN, scale.high)
+
+
+def _clamps(scale: Scale) -> tuple[Values, Values]:
+    """What x is clamped to. Where a step of x is less than one of the output, the thresholds give
+    the limits themselves; else one beyond them is, and the result has to be clamped again."""
+    low, high = scale.thresholds()
+    beyond = (scale.shifts < 0).any()
+    nothing = scale.significands == 0
+    return (
+        np.where(nothing, 0, low - beyond),
+        np.where(nothing, 0, high + beyond),
     )
 
 
-def requantization(multiplier: Multiplier, zero_point: int, low: int, high: int) -> Requantization:
-    """The steps for clamp(value * multiplier + zero_point, low, high); the shift is to the right."""
-    if multiplier.shift > 0:
-        raise ValueError(f"the multiplier {multiplier} is above one")
-    exponent = -multiplier.shift
-    return Requantization(
-        steps=(
-            *_DOUBLING_HIGH_MULTIPLY,
-            *_divide_by_power_of_two(exponent),
-            Step(AluOpcode.ADD, Register.VALUE, zero_point),
-            Step(AluOpcode.MAX, Register.VALUE, low),
-            Step(AluOpcode.MIN, Register.VALUE, high),
-        ),
-        constants=(
-            multiplier.significand >> 16,
-            multiplier.significand & 0xFFFF,
-            1 << exponent - 1 if exponent else 0,
-        ),
-    )
+def _multiply(
+    steps: Steps, significands: Values, largest: int, scratch: tuple[Plane, Plane]
+) -> int:
+    """Append the multiplication of the tile; returns by which power of two the product is divided,
+    rounded down."""
+    total, piece = scratch
+    widths = _widths(largest)
+    first, *others = _cut(significands, widths)
+    for number, factor in enumerate(reversed(others)):
+        target = piece if number else total
+        steps.copy(TILE, target)
+        steps.add(AluOpcode.MUL, factor, target)
+        if number:
+            steps.add(AluOpcode.ADD, piece, total)
+        steps.add(AluOpcode.SHR, widths[len(others) - number], total)
+    steps.add(AluOpcode.MUL, first)
+    steps.add(AluOpcode.ADD, total)
+    return sum(widths[1:])
+
+
+def _widths(largest: int) -> tuple[int, ...]:
+    """The bits of the pieces of a significand, the highest first, as few as `largest` allows."""
+    for count in range(2, SIGNIFICAND_BITS + 1):
+        width = SIGNIFICAND_BITS // count
+        widths = (SIGNIFICAND_BITS - width * (count - 1), *[width] * (count - 1))
+        if count == 2:
+            widths = (15, 16)
+        # What is carried up from the smaller pieces is less than the product with one more.
+        if largest << max(widths) < 1 << 31:
+            return widths
+    raise QuantizationError("the accumulators are too large for the VTA's 32 bits")
+
+
+def _cut(significands: Values, widths: Sequence[int]) -> Iterator[Values]:
+    """A significand's pieces, the highest first."""
+    position = SIGNIFICAND_BITS
+    for width in widths:
+        position -= width
+        yield (significands >> position) & ((1 << width) - 1)

@@ -5,10 +5,11 @@ tiled stream for a core of any configuration.
 """
 
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
-from potash_firmware.vta_runtime.schedules.elementwise import Elementwise
-from potash_firmware.vta_runtime.schedules.planning import conv2d, elementwise, matmul
+from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, Extent
+from potash_firmware.vta_runtime.schedules.planning import conv2d, elementwise, feasible, matmul
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import TILE, Channels, Epilogue, Plane, Step
+from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile
 
 __all__ = [
@@ -18,13 +19,16 @@ __all__ = [
     "Convolution",
     "Elementwise",
     "Epilogue",
+    "Extent",
     "Matmul",
     "Outer",
     "Plane",
     "ScheduleError",
     "Step",
+    "Surface",
     "Tile",
     "conv2d",
     "elementwise",
+    "feasible",
     "matmul",
 ]

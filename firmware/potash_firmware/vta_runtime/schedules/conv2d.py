@@ -9,7 +9,7 @@ again.
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from potash_firmware.vta_runtime.schedules import steps, transfers
 from potash_firmware.vta_runtime.schedules.nests import nests, pieces
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Epilogue
+from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Outer, Room, Tile, fits, row_step, window
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
@@ -80,7 +81,7 @@ class Convolution:
     def weight_bytes(self) -> int:
         """Bytes of the packed weights."""
         taps = self.shape.kernel[0] * self.shape.kernel[1]
-        blocks = self.shape.in_blocks(self.config) * self.shape.out_blocks(self.config)
+        blocks = self.shape.depth(self.config) * self.shape.out_blocks(self.config)
         return blocks * taps * self.config.element_bytes(MemoryId.WGT)
 
     @property
@@ -118,7 +119,7 @@ class Convolution:
         shape, tile = self.shape, self.tile
         return [
             Part(*blocks, *rows, *columns)
-            for blocks in _cut(shape.in_blocks(self.config), tile.in_blocks)
+            for blocks in _cut(shape.depth(self.config), tile.in_blocks)
             for rows in _cut(shape.kernel[0], tile.taps[0])
             for columns in _cut(shape.kernel[1], tile.taps[1])
         ]
@@ -126,25 +127,31 @@ class Convolution:
     def emit(
         self,
         runtime: Runtime,
-        image: Buffer,
+        image: Buffer | Surface,
         weights: Buffer,
-        output: Buffer,
+        output: Buffer | Surface,
         *,
         channels: Sequence[Buffer] = (),
-        tensors: Sequence[Buffer] = (),
+        tensors: Sequence[Buffer | Surface] = (),
     ) -> None:
         """Append the convolution to the runtime's stream.
 
         `image`, `weights` and `output` are packed; `channels` are the epilogue's vectors, packed
-        too, and `tensors` its tensors, which lie as the output does. What follows in the same
-        stream may use all of them. Raises ValueError where a buffer is too small, VtaMemoryError.
+        too, and `tensors` its tensors, which are as large as the output. A buffer is taken for a
+        dense surface. What follows in the same stream may use all of them. Raises ValueError where
+        a buffer is too small or a surface has other sizes, VtaMemoryError.
         """
         if (len(channels), len(tensors)) != (self.epilogue.vectors, len(self.epilogue.tensors)):
             raise ScheduleError(
                 f"the epilogue has {self.epilogue.vectors} vectors and "
                 f"{len(self.epilogue.tensors)} tensors, not {len(channels)} and {len(tensors)}"
             )
-        emission = _Emission(self, runtime, image, weights)
+        seen = self._surface(image, self.shape.in_blocks, self.shape.height, self.shape.width)
+        stored, *added = (
+            self._surface(one, self.shape.out_blocks, self.shape.out_height, self.shape.out_width)
+            for one in (output, *tensors)
+        )
+        emission = _Emission(self, runtime, seen, weights)
         for _ in range(self.tile.threads):
             runtime.dep_push(COMPUTE, LOAD)
             runtime.dep_push(STORE, COMPUTE)
@@ -155,10 +162,10 @@ class Convolution:
                 runtime.push_gemm(kernel)
             for part in self.parts():
                 emission.step(piece, part, acc)
-            emission.finish(piece, acc, channels, tensors)
+            emission.finish(piece, acc, channels, added)
             runtime.dep_push(COMPUTE, STORE)
             runtime.dep_pop(COMPUTE, STORE)
-            transfers.store(runtime, output, acc, *self.output_place(piece))
+            transfers.store(runtime, stored.buffer, acc, *_place(stored, piece))
             runtime.dep_push(STORE, COMPUTE)
         for _ in range(self.tile.threads):
             runtime.dep_pop(COMPUTE, LOAD)
@@ -197,7 +204,12 @@ class Convolution:
         made = []
         for first, count, row in pieces(columns, room):
             loops = (
-                Loop(out_blocks, dst=rows * columns, wgt=in_blocks * taps),
+                Loop(
+                    out_blocks,
+                    dst=rows * columns,
+                    src=height * width if shape.depthwise else 0,
+                    wgt=in_blocks * taps,
+                ),
                 Loop(rows, dst=columns, src=down // step * width),
                 Loop(count, dst=row, src=row * across),
                 Loop(in_blocks, src=height * width, wgt=taps),
@@ -216,23 +228,31 @@ class Convolution:
             self.epilogue.steps, acc, vectors, out_blocks, pixels, self.room.micro_ops
         )
 
-    def output_place(self, piece: Piece) -> tuple[int, list[Axis]]:
-        """Where a tile lies in the output: its first element, and its axes."""
-        shape = self.shape
-        plane = shape.out_height * shape.out_width
-        block = piece.group * shape.out_blocks(self.config) + piece.out_block
-        offset = block * plane + piece.row * shape.out_width + piece.column
-        return offset, [
-            Axis(piece.out_blocks, plane),
-            Axis(piece.rows, shape.out_width),
-            Axis(piece.columns, 1),
-        ]
+    def _surface(
+        self,
+        given: Buffer | Surface,
+        blocks: Callable[[Config], int],
+        height: int,
+        width: int,
+    ) -> Surface:
+        """An argument as a surface of the right sizes."""
+        sizes = (self.shape.groups(self.config), blocks(self.config), height, width)
+        if not isinstance(given, Surface):
+            return Surface.dense(given, *sizes)
+        if (given.groups, given.blocks) == sizes[:2] and (height, width) == (1, given.plane):
+            # The shape was flattened.
+            given = given.flattened()
+        if (given.groups, given.blocks, given.height, given.width) != sizes:
+            raise ScheduleError(f"the convolution has a surface of {sizes}, not {given}")
+        return given
 
 
 class _Emission:
     """What is on the chip while a convolution's stream is made."""
 
-    def __init__(self, plan: Convolution, runtime: Runtime, image: Buffer, weights: Buffer) -> None:
+    def __init__(
+        self, plan: Convolution, runtime: Runtime, image: Surface, weights: Buffer
+    ) -> None:
         self._plan = plan
         self._runtime = runtime
         self._image = image
@@ -251,7 +271,8 @@ class _Emission:
         self._steps += 1
         runtime.dep_pop(COMPUTE, LOAD)
         inp, wgt = thread * plan.room.inp, thread * plan.room.wgt
-        if self._is_new("image", thread, (piece[:5], part)):
+        blocks = piece[5:] if plan.shape.depthwise else ()
+        if self._is_new("image", thread, (piece[:5], blocks, part)):
             self._load_image(piece, part, inp)
         if self._is_new("weights", thread, (piece[5:], part)):
             self._load_weights(piece, part, wgt)
@@ -268,16 +289,17 @@ class _Emission:
         runtime.dep_push(COMPUTE, LOAD)
 
     def finish(
-        self, piece: Piece, acc: int, channels: Sequence[Buffer], tensors: Sequence[Buffer]
+        self, piece: Piece, acc: int, channels: Sequence[Buffer], tensors: Sequence[Surface]
     ) -> None:
         """Do the epilogue's steps."""
         plan, runtime = self._plan, self._runtime
         pixels = piece.rows * piece.columns
         plane = piece.out_blocks * pixels
-        offset, axes = plan.output_place(piece)
         kinds = plan.epilogue.tensors
         for number, (memory, tensor) in enumerate(zip(kinds, tensors, strict=True), start=1):
-            transfers.load(runtime, tensor, memory, acc + number * plane, offset, axes)
+            transfers.load(
+                runtime, tensor.buffer, memory, acc + number * plane, *_place(tensor, piece)
+            )
         place = acc + plan.epilogue.planes * plane
         if channels and self._is_new("channels", acc, (piece[5:], place)):
             for number, vector in enumerate(channels):
@@ -297,7 +319,7 @@ class _Emission:
         return held != wanted
 
     def _load_image(self, piece: Piece, part: Part, sram: int) -> None:
-        shape, config = self._plan.shape, self._plan.config
+        shape = self._plan.shape
         height, width = window(shape, piece.rows, piece.columns, (part.tap_rows, part.tap_columns))
         step = row_step(shape, piece.rows, part.tap_rows)
         top = piece.row * shape.stride[0] + part.tap_row * shape.dilation[0] - shape.padding[0]
@@ -306,26 +328,28 @@ class _Emission:
         )
         rows = transfers.span(top, step, height, shape.height)
         columns = transfers.span(left, 1, width, shape.width)
-        plane = shape.height * shape.width
-        block = piece.group * shape.in_blocks(config) + part.in_block
-        offset = block * plane + rows.start * shape.width
+        image = self._image
+        block, blocks = part.in_block, part.in_blocks
+        if shape.depthwise:
+            block, blocks = piece.out_block // shape.multiplier, piece.out_blocks
+        offset = image.place(piece.group, block, rows.start, 0)
         if not rows.padded and not columns.padded:
             axes = (
-                Axis(part.in_blocks, plane),
-                Axis(height, step * shape.width),
+                Axis(blocks, image.plane),
+                Axis(height, step * image.row),
                 Axis(width, 1),
             )
             offset += columns.start
-            transfers.load(self._runtime, self._image, MemoryId.INP, sram, offset, axes)
+            transfers.load(self._runtime, image.buffer, MemoryId.INP, sram, offset, axes)
             return
-        for number in range(part.in_blocks):
+        for number in range(blocks):
             transfers.load_padded(
                 self._runtime,
-                self._image,
+                image.buffer,
                 MemoryId.INP,
                 sram + number * height * width,
-                offset + number * plane,
-                step * shape.width,
+                offset + number * image.plane,
+                step * image.row,
                 rows,
                 columns,
             )
@@ -333,7 +357,7 @@ class _Emission:
     def _load_weights(self, piece: Piece, part: Part, sram: int) -> None:
         shape, config = self._plan.shape, self._plan.config
         taps = shape.kernel[0] * shape.kernel[1]
-        deep = shape.in_blocks(config) * taps
+        deep = shape.depth(config) * taps
         offset = (
             piece.out_block * deep
             + part.in_block * taps
@@ -347,6 +371,12 @@ class _Emission:
             Axis(part.tap_columns, 1),
         )
         transfers.load(self._runtime, self._weights, MemoryId.WGT, sram, offset, axes)
+
+
+def _place(surface: Surface, piece: Piece) -> tuple[int, tuple[Axis, ...]]:
+    """Where a tile lies in the output or in what lies like it: its first element, and its axes."""
+    first = surface.place(piece.group, piece.out_block, piece.row, piece.column)
+    return first, surface.axes(piece.out_blocks, piece.rows, piece.columns)
 
 
 def _cut(total: int, size: int) -> list[tuple[int, int]]:

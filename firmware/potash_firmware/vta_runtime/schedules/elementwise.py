@@ -4,88 +4,182 @@ LOAD has no part in it: what ACC gets COMPUTE loads itself, so that two virtual 
 but the stores.
 """
 
+import bisect
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Stage
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import steps
+from potash_firmware.vta_runtime.schedules import steps, transfers
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
+from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Room
 
 COMPUTE, STORE = Stage.COMPUTE, Stage.STORE
 
 
+class Extent(NamedTuple):
+    """The sizes of a surface, or of a piece of one, in elements."""
+
+    groups: int
+    blocks: int
+    height: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        """All of them."""
+        return math.prod(self)
+
+
 @dataclass(frozen=True)
 class Elementwise:
-    """`count` values of each of some tensors, whose memory types (ACC, ACC_8BIT) are the
-    epilogue's `tensors`: the first goes to plane 0, the next to plane 1, and so on. `length`
-    elements of each are a tile.
+    """Some tensors of one extent, whose memory types (ACC, ACC_8BIT) are the epilogue's `tensors`:
+    the first goes to plane 0, the next to plane 1, and so on. `piece` of each is a tile.
 
-    Raises ScheduleError where a tile does not fit, where there is no tensor, or where a step wants
-    a vector of channels, which plain values do not have.
+    Raises ScheduleError where a tile does not fit, or where there is no tensor.
     """
 
-    count: int
+    extent: Extent
     config: Config
     epilogue: Epilogue
-    length: int
+    piece: Extent
     threads: int = 2
 
     def __post_init__(self) -> None:
-        if self.count < 1 or not self.epilogue.tensors:
+        if min(self.extent) < 1 or not self.epilogue.tensors:
             raise ScheduleError("an elementwise operation needs a tensor, and values in it")
-        if self.epilogue.vectors:
-            raise ScheduleError("an elementwise operation has no channels")
-        if not 0 < self.length * planes(self.epilogue) <= self._room.acc:
-            raise ScheduleError(f"{self.length} elements do not fit into the accumulators")
+        if min(self.piece) < 1 or not _fits(self.piece, self.config, self.epilogue, self.threads):
+            raise ScheduleError(f"{self.piece} does not fit into the accumulators")
 
     @property
     def elements(self) -> int:
         """Elements of each tensor and of the output."""
-        return blocks(self.count, self.config.batch * self.config.block_out)
+        return self.extent.elements
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the output."""
         return self.elements * self.config.element_bytes(MemoryId.OUT)
 
-    @property
-    def _room(self) -> Room:
-        return Room.of(self.config, self.threads, self.epilogue)
-
-    def emit(self, runtime: Runtime, tensors: Sequence[Buffer], output: Buffer) -> None:
+    def emit(
+        self,
+        runtime: Runtime,
+        tensors: Sequence[Buffer | Surface],
+        output: Buffer | Surface,
+        *,
+        channels: Sequence[Buffer] = (),
+    ) -> None:
         """Append the operation to the runtime's stream; what follows in it may use the output.
 
-        Raises ValueError where a buffer is too small or missing, VtaMemoryError.
+        A buffer is taken for a dense surface; `channels` are the epilogue's vectors, an element for
+        each block. Raises ValueError where a buffer is too small, missing or of other sizes,
+        VtaMemoryError.
         """
-        kinds, room = self.epilogue.tensors, self._room
-        if len(tensors) != len(kinds):
-            raise ScheduleError(f"the operation has {len(kinds)} tensors, not {len(tensors)}")
+        kinds, (planes, vectors) = self.epilogue.tensors, _needs(self.epilogue)
+        if (len(tensors), len(channels)) != (len(kinds), vectors):
+            raise ScheduleError(
+                f"the operation has {len(kinds)} tensors and {vectors} vectors, "
+                f"not {len(tensors)} and {len(channels)}"
+            )
+        stored, *loaded = (self._surface(one) for one in (output, *tensors))
+        room = Room.of(self.config, self.threads, self.epilogue)
+        held: dict[int, tuple[int, ...]] = {}
         for _ in range(self.threads):
             runtime.dep_push(STORE, COMPUTE)
-        for number, first in enumerate(range(0, self.elements, self.length)):
-            length = min(self.length, self.elements - first)
+        for number, (at, size) in enumerate(_pieces(self.extent, self.piece)):
             acc = number % self.threads * room.acc
+            plane = size.elements
             runtime.dep_pop(STORE, COMPUTE)
-            for plane, (memory, tensor) in enumerate(zip(kinds, tensors, strict=True)):
-                sram = acc + plane * length
-                runtime.load_2d(tensor, memory, sram=sram, offset=first, x_size=length)
-            for kernel in steps.kernels(self.epilogue.steps, acc, 0, 1, length, room.micro_ops):
+            for index, (memory, tensor) in enumerate(zip(kinds, loaded, strict=True)):
+                axes = tensor.axes(size.blocks, size.height, size.width)
+                place = acc + index * plane
+                transfers.load(runtime, tensor.buffer, memory, place, tensor.place(*at), axes)
+            place = acc + planes * plane
+            wanted = (place, at.blocks, size.blocks)
+            if channels and held.get(acc) != wanted:
+                held[acc] = wanted
+                for index, vector in enumerate(channels):
+                    runtime.load_2d(
+                        vector,
+                        MemoryId.ACC,
+                        sram=place + index * size.blocks,
+                        offset=at.blocks,
+                        x_size=size.blocks,
+                    )
+            pixels = size.height * size.width
+            for kernel in steps.kernels(
+                self.epilogue.steps, acc, place, size.blocks, pixels, room.micro_ops
+            ):
                 runtime.push_alu(kernel)
             runtime.dep_push(COMPUTE, STORE)
             runtime.dep_pop(COMPUTE, STORE)
-            runtime.store_2d(output, sram=acc, offset=first, x_size=length)
+            axes = stored.axes(size.blocks, size.height, size.width)
+            transfers.store(runtime, stored.buffer, acc, stored.place(*at), axes)
             runtime.dep_push(STORE, COMPUTE)
         for _ in range(self.threads):
             runtime.dep_pop(STORE, COMPUTE)
         runtime.dep_push(COMPUTE, Stage.LOAD)
         runtime.dep_pop(COMPUTE, Stage.LOAD)
 
+    def _surface(self, given: Buffer | Surface) -> Surface:
+        if not isinstance(given, Surface):
+            return Surface.dense(given, *self.extent)
+        if (given.groups, given.blocks, given.height, given.width) != self.extent:
+            raise ScheduleError(f"the operation has surfaces of {self.extent}, not {given}")
+        return given
 
-def planes(epilogue: Epilogue) -> int:
-    """How many planes there are where the first tensor lies in plane 0."""
-    return max(len(epilogue.tensors), Epilogue(epilogue.steps).planes)
+
+def largest_piece(
+    extent: Extent, config: Config, epilogue: Epilogue, threads: int
+) -> Extent | None:
+    """The largest tile of one group that fits: whole rows where one does, then whole planes; no
+    larger than each thread's share. None where not even an element fits."""
+    most = Extent(1, 1, 1, 1)
+    if not _fits(most, config, epilogue, threads):
+        return None
+    for axis in ("width", "height", "blocks"):
+        whole = getattr(extent, axis)
+        size = bisect.bisect_left(
+            range(1, whole + 1),
+            True,
+            key=lambda size: not _fits(most._replace(**{axis: size}), config, epilogue, threads),
+        )
+        most = most._replace(**{axis: blocks(whole, blocks(whole, size))})
+        if size < whole:
+            break
+    for axis in ("blocks", "height", "width"):
+        tiles = math.prod(map(blocks, extent, most))
+        if tiles < threads and getattr(most, axis) > 1:
+            most = most._replace(**{axis: blocks(getattr(most, axis), threads)})
+    return most
+
+
+def _needs(epilogue: Epilogue) -> tuple[int, int]:
+    """Planes, where the first tensor lies in plane 0, and vectors."""
+    planes = max(len(epilogue.tensors), Epilogue(epilogue.steps).planes)
+    return planes, epilogue.vectors
+
+
+def _fits(piece: Extent, config: Config, epilogue: Epilogue, threads: int) -> bool:
+    planes, vectors = _needs(epilogue)
+    room = Room.of(config, threads, epilogue).acc
+    return piece.elements * planes + piece.blocks * vectors <= room and piece.groups == 1
+
+
+def _pieces(extent: Extent, piece: Extent) -> list[tuple[Extent, Extent]]:
+    """The tiles as (where it begins, its sizes)."""
+    axes = [
+        [(first, min(size, whole - first)) for first in range(0, whole, size)]
+        for whole, size in zip(extent, piece, strict=True)
+    ]
+    return [
+        (Extent(*(first for first, _ in turn)), Extent(*(size for _, size in turn)))
+        for turn in itertools.product(*axes)
+    ]

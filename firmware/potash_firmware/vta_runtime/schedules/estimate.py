@@ -56,8 +56,8 @@ def candidates(shape: Conv2d, config: Config, epilogue: Epilogue, threads: int) 
     axes = (
         sizes(shape.out_height),
         sizes(shape.out_width),
-        sizes(shape.out_blocks(config)),
-        sizes(shape.in_blocks(config)),
+        [1] if shape.depthwise and shape.multiplier > 1 else sizes(shape.out_blocks(config)),
+        sizes(shape.depth(config)),
         range(len(taps)),
         (0, 1),
     )
@@ -69,7 +69,7 @@ def candidates(shape: Conv2d, config: Config, epilogue: Epilogue, threads: int) 
     height, width = _window(shape, found)
     elements = rows * columns * epilogue.planes + epilogue.vectors
     fitting = (
-        (height * width * ins <= room.inp)
+        (height * width * (outs if shape.depthwise else ins) <= room.inp)
         & (ins * outs * found.tap_rows * found.tap_columns <= room.wgt)
         & (elements * outs <= room.acc)
     )
@@ -94,7 +94,7 @@ def cycles(
     kinds = _ceil(shape.out_blocks(config), found.out_blocks)
     tiles = places * kinds
     parts = (
-        _ceil(shape.in_blocks(config), found.in_blocks)
+        _ceil(shape.depth(config), found.in_blocks)
         * _ceil(shape.kernel[0], found.tap_rows)
         * _ceil(shape.kernel[1], found.tap_columns)
     )
@@ -160,15 +160,16 @@ def _image_load(
 ) -> Numbers:
     """Cycles for the inputs of a step."""
     height, width = _window(shape, found)
+    blocks = found.out_blocks if shape.depthwise else found.in_blocks
     element = config.element_bytes(MemoryId.INP)
     if any(shape.padding):
         height, width = np.minimum(height, shape.height), np.minimum(width, shape.width)
-        return found.in_blocks * _transfer(parameters, height, width * element)
+        return blocks * _transfer(parameters, height, width * element)
     step = _row_step(shape, found.rows, found.tap_rows)
     whole = (width == shape.width) & (step == 1)
     return _transfer(
         parameters,
-        found.in_blocks * np.where(whole, 1, height),
+        blocks * np.where(whole, 1, height),
         np.where(whole, height, 1) * width * element,
     )
 

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.timing import PYNQ, Parameters
-from potash_firmware.vta_runtime.schedules import search
+from potash_firmware.vta_runtime.schedules import estimate, search
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
-from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, planes
+from potash_firmware.vta_runtime.schedules.elementwise import (
+    Elementwise,
+    Extent,
+    largest_piece,
+)
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
-from potash_firmware.vta_runtime.schedules.tiles import Room
 
 PLANS = 256
 """Plans that are kept in memory."""
@@ -27,14 +30,27 @@ def conv2d(
     tensors: Sequence[MemoryId] = (),
     parameters: Parameters = PYNQ,
     threads: int | None = None,
+    flat: bool = True,
 ) -> Convolution:
     """A convolution, and `steps` on its accumulators before they are stored.
 
     `tensors` are the memory types (ACC, ACC_8BIT) of what planes 1, 2, … hold before the steps.
     The tiling is the best one on the clock of `parameters`, with `threads` virtual threads where
-    that is given. Raises ScheduleError where none fits, as when ACC has no room for the planes.
+    that is given. Where no pixel sees its neighbours all are taken for one row, which is not so
+    for surfaces with a margin: those want `flat=False`. Raises ScheduleError where no tiling fits,
+    as when ACC has no room for the planes.
     """
-    return _convolution(shape, config, Epilogue(tuple(steps), tuple(tensors)), parameters, threads)
+    epilogue = Epilogue(tuple(steps), tuple(tensors))
+    return _convolution(shape.flattened() if flat else shape, config, epilogue, parameters, threads)
+
+
+def feasible(shape: Conv2d, config: Config, steps: Sequence[Step] = ()) -> bool:
+    """Whether any tiling of a convolution with these steps fits into the core."""
+    epilogue = Epilogue(tuple(steps))
+    return any(
+        len(estimate.candidates(shape, config, epilogue, threads).rows)
+        for threads in search.THREADS
+    )
 
 
 def matmul(
@@ -59,25 +75,26 @@ def matmul(
 
 
 def elementwise(
-    count: int,
+    what: int | Extent,
     config: Config,
     tensors: Sequence[MemoryId],
     steps: Sequence[Step],
     *,
     threads: int | None = None,
 ) -> Elementwise:
-    """`steps` on `count` values of each of the tensors, which lie in planes 0, 1, …
+    """`steps` on the values of each of the tensors, which lie in planes 0, 1, …: on `what` values
+    that lie one behind the other, or on surfaces of that extent.
 
     There are two virtual threads where there is work for both, and the largest tiles that fit.
     Raises ScheduleError as `Elementwise` does.
     """
     epilogue = Epilogue(tuple(steps), tuple(tensors))
-    elements = blocks(count, config.batch * config.block_out)
+    if isinstance(what, int):
+        what = Extent(1, 1, 1, blocks(what, config.batch * config.block_out))
     for number in search.THREADS[::-1] if threads is None else (threads,):
-        most = Room.of(config, number, epilogue).acc // planes(epilogue)
-        if most and (elements >= number or threads):
-            pieces = max(blocks(elements, most), min(number, elements))
-            return Elementwise(count, config, epilogue, blocks(elements, pieces), number)
+        piece = largest_piece(what, config, epilogue, number)
+        if piece is not None and (what.elements >= number or threads):
+            return Elementwise(what, config, epilogue, piece, number)
     raise ScheduleError("the accumulators have no room for the planes of the steps")
 
 
@@ -89,6 +106,5 @@ def _convolution(
     parameters: Parameters,
     threads: int | None,
 ) -> Convolution:
-    flat = shape.flattened()
-    tile = search.best_tile(flat, config, epilogue, parameters, threads)
-    return Convolution(flat, config, tile, epilogue)
+    tile = search.best_tile(shape, config, epilogue, parameters, threads)
+    return Convolution(shape, config, tile, epilogue)

@@ -3,7 +3,7 @@
 A convolution here is what neural networks call one: the kernel is not turned around.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from potash_device.vta.config import Config
 
@@ -22,6 +22,8 @@ class Conv2d:
     """`images` of `in_channels` x `height` x `width`, and `out_channels` kernels.
 
     `stride`, `dilation` are (down, across); `padding` is (top, bottom, left, right), of zeroes.
+    A `depthwise` one has kernels for each channel of the input, which see that channel only: its
+    first `out_channels / in_channels` outputs are those of the first channel, and so on.
     Raises ScheduleError where there is no output.
     """
 
@@ -34,15 +36,23 @@ class Conv2d:
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
+    depthwise: bool = False
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in fields(self)):
+        for name in (field.name for field in fields(self) if field.name != "depthwise"):
             value = getattr(self, name)
             low = 0 if name == "padding" else 1
             if min(value if isinstance(value, tuple) else (value,)) < low:
                 raise ScheduleError(f"{name} of a convolution must be at least {low}, not {value}")
         if min(self.out_height, self.out_width) < 1:
             raise ScheduleError("the convolution's kernel is larger than its padded image")
+        if self.depthwise and self.out_channels % self.in_channels:
+            raise ScheduleError("a depthwise convolution has equally many kernels for each channel")
+
+    @property
+    def multiplier(self) -> int:
+        """Kernels for each input channel of a depthwise convolution."""
+        return self.out_channels // self.in_channels
 
     @property
     def out_height(self) -> int:
@@ -61,7 +71,7 @@ class Conv2d:
         """Multiplications that it takes, padding included: half the operations."""
         pixels = self.images * self.out_height * self.out_width
         taps = self.kernel[0] * self.kernel[1]
-        return pixels * self.out_channels * self.in_channels * taps
+        return pixels * self.out_channels * (1 if self.depthwise else self.in_channels) * taps
 
     def groups(self, config: Config) -> int:
         """How many elements' worth of images: an element holds a row of each of BATCH images."""
@@ -75,13 +85,17 @@ class Conv2d:
         """Blocks of BLOCK_OUT output channels."""
         return blocks(self.out_channels, config.block_out)
 
+    def depth(self, config: Config) -> int:
+        """Blocks of input channels that a block of output channels sees."""
+        return 1 if self.depthwise else self.in_blocks(config)
+
     def flattened(self) -> "Conv2d":
         """The same with all pixels in one row, where no pixel sees its neighbours."""
         plain = self.kernel == (1, 1) == self.stride and not any(self.padding)
         if not plain:
             return self
         pixels = self.height * self.width
-        return Conv2d(self.images, self.in_channels, 1, pixels, self.out_channels, (1, 1))
+        return replace(self, height=1, width=pixels)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,11 @@ def window(shape: Conv2d, rows: int, columns: int, taps: tuple[int, int]) -> tup
     return down // step + 1, across + 1
 
 
+def input_blocks(shape: Conv2d, tile: Tile) -> int:
+    """Blocks of input channels that a step loads."""
+    return tile.out_blocks if shape.depthwise else tile.in_blocks
+
+
 @dataclass(frozen=True)
 class Room:
     """Elements of each buffer that a virtual thread has."""
@@ -81,8 +86,11 @@ def fits(shape: Conv2d, tile: Tile, epilogue: Epilogue, config: Config) -> bool:
     room = Room.of(config, tile.threads, epilogue)
     rows, columns = window(shape, tile.rows, tile.columns, tile.taps)
     elements = tile.rows * tile.columns * epilogue.planes + epilogue.vectors
+    if shape.depthwise and tile.out_blocks > 1 < shape.multiplier:
+        # Its blocks of outputs would see the same block of inputs, or another one.
+        return False
     return (
-        rows * columns * tile.in_blocks <= room.inp
+        rows * columns * input_blocks(shape, tile) <= room.inp
         and tile.in_blocks * tile.out_blocks * tile.taps[0] * tile.taps[1] <= room.wgt
         and elements * tile.out_blocks <= room.acc
     )

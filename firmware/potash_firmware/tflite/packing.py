@@ -1,0 +1,139 @@
+"""How tensors lie in the accelerator's memory.
+
+A tensor of any rank is seen as images [N][H][W][C] of the same values in the same order. Packed, an
+element holds a pixel's values of a block of channels (`vta_runtime.schedules.layouts`); around each
+plane there may be a margin that holds the tensor's zero point, which is what SAME padding pads with:
+the accelerator itself pads with 0.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from potash_device.vta.config import Config, MemoryId
+from potash_firmware.tflite.capi import Array
+from potash_firmware.vta_runtime import Buffer
+from potash_firmware.vta_runtime.schedules import Surface
+from potash_firmware.vta_runtime.schedules.shapes import blocks
+
+
+class Margin(NamedTuple):
+    """Rows and columns around each plane."""
+
+    top: int = 0
+    bottom: int = 0
+    left: int = 0
+    right: int = 0
+
+    def joined(self, other: "Margin") -> "Margin":
+        """One with room for both."""
+        return Margin(*map(max, self, other))
+
+    def plus(self, other: "Margin") -> "Margin":
+        """One around the other."""
+        return Margin(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+NO_MARGIN = Margin()
+
+
+class Sizes(NamedTuple):
+    """A tensor as images."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies: as images of these sizes, and with that margin."""
+
+    sizes: Sizes
+    margin: Margin = NO_MARGIN
+
+    @classmethod
+    def image(cls, shape: Sequence[int], margin: Margin = NO_MARGIN) -> "Layout":
+        """The last axis as channels, the two before it as height and width, the rest as images.
+        What has two axes is a pixel in each image."""
+        match tuple(shape):
+            case (*_, _, _, _):
+                *images, height, width, channels = shape
+                return cls(Sizes(math.prod(images), height, width, channels), margin)
+            case (images, channels):
+                return cls(Sizes(images, 1, 1, channels), margin)
+            case _:
+                return cls(Sizes(1, 1, 1, math.prod(shape)), margin)
+
+    @classmethod
+    def flat(cls, shape: Sequence[int]) -> "Layout":
+        """All values as the channels of one pixel: no element but the last has an empty place."""
+        return cls(Sizes(1, 1, 1, math.prod(shape)))
+
+    def with_margin(self, margin: Margin) -> "Layout":
+        """The same with another margin."""
+        return replace(self, margin=margin)
+
+    def elements(self, config: Config) -> int:
+        """Elements that it takes, with its margin."""
+        images, height, width, channels = self.sizes
+        top, bottom, left, right = self.margin
+        groups, deep = blocks(images, config.batch), blocks(channels, config.block_out)
+        return groups * deep * (height + top + bottom) * (width + left + right)
+
+    def bytes(self, config: Config) -> int:
+        """Bytes that it takes, with its margin."""
+        return self.elements(config) * config.element_bytes(MemoryId.OUT)
+
+    def surface(self, buffer: Buffer, config: Config) -> Surface:
+        """The surface of the tensor, inside its margin, in a buffer of that many bytes."""
+        images, height, width, channels = self.sizes
+        top, bottom, left, right = self.margin
+        whole = Surface.dense(
+            buffer,
+            blocks(images, config.batch),
+            blocks(channels, config.block_out),
+            height + top + bottom,
+            width + left + right,
+        )
+        return whole.grown(-top, -bottom, -left, -right)
+
+
+def pack(values: Array, sizes: Sizes, surface: Surface, config: Config) -> None:
+    """Put a tensor's values into its surface."""
+    images, height, width, channels = sizes
+    given = values.reshape(sizes)
+    place = surface.values(config)
+    full = channels - channels % config.block_out
+    for first in range(0, images, config.batch):
+        count = min(config.batch, images - first)
+        # [block][H][W][batch][lane], seen as [batch][H][W][block][lane].
+        group = place[first // config.batch].transpose(3, 1, 2, 0, 4)[:count]
+        image = given[first : first + count]
+        if full:
+            whole = image[..., :full].reshape(count, height, width, -1, config.block_out)
+            group[..., : full // config.block_out, :] = whole
+        if full < channels:
+            group[..., full // config.block_out, : channels - full] = image[..., full:]
+
+
+def unpack(surface: Surface, sizes: Sizes, config: Config, out: Array | None = None) -> Array:
+    """A tensor's values from its surface, as images; into `out`, of as many values, when given."""
+    images, height, width, channels = sizes
+    result = np.empty(sizes, np.int8) if out is None else out.reshape(sizes)
+    place = surface.values(config)
+    full = channels - channels % config.block_out
+    for first in range(0, images, config.batch):
+        count = min(config.batch, images - first)
+        group = place[first // config.batch].transpose(3, 1, 2, 0, 4)[:count]
+        image = result[first : first + count]
+        if full:
+            whole = image[..., :full].reshape(count, height, width, -1, config.block_out)
+            whole[...] = group[..., : full // config.block_out, :]
+        if full < channels:
+            image[..., full:] = group[..., full // config.block_out, : channels - full]
+    return result

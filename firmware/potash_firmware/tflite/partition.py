@@ -1,0 +1,278 @@
+"""A run of nodes as streams: laid out, planned and compiled once, then run as often as wanted.
+
+Three passes make it. Forwards, each node says how its tensors have to lie; a tensor that two nodes
+want differently lies in both ways, and is brought from the first to the other. Backwards, the
+margins that readers want add up. Forwards again, memory is given out and instructions are appended.
+The streams, with their constants, stay in the accelerator's memory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from potash_device.vta.config import Config
+from potash_firmware.tflite.capi import Array, Node, Tensor
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, pack, unpack
+from potash_firmware.tflite.plans import Alias, Arrange, Builder, Compute, Operator, Plan, Settings
+from potash_firmware.vta_runtime import Runtime
+from potash_firmware.vta_runtime.schedules import Surface
+
+Operators: TypeAlias = Callable[[int], Operator]
+"""The operator of a code."""
+
+
+class Copy(NamedTuple):
+    """A tensor in one layout of its. Aliases have their own."""
+
+    tensor: int
+    sizes: Sizes
+
+
+class Mark(NamedTuple):
+    """Whose instructions of a stream these are: from `first` on, before `end`."""
+
+    node: Node
+    first: int
+    end: int
+
+
+class Stream(NamedTuple):
+    """Instructions that run at once."""
+
+    code: bytes
+    marks: tuple[Mark, ...]
+
+
+class Arrangement(NamedTuple):
+    """Values that change places: unpacked, arranged, packed."""
+
+    source: Surface
+    source_sizes: Sizes
+    source_shape: tuple[int, ...]
+    arrange: Callable[[Array], Array]
+    target: Surface
+    target_sizes: Sizes
+
+
+class Port(NamedTuple):
+    """A tensor at the partition's border."""
+
+    tensor: int
+    surface: Surface
+    sizes: Sizes
+
+
+@dataclass(slots=True)
+class Partition:
+    """What is run."""
+
+    nodes: tuple[Node, ...]
+    runtime: Runtime
+    builder: Builder
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    steps: tuple[Stream | Arrangement, ...]
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """Its instructions."""
+        return tuple(step for step in self.steps if isinstance(step, Stream))
+
+    def run(self, array: Callable[[int], Array]) -> None:
+        """Compute the outputs from the inputs; `array` gives the values of a tensor at the border.
+
+        Raises StreamError.
+        """
+        config = self.runtime.config
+        for port in self.inputs:
+            pack(array(port.tensor), port.sizes, port.surface, config)
+        for step in self.steps:
+            match step:
+                case Stream(code):
+                    self.runtime.core.execute(code)
+                case Arrangement():
+                    _move(step, config)
+        for port in self.outputs:
+            unpack(port.surface, port.sizes, config, array(port.tensor))
+
+    def close(self) -> None:
+        """Give the accelerator's memory back."""
+        self.builder.close()
+
+
+def build(
+    nodes: Sequence[Node],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    runtime: Runtime,
+    settings: Settings,
+    operators: Operators,
+) -> Partition:
+    """Make a partition of `nodes`, whose border are the tensors `inputs` and `outputs`.
+
+    Raises VtaMemoryError where the accelerator's memory is too small for it.
+    """
+    draft = _Draft(settings)
+    for node in nodes:
+        draft.add(node, operators(node.operator))
+    draft.spread_margins()
+    builder = Builder(runtime)
+    try:
+        return _Assembly(draft, builder).finish(nodes, inputs, outputs)
+    except BaseException:
+        runtime.close()
+        builder.close()
+        raise
+
+
+@dataclass
+class _Draft:
+    """The first two passes."""
+
+    settings: Settings
+    plans: list[tuple[Node, Plan]] = field(default_factory=list)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    layouts: dict[int, Layout] = field(default_factory=dict)
+    """How each tensor lies at first."""
+    margins: dict[Copy, Margin] = field(default_factory=dict)
+
+    def add(self, node: Node, operator: Operator) -> None:
+        """Plan a node."""
+        for tensor in (*node.inputs, *node.outputs):
+            if tensor is not None:
+                self.tensors[tensor.index] = tensor
+        given = [self.layouts.get(tensor.index) if tensor else None for tensor in node.inputs]
+        plan = operator.plan(node, self.settings, given)
+        for tensor, layout in zip(node.inputs, plan.inputs, strict=True):
+            if tensor is not None and layout is not None:
+                self.layouts.setdefault(tensor.index, layout)
+        for tensor, layout in zip(node.outputs, plan.outputs, strict=True):
+            assert tensor is not None
+            self.layouts[tensor.index] = layout
+        self.plans.append((node, plan))
+
+    def spread_margins(self) -> None:
+        """Give each copy the margin that all its readers have room in."""
+        for node, plan in reversed(self.plans):
+            for tensor, layout in zip(node.inputs, plan.inputs, strict=True):
+                if tensor is None or layout is None:
+                    continue
+                margin = layout.margin
+                if isinstance(plan.work, Alias):
+                    (output,) = node.outputs
+                    assert output is not None
+                    margin = plan.work.margin(
+                        self.margin(Copy(output.index, plan.outputs[0].sizes))
+                    )
+                copy = Copy(tensor.index, layout.sizes)
+                self.margins[copy] = self.margin(copy).joined(margin)
+
+    def margin(self, copy: Copy) -> Margin:
+        """The margin of a copy."""
+        return self.margins.get(copy, NO_MARGIN)
+
+
+class _Assembly:
+    """The third pass."""
+
+    def __init__(self, draft: _Draft, builder: Builder) -> None:
+        self._draft = draft
+        self._builder = builder
+        self._surfaces: dict[Copy, Surface] = {}
+        self._steps: list[Stream | Arrangement] = []
+        self._marks: list[Mark] = []
+
+    def finish(
+        self, nodes: Sequence[Node], inputs: Sequence[int], outputs: Sequence[int]
+    ) -> Partition:
+        """Go through the nodes and end the last stream."""
+        entries = [self._home(index) for index in inputs if index in self._draft.layouts]
+        for copy in entries:
+            self._make(copy)
+        for node, plan in self._draft.plans:
+            self._add(node, plan)
+        self._end_stream()
+        exits = [self._home(index) for index in outputs]
+        return Partition(
+            nodes=tuple(nodes),
+            runtime=self._builder.runtime,
+            builder=self._builder,
+            inputs=tuple(Port(copy.tensor, self._surfaces[copy], copy.sizes) for copy in entries),
+            outputs=tuple(Port(copy.tensor, self._surfaces[copy], copy.sizes) for copy in exits),
+            steps=tuple(self._steps),
+        )
+
+    def _add(self, node: Node, plan: Plan) -> None:
+        inputs = [
+            None if tensor is None or layout is None else self._reach(tensor, layout)
+            for tensor, layout in zip(node.inputs, plan.inputs, strict=True)
+        ]
+        copies = [
+            Copy(tensor.index, layout.sizes)
+            for tensor, layout in zip(node.outputs, plan.outputs, strict=True)
+            if tensor is not None
+        ]
+        match plan.work:
+            case Compute(emit):
+                first = self._builder.runtime.length
+                emit(self._builder, inputs, [self._make(copy) for copy in copies])
+                self._marks.append(Mark(node, first, self._builder.runtime.length))
+            case Alias(surface):
+                (source,) = (one for one in inputs if one is not None)
+                self._surfaces[copies[0]] = surface(source)
+            case Arrange(arrange):
+                (number,) = (at for at, one in enumerate(inputs) if one is not None)
+                tensor, layout, lying = node.inputs[number], plan.inputs[number], inputs[number]
+                assert tensor and layout and lying
+                self._arrange(lying, layout.sizes, tensor.shape, arrange, copies[0])
+
+    def _home(self, index: int) -> Copy:
+        return Copy(index, self._draft.layouts[index].sizes)
+
+    def _make(self, copy: Copy) -> Surface:
+        """Memory for a copy, its margin filled."""
+        config = self._builder.config
+        layout = Layout(copy.sizes, self._draft.margin(copy))
+        buffer = self._builder.allocate(layout.bytes(config))
+        if layout.margin != NO_MARGIN:
+            zero_point = self._draft.tensors[copy.tensor].zero_point
+            np.frombuffer(buffer.view, np.int8)[:] = zero_point
+        self._surfaces[copy] = layout.surface(buffer, config)
+        return self._surfaces[copy]
+
+    def _reach(self, tensor: Tensor, layout: Layout) -> Surface:
+        """A tensor's surface in a layout, to which it is brought when it does not lie so yet."""
+        copy = Copy(tensor.index, layout.sizes)
+        if copy not in self._surfaces:
+            if tensor.constant is not None:
+                pack(tensor.constant, copy.sizes, self._make(copy), self._builder.config)
+                return self._surfaces[copy]
+            home = self._home(tensor.index)
+            self._arrange(
+                self._surfaces[home], home.sizes, tensor.shape, lambda values: values, copy
+            )
+        return self._surfaces[copy]
+
+    def _arrange(
+        self,
+        source: Surface,
+        sizes: Sizes,
+        shape: tuple[int, ...],
+        arrange: Callable[[Array], Array],
+        copy: Copy,
+    ) -> None:
+        self._end_stream()
+        target = self._make(copy)
+        self._steps.append(Arrangement(source, sizes, shape, arrange, target, copy.sizes))
+
+    def _end_stream(self) -> None:
+        if self._marks:
+            self._steps.append(Stream(self._builder.stream(), tuple(self._marks)))
+            self._marks.clear()
+
+
+def _move(step: Arrangement, config: Config) -> None:
+    values = unpack(step.source, step.source_sizes, config).reshape(step.source_shape)
+    pack(step.arrange(values), step.target_sizes, step.target, config)

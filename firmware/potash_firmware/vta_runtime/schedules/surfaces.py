@@ -1,0 +1,94 @@
+"""Packed images in DRAM, and the way from one of their elements to its neighbours.
+
+A dense surface is what `layouts` packs. A surface may also be the inside of a larger one: what
+surrounds it is then the padding of whoever reads the larger one, and nobody has to copy.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from potash_device.vta.config import Config, MemoryId
+from potash_firmware.vta_runtime.buffers import Buffer
+from potash_firmware.vta_runtime.schedules import layouts
+from potash_firmware.vta_runtime.schedules.layouts import Array
+from potash_firmware.vta_runtime.schedules.shapes import ScheduleError
+from potash_firmware.vta_runtime.schedules.transfers import Axis
+
+
+@dataclass(frozen=True)
+class Surface:
+    """`groups` of images, each of `blocks` planes of `height` x `width` elements of INP or OUT.
+
+    `first` is the element of `buffer` at which the first plane begins; `group`, `plane` and `row`
+    are how many elements apart its groups, planes and rows are.
+    """
+
+    buffer: Buffer
+    groups: int
+    blocks: int
+    height: int
+    width: int
+    row: int
+    plane: int
+    group: int
+    first: int = 0
+
+    @classmethod
+    def dense(cls, buffer: Buffer, groups: int, blocks: int, height: int, width: int) -> "Surface":
+        """One that fills the beginning of `buffer`."""
+        plane = height * width
+        return cls(buffer, groups, blocks, height, width, width, plane, blocks * plane)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether an image's elements lie one behind the other, from its first to its last one."""
+        return self.row == self.width and self.plane == self.height * self.width
+
+    def place(self, group: int, block: int, row: int, column: int) -> int:
+        """The element of the buffer that lies there."""
+        return self.first + group * self.group + block * self.plane + row * self.row + column
+
+    def axes(self, blocks: int, rows: int, columns: int) -> tuple[Axis, Axis, Axis]:
+        """A piece of that size, for `transfers`."""
+        return Axis(blocks, self.plane), Axis(rows, self.row), Axis(columns, 1)
+
+    def grown(self, top: int, bottom: int, left: int, right: int) -> "Surface":
+        """This with what surrounds it; negative numbers take away."""
+        return replace(
+            self,
+            height=self.height + top + bottom,
+            width=self.width + left + right,
+            first=self.first - top * self.row - left,
+        )
+
+    def part(self, block: int, blocks: int) -> "Surface":
+        """`blocks` of its planes from `block` on."""
+        return replace(self, first=self.first + block * self.plane, blocks=blocks)
+
+    def flattened(self) -> "Surface":
+        """The same with all pixels in one row. Raises ScheduleError for one that is not dense."""
+        if not self.is_dense:
+            raise ScheduleError("the rows of a surface with a margin are no single row")
+        return replace(self, height=1, width=self.plane, row=self.plane)
+
+    def values(self, config: Config) -> Array:
+        """The values themselves, [groups][blocks][height][width][BATCH][BLOCK]: a view to write
+        into. Raises ScheduleError where they do not lie in the buffer."""
+        kind = layouts.output_type(config)
+        lanes = config.element_bytes(MemoryId.OUT) // kind.itemsize
+        last = self.place(self.groups - 1, self.blocks - 1, self.height - 1, self.width - 1)
+        whole = np.frombuffer(self.buffer.view, kind)
+        if self.first < 0 or (last + 1) * lanes > whole.size:
+            raise ScheduleError("the surface does not lie in its buffer")
+        strides = (self.group, self.plane, self.row, 1)
+        return as_strided(
+            whole[self.first * lanes :],
+            (self.groups, self.blocks, self.height, self.width, config.batch, config.block_out),
+            (
+                *(stride * lanes * kind.itemsize for stride in strides),
+                config.block_out * kind.itemsize,
+                kind.itemsize,
+            ),
+        )
