@@ -331,7 +331,7 @@ class TestElementwiseRefusals:
             elementwise(100, ONE, kinds * 2, [Step(AluOpcode.ADD, Plane(1))])
         with pytest.raises(ScheduleError, match="is of ACC or ACC_8BIT"):
             elementwise(100, DEFAULT, [MemoryId.INP], CLIPPED)
-        with pytest.raises(ScheduleError, match="do not fit into the accumulators"):
+        with pytest.raises(ScheduleError, match="does not fit into the accumulators"):
             large = Extent(1, 1, 1, 1 << 20)
             Elementwise(large, DEFAULT, Epilogue(CLIPPED, (MemoryId.ACC,)), large)
 

@@ -18,7 +18,7 @@ from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.validation import ModelError, validate
 
-__all__ = ["Model", "ModelError", "NodeReport", "infer", "inspect"]
+__all__ = ["Model", "ModelError", "NodeReport", "TensorReport", "infer", "inspect"]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Details: TypeAlias = dict[str, Any]
@@ -41,6 +41,19 @@ class NodeReport:
         return self.reason is None
 
 
+@dataclass(frozen=True, slots=True)
+class TensorReport:
+    """An input or an output of a model as it is now, in bytes as in shape."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    size: int
+    scale: float
+    """0 where it is not quantised, or by channels."""
+    zero_point: int
+
+
 class Model:
     """A model that has been loaded; run it as often as there are inputs.
 
@@ -56,6 +69,18 @@ class Model:
         self._interpreter = _prepare(bytes(model), delegate, reference)
         self._inputs = self._interpreter.get_input_details()
         self._input_sizes = [_size(details, "input") for details in self._inputs]
+
+    @property
+    def inputs(self) -> tuple[TensorReport, ...]:
+        """What it takes, in order."""
+        return tuple(_report(details, "input") for details in self._inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorReport, ...]:
+        """What it gives, in order; a shape that depends on the values is known after a run only."""
+        return tuple(
+            _report(details, "output") for details in self._interpreter.get_output_details()
+        )
 
     def __call__(self, inputs: BytesLike, output: memoryview) -> int:
         """Run it on `inputs`; give the number of bytes written to the beginning of `output`.
@@ -162,6 +187,18 @@ def _check_output(details: Iterable[Details], room: int) -> int:
     if total > room:
         raise ModelError(f"the model gives {total} bytes of output, and there is room for {room}")
     return total
+
+
+def _report(details: Details, what: str) -> TensorReport:
+    scale, zero_point = details["quantization"]
+    return TensorReport(
+        name=str(details["name"]),
+        dtype=np.dtype(details["dtype"]),
+        shape=tuple(int(extent) for extent in details["shape"]),
+        size=_size(details, what),
+        scale=float(scale),
+        zero_point=int(zero_point),
+    )
 
 
 def _size(details: Details, what: str) -> int:

@@ -29,6 +29,7 @@ COMMANDS = {
     "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
     "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, and read them."),
     "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
+    "model": Entry("potash.cli.device.model", "Make models, look at them and try them."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
     "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
     "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator by itself."),

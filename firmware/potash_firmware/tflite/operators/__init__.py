@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
-from potash_firmware.tflite.operators import conv2d
+from potash_firmware.tflite.operators import conv2d, depthwise_conv2d, fully_connected
 from potash_firmware.tflite.plans import Operator, Settings
 
 OPERATORS: Mapping[int, Operator] = MappingProxyType(
     {
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
+        BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
+            depthwise_conv2d.supports, depthwise_conv2d.plan
+        ),
+        BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
     }
 )
 

@@ -5,8 +5,8 @@ Source: `tflite/kernels/conv.cc`, `internal/reference/integer_ops/conv.h`.
 
 from collections.abc import Sequence
 
-from potash_firmware.tflite.capi import Node, Tensor, WindowOptions
-from potash_firmware.tflite.operators import checks, convolution
+from potash_firmware.tflite.capi import Node, WindowOptions
+from potash_firmware.tflite.operators import convolution
 from potash_firmware.tflite.packing import Layout, Margin
 from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
 from potash_firmware.tflite.quantization import QuantizationError
@@ -15,30 +15,20 @@ from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, Surface
 
 def supports(node: Node, settings: Settings) -> str | None:
     """Why the VTA does not run this convolution; None when it does."""
-    reason = checks.first(
-        (
-            checks.core(settings.config),
-            checks.arity(node, (2, 3), "a convolution"),
-            checks.quantized(node.inputs[0] if node.inputs else None),
-            checks.quantized(node.outputs[0] if node.outputs else None),
-        )
-    )
+    reason = convolution.refusal(node, settings, "a convolution")
     if reason is not None:
         return reason
-    if node.inputs[1] is None:
-        return "the weights are left out"
-    source, weights, bias, output = _tensors(node)
+    source, weights, bias, output = convolution.tensors(node)
     if not isinstance(node.options, WindowOptions) or len(source.shape) != 4:
         return "a convolution has options, and images as input"
     reason = convolution.weights_refusal(weights, bias, output.shape[-1])
     if reason is not None:
         return reason
-    if weights.shape[-1] != source.shape[-1]:
+    if len(weights.shape) != 4 or weights.shape[-1] != source.shape[-1]:
         return "the convolution is one of groups of channels"
     try:
         shape, _ = _shape(node)
-        its = _finish(node, settings)
-        if not feasible(shape, settings.config, its.steps):
+        if not feasible(shape, settings.config, _finish(node, settings).steps):
             return "the VTA's buffers are too small for the convolution"
     except (QuantizationError, ScheduleError) as error:
         return str(error)
@@ -47,10 +37,10 @@ def supports(node: Node, settings: Settings) -> str | None:
 
 def plan(node: Node, settings: Settings, given: Sequence[Layout | None]) -> Plan:
     """Make a node ready that `supports` has no objection to."""
-    source, weights, _, output = _tensors(node)
+    source, weights, _, output = convolution.tensors(node)
+    assert weights.constant is not None
     shape, margin = _shape(node)
     its = _finish(node, settings)
-    assert weights.constant is not None
     packed = layouts.pack_ohwi(weights.constant, settings.config)
 
     def emit(
@@ -64,39 +54,16 @@ def plan(node: Node, settings: Settings, given: Sequence[Layout | None]) -> Plan
     return Plan(inputs, (Layout.image(output.shape),), Compute(emit))
 
 
-def _tensors(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """The image, the weights, the bias if there is one, and the output."""
-    source, weights, *rest = node.inputs
-    output = node.outputs[0]
-    assert source and weights and output
-    return source, weights, rest[0] if rest else None, output
-
-
 def _shape(node: Node) -> tuple[Conv2d, Margin]:
-    """The convolution of the image with its margin, and the margin."""
-    source, weights, _, output = _tensors(node)
+    source, weights, _, output = convolution.tensors(node)
     assert isinstance(node.options, WindowOptions)
-    images, height, width, channels = source.shape
-    kernel = weights.shape[1], weights.shape[2]
-    size, margin = convolution.window_margin(node.options, kernel, (height, width))
-    if output.shape != (images, *size, weights.shape[0]):
-        raise ScheduleError("the convolution's output has another shape than it should")
-    shape = Conv2d(
-        images=images,
-        in_channels=channels,
-        height=height + margin.top + margin.bottom,
-        width=width + margin.left + margin.right,
-        out_channels=weights.shape[0],
-        kernel=kernel,
-        stride=node.options.stride,
-        dilation=node.options.dilation,
-    )
-    return shape, margin
+    return convolution.shape(node.options, source, (weights.shape[1], weights.shape[2]), output)
 
 
 def _finish(node: Node, settings: Settings) -> convolution.Finish:
-    source, weights, bias, output = _tensors(node)
-    assert isinstance(node.options, WindowOptions) and weights.constant is not None
+    source, weights, bias, output = convolution.tensors(node)
+    assert isinstance(node.options, WindowOptions)
+    assert weights.constant is not None
     scales = convolution.scales_of(weights, output.shape[-1], 0)
     multipliers = convolution.multipliers(source, scales, output)
     return convolution.finish(

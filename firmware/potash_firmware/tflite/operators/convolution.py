@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.capi import Array, Padding, Tensor, TensorType, WindowOptions
+from potash_firmware.tflite.capi import Array, Node, Padding, Tensor, TensorType, WindowOptions
+from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.packing import Margin
 from potash_firmware.tflite.plans import Builder, Settings
@@ -23,6 +24,7 @@ from potash_firmware.tflite.quantization import (
 from potash_firmware.vta_runtime.schedules import (
     Conv2d,
     Plane,
+    ScheduleError,
     Step,
     Surface,
     conv2d,
@@ -36,6 +38,26 @@ class Finish(NamedTuple):
 
     steps: tuple[Step, ...]
     vectors: tuple[Array, ...]
+
+
+def tensors(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """The input, the weights, the bias if there is one, and the output."""
+    source, weights, *rest = node.inputs
+    output = node.outputs[0]
+    assert source
+    assert weights
+    assert output
+    return source, weights, rest[0] if rest else None, output
+
+
+def refusal(node: Node, settings: Settings, what: str) -> str | None:
+    """Why `what` has not the tensors that it should have; None when it has."""
+    reason = checks.first((checks.core(settings.config), checks.arity(node, (2, 3), what)))
+    if reason is not None:
+        return reason
+    if node.inputs[1] is None:
+        return "the weights are left out"
+    return checks.first(map(checks.quantized, (node.inputs[0], node.outputs[0])))
 
 
 def scales_of(weights: Tensor, channels: int, axis: int) -> tuple[float, ...]:
@@ -114,6 +136,35 @@ def window_margin(
         sizes.append(count)
         pads += [total // 2, total - total // 2]
     return (sizes[0], sizes[1]), Margin(*pads)
+
+
+def shape(
+    options: WindowOptions,
+    source: Tensor,
+    kernel: tuple[int, int],
+    output: Tensor,
+    *,
+    depthwise: bool = False,
+) -> tuple[Conv2d, Margin]:
+    """The convolution of the image with its margin, and the margin. Raises ScheduleError."""
+    images, height, width, channels = source.shape
+    if min(*options.stride, *options.dilation, *kernel) < 1:
+        raise ScheduleError("a stride, a dilation or a side of the kernel is zero")
+    size, margin = window_margin(options, kernel, (height, width))
+    if output.shape != (images, *size, output.shape[-1]):
+        raise ScheduleError("the convolution's output has another shape than it should")
+    made = Conv2d(
+        images=images,
+        in_channels=channels,
+        height=height + margin.top + margin.bottom,
+        width=width + margin.left + margin.right,
+        out_channels=output.shape[-1],
+        kernel=kernel,
+        stride=options.stride,
+        dilation=options.dilation,
+        depthwise=depthwise,
+    )
+    return made, margin
 
 
 def emit(

@@ -1,0 +1,271 @@
+"""`potash model`: neural networks to run on the device, made, looked at and tried without it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from potash.cli.device.guest import ending_on_signals
+from potash.cli.device.vta_options import (
+    columns,
+    config_option,
+    json_option,
+    readable_file,
+    writable_file,
+)
+from potash.cli.drive.common import STREAM, say
+from potash.cli.drive.progress import showing
+from potash.cli.files import read_whole, replacing, write_whole
+from potash.models import running
+from potash.models.networks import NETWORKS
+from potash.models.networks import make as make_network
+from potash.models.process import apart
+from potash.models.running import Described, Place, Ran
+from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress
+from potash_device.vta.config import Config
+from potash_firmware.tflite.runtime import NodeReport, TensorReport
+
+_SEED = click.IntRange(0, (1 << 64) - 1)
+
+
+@click.group()
+def model() -> None:
+    """Make models, look at them, and try them without a drive."""
+
+
+@model.command()
+@click.argument("name", required=False)
+@click.option("--list", "listed", is_flag=True, help="Name the networks that can be made.")
+@click.option("--seed", type=_SEED, default=0, show_default=True, help="What weights come of.")
+@click.option("--output", type=writable_file, help="The file to write, - for standard output.")
+@json_option
+def make(name: str | None, listed: bool, seed: int, output: Path | None, as_json: bool) -> None:
+    """Write the network NAME as a model in int8.
+
+    Weights are drawn by the seed, and the same seed makes the same file. Scales fit the values
+    that flow through the network.
+    """
+    if listed:
+        if name is not None or output is not None:
+            raise click.UsageError("--list makes no model; leave out NAME and --output")
+        _list(as_json)
+        return
+    if name is None or output is None:
+        raise click.UsageError("name a network and give --output, or use --list")
+    with ending_on_signals(), showing() as progress:
+        data = make_network(name, seed, progress)
+        write_model(output, data, progress)
+    report = {"network": name, "seed": seed, "output": str(output), "bytes": len(data)}
+    say(
+        report,
+        [f"{name} is in {output}: {len(data)} bytes"],
+        as_json=as_json,
+        aside=output == STREAM,
+    )
+
+
+@model.command()
+@click.argument("file", metavar="MODEL", type=readable_file)
+@config_option
+@json_option
+def info(file: Path, config: Config, as_json: bool) -> None:
+    """Show what MODEL takes and gives, and where each of its nodes runs and why."""
+    with ending_on_signals(), showing() as progress:
+        described = _apart(file, running.describe, read_model(file, progress), config)
+    if as_json:
+        click.echo(json.dumps(_document(described)))
+        return
+    click.echo("\n".join(_shown(file, described)))
+
+
+@model.command()
+@click.argument("file", metavar="MODEL", type=readable_file)
+@click.option(
+    "--input",
+    "given",
+    required=True,
+    type=readable_file,
+    help="The inputs' bytes, one after the other (- for standard input).",
+)
+@click.option("--output", type=writable_file, help="Where the outputs' bytes go, likewise.")
+@click.option(
+    "--on",
+    type=click.Choice([place.value for place in Place]),
+    default=Place.VTA.value,
+    show_default=True,
+    help="The VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
+)
+@click.option("--compare", is_flag=True, help="Run it on all three, and show where they differ.")
+@config_option
+@json_option
+def run(
+    file: Path,
+    given: Path,
+    output: Path | None,
+    on: str,
+    compare: bool,
+    config: Config,
+    as_json: bool,
+) -> None:
+    """Run MODEL once, without a drive.
+
+    Tensors are raw bytes as they lie in memory. What the VTA has no kernel for runs on TensorFlow
+    Lite's fast kernels, which may round differently from the reference kernels.
+    """
+    if output is None and not compare:
+        raise click.UsageError("give --output, or --compare")
+    if file == given == STREAM:
+        raise click.UsageError("MODEL and --input cannot both be standard input")
+    places = running.places(Place(on), all_of_them=compare)
+    results = {}
+    with ending_on_signals(), showing() as progress:
+        data, inputs = read_model(file, progress), bytes(read_whole(given, progress))
+        for place in places:
+            progress(f"running {file.name} on {place}", None)
+            results[place] = _apart(file, running.run, data, inputs, place, config)
+        if output is not None:
+            write_model(output, results[Place(on)].output, progress)
+    report, lines = _outcome(file, Place(on), results, output)
+    say(report, lines, as_json=as_json, aside=output == STREAM)
+
+
+def read_model(path: Path, progress: Progress) -> bytes:
+    """A model's bytes."""
+    return bytes(read_whole(path, progress))
+
+
+def write_model(path: Path, data: bytes, progress: Progress) -> None:
+    """A model's bytes, or a tensor's, into a file that is whole or not there."""
+    with replacing(path) as file:
+        write_whole(file, bytearray(data), path, progress)
+
+
+def _apart(path: Path, function: Any, *arguments: Any) -> Any:
+    """Call it in a process of its own, and say which file what it refuses is about."""
+    try:
+        return apart(function, *arguments)
+    except PotashError as error:
+        raise PotashError(f"{path}: {error}") from None
+
+
+def _list(as_json: bool) -> None:
+    if as_json:
+        networks = [{"name": name, "summary": one.summary} for name, one in NETWORKS.items()]
+        click.echo(json.dumps({"networks": networks}))
+        return
+    width = max(map(len, NETWORKS))
+    for name, network in NETWORKS.items():
+        click.echo(f"{name:{width}}  {network.summary}")
+
+
+def _tensor(tensor: TensorReport) -> dict[str, object]:
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype.name,
+        "shape": list(tensor.shape),
+        "bytes": tensor.size,
+        "scale": tensor.scale or None,
+        "zero_point": tensor.zero_point if tensor.scale else None,
+    }
+
+
+def _node(node: NodeReport) -> dict[str, object]:
+    return {
+        "graph": node.graph,
+        "node": node.node,
+        "operator": node.operator,
+        "version": node.version,
+        "on": (Place.VTA if node.claimed else Place.CPU).value,
+        "reason": node.reason,
+    }
+
+
+def _document(described: Described) -> dict[str, object]:
+    return {
+        "bytes": described.size,
+        "inputs": [_tensor(tensor) for tensor in described.inputs],
+        "outputs": [_tensor(tensor) for tensor in described.outputs],
+        "nodes": [_node(node) for node in described.nodes],
+        "nodes_on_vta": sum(node.claimed for node in described.nodes),
+    }
+
+
+def _shown(file: Path, described: Described) -> list[str]:
+    claimed = sum(node.claimed for node in described.nodes)
+    lines = [
+        f"{file}: {described.size} bytes, {claimed} of {len(described.nodes)} nodes on the VTA"
+    ]
+    for what, tensors in (("input", described.inputs), ("output", described.outputs)):
+        for tensor in tensors:
+            scaled = f", scale {tensor.scale:g}, zero point {tensor.zero_point}"
+            lines.append(
+                f"{what} {tensor.name}: {tensor.dtype.name} {_extents(tensor)}, "
+                f"{tensor.size} bytes{scaled if tensor.scale else ''}"
+            )
+    rows = [
+        (f"{node.operator}", f"{node.node}", "VTA" if node.claimed else f"CPU: {node.reason}")
+        for node in described.nodes
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    lines.append("")
+    lines += [f"{node:>{widths[1]}}  {code:{widths[0]}}  {on}" for code, node, on in rows]
+    return lines
+
+
+def _extents(tensor: TensorReport) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def _outcome(
+    file: Path, on: Place, results: Mapping[Place, Ran], output: Path | None
+) -> tuple[dict[str, Any], Sequence[str]]:
+    ran = results[on]
+    report: dict[str, Any] = {
+        "model": str(file),
+        "on": on.value,
+        "input_bytes": ran.taken,
+        "output_bytes": len(ran.output),
+        "nodes_on_vta": ran.nodes_on_vta,
+        "seconds": ran.seconds,
+    }
+    lines = []
+    if output is not None:
+        report["output"] = str(output)
+        lines.append(f"{len(ran.output)} bytes of output are in {output}")
+    if len(results) > 1:
+        compared = running.compare(results)
+        report["outputs"] = [
+            _tensor(tensor)
+            | {
+                "pairs": [
+                    {
+                        "left": pair.left.value,
+                        "right": pair.right.value,
+                        "differing": pair.differing,
+                        "largest": pair.largest if math.isfinite(pair.largest) else None,
+                    }
+                    for pair in pairs
+                ]
+            }
+            for tensor, pairs in compared
+        ]
+        rows = [("output", "", "differing", "of", "largest")]
+        rows += [
+            (
+                tensor.name,
+                f"{pair.left} - {pair.right}",
+                str(pair.differing),
+                str(math.prod(tensor.shape)),
+                f"{pair.largest:g}",
+            )
+            for tensor, pairs in compared
+            for pair in pairs
+        ]
+        lines += columns(rows)
+    return report, lines

@@ -1,0 +1,124 @@
+"""A model on the VTA, on TensorFlow Lite's fast kernels and on its reference kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+
+import numpy as np
+
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+from potash_firmware.apu.models import DRAM_BYTES
+from potash_firmware.tflite import runtime
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.runtime import NodeReport, TensorReport
+from potash_firmware.vta_runtime import Runtime
+
+OUTPUT_ROOM = 1 << 28
+"""Bytes of output at most. Pages that nothing is written to cost nothing."""
+
+
+class Place(StrEnum):
+    """Where a model runs."""
+
+    VTA = "vta"
+    """What the VTA has kernels for there, and the rest on the fast kernels."""
+    CPU = "cpu"
+    """TensorFlow Lite's fast kernels, as they round."""
+    REFERENCE = "reference"
+    """TensorFlow Lite's reference kernels, whose bits the VTA gives."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A model: what it takes and gives, and where its nodes run."""
+
+    size: int
+    inputs: tuple[TensorReport, ...]
+    outputs: tuple[TensorReport, ...]
+    nodes: tuple[NodeReport, ...]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a model gave."""
+
+    output: bytes
+    tensors: tuple[TensorReport, ...]
+    taken: int
+    """Bytes of input that it used."""
+    nodes_on_vta: int
+    seconds: float
+    """Of the run, without loading the model."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two places' values of one output."""
+
+    left: Place
+    right: Place
+    differing: int
+    largest: float
+    """In the tensor's own numbers, which for int8 are steps; NaN where only one of two is one."""
+
+
+def describe(model: bytes, config: Config) -> Described:
+    """What is known of a model before it runs. Raises ModelError."""
+    nodes = runtime.inspect(model, _delegate(config))
+    loaded = runtime.Model(model, delegate=None, reference=True)
+    return Described(len(model), loaded.inputs, loaded.outputs, nodes)
+
+
+def run(model: bytes, inputs: bytes, place: Place, config: Config) -> Ran:
+    """Run a model once. Raises ModelError."""
+    delegate = _delegate(config) if place is Place.VTA else None
+    loaded = runtime.Model(model, delegate=delegate, reference=place is Place.REFERENCE)
+    output = bytearray(OUTPUT_ROOM)
+    began = time.perf_counter()
+    with memoryview(output) as room:
+        length = loaded(inputs, room)
+        seconds = time.perf_counter() - began
+        return Ran(
+            output=bytes(room[:length]),
+            tensors=loaded.outputs,
+            taken=sum(tensor.size for tensor in loaded.inputs),
+            nodes_on_vta=delegate.nodes_run if delegate else 0,
+            seconds=seconds,
+        )
+
+
+def compare(results: Mapping[Place, Ran]) -> list[tuple[TensorReport, list[Difference]]]:
+    """For each output, how much each two places differ."""
+    tensors = next(iter(results.values())).tensors
+    offset, compared = 0, []
+    for tensor in tensors:
+        values = {
+            place: np.frombuffer(ran.output[offset : offset + tensor.size], tensor.dtype)
+            for place, ran in results.items()
+        }
+        compared.append((tensor, [_difference(a, b, values) for a, b in combinations(results, 2)]))
+        offset += tensor.size
+    return compared
+
+
+def _difference(
+    left: Place, right: Place, values: Mapping[Place, np.ndarray[tuple[int], np.dtype[np.generic]]]
+) -> Difference:
+    a, b = values[left], values[right]
+    apart = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    differences = np.abs(a[apart].astype(np.float64) - b[apart].astype(np.float64))
+    return Difference(left, right, int(apart.sum()), float(differences.max(initial=0.0)))
+
+
+def _delegate(config: Config) -> VtaDelegate:
+    return VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)))
+
+
+def places(on: Place, *, all_of_them: bool) -> Sequence[Place]:
+    """The places to run on, the one that was asked for first."""
+    return [on, *(place for place in Place if place is not on)] if all_of_them else [on]

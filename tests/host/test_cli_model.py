@@ -1,0 +1,209 @@
+"""`potash model`: networks are made, looked at and run, and what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from potash.cli.app import run_app
+from potash.models import networks, running
+from potash.models.builder import GraphBuilder
+from potash.models.process import apart
+from potash.models.running import Place, Ran
+from potash.sdk.errors import PotashError
+from potash_firmware.tflite.runtime import TensorReport
+from support.tflite import reference
+
+
+def say(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    """What the command reports as JSON."""
+    assert run_app(["model", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def sentence(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence of an error."""
+    assert run_app(["model", *map(str, arguments)]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("potash: ")
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("potash: ").rstrip("\n")
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Path:
+    file = tmp_path / "add.tflite"
+    file.write_bytes(networks.make("add-64"))
+    return file
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Path:
+    file = tmp_path / "values.bin"
+    file.write_bytes(bytes(range(128)))
+    return file
+
+
+def sums(model: Path, values: Path) -> bytes:
+    left, right = np.frombuffer(values.read_bytes(), np.int8).reshape(2, 64)
+    return reference(model.read_bytes(), (left, right))
+
+
+def test_a_network_is_made_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "made.tflite"
+    report = say(capsys, "make", "conv-add", "--seed", 5, "--output", file)
+    assert file.read_bytes() == networks.make("conv-add", 5)
+    assert report == {
+        "network": "conv-add",
+        "seed": 5,
+        "output": str(file),
+        "bytes": file.stat().st_size,
+    }
+
+
+def test_the_list_names_every_network(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = say(capsys, "make", "--list")["networks"]
+    assert [item["name"] for item in listed] == list(networks.NETWORKS)
+    assert all(item["summary"] for item in listed)
+    assert run_app(["model", "make", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(networks.NETWORKS)
+
+
+def test_an_unknown_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "made.tflite"
+    said = sentence(capsys, "make", "vgg", "--output", file)
+    assert said == "there is no network vgg; potash model make --list names them"
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("make",),
+        ("make", "add-1"),
+        ("make", "add-1", "--list"),
+        ("make", "add-1", "--seed", "-1", "--output", "x"),
+        ("run", "-", "--input", "-", "--compare"),
+        ("run", "-", "--input", "-"),
+    ],
+)
+def test_a_wrong_use_is_told_apart(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["model", *arguments]) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+def test_info_says_where_each_node_runs_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 4), 0.5, -3, name="x")
+    y = graph.relu(graph.add(x, x, 1.0, 2), 0.25, -128)
+    z = graph.tensor((1, 4), name="z")
+    dequantised = graph.operator(schema.BuiltinOperator.DEQUANTIZE, (y,), z, version=2)
+    file = tmp_path / "model.tflite"
+    file.write_bytes(graph.finish((x,), (dequantised,)))
+    report = say(capsys, "info", file)
+    assert report["bytes"] == file.stat().st_size
+    assert report["inputs"] == [
+        {"name": "x", "dtype": "int8", "shape": [1, 4], "bytes": 4, "scale": 0.5, "zero_point": -3}
+    ]
+    (output,) = report["outputs"]
+    assert (output["dtype"], output["bytes"]) == ("float32", 16)
+    assert output["scale"] is output["zero_point"] is None
+    assert [node["operator"] for node in report["nodes"]] == ["ADD", "RELU", "DEQUANTIZE"]
+    first, _, last = report["nodes"]
+    assert (first["on"], first["reason"]) == ("vta", None)
+    assert (last["on"], last["reason"]) == ("cpu", "the VTA has no kernel for this operator")
+    assert report["nodes_on_vta"] == sum(node["on"] == "vta" for node in report["nodes"])
+    assert run_app(["model", "info", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "input x: int8 1x4, 4 bytes, scale 0.5, zero point -3" in shown
+    assert "2  DEQUANTIZE  CPU: the VTA has no kernel for this operator" in shown
+
+
+def test_info_asks_the_core_that_it_is_given(
+    add: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "small.json"
+    config.write_text(json.dumps({"LOG_ACC_BUFF_SIZE": 8}))
+    (node,) = say(capsys, "info", add, "--config", config)["nodes"]
+    assert (node["on"], node["reason"]) == ("cpu", "the VTA's accumulator memory is too small")
+
+
+@pytest.mark.parametrize("place", list(Place))
+def test_a_model_runs_on_each_place(
+    place: Place, add: Path, values: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "output.bin"
+    report = say(capsys, "run", add, "--input", values, "--output", output, "--on", place)
+    assert (report["on"], report["input_bytes"], report["output_bytes"]) == (place, 128, 64)
+    assert report["nodes_on_vta"] == (1 if place is Place.VTA else 0)
+    result, exact = (np.frombuffer(b, np.int8) for b in (output.read_bytes(), sums(add, values)))
+    difference = np.abs(result.astype(int) - exact).max()
+    assert difference <= (1 if place is Place.CPU else 0)
+
+
+def test_places_are_compared(add: Path, values: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = say(capsys, "run", add, "--input", values, "--compare")
+    (output,) = report["outputs"]
+    pairs = {(pair["left"], pair["right"]): pair for pair in output["pairs"]}
+    assert set(pairs) == {("vta", "cpu"), ("vta", "reference"), ("cpu", "reference")}
+    assert pairs["vta", "reference"]["differing"] == pairs["vta", "reference"]["largest"] == 0
+    assert "output" not in report
+
+
+def test_differences_are_counted_for_each_output() -> None:
+    def ran(small: list[int], real: list[float]) -> Ran:
+        output = np.array(small, np.int8).tobytes() + np.array(real, np.float32).tobytes()
+        return Ran(output, tensors, 0, 0, 0.0)
+
+    tensors = (
+        TensorReport("a", np.dtype(np.int8), (3,), 3, 0.5, 0),
+        TensorReport("b", np.dtype(np.float32), (2,), 8, 0.0, 0),
+    )
+    nan = float("nan")
+    (_, (first,)), (_, (second,)) = running.compare(
+        {Place.VTA: ran([-128, 5, 7], [nan, 1.5]), Place.CPU: ran([127, 5, 6], [nan, 1.0])}
+    )
+    assert (first.differing, first.largest) == (2, 255)
+    assert (second.differing, second.largest) == (1, 0.5)
+
+
+def test_too_little_input_is_one_sentence(
+    add: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short, output = tmp_path / "short.bin", tmp_path / "output.bin"
+    short.write_bytes(bytes(100))
+    said = sentence(capsys, "run", add, "--input", short, "--output", output)
+    assert said == f"{add}: the model takes 128 bytes of input, and gets 100"
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("command", ["info", "run"])
+def test_what_is_no_model_is_one_sentence(
+    command: str, values: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--input", values, "--output", tmp_path / "output.bin"] if command == "run" else []
+    said = sentence(capsys, command, values, *more)
+    assert said == f"{values}: this is not a TensorFlow Lite model"
+
+
+def test_a_process_that_ends_is_one_sentence() -> None:
+    with pytest.raises(PotashError, match="TensorFlow Lite ended with SIGABRT on this model"):
+        apart(os.abort)
+    with pytest.raises(PotashError, match="TensorFlow Lite ended with code 3"):
+        apart(os._exit, 3)
+
+
+def test_a_mistake_of_ours_is_not_taken_for_the_models() -> None:
+    with pytest.raises(RuntimeError, match="FileNotFoundError"):
+        apart(os.stat, "/nowhere at all")
