@@ -1,49 +1,31 @@
 """A model on the tensor accelerator's clock: the streams that one inference runs, and how long they
 take there.
 
-The delegate is the drive's own. What it gives to the core is noted on its way, so this says what was
-run and not what might be.
+The delegate is the drive's own, and keeps a model's streams; what is timed is what it runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from potash_device.vta import timing
 from potash_device.vta.config import Config
-from potash_device.vta.core import Control, Core, Register
-from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.timing import PYNQ, Parameters, Timing
+from potash_device.vta.core import Core
+from potash_device.vta.timing import PYNQ, Moments, Parameters, Timing
 from potash_firmware.apu.models import DRAM_BYTES
+from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.partition import Mark
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime
 
 OUTPUT_BYTES = 1 << 24
 """Room for a model's outputs."""
-
-
-class RecordingCore(Core):
-    """A core that keeps the streams that it is given, in `streams`, and runs them."""
-
-    def __init__(self, config: Config, dram_bytes: int = DRAM_BYTES) -> None:
-        super().__init__(config, memoryview(bytearray(dram_bytes)))
-        self.streams: list[bytes] = []
-        self._place: dict[int, int] = {}
-
-    def write(self, register: int, value: int) -> None:
-        if register != Register.CONTROL:
-            self._place[register] = value
-        elif value & Control.START:
-            start = self._place[Register.INSNS] - self.base
-            size = self._place[Register.INSN_COUNT] * INSTRUCTION_BYTES
-            self.streams.append(bytes(self.dram[start : start + size]))
-        super().write(register, value)
-
-    def execute(self, stream: bytes) -> None:
-        self.streams.append(bytes(stream))
-        super().execute(stream)
+ENDS = Moments._fields.index("end")
 
 
 @dataclass(frozen=True)
@@ -66,21 +48,49 @@ class Modelled:
 
 
 @dataclass(frozen=True)
+class Clocked:
+    """A stream on the clock, and whose instructions are where in it."""
+
+    timing: Timing
+    marks: Sequence[Mark]
+
+    @property
+    def cycles(self) -> list[tuple[Node, int]]:
+        """Each node's cycles.
+
+        Modules work on two nodes at once where one ends and the next begins. A node has the cycles
+        from the end of what stands before its instructions to the end of these, so that none counts
+        twice; what follows the last node counts for it.
+        """
+        ends = np.maximum.accumulate(self.timing.moments[:, ENDS]).tolist()
+        borders = [0, *(ends[mark.end - 1] for mark in self.marks[:-1]), self.timing.cycles]
+        return [
+            (mark.node, until - before)
+            for mark, (before, until) in zip(self.marks, pairwise(borders), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class Inference:
     """One inference: its output, and its streams on the clock."""
 
     output: bytes
-    timings: Sequence[Timing]
+    streams: Sequence[Clocked]
     parameters: Parameters
 
     @property
     def modelled(self) -> Modelled:
         """All streams, one behind the other as they run."""
         return Modelled(
-            sum(one.cycles for one in self.timings),
-            sum(len(one) for one in self.timings),
+            sum(one.timing.cycles for one in self.streams),
+            sum(len(one.timing) for one in self.streams),
             self.parameters.clock,
         )
+
+    @property
+    def cycles(self) -> list[tuple[Node, int]]:
+        """Each node's cycles, of those that the accelerator runs."""
+        return [one for stream in self.streams for one in stream.cycles]
 
 
 def infer(
@@ -95,11 +105,13 @@ def infer(
 
     Raises ModelError, and what the VTA raises.
     """
-    core = RecordingCore(config or Config.default())
     output = memoryview(bytearray(OUTPUT_BYTES))
-    with Runtime(core) as runtime:
-        loaded = Model(model, delegate=VtaDelegate(runtime), reference=True)
-        core.streams.clear()  # loading may have run something, once
+    with Runtime(Core.create(config or Config.default(), DRAM_BYTES)) as runtime:
+        delegate = VtaDelegate(runtime)
+        loaded = Model(model, delegate=delegate, reference=True)
         length = loaded(inputs, output)
-        found = [timing.run(core.config, parameters, stream) for stream in core.streams]
+        found = [
+            Clocked(timing.run(runtime.config, parameters, stream.code), stream.marks)
+            for stream in delegate.streams
+        ]
         return Inference(bytes(output[:length]), found, parameters)
