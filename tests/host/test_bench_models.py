@@ -14,7 +14,7 @@ from potash.bench.report import Result
 from potash.cli.device.bench import bench
 from potash.models import networks
 from potash.sdk.errors import PotashError
-from potash.vta.inference import Clocked, Inference
+from potash.vta.inference import Clocked, Inference, infer
 from potash_device.vta.timing import CHISEL, PYNQ, PYNQ_CORE, Facts, Moments, Timing
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate
@@ -73,13 +73,13 @@ def test_what_is_measured_has_a_name() -> None:
 def test_a_model_that_gives_something_else_ends_the_measurement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right = models.infer
+    right = infer
 
     def wrong(model: bytes, inputs: bytes) -> Inference:
         found = right(model, inputs)
         return Inference(bytes(len(found.output)), found.streams, found.parameters)
 
-    monkeypatch.setattr(models, "infer", wrong)
+    monkeypatch.setattr("potash.bench.models.infer", wrong)
     with pytest.raises(
         PotashError, match="add-200007 does not give what TensorFlow Lite's reference"
     ):
