@@ -13,9 +13,13 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Processor
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
 from potash_firmware.bpf import Services, buffer_layout, load_program, run_program
+from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.runtime import Model
-from support.tflite import bench, reference
+from potash_firmware.vta_runtime import Runtime
+from support.tflite import reference
 
 FOLDER = Path(__file__).parents[2] / "examples" / "digits"
 MODEL = (FOLDER / "model.tflite").read_bytes()
@@ -85,12 +89,16 @@ def test_the_network_takes_the_images_for_what_they_show() -> None:
 
 
 def test_the_delegate_scores_every_image_as_the_reference_kernels_do() -> None:
-    with bench() as vta:
-        model = Model(MODEL, delegate=vta.delegate, reference=True)
-        scores = bytearray(10)
-        for image in IMAGES:
-            assert model(image.tobytes(), memoryview(scores)) == 10
-            assert scores == reference(MODEL, [image])
+    core = Core.create(Config.default(), 1 << 22, engine="fast")
+    delegate = VtaDelegate(Runtime(core))
+    on_vta = Model(MODEL, delegate=delegate, reference=True)
+    alone = Model(MODEL, delegate=None, reference=True)
+    for image in IMAGES:
+        found, wanted = bytearray(10), bytearray(10)
+        assert on_vta(image.tobytes(), memoryview(found)) == 10
+        alone(image.tobytes(), memoryview(wanted))
+        assert found == wanted
+    assert delegate.nodes_run >= 3 * len(IMAGES)
 
 
 @pytest.mark.marathon

@@ -53,7 +53,7 @@ def demo(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) ->
 
     add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
     a text in them, filter selects records by a field, checksum checks pages, digits classifies
-    images of handwritten digits with a small network. A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
+    images of handwritten digits, resnet18 a picture. A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
     in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
     result is what TensorFlow Lite's own reference kernels say, or plain Python.
     """
