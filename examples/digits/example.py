@@ -51,9 +51,10 @@ def expected(data: bytes) -> bytes:
 def describe(data: bytes, output: bytes) -> list[str]:
     """What to show of it."""
     right, whole = _right(output), len(LABELS)
-    rows = [f"{digit}: {_row(output, digit)}" for digit in range(CLASSES)]
+    rows = [f"{digit:7} {_row(output, digit)}" for digit in range(CLASSES)]
     return [
-        "what was written, and what it was taken for:",
+        "written taken for",
+        " " * 8 + " ".join(f"{digit:4}" for digit in range(CLASSES)),
         *rows,
         f"accuracy {right / whole:.2%}: {right} of {whole} images, none of which the training saw",
     ]

@@ -149,3 +149,13 @@ def test_a_model_without_convolutions_has_a_breakdown() -> None:
 def ratio(result: Result) -> float:
     assert result.peer is not None and result.ratio == result.value / result.peer.value
     return result.ratio
+
+
+def test_the_page_says_what_every_figure_is() -> None:
+    page = (ROOT / "docs" / "bench.md").read_text()
+    metrics = {metric for _, metric in told("digits", *QUICK)}
+    metrics |= {one.metric for one in models.breakdown("n", Inference(b"", [], PYNQ), 0)}
+    assert len(metrics) == 12
+    assert {metric for metric in metrics if f"`{metric}`" not in page} == set()
+    names = {name for name in models.NAMES if not name.startswith("resnet18-")}
+    assert {name for name in names if f"`{name}`" not in page} == set()
