@@ -5,7 +5,7 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from potash_firmware.tflite import delegate, operators
 from potash_firmware.tflite.capi import Array, BuiltinOperator
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.operators import add
+from potash_firmware.tflite.partition import Partition
+from potash_firmware.tflite.plans import Operator
 from potash_firmware.tflite.runtime import ModelError, inspect
 from potash_firmware.tflite.writer import FusedActivation, ModelBuilder, add_model
-from potash_firmware.vta_runtime import Runtime, VtaMemoryError
+from potash_firmware.vta_runtime import VtaMemoryError
 from support.tflite import Bench, bench, reference
 
 SCALES = (0.05, 0.031, 0.07)
@@ -57,7 +59,7 @@ def test_an_addition_is_claimed_and_runs_as_vta_instructions() -> None:
         assert (node.graph, node.node, node.operator) == (0, 0, "ADD")
         assert node.claimed and node.reason is None
         assert vta.delegate.nodes_run == 1
-        assert vta.counts["Alu"] > 2 * 20
+        assert vta.counts["Alu"] >= 2 * 6
         assert vta.counts["Finish"] == 1
 
 
@@ -140,7 +142,7 @@ def test_a_left_addition_still_runs() -> None:
     ("config", "reason"),
     [
         (Config(log_out_width=4), "the VTA's outputs are not 8 bits wide"),
-        (Config(log_acc_buff_size=9), "the VTA's accumulator memory is too small"),
+        (Config(log_acc_buff_size=8), "the VTA's accumulator memory is too small"),
     ],
 )
 def test_a_core_that_cannot_add_is_not_asked_to(config: Config, reason: str) -> None:
@@ -164,10 +166,10 @@ class Breakdown(BaseException):
 
 
 def break_kernel(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def run(self: add.AddPlan, runtime: Runtime, *arrays: Sequence[Array | None]) -> None:
+    def run(self: Partition, array: Callable[[int], Array]) -> None:
         raise error
 
-    monkeypatch.setattr(add.AddPlan, "run", run)
+    monkeypatch.setattr(Partition, "run", run)
 
 
 @pytest.mark.parametrize("kind", [Breakdown, ZeroDivisionError])
@@ -192,7 +194,7 @@ def test_a_failure_while_claiming_surfaces_too(monkeypatch: pytest.MonkeyPatch, 
         raise Breakdown(phase)
 
     table = {
-        BuiltinOperator.ADD: operators.Operator(
+        BuiltinOperator.ADD: Operator(
             supports=fail if phase == "supports" else add.supports,
             plan=fail if phase == "plan" else add.plan,
         )
@@ -302,7 +304,7 @@ def test_fifty_runs_leave_nothing_behind() -> None:
     size = 1 << 20
     model = heavy_model(size)
     inputs = (LEFT, np.zeros(size, np.int8))
-    kinds = (Bench, VtaDelegate, delegate.Session, delegate.Partition, Interpreter)
+    kinds = (Bench, VtaDelegate, delegate.Session, Partition, Interpreter)
 
     def run() -> None:
         with bench() as vta:

@@ -1,4 +1,4 @@
-"""ALU: micro-op after micro-op, or a row of them at once where the rows are contiguous.
+"""ALU: micro-op after micro-op, or a run of them at once where there are runs.
 
 Going through a contiguous row value by value is going through its micro-ops in their order, so a
 row that overlaps its own source comes out as it should.
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.lanes import LANES, SHIFT_MASK, with_lanes
 from potash_device.vta.fast.layout import (
     ALU_OPCODE,
     DST_IN,
@@ -23,14 +24,14 @@ from potash_device.vta.fast.layout import (
     USE_IMM,
     Geometry,
 )
+from potash_device.vta.fast.runs import ALONG, ANYHOW, STILL, run_of
 from potash_device.vta.isa import AluOpcode
 
 MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
-SHIFT_MASK = 31
 
 
 @compiled
-def alu(row: Any, uop: Any, geometry: Geometry, acc: Any, room: Any) -> None:
+def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, room: Any) -> None:
     """Execute an ALU instruction that stays in ACC."""
     words = uop[row[UOP_BGN] : row[UOP_END]]
     count = words.size
@@ -38,27 +39,35 @@ def alu(row: Any, uop: Any, geometry: Geometry, acc: Any, room: Any) -> None:
         return
     alone = row[USE_IMM] != 0
     src_low = geometry.dst_bits
-    # One source for all, as for a constant.
-    fixed = not alone and count == 1 and row[SRC_OUT] == 0 and row[SRC_IN] == 0
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     outer, inner = row[ITER_OUT], row[ITER_IN]
-    length = contiguous(words, geometry, alone or fixed)
-    if length and (inner == 1 or length == step_of(row, DST_IN, SRC_IN, alone or fixed)):
+    begin, end = row[UOP_BGN], row[UOP_END]
+    fixed = False
+    if alone:
+        length = run_of(ahead[ANYHOW], begin, end)
+    else:
+        length = run_of(ahead[ALONG], begin, end)
+        if length == 1:
+            # One source for all of a run, as for a constant.
+            length = run_of(ahead[STILL], begin, end)
+            still = (row[SRC_IN] if inner > 1 else row[SRC_OUT]) == 0
+            fixed = length > 1 or (count == 1 and still)
+    step = length
+    if length == count and (inner == 1 or length == step_of(row, DST_IN, SRC_IN, alone, fixed)):
         length *= inner
         inner = 1
-    if length and inner == 1 and length == step_of(row, DST_OUT, SRC_OUT, alone or fixed):
+    if step == count and inner == 1 and length == step_of(row, DST_OUT, SRC_OUT, alone, fixed):
         length *= outer
         outer = 1
-    lines = 1 if length else count
-    size = max(length, 1) * geometry.lanes
+    size = length * geometry.lanes
     for turn in range(outer):
-        for step in range(inner):
-            for number in range(lines):
+        for turn_in in range(inner):
+            for number in range(0, count, step):
                 word = np.int64(words[number])
-                dst = (word & dst_mask) + turn * row[DST_OUT] + step * row[DST_IN]
+                dst = (word & dst_mask) + turn * row[DST_OUT] + turn_in * row[DST_IN]
                 src = word >> src_low & src_mask
-                src += turn * row[SRC_OUT] + step * row[SRC_IN]
+                src += turn * row[SRC_OUT] + turn_in * row[SRC_IN]
                 target = acc[dst * geometry.lanes : dst * geometry.lanes + size]
                 source = acc[src * geometry.lanes : src * geometry.lanes + size]
                 if alone:
@@ -72,28 +81,10 @@ def alu(row: Any, uop: Any, geometry: Geometry, acc: Any, room: Any) -> None:
 
 
 @compiled
-def step_of(row: Any, dst: Number, src: Number, alone: Flag) -> Number:
+def step_of(row: Any, dst: Number, src: Number, alone: Flag, fixed: Flag) -> Number:
     """By how many elements a loop goes on, in the source as in the destination where it is not
-    `alone`; else 0."""
-    return row[dst] if alone or row[src] == row[dst] else 0
-
-
-@compiled
-def contiguous(words: Any, geometry: Geometry, alone: Flag) -> Number:
-    """How many elements the micro-ops are in one piece, in their order, the sources as the
-    destinations where these are not `alone`; 0 where they are not."""
-    step = 1 if alone else 1 + (1 << geometry.dst_bits)
-    dst_mask = (1 << geometry.dst_bits) - 1
-    mask = dst_mask
-    if not alone:
-        mask |= ((1 << geometry.src_bits) - 1) << geometry.dst_bits
-    first = np.int64(words[0]) & mask
-    same = True
-    for number in range(words.size):
-        same &= (np.int64(words[number]) & mask) - first == number * step
-    # A carry would let one field's end be another's beginning.
-    fits = (first & dst_mask) + words.size - 1 <= dst_mask
-    return words.size if same and fits else 0
+    `alone`, or not at all there where it is `fixed`; else 0."""
+    return row[dst] if alone or row[src] == (0 if fixed else row[dst]) else 0
 
 
 @compiled
@@ -101,6 +92,9 @@ def with_one_source(target: Any, source: Any, opcode: Number, own: Flag, room: A
     """One operation on every element of `target` and the one element `source`, which is one of
     them where they are its `own`."""
     width = source.size
+    if width == LANES and not own:
+        with_lanes(opcode, target.ctypes.data, source.ctypes.data, target.size // width)
+        return
     if own or target.size < room.size or room.size % width:
         for at in range(0, target.size, width):
             with_source(target[at : at + width], source, opcode)

@@ -18,6 +18,7 @@ from potash_device.vta.fast.admission import QUEUE, STAGES, admit
 from potash_device.vta.fast.execution import execute
 from potash_device.vta.fast.foresight import foresee
 from potash_device.vta.fast.positions import TABLE_PAIRS
+from potash_device.vta.fast.runs import KINDS, look_ahead
 from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Order, Simulator
 
@@ -80,6 +81,7 @@ class FastSimulator:
         lanes = config.batch * config.block_out
         self._uop = paths.aligned(config.depth(MemoryId.UOP), np.uint32)
         self._foreseen = np.zeros_like(self._uop)
+        self._ahead = np.ones((KINDS, self._uop.size), np.int64)
         self._acc = paths.aligned(config.depth(MemoryId.ACC) * lanes, np.int32)
         self._buffers = paths.make(self.path, config)
 
@@ -123,6 +125,7 @@ class FastSimulator:
             self._geometry,
             self._dram,
             self._uop,
+            self._ahead,
             self._buffers,
             self._acc,
             self._table,
@@ -134,6 +137,7 @@ class FastSimulator:
     def adopt(self, other: Simulator) -> None:
         """Take over the buffers' contents of another engine of the same configuration."""
         self._uop[:] = other.uop
+        look_ahead(self._uop, self._geometry, 0, self._uop.size, self._ahead)
         self._acc[:] = other.acc.reshape(-1)
         paths.set_tensors(self._buffers, other.inp, other.wgt)
 

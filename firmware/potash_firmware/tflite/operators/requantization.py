@@ -7,7 +7,10 @@ keeps the low 32 bits of a product, so the significand s is cut into pieces that
     s = a * 2^20 + b * 2^10 + c,    x * s / 2^20 = x * a + (x * b + x * c / 2^10) / 2^10
 
 and rounding each division down in turn gives the whole rounded down. No product leaves 32 bits while
-|x| < 2^20; with more and smaller pieces, larger x can be scaled.
+|x| < 2^20; with more and smaller pieces, larger x can be scaled. From about 2^22 on it is cheaper to
+cut x as well, x = h * 2^15 + l with a signed l, and s = a * 2^16 + b:
+
+    x * s / 2^31 = h * a + (l * a + (h * b + l * b / 2^15) / 2) / 2^15
 
 x is made that small first: what lies beyond the inputs that give the smallest and the largest output
 is clamped to those, which takes the place of the clamp at the end. They are found by bisection for
@@ -41,6 +44,12 @@ LEAST_SHIFT = -8
 
 _FAR = 1 << 31
 """Beyond all accumulators."""
+_CUT_REACH = 1 << 30
+"""Below this x can be cut in two."""
+_PIECES = 5
+"""From so many pieces of the significand on, cutting x takes no more instructions."""
+_CONSTANT_SHIFT = 22
+"""Up to this shift the zero point, shifted, is added together with the rounding."""
 
 
 @dataclass
@@ -84,6 +93,8 @@ class Scale:
     low: int
     high: int
     rounding: Rounding = Rounding.EXACT
+    reach: int = _FAR
+    """What all |x| are below."""
 
     @classmethod
     def of(
@@ -93,6 +104,7 @@ class Scale:
         low: int,
         high: int,
         rounding: Rounding = Rounding.EXACT,
+        reach: int = _FAR,
     ) -> "Scale":
         """From the multipliers of each channel, or the one of all.
 
@@ -101,16 +113,20 @@ class Scale:
         significands = np.array([one.significand for one in multipliers], np.int64)
         # A multiplier of zero has no shift that matters.
         shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
-        if shifts.max(initial=0) > MOST_SHIFT:
+        if shifts.max(initial=0) > MOST_SHIFT and reach >= _CUT_REACH:
             raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
         if shifts.min(initial=0) < LEAST_SHIFT:
             raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
-        return cls(significands, shifts, zero_point, low, high, rounding)
+        return cls(significands, shifts, zero_point, low, high, rounding, reach)
 
     def scaled(self, values: Values) -> Values:
         """What the steps give before the clamp, by definition: an array of [..., channels]."""
         multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
         return multiplied(values, self.significands, self.shifts) + self.zero_point
+
+    def clamped(self, values: Values) -> Values:
+        """What they give, by definition."""
+        return np.clip(self.scaled(values), self.low, self.high)
 
     def thresholds(self) -> tuple[Values, Values]:
         """The smallest x of each channel that gives at least `low`, and the largest that gives at
@@ -129,16 +145,19 @@ class Scale:
         return reached
 
 
-def requantize(steps: Steps, scale: Scale, scratch: tuple[Plane, Plane]) -> None:
+def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     """Append what turns the accumulators of the tile into clamped int8 values.
 
-    Raises QuantizationError where the scheme has no such step.
+    With two planes of `scratch` not all scales are done, with three they are. Raises
+    QuantizationError where the scheme has no such step.
     """
     if scale.rounding is Rounding.ALKALI:
         raise QuantizationError("the rounding of the platform is not there yet")
-    low, high = (np.clip(bound, -(1 << 31), (1 << 31) - 1) for bound in _clamps(scale))
-    steps.add(AluOpcode.MAX, low)
-    steps.add(AluOpcode.MIN, high)
+    low, high = (np.clip(bound, -scale.reach, scale.reach - 1) for bound in _clamps(scale))
+    if (low > -scale.reach).any():
+        steps.add(AluOpcode.MAX, low)
+    if (high < scale.reach - 1).any():
+        steps.add(AluOpcode.MIN, high)
     left = np.minimum(scale.shifts, 0)
     if left.any():
         steps.add(AluOpcode.SHR, left)
@@ -146,26 +165,49 @@ def requantize(steps: Steps, scale: Scale, scratch: tuple[Plane, Plane]) -> None
         (np.maximum(np.abs(low), np.abs(high)) << -left)[scale.significands > 0].max(initial=0)
     )
     shift = np.maximum(scale.shifts, 0)
-    done = _multiply(steps, scale.significands, largest, scratch)
-    if scale.rounding is Rounding.SINGLE:
-        shift = shift + SIGNIFICAND_BITS - done
+    once = scale.rounding is Rounding.SINGLE
+    if len(_widths(largest)) >= _PIECES and len(scratch) >= 3 and largest < _CUT_REACH:
+        # A shift of zero divides by 2^31 only, so that the rounding comes before that.
+        half = np.where(shift == 0, 1 << 14, 0) if once else 1 << 14
+        _multiply_cut(steps, scale.significands, half, scratch)
+        if once:
+            half_next = np.where(shift == 0, 0, np.int64(1) << np.maximum(shift - 1, 0))
+            _end(steps, scale.zero_point, shift, half_next)
     else:
-        steps.add(AluOpcode.ADD, 1 << SIGNIFICAND_BITS - done - 1)
-        steps.add(AluOpcode.SHR, SIGNIFICAND_BITS - done)
-        if not shift.all():
-            # Twice the value divided by two, halves away from zero, is the value.
-            steps.add(AluOpcode.SHR, np.where(shift == 0, -1, 0))
-            shift = np.maximum(shift, 1)
-        # -1 where the value is negative: a half then goes down, away from zero.
-        sign = scratch[0]
-        steps.copy(TILE, sign)
-        steps.add(AluOpcode.SHR, 31, sign)
-        steps.add(AluOpcode.ADD, sign)
-    steps.add(AluOpcode.ADD, (np.int64(scale.zero_point) << shift) + (np.int64(1) << shift - 1))
-    steps.add(AluOpcode.SHR, shift)
+        done = _multiply(steps, scale.significands, largest, scratch)
+        if once:
+            shift = shift + SIGNIFICAND_BITS - done
+            _end(steps, scale.zero_point, shift, np.int64(1) << shift - 1)
+        else:
+            steps.add(AluOpcode.ADD, 1 << SIGNIFICAND_BITS - done - 1)
+            steps.add(AluOpcode.SHR, SIGNIFICAND_BITS - done)
+    if not once:
+        _divide(steps, scale.zero_point, shift, scratch[0])
     if left.any():
         steps.add(AluOpcode.MAX, scale.low)
         steps.add(AluOpcode.MIN, scale.high)
+
+
+def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane) -> None:
+    """Append the division by a power of two, halves away from zero, and the zero point."""
+    if not shift.all():
+        # Twice the value divided by two, halves away from zero, is the value.
+        steps.add(AluOpcode.SHR, np.where(shift == 0, -1, 0))
+        shift = np.maximum(shift, 1)
+    # -1 where the value is negative: a half then goes down, away from zero.
+    steps.copy(TILE, sign)
+    steps.add(AluOpcode.SHR, 31, sign)
+    steps.add(AluOpcode.ADD, sign)
+    _end(steps, zero_point, shift, np.int64(1) << shift - 1)
+
+
+def _end(steps: Steps, zero_point: int, shift: Values, half: Values) -> None:
+    """Append the last rounding and the zero point."""
+    together = shift.max() <= _CONSTANT_SHIFT
+    steps.add(AluOpcode.ADD, half + (np.int64(zero_point) << shift if together else 0))
+    steps.add(AluOpcode.SHR, shift)
+    if not together:
+        steps.add(AluOpcode.ADD, zero_point)
 
 
 def _clamps(scale: Scale) -> tuple[Values, Values]:
@@ -180,12 +222,38 @@ def _clamps(scale: Scale) -> tuple[Values, Values]:
     )
 
 
-def _multiply(
-    steps: Steps, significands: Values, largest: int, scratch: tuple[Plane, Plane]
-) -> int:
+def _multiply_cut(
+    steps: Steps, significands: Values, half: Values | int, scratch: Sequence[Plane]
+) -> None:
+    """Append the multiplication of the tile, cut in two, and the division by 2^31; `half` is in
+    units of 2^16."""
+    high, total, piece = scratch[:3]
+    upper, lower = _cut(significands, (15, 16))
+    steps.copy(TILE, high)
+    steps.add(AluOpcode.ADD, 1 << 14, high)
+    steps.add(AluOpcode.SHR, 15, high)
+    # The low 15 bits with their sign: up against the top of the word and back.
+    steps.add(AluOpcode.SHR, -17)
+    steps.add(AluOpcode.SHR, 17)
+    steps.copy(TILE, total)
+    steps.add(AluOpcode.MUL, lower, total)
+    steps.add(AluOpcode.SHR, 15, total)
+    steps.copy(high, piece)
+    steps.add(AluOpcode.MUL, lower, piece)
+    steps.add(AluOpcode.ADD, piece, total)
+    steps.add(AluOpcode.SHR, 1, total)
+    steps.add(AluOpcode.MUL, upper)
+    steps.add(AluOpcode.ADD, total)
+    steps.add(AluOpcode.ADD, half)
+    steps.add(AluOpcode.SHR, 15)
+    steps.add(AluOpcode.MUL, upper, high)
+    steps.add(AluOpcode.ADD, high)
+
+
+def _multiply(steps: Steps, significands: Values, largest: int, scratch: Sequence[Plane]) -> int:
     """Append the multiplication of the tile; returns by which power of two the product is divided,
     rounded down."""
-    total, piece = scratch
+    total, piece = scratch[:2]
     widths = _widths(largest)
     first, *others = _cut(significands, widths)
     for number, factor in enumerate(reversed(others)):
