@@ -6,7 +6,6 @@ reads the model with the schema's accessors, in bounded time whatever the bytes 
 can be known to be wrong. What only shows while a model runs is for the process around it to survive.
 """
 
-import math
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from potash_firmware.tflite.quantization import QuantizationError, quantize_addition
+from potash_firmware.tflite import operator_checks
+from potash_firmware.tflite.operator_checks import NO_SCALES, Call, CheckError, Scales, TensorView
 
 # Accessors of the generated schema classes, which are untyped.
 Table: TypeAlias = Any
@@ -61,11 +61,8 @@ _TYPES: Mapping[int, TypeInfo] = {
     schema.TensorType.UINT64: TypeInfo(64),
 }
 
-# What add.cc and sub.cc shift operands left by, for the types that they scale.
-_ADDITION_LEFT_SHIFT: Mapping[int, int] = {
-    schema.TensorType.INT8: 20,
-    schema.TensorType.UINT8: 20,
-    schema.TensorType.INT16: 15,
+_NAMES = {
+    code: name for name, code in vars(schema.BuiltinOperator).items() if not name.startswith("_")
 }
 
 
@@ -108,11 +105,11 @@ def _validate_model(model: Table, size: int) -> None:
     budget = _Budget()
     codes = [model.OperatorCodes(at) for at in budget.take(model.OperatorCodesLength(), "codes")]
     operators = [max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes]
-    buffers = [
-        model.Buffers(at).DataLength() for at in budget.take(model.BuffersLength(), "buffers")
-    ]
-    if any(length > size for length in buffers):
+    buffers = [model.Buffers(at) for at in budget.take(model.BuffersLength(), "buffers")]
+    if any(buffer.DataLength() > size for buffer in buffers):
         raise ModelError("the model is damaged: a buffer is longer than the model")
+    if any(buffer.Offset() > 1 for buffer in buffers):
+        raise ModelError("the model has data behind its end, which is not supported")
     if not model.SubgraphsLength():
         raise ModelError("the model has no graph")
     for at in budget.take(model.SubgraphsLength(), "graphs"):
@@ -120,14 +117,19 @@ def _validate_model(model: Table, size: int) -> None:
 
 
 def _validate_graph(
-    graph: Table, operators: list[int], buffers: list[int], budget: _Budget
+    graph: Table, operators: list[int], buffers: list[Table], budget: _Budget
 ) -> None:
-    tensors = [graph.Tensors(at) for at in budget.take(graph.TensorsLength(), "tensors")]
+    tensors = []
     memory = 0
-    for tensor in tensors:
-        memory += _validate_tensor(tensor, buffers, budget)
+    variables = set()
+    for at in budget.take(graph.TensorsLength(), "tensors"):
+        table = graph.Tensors(at)
+        tensors.append(_validate_tensor(table, buffers, budget))
+        memory += _memory(tensors[-1])
         if memory > MEMORY_LIMIT:
             raise ModelError(f"the model's tensors take more than {MEMORY_LIMIT} bytes")
+        if table.IsVariable():
+            variables.add(at)
 
     def check(indices: range, get: Callable[[int], int], lowest: int = 0) -> list[int]:
         named = [get(at) for at in indices]
@@ -136,93 +138,128 @@ def _validate_graph(
                 raise ModelError(f"the model names tensor {index} of {len(tensors)}")
         return named
 
-    def check_writable(indices: list[int]) -> None:
-        for index in indices:
-            # Its memory is the model's own, which whoever gave the model may share.
-            if index != OPTIONAL and buffers[tensors[index].Buffer()]:
-                raise ModelError(f"the model writes to tensor {_name(tensors[index])}, a constant")
+    # Whose values are known, at the point of the graph that has been reached.
+    known = variables | {at for at, tensor in enumerate(tensors) if _is_constant(tensor)}
 
-    check_writable(check(budget.take(graph.InputsLength(), "inputs"), graph.Inputs))
-    check(budget.take(graph.OutputsLength(), "outputs"), graph.Outputs)
+    def write(indices: list[int]) -> None:
+        for index in indices:
+            if index == OPTIONAL:
+                continue
+            if tensors[index].data is not None or index in variables:
+                # A constant's memory is the model's own, which whoever gave the model may share;
+                # a variable's is not among what is planned for outputs.
+                what = "a variable" if index in variables else "a constant"
+                raise ModelError(f"the model writes to tensor {tensors[index].name}, {what}")
+            known.add(index)
+
+    def read(indices: list[int], who: str) -> None:
+        for index in indices:
+            if index != OPTIONAL and index not in known:
+                # What is in that memory may be another's.
+                raise ModelError(f"{who} tensor {tensors[index].name} before it has a value")
+
+    write(check(budget.take(graph.InputsLength(), "inputs"), graph.Inputs))
+    given = check(budget.take(graph.OutputsLength(), "outputs"), graph.Outputs)
     for at in budget.take(graph.OperatorsLength(), "operators"):
         operator = graph.Operators(at)
         if operator.OpcodeIndex() >= len(operators):
             raise ModelError(
                 f"operator {at} names code {operator.OpcodeIndex()}, which is not there"
             )
+        code = operators[operator.OpcodeIndex()]
         inputs = check(budget.take(operator.InputsLength(), "inputs"), operator.Inputs, OPTIONAL)
         outputs = check(
             budget.take(operator.OutputsLength(), "outputs"), operator.Outputs, OPTIONAL
         )
-        check_writable(outputs)
-        check_operator = _OPERATORS.get(operators[operator.OpcodeIndex()])
-        if check_operator is not None:
-            check_operator(
-                at,
-                [tensors[index] for index in inputs if index != OPTIONAL],
-                [tensors[index] for index in outputs if index != OPTIONAL],
+        name = f"operator {at} ({_NAMES.get(code, code)})"
+        read(inputs, f"{name} reads")
+        write(outputs)
+        views = [
+            tuple(None if index == OPTIONAL else tensors[index] for index in indices)
+            for indices in (inputs, outputs)
+        ]
+        try:
+            operator_checks.check(
+                code,
+                operator.BuiltinOptionsType(),
+                operator.BuiltinOptions(),
+                Call(views[0], views[1], None),
             )
+        except CheckError as error:
+            raise ModelError(f"{name} {error}") from None
+    read(given, "the model gives")
 
 
-def _validate_tensor(tensor: Table, buffers: list[int], budget: _Budget) -> int:
-    """The bytes that the tensor takes beside the model; 0 for a constant, which is in it."""
+def _validate_tensor(tensor: Table, buffers: list[Table], budget: _Budget) -> TensorView:
     name = _name(tensor)
     budget.read(len(name), "names")
     if tensor.Buffer() >= len(buffers):
         raise ModelError(
             f"tensor {name} has its data in buffer {tensor.Buffer()} of {len(buffers)}"
         )
+    if tensor.ExternalBuffer():
+        raise ModelError(f"tensor {name} has its data in another file")
     if tensor.ShapeLength() > RANK_LIMIT:
         raise ModelError(f"tensor {name} has {tensor.ShapeLength()} dimensions")
-    shape: list[int] = [tensor.Shape(at) for at in budget.take(tensor.ShapeLength(), "dimensions")]
+    shape = tuple(int(tensor.Shape(at)) for at in budget.take(tensor.ShapeLength(), "dimensions"))
     if any(extent < 0 for extent in shape):
-        raise ModelError(f"tensor {name} has the shape {shape}")
-    _validate_quantization(tensor, name, budget)
-    if buffers[tensor.Buffer()] or tensor.Type() not in _TYPES:
+        raise ModelError(f"tensor {name} has the shape {list(shape)}")
+    scales = _validate_quantization(tensor, name, shape, budget)
+    data = buffers[tensor.Buffer()]
+    view = TensorView(
+        name=name,
+        type=tensor.Type(),
+        shape=shape,
+        scales=scales,
+        data=data.DataAsNumpy() if data.DataLength() else None,
+    )
+    info = _TYPES.get(view.type)
+    if view.data is not None and info is not None and tensor.Sparsity() is None:
+        size = -(-view.elements * info.bits // 8)
+        if len(view.data) != size:
+            raise ModelError(
+                f"tensor {name} takes {size} bytes, and the model has {len(view.data)} for it"
+            )
+    return view
+
+
+def _memory(tensor: TensorView) -> int:
+    """The bytes that it takes beside the model; 0 for a constant, which is in it."""
+    if tensor.data is not None or tensor.type not in _TYPES:
         return 0
-    return math.prod(shape) * _TYPES[tensor.Type()].bits // 8
+    return tensor.elements * _TYPES[tensor.type].bits // 8
 
 
-def _validate_quantization(tensor: Table, name: str, budget: _Budget) -> None:
+def _is_constant(tensor: TensorView) -> bool:
+    return tensor.data is not None or tensor.elements == 0
+
+
+def _validate_quantization(
+    tensor: Table, name: str, shape: tuple[int, ...], budget: _Budget
+) -> Scales:
     quantization = tensor.Quantization()
     info = _TYPES.get(tensor.Type())
     if quantization is None or info is None or info.zero_points is None:
-        return
-    budget.read(4 * quantization.ScaleLength() + 8 * quantization.ZeroPointLength(), "scales")
-    scales = quantization.ScaleAsNumpy() if quantization.ScaleLength() else np.zeros(0)
+        return NO_SCALES
+    count, points_count = quantization.ScaleLength(), quantization.ZeroPointLength()
+    budget.read(4 * count + 8 * points_count, "scales")
+    scales = quantization.ScaleAsNumpy() if count else np.zeros(0, np.float32)
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
         raise ModelError(f"tensor {name} has a scale that is not a positive number")
-    points = quantization.ZeroPointAsNumpy() if quantization.ZeroPointLength() else np.zeros(0)
+    if count and points_count != count:
+        raise ModelError(f"tensor {name} has {count} scales and {points_count} zero points")
+    points = quantization.ZeroPointAsNumpy() if points_count else np.zeros(0)
     allowed = info.zero_points
     if ((points < allowed.start) | (points >= allowed.stop)).any():
         raise ModelError(f"tensor {name} has a zero point that its type cannot hold")
-
-
-def _validate_addition(index: int, inputs: list[Table], outputs: list[Table]) -> None:
-    if len(inputs) != 2 or len(outputs) != 1:
-        raise ModelError(f"operator {index} adds {len(inputs)} tensors to {len(outputs)}")
-    # The kernel makes the output of the inputs' type, whatever the model calls it.
-    left_shift = _ADDITION_LEFT_SHIFT.get(inputs[0].Type())
-    if left_shift is None:
-        return
-    left, right, output = (_scale(tensor) for tensor in (*inputs, *outputs))
-    try:
-        quantize_addition(left, right, output, left_shift)
-    except QuantizationError as error:
-        raise ModelError(f"operator {index} cannot be scaled: {error}") from None
-
-
-_OPERATORS: Mapping[int, Callable[[int, list[Table], list[Table]], None]] = {
-    schema.BuiltinOperator.ADD: _validate_addition,
-    schema.BuiltinOperator.SUB: _validate_addition,
-}
-
-
-def _scale(tensor: Table) -> float:
-    quantization = tensor.Quantization()
-    if quantization is None or quantization.ScaleLength() != 1:
-        return 0.0
-    return float(quantization.Scale(0))
+    axis = quantization.QuantizedDimension()
+    if count > 1 and not (0 <= axis < len(shape) and shape[axis] == count):
+        raise ModelError(
+            f"tensor {name} has {count} scales along axis {axis} of the shape {list(shape)}"
+        )
+    if not count:
+        return NO_SCALES
+    return Scales(count, float(scales.min()), float(scales.max()), axis)
 
 
 def _name(tensor: Table) -> str:

@@ -15,6 +15,8 @@ from ai_edge_litert import schema_py_generated as schema
 
 FILE_IDENTIFIER = b"TFL3"
 SCHEMA_VERSION = 3
+SIGNATURE = "serving_default"
+"""What TensorFlow calls the one signature of a model."""
 
 # deprecated_builtin_code is a byte; codes above it stand in builtin_code alone.
 _LARGEST_DEPRECATED_CODE = 127
@@ -135,6 +137,22 @@ class ModelBuilder:
             options=options,
             version=2,
         )
+
+    def sign(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Give inputs and outputs the names of their tensors, for whoever calls the model by name."""
+        signature = schema.SignatureDefT()
+        signature.signatureKey = SIGNATURE
+        signature.subgraphIndex = 0
+        signature.inputs, signature.outputs = (
+            [self._named(index) for index in indices] for indices in (inputs, outputs)
+        )
+        self._model.signatureDefs = [signature]
+
+    def _named(self, index: int) -> Any:
+        entry = schema.TensorMapT()
+        entry.name = self._graph.tensors[index].name
+        entry.tensorIndex = index
+        return entry
 
     def build(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The flatbuffer of the model with these inputs and outputs."""

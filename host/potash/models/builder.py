@@ -385,10 +385,10 @@ class GraphBuilder:
         return output
 
     def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bytes:
-        """The model's bytes."""
-        return self._writer.build(
-            [tensor.index for tensor in inputs], [tensor.index for tensor in outputs]
-        )
+        """The model's bytes. Inputs and outputs can be called by their tensors' names."""
+        given, wanted = ([tensor.index for tensor in tensors] for tensors in (inputs, outputs))
+        self._writer.sign(given, wanted)
+        return self._writer.build(given, wanted)
 
     def _tensor(
         self,

@@ -8,17 +8,27 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
-from potash_firmware.tflite.operators import add, conv2d, depthwise_conv2d, fully_connected, sub
+from potash_firmware.tflite.operators import (
+    add,
+    average_pool_2d,
+    conv2d,
+    depthwise_conv2d,
+    fully_connected,
+    max_pool_2d,
+    sub,
+)
 from potash_firmware.tflite.plans import Operator, Settings
 
 OPERATORS: Mapping[int, Operator] = MappingProxyType(
     {
         BuiltinOperator.ADD: Operator(add.supports, add.plan),
+        BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
         BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
         BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
             depthwise_conv2d.supports, depthwise_conv2d.plan
         ),
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
+        BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
         BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
     }
 )

@@ -44,6 +44,13 @@ def quantized(tensor: Tensor | None) -> str | None:
     return None
 
 
+def same_scale(source: Tensor, output: Tensor) -> str | None:
+    """Whether values of both stand for the same numbers."""
+    if (source.scale, source.zero_point) != (output.scale, output.zero_point):
+        return f"tensors {source.name!r} and {output.name!r} differ in scale or zero point"
+    return None
+
+
 def first(reasons: Iterable[str | None]) -> str | None:
     """The first reason that there is."""
     return next((reason for reason in reasons if reason is not None), None)

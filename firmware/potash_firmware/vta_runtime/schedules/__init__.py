@@ -6,7 +6,14 @@ tiled stream for a core of any configuration.
 
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, Extent
-from potash_firmware.vta_runtime.schedules.planning import conv2d, elementwise, feasible, matmul
+from potash_firmware.vta_runtime.schedules.planning import (
+    conv2d,
+    elementwise,
+    feasible,
+    matmul,
+    pool2d,
+)
+from potash_firmware.vta_runtime.schedules.pool import Pool2d, Pooling, Sweep
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import TILE, Channels, Epilogue, Plane, Step
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
@@ -23,12 +30,16 @@ __all__ = [
     "Matmul",
     "Outer",
     "Plane",
+    "Pool2d",
+    "Pooling",
     "ScheduleError",
     "Step",
     "Surface",
+    "Sweep",
     "Tile",
     "conv2d",
     "elementwise",
     "feasible",
     "matmul",
+    "pool2d",
 ]

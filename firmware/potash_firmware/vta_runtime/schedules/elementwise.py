@@ -7,7 +7,7 @@ but the stores.
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,7 +93,7 @@ class Elementwise:
         held: dict[int, tuple[int, ...]] = {}
         for _ in range(self.threads):
             runtime.dep_push(STORE, COMPUTE)
-        for number, (at, size) in enumerate(_pieces(self.extent, self.piece)):
+        for number, (at, size) in enumerate(tiles(self.extent, self.piece)):
             acc = number % self.threads * room.acc
             plane = size.elements
             runtime.dep_pop(STORE, COMPUTE)
@@ -139,24 +139,29 @@ class Elementwise:
 def largest_piece(
     extent: Extent, config: Config, epilogue: Epilogue, threads: int
 ) -> Extent | None:
+    """The largest tile that fits; None where not even an element does."""
+
+    def fits(piece: Extent) -> bool:
+        return _fits(piece, config, epilogue, threads)
+
+    return largest_extent(extent, fits, threads) if fits(Extent(1, 1, 1, 1)) else None
+
+
+def largest_extent(extent: Extent, fits: Callable[[Extent], bool], threads: int) -> Extent:
     """The largest tile of one group that fits: whole rows where one does, then whole planes; no
-    larger than each thread's share. None where not even an element fits."""
+    larger than each thread's share. One element has to fit."""
     most = Extent(1, 1, 1, 1)
-    if not _fits(most, config, epilogue, threads):
-        return None
     for axis in ("width", "height", "blocks"):
         whole = getattr(extent, axis)
         size = bisect.bisect_left(
-            range(1, whole + 1),
-            True,
-            key=lambda size: not _fits(most._replace(**{axis: size}), config, epilogue, threads),
+            range(1, whole + 1), True, key=lambda size: not fits(most._replace(**{axis: size}))
         )
         most = most._replace(**{axis: blocks(whole, blocks(whole, size))})
         if size < whole:
             break
     for axis in ("blocks", "height", "width"):
-        tiles = math.prod(map(blocks, extent, most))
-        if tiles < threads and getattr(most, axis) > 1:
+        count = math.prod(map(blocks, extent, most))
+        if count < threads and getattr(most, axis) > 1:
             most = most._replace(**{axis: blocks(getattr(most, axis), threads)})
     return most
 
@@ -173,8 +178,8 @@ def _fits(piece: Extent, config: Config, epilogue: Epilogue, threads: int) -> bo
     return piece.elements * planes + piece.blocks * vectors <= room and piece.groups == 1
 
 
-def _pieces(extent: Extent, piece: Extent) -> list[tuple[Extent, Extent]]:
-    """The tiles as (where it begins, its sizes)."""
+def tiles(extent: Extent, piece: Extent) -> list[tuple[Extent, Extent]]:
+    """The tiles of a surface as (where it begins, its sizes)."""
     axes = [
         [(first, min(size, whole - first)) for first in range(0, whole, size)]
         for whole, size in zip(extent, piece, strict=True)

@@ -7,14 +7,16 @@ import functools
 from collections.abc import Sequence
 
 from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.isa import AluOpcode
 from potash_device.vta.timing import PYNQ, Parameters
-from potash_firmware.vta_runtime.schedules import estimate, search
+from potash_firmware.vta_runtime.schedules import estimate, pool, search
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import (
     Elementwise,
     Extent,
     largest_piece,
 )
+from potash_firmware.vta_runtime.schedules.pool import Pool2d, Pooling
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
 
@@ -96,6 +98,27 @@ def elementwise(
         if piece is not None and (what.elements >= number or threads):
             return Elementwise(what, config, epilogue, piece, number)
     raise ScheduleError("the accumulators have no room for the planes of the steps")
+
+
+def pool2d(
+    shape: Pool2d,
+    config: Config,
+    opcode: AluOpcode,
+    steps: Sequence[Step] = (),
+    *,
+    threads: int | None = None,
+) -> Pooling:
+    """`opcode` (MAX, MIN or ADD) on what each window sees, and `steps` on the results.
+
+    There are two virtual threads where there is work for both, and the largest tiles that fit.
+    Raises ScheduleError where none does.
+    """
+    epilogue = Epilogue(tuple(steps))
+    for number in search.THREADS[::-1] if threads is None else (threads,):
+        found = pool.largest_piece(shape, config, epilogue, number)
+        if found is not None and (shape.extent.elements >= number or threads):
+            return Pooling(shape, config, opcode, epilogue, *found, number)
+    raise ScheduleError("the accumulators have no room for a pooling")
 
 
 @functools.lru_cache(PLANS)

@@ -1,0 +1,394 @@
+"""What the parameters of each operator must be, from what the model says of it.
+
+TensorFlow Lite's kernels check most of this when they are prepared, some only with an assertion, and
+some not at all: they divide by a scale of zero, or multiply extents until they overflow. A check
+raises CheckError with a clause to stand behind the operator's name.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from ai_edge_litert import schema_py_generated as schema
+
+from potash_firmware.tflite.quantization import QuantizationError, quantize_addition
+
+Array: TypeAlias = npt.NDArray[Any]
+Options: TypeAlias = Any
+"""A table of options with the accessors of the generated schema classes, which are untyped."""
+
+INT8 = schema.TensorType.INT8
+EXTENT_LIMIT = 1 << 20
+"""Of windows, strides and dilations."""
+ELEMENT_LIMIT = 1 << 30
+"""Of what an operator makes larger than its inputs."""
+LIST_LIMIT = 64
+"""Numbers in a list of axes or paddings, which have one or two for each dimension."""
+
+
+class CheckError(ValueError):
+    """Something is wrong with an operator; the message is the rest of a sentence about it."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """A tensor's scales, looked through once: operators may name the same tensor many times."""
+
+    count: int
+    lowest: float
+    highest: float
+    axis: int
+    """What several belong to."""
+
+
+NO_SCALES = Scales(0, 0.0, 0.0, 0)
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """What a model says of a tensor."""
+
+    name: str
+    """As it is shown: in quotes."""
+    type: int
+    shape: tuple[int, ...]
+    """Empty for a scalar, and where the rank is not known."""
+    scales: Scales
+    data: Array | None
+    """A constant's bytes."""
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def scale(self) -> float:
+        """The one scale; 0 where there is none, or several."""
+        return self.scales.lowest if self.scales.count == 1 else 0.0
+
+
+class Call(NamedTuple):
+    """An operator of a model."""
+
+    inputs: tuple[TensorView | None, ...]
+    outputs: tuple[TensorView | None, ...]
+    options: Options
+
+    def input(self, at: int) -> TensorView:
+        """An input that has to be there. Raises CheckError."""
+        tensor = self.inputs[at] if at < len(self.inputs) else None
+        if tensor is None:
+            raise CheckError(f"has no input {at}")
+        return tensor
+
+    @property
+    def output(self) -> TensorView:
+        """The first output. Raises CheckError."""
+        if not self.outputs or self.outputs[0] is None:
+            raise CheckError("has no output")
+        return self.outputs[0]
+
+
+class Rule(NamedTuple):
+    """How many inputs an operator has, its table of options, and what else is checked."""
+
+    inputs: range
+    options: type[Any] | None
+    check: Callable[[Call], None]
+
+
+def check(code: int, options_type: int, table: Any, call: Call) -> None:
+    """Check an operator, if there is a rule for it. Raises CheckError."""
+    rule = RULES.get(code)
+    if rule is None:
+        return
+    if len(call.inputs) not in rule.inputs or len(call.outputs) != 1:
+        raise CheckError(f"has {len(call.inputs)} inputs and {len(call.outputs)} outputs")
+    options = None
+    if options_type != schema.BuiltinOptions.NONE:
+        named = _OPTIONS.get(options_type, str(options_type))
+        if rule.options is None or named != rule.options.__name__:
+            raise CheckError(f"has the options of another, {named}")
+        if table is None:
+            raise CheckError("has no options")
+        options = rule.options()
+        options.Init(table.Bytes, table.Pos)
+    rule.check(call._replace(options=options))
+
+
+_OPTIONS = {
+    number: name for name, number in vars(schema.BuiltinOptions).items() if not name.startswith("_")
+}
+
+
+def _check_convolution(call: Call) -> None:
+    x, weights = call.input(0), call.input(1)
+    _check_kernel(call, weights)
+    outputs = weights.shape[0]
+    if x.shape and x.shape[3] % weights.shape[3]:
+        raise CheckError(
+            f"has weights for {weights.shape[3]} channels, which do not divide {x.shape[3]}"
+        )
+    _check_sums(call, weights, outputs, 0)
+
+
+def _check_depthwise(call: Call) -> None:
+    x, weights = call.input(0), call.input(1)
+    _check_kernel(call, weights)
+    outputs = weights.shape[3]
+    if x.shape and (x.shape[3] == 0 or outputs % x.shape[3]):
+        raise CheckError(f"makes {outputs} channels of {x.shape[3]}")
+    _check_sums(call, weights, outputs, 3)
+
+
+def _check_connected(call: Call) -> None:
+    x, weights = call.input(0), call.input(1)
+    _check_weights(weights, 2)
+    outputs, inputs = weights.shape
+    if x.shape and x.elements % inputs:
+        raise CheckError(f"has weights for rows of {inputs}, which do not divide {x.elements}")
+    _check_sums(call, weights, outputs, 0)
+
+
+def _check_addition(call: Call) -> None:
+    left, right = call.input(0), call.input(1)
+    _check_broadcast(left, right)
+    # The kernel makes the output of the inputs' type, whatever the model calls it.
+    left_shift = _ADDITION_LEFT_SHIFT.get(left.type)
+    if left_shift is None:
+        return
+    try:
+        quantize_addition(left.scale, right.scale, call.output.scale, left_shift)
+    except QuantizationError as error:
+        raise CheckError(f"cannot be scaled: {error}") from None
+
+
+def _check_product(call: Call) -> None:
+    left, right = call.input(0), call.input(1)
+    _check_broadcast(left, right)
+    if left.type == INT8:
+        _check_factor(_scale(left) * _scale(right), call.output)
+
+
+def _check_extreme(call: Call) -> None:
+    _check_broadcast(call.input(0), call.input(1))
+
+
+def _check_pool(call: Call) -> None:
+    options = call.options
+    _check_rank(call.input(0), 4)
+    _check_steps(options, ("StrideH", "StrideW", "FilterHeight", "FilterWidth"))
+    _check_window(call.input(0), options, (options.FilterHeight(), options.FilterWidth()))
+
+
+def _check_mean(call: Call) -> None:
+    x, axes = call.input(0), _numbers(call.input(1))
+    if x.shape and axes is not None and not all(-len(x.shape) <= n < len(x.shape) for n in axes):
+        raise CheckError(f"takes the mean along axes {axes} of {len(x.shape)}")
+    _check_scaling(call)
+
+
+def _check_pad(call: Call) -> None:
+    x, paddings = call.input(0), _numbers(call.input(1))
+    if not x.shape or paddings is None:
+        return
+    if len(paddings) != 2 * len(x.shape):
+        raise CheckError(f"has {len(paddings)} paddings for {len(x.shape)} dimensions")
+    if min(paddings) < 0:
+        raise CheckError(f"has a padding of {min(paddings)}")
+    befores, afters = paddings[::2], paddings[1::2]
+    _check_size(map(sum, zip(x.shape, befores, afters, strict=True)))
+
+
+def _check_unary(call: Call) -> None:
+    call.input(0)
+    _check_scaling(call)
+
+
+def _check_reshape(call: Call) -> None:
+    x = call.input(0)
+    shape = _numbers(call.input(1)) if len(call.inputs) > 1 else None
+    if not x.shape or shape is None:
+        return
+    if min(shape, default=0) < -1 or shape.count(-1) > 1:
+        raise CheckError(f"makes the shape {shape}")
+    known = math.prod(extent for extent in shape if extent != -1)
+    fits = known > 0 and x.elements % known == 0 if -1 in shape else known == x.elements
+    if not fits:
+        raise CheckError(f"makes the shape {shape} of {x.elements} values")
+
+
+def _check_transpose(call: Call) -> None:
+    x, order = call.input(0), _numbers(call.input(1))
+    if not x.shape or order is None:
+        return
+    rank = len(x.shape)
+    if sorted(axis + rank if axis < 0 else axis for axis in order) != list(range(rank)):
+        raise CheckError(f"puts the axes in the order {order}")
+
+
+def _check_concatenation(call: Call) -> None:
+    tensors = [call.input(at) for at in range(len(call.inputs))]
+    axis = call.options.Axis() if call.options else 0
+    rank = len(tensors[0].shape)
+    if not all(tensor.shape for tensor in tensors):
+        return
+    if not -rank <= axis < rank:
+        raise CheckError(f"joins along axis {axis} of {rank}")
+    axis %= rank
+    others = {(*tensor.shape[:axis], *tensor.shape[axis + 1 :]) for tensor in tensors}
+    if len(others) > 1 or any(len(tensor.shape) != rank for tensor in tensors):
+        raise CheckError("joins tensors whose shapes do not fit")
+    if sum(tensor.elements for tensor in tensors) > ELEMENT_LIMIT:
+        raise CheckError("makes a tensor that is too large")
+    if tensors[0].type == INT8:
+        for tensor in (*tensors, call.output):
+            _scale(tensor)
+
+
+# What add.cc and sub.cc shift operands left by, for the types that they scale.
+_ADDITION_LEFT_SHIFT: Mapping[int, int] = {
+    schema.TensorType.INT8: 20,
+    schema.TensorType.UINT8: 20,
+    schema.TensorType.INT16: 15,
+}
+
+ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
+TWO_OR_THREE = range(2, 4)
+
+RULES: Mapping[int, Rule] = {
+    schema.BuiltinOperator.CONV_2D: Rule(THREE, schema.Conv2DOptions, _check_convolution),
+    schema.BuiltinOperator.DEPTHWISE_CONV_2D: Rule(
+        THREE, schema.DepthwiseConv2DOptions, _check_depthwise
+    ),
+    schema.BuiltinOperator.FULLY_CONNECTED: Rule(
+        TWO_OR_THREE, schema.FullyConnectedOptions, _check_connected
+    ),
+    schema.BuiltinOperator.ADD: Rule(TWO, schema.AddOptions, _check_addition),
+    schema.BuiltinOperator.SUB: Rule(TWO, schema.SubOptions, _check_addition),
+    schema.BuiltinOperator.MUL: Rule(TWO, schema.MulOptions, _check_product),
+    schema.BuiltinOperator.MINIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_extreme),
+    schema.BuiltinOperator.MAXIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_extreme),
+    schema.BuiltinOperator.MAX_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
+    schema.BuiltinOperator.AVERAGE_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
+    schema.BuiltinOperator.MEAN: Rule(TWO, schema.ReducerOptions, _check_mean),
+    schema.BuiltinOperator.PAD: Rule(TWO, schema.PadOptions, _check_pad),
+    schema.BuiltinOperator.RELU: Rule(ONE, None, _check_unary),
+    schema.BuiltinOperator.RELU6: Rule(ONE, None, _check_unary),
+    schema.BuiltinOperator.RESHAPE: Rule(range(1, 3), schema.ReshapeOptions, _check_reshape),
+    schema.BuiltinOperator.TRANSPOSE: Rule(TWO, schema.TransposeOptions, _check_transpose),
+    schema.BuiltinOperator.CONCATENATION: Rule(
+        range(1, 1 << 16), schema.ConcatenationOptions, _check_concatenation
+    ),
+}
+"""The operators that the delegate has kernels for."""
+
+
+def _check_rank(tensor: TensorView, rank: int) -> None:
+    if tensor.shape and len(tensor.shape) != rank:
+        raise CheckError(f"takes {rank} dimensions, and tensor {tensor.name} has {tensor.shape}")
+
+
+def _check_weights(weights: TensorView, rank: int) -> None:
+    if len(weights.shape) != rank or 0 in weights.shape:
+        raise CheckError(f"has weights of the shape {weights.shape}")
+
+
+def _check_steps(options: Options, names: Sequence[str]) -> None:
+    """What a window is moved by, and how large it is, where the options say that."""
+    if options is None:
+        raise CheckError("has no options")
+    for name in names:
+        value = getattr(options, name)()
+        if not 0 < value <= EXTENT_LIMIT:
+            raise CheckError(f"has {name} {value}")
+    if options.Padding() not in (schema.Padding.SAME, schema.Padding.VALID):
+        raise CheckError(f"has the padding {options.Padding()}")
+
+
+def _check_window(x: TensorView, options: Options, window: Sequence[int]) -> None:
+    """That a window has room where nothing is padded."""
+    if not x.shape or options.Padding() != schema.Padding.VALID:
+        return
+    if any(size > extent for size, extent in zip(window, x.shape[1:3], strict=True)):
+        raise CheckError(f"has a window of {tuple(window)} on {x.shape[1:3]}")
+
+
+def _check_kernel(call: Call, weights: TensorView) -> None:
+    """The window of a convolution."""
+    options = call.options
+    _check_steps(options, ("StrideH", "StrideW", "DilationHFactor", "DilationWFactor"))
+    _check_rank(call.input(0), 4)
+    _check_weights(weights, 4)
+    dilation = options.DilationHFactor(), options.DilationWFactor()
+    window = [
+        (size - 1) * apart + 1 for size, apart in zip(weights.shape[1:3], dilation, strict=True)
+    ]
+    _check_window(call.input(0), options, window)
+
+
+def _check_sums(call: Call, weights: TensorView, outputs: int, axis: int) -> None:
+    """Bias and scales of an operator that adds products up."""
+    bias = call.inputs[2] if len(call.inputs) > 2 else None
+    if bias is not None and bias.elements != outputs:
+        raise CheckError(f"adds a bias of {bias.elements} values to {outputs} channels")
+    x = call.input(0)
+    if (x.type, weights.type) != (INT8, INT8):
+        return
+    scales = weights.scales
+    if scales.count not in (1, outputs) or (scales.count > 1 and scales.axis != axis):
+        raise CheckError(
+            f"has {scales.count} scales along axis {scales.axis} of its weights, "
+            f"for {outputs} channels"
+        )
+    if not scales.lowest > 0:
+        raise CheckError(f"needs scales above 0 for tensor {weights.name}")
+    for scale in (scales.lowest, scales.highest):
+        _check_factor(_scale(x) * scale, call.output)
+
+
+def _check_scaling(call: Call) -> None:
+    if call.input(0).type == INT8:
+        _check_factor(_scale(call.input(0)), call.output)
+
+
+def _check_factor(scale: float, output: TensorView) -> None:
+    """That `scale` can be brought to the output's."""
+    factor = scale / _scale(output)
+    # Past these, frexp's exponent does not fit the shift that a kernel makes of it.
+    if not 2.0**-1000 < factor < 2.0**31:
+        raise CheckError(f"scales its result by {factor:g}")
+
+
+def _scale(tensor: TensorView) -> float:
+    if not tensor.scale > 0:
+        raise CheckError(f"needs one scale above 0 for tensor {tensor.name}")
+    return tensor.scale
+
+
+def _check_broadcast(left: TensorView, right: TensorView) -> None:
+    try:
+        shape = np.broadcast_shapes(left.shape, right.shape)
+    except ValueError:
+        raise CheckError(f"takes tensors of {left.shape} and {right.shape}") from None
+    _check_size(shape)
+
+
+def _check_size(shape: Any) -> None:
+    if math.prod(shape) > ELEMENT_LIMIT:
+        raise CheckError("makes a tensor that is too large")
+
+
+def _numbers(tensor: TensorView) -> list[int] | None:
+    """A constant list of axes, paddings or extents; None where it is not constant."""
+    if tensor.data is None:
+        return None
+    dtype = {schema.TensorType.INT32: "<i4", schema.TensorType.INT64: "<i8"}.get(tensor.type)
+    if dtype is None:
+        raise CheckError(f"has tensor {tensor.name} for whole numbers")
+    if tensor.elements > LIST_LIMIT:
+        raise CheckError(f"has {tensor.elements} numbers in tensor {tensor.name}")
+    return [int(number) for number in tensor.data.view(dtype)]
