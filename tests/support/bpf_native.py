@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from potash_firmware.bpf.native import cache
+from potash_firmware import cache
 from potash_firmware.bpf.native import engine as native
 
 
@@ -15,7 +15,7 @@ from potash_firmware.bpf.native import engine as native
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache that has nothing of other tests in it, on disk and in this process."""
     root = tmp_path / "cache"
-    monkeypatch.setattr(cache, "folder", lambda: root)
+    monkeypatch.setattr(cache, "folder", lambda of: root)
     native.load.cache_clear()
     yield root
     native.load.cache_clear()

@@ -25,10 +25,10 @@ from potash.bench.report import Peer, Result, alone, paired
 from potash.programs.compiler import build, find_compiler
 from potash.sdk.errors import PotashError
 from potash.vm.cache import Progress
-from potash_firmware import bpf
+from potash_firmware import bpf, cache
 from potash_firmware.bpf import elf, engine
 from potash_firmware.bpf.arena import Layout
-from potash_firmware.bpf.native import cache, compiler
+from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
 
 FOLDER = Path(__file__).parent / "kernels"

@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from potash_firmware import cache
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, STACK_SIZE, Arena
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter
-from potash_firmware.bpf.native import cache, compiler
+from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native.context import SIZE, Leave, Word
 from potash_firmware.bpf.native.generator import symbol
 
@@ -54,7 +55,7 @@ def unavailable() -> str | None:
 def machine_code(code: bytes, entry: int) -> bytes:
     """The object file of a program, from the cache where it is there. Raises EngineUnavailable."""
     name = cache.key(compiler.identity(), code, entry.to_bytes(8, "little", signed=True))
-    root = cache.folder()
+    root = cache.folder("bpf")
     contents = cache.load(root, name)
     if contents is None:
         begun = time.perf_counter()

@@ -15,6 +15,7 @@ from potash_firmware.tflite.operators import (
     depthwise_conv2d,
     fully_connected,
     max_pool_2d,
+    mean,
     sub,
 )
 from potash_firmware.tflite.plans import Operator, Settings
@@ -29,6 +30,7 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
         ),
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
         BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
+        BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
         BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
     }
 )

@@ -44,6 +44,15 @@ def quantized(tensor: Tensor | None) -> str | None:
     return None
 
 
+def numbers(tensor: Tensor | None) -> str | None:
+    """Whether it holds integers that are known beforehand, such as axes."""
+    if tensor is None:
+        return "an input is left out"
+    if tensor.constant is None or tensor.type not in (TensorType.INT32, TensorType.INT64):
+        return f"tensor {tensor.name!r} does not hold constant integers"
+    return None
+
+
 def same_scale(source: Tensor, output: Tensor) -> str | None:
     """Whether values of both stand for the same numbers."""
     if (source.scale, source.zero_point) != (output.scale, output.zero_point):

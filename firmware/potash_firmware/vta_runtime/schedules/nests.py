@@ -5,6 +5,7 @@ its loops become the instruction's, others are written out as micro-ops as far a
 them, and what is left becomes more instructions.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,9 @@ from potash_firmware.vta_runtime.kernels import MAX_LOOPS, Loop
 LONG = 64
 """So many micro-ops make a turn of a loop long, and what it costs to turn nothing much."""
 
+KEPT = 1024
+"""Nests that are kept: the steps of an epilogue go through a tile in a few ways."""
+
 
 class Nest(NamedTuple):
     """The micro-ops and the loops of one instruction."""
@@ -24,7 +28,8 @@ class Nest(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-def nests(start: MicroOp, loops: Sequence[Loop], room: int) -> tuple[Nest, ...]:
+@functools.lru_cache(KEPT)
+def nests(start: MicroOp, loops: tuple[Loop, ...], room: int) -> tuple[Nest, ...]:
     """The instructions that go through `loops`, outer first, from `start` on, of which none has
     more than `room` micro-ops.
 
@@ -72,11 +77,12 @@ def _kept(loops: Sequence[Loop], room: int) -> tuple[int, ...]:
     return min(fitting, key=rank) if fitting else max(choices, key=turns)
 
 
-def _steps(start: MicroOp, loops: Sequence[Loop]) -> Iterator[MicroOp]:
-    for turn in itertools.product(*(range(loop.extent) for loop in loops)):
-        moved = list(zip(turn, loops, strict=True))
-        yield MicroOp(
-            start.dst + sum(count * loop.dst for count, loop in moved),
-            start.src + sum(count * loop.src for count, loop in moved),
-            start.wgt + sum(count * loop.wgt for count, loop in moved),
-        )
+def _steps(start: MicroOp, loops: Sequence[Loop]) -> list[MicroOp]:
+    made = [start]
+    for loop in loops:
+        made = [
+            MicroOp(dst + turn * loop.dst, src + turn * loop.src, wgt + turn * loop.wgt)
+            for dst, src, wgt in made
+            for turn in range(loop.extent)
+        ]
+    return made

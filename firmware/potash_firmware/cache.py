@@ -1,8 +1,8 @@
-"""Compiled programs, kept on disk for the next time, where nobody else can put any.
+"""What was compiled, kept on disk for the next time, where nobody else can put any.
 
 A file is believed only if it is this user's, in a folder that is this user's alone, and holds what
-its digest says. Anything else is as good as not there. Nothing that goes wrong here is an error: a
-program is then compiled again.
+its digest says. Anything else is as good as not there. Nothing that goes wrong here is an error: what
+is missing is made again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _SUFFIX = ".o"
 _DIGEST = hashlib.sha256().digest_size
 
 
-def folder() -> Path:
-    """`$XDG_CACHE_HOME/potash/bpf` (XDG Base Directory Specification); not created here."""
+def folder(of: str) -> Path:
+    """`$XDG_CACHE_HOME/potash/<of>` (XDG Base Directory Specification); not created here.
+
+    Raises RuntimeError where there is no home folder.
+    """
     named = os.environ.get("XDG_CACHE_HOME", "")
     # The specification says that a relative path is to be ignored.
     base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
-    return base / "potash" / "bpf"
+    return base / "potash" / of
 
 
 def key(*parts: bytes) -> str:
@@ -63,8 +66,8 @@ def load(root: Path, name: str) -> bytes | None:
     return contents
 
 
-def store(root: Path, name: str, contents: bytes) -> None:
-    """Keep `contents` as `name`, for a `load` in whatever process."""
+def store(root: Path, name: str, contents: bytes, limit: int = LIMIT) -> None:
+    """Keep `contents` as `name`, for a `load` in whatever process; no more than `limit` files."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(root):
@@ -76,7 +79,7 @@ def store(root: Path, name: str, contents: bytes) -> None:
             except BaseException:
                 os.unlink(unfinished)
                 raise
-        _prune(root)
+        _prune(root, limit)
     except OSError:
         return
 
@@ -103,7 +106,7 @@ def _opened(root: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _prune(root: Path) -> None:
+def _prune(root: Path, limit: int) -> None:
     files = [(item.stat().st_mtime, item) for item in root.iterdir()]
-    for _, item in sorted(files)[: max(len(files) - LIMIT, 0)]:
+    for _, item in sorted(files)[: max(len(files) - limit, 0)]:
         item.unlink(missing_ok=True)

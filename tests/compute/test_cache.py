@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from potash_firmware import cache
 from potash_firmware.bpf.engine import Engine, execute, usable
-from potash_firmware.bpf.native import cache, compiler
+from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
 from support.bpf import arena, exit_, mov
 from support.bpf_native import own_cache
@@ -131,15 +132,14 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "file" / "cache")
+    monkeypatch.setattr(cache, "folder", lambda of: tmp_path / "file" / "cache")
     assert run() == 7
 
 
-def test_only_the_ones_used_last_are_kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "LIMIT", 3)
+def test_only_the_ones_used_last_are_kept(own_cache: Path) -> None:
     names = [cache.key(bytes([number])) for number in range(5)]
     for number, name in enumerate(names):
-        cache.store(own_cache, name, b"contents")
+        cache.store(own_cache, name, b"contents", limit=3)
         os.utime(own_cache / f"{name}.o", (number, number))
     assert {path.stem for path in own_cache.iterdir()} == set(names[2:])
 
@@ -175,9 +175,9 @@ def test_another_entry_is_another_program(own_cache: Path, compiled: list[bytes]
 def test_the_folder_follows_the_standard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.folder() == tmp_path / "potash" / "bpf"
+    assert cache.folder("bpf") == tmp_path / "potash" / "bpf"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert cache.folder() == Path.home() / ".cache" / "potash" / "bpf"
+    assert cache.folder("bpf") == Path.home() / ".cache" / "potash" / "bpf"
 
 
 def test_without_llvm_programs_run_in_the_interpreter(
