@@ -294,7 +294,7 @@ def test_means_of_images_in_other_ranks(shape: Sequence[int], axes: Sequence[int
         ((1, 4, 4, 8), (3,), (1, 1), "the mean is one of other axes than height and width"),
         ((2, 4, 4, 8), (0, 1, 2), (1, 1), "the mean is one of other axes than height and width"),
         ((4, 8), (0,), (1, 1), "the mean is one of other axes than height and width"),
-        ((1, 4, 4, 8), (1, 2), (1, 1e9), "a multiplier is too small for the VTA's 32 bits"),
+        ((1, 4, 4, 8), (1, 2), (1, 1e-5), "a multiplier is too large for the VTA's 32 bits"),
     ],
 )
 def test_other_means_are_left_to_the_processor(

@@ -188,6 +188,7 @@ class BuiltinOperator(IntEnum):
     MAX_POOL_2D = 17
     MUL = 18
     RELU = 19
+    RELU_N1_TO_1 = 20
     RELU6 = 21
     RESHAPE = 22
     PAD = 34

@@ -27,7 +27,7 @@ from potash_firmware.tflite.capi import (
 from potash_firmware.tflite.operators import OPERATORS, refusal
 from potash_firmware.tflite.partition import Partition, Stream, build
 from potash_firmware.tflite.plans import Rounding, Settings
-from potash_firmware.vta_runtime import Runtime
+from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
 
@@ -54,8 +54,16 @@ class Session:
     """For each graph, by its context's address, what was decided last."""
     partitions: dict[int, tuple[CData, Partition]] = field(default_factory=dict)
     """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
+    too_much: set[tuple[int, int]] = field(default_factory=set)
+    """Graphs' numbers and nodes for which the accelerator's memory had no room."""
     failure: BaseException | None = None
     nodes_run: int = 0
+
+    def graph(self, context: CData) -> int:
+        """The number of a graph, in the order in which they are shown."""
+        known = list(self.decisions)
+        address = int(ffi.cast("intptr_t", context))
+        return known.index(address) if address in known else len(known)
 
     def guarded(self, action: Callable[[], Result], failed: Result) -> Result:
         """Do `action`; give `failed` and keep the exception when it raises one."""
@@ -115,7 +123,12 @@ class VtaDelegate:
         return tuple(stream for partition in partitions for stream in partition.streams)
 
     def begin(self) -> None:
-        """Forget the decisions and the failure of an earlier interpreter."""
+        """Forget what was decided for an earlier interpreter, and its failure."""
+        self._session.too_much.clear()
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """The same, for the same model: what was too much for the accelerator's memory still is."""
         self._session.decisions.clear()
         self._session.failure = None
 
@@ -128,11 +141,13 @@ class VtaDelegate:
 
 def _claim(session: Session, context: CData, delegate: CData) -> int:
     decisions = []
+    graph = session.graph(context)
     for index in read_execution_plan(context):
         node = read_node(context, index)
-        decisions.append(
-            Decision(index, node.operator, node.version, refusal(node, session.settings))
-        )
+        reason = refusal(node, session.settings)
+        if reason is None and (graph, index) in session.too_much:
+            reason = "the VTA's memory has no room for it"
+        decisions.append(Decision(index, node.operator, node.version, reason))
     session.decisions[int(ffi.cast("intptr_t", context))] = tuple(decisions)
     claimed = [decision.node for decision in decisions if decision.reason is None]
     if not claimed:
@@ -143,14 +158,21 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
 
 
 def _make_partition(session: Session, context: CData, params: CData) -> CData:
-    partition = build(
-        [read_node(context, index) for index in read_ints(params.nodes_to_replace)],
-        read_ints(params.input_tensors),
-        read_ints(params.output_tensors),
-        session.runtime,
-        session.settings,
-        OPERATORS.__getitem__,
-    )
+    nodes = [read_node(context, index) for index in read_ints(params.nodes_to_replace)]
+    try:
+        partition = build(
+            nodes,
+            read_ints(params.input_tensors),
+            read_ints(params.output_tensors),
+            session.runtime,
+            session.settings,
+            OPERATORS.__getitem__,
+        )
+    except VtaMemoryError:
+        # The other half may fit; whoever made the interpreter tries again.
+        half = nodes[len(nodes) // 2 :]
+        session.too_much |= {(session.graph(context), node.index) for node in half}
+        raise
     kernel = Kernel(session, partition)
     handle = ffi.new_handle(kernel)
     session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition

@@ -51,10 +51,12 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies: as images of these sizes, and with that margin."""
+    """How a tensor lies: as images of these sizes, and with that margin; repeated along its axes
+    where `spread` is a larger shape."""
 
     sizes: Sizes
     margin: Margin = NO_MARGIN
+    spread: tuple[int, ...] | None = None
 
     @classmethod
     def image(cls, shape: Sequence[int], margin: Margin = NO_MARGIN) -> "Layout":

@@ -2,20 +2,31 @@
 
 Three passes make it. Forwards, each node says how its tensors have to lie; a tensor that two nodes
 want differently lies in both ways, and is brought from the first to the other. Backwards, the
-margins that readers want add up. Forwards again, memory is given out and instructions are appended.
-The streams, with their constants, stay in the accelerator's memory.
+margins that readers want add up. Forwards again, memory is given out. Then the nodes append their
+instructions, unless those were kept from another time. The streams, with their constants, stay in
+the accelerator's memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from potash_device.vta.config import Config
+from potash_firmware.tflite import kept
 from potash_firmware.tflite.capi import Array, Node, Tensor
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, pack, unpack
-from potash_firmware.tflite.plans import Alias, Arrange, Builder, Compute, Operator, Plan, Settings
+from potash_firmware.tflite.plans import (
+    Alias,
+    Arrange,
+    Builder,
+    Compute,
+    Emit,
+    Operator,
+    Plan,
+    Settings,
+)
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Surface
 
@@ -28,6 +39,7 @@ class Copy(NamedTuple):
 
     tensor: int
     sizes: Sizes
+    spread: tuple[int, ...] | None = None
 
 
 class Mark(NamedTuple):
@@ -43,6 +55,15 @@ class Stream(NamedTuple):
 
     code: bytes
     marks: tuple[Mark, ...]
+
+
+class Job(NamedTuple):
+    """A node that is to append its instructions."""
+
+    node: Node
+    emit: Emit
+    inputs: Sequence[Surface | None]
+    outputs: Sequence[Surface]
 
 
 class Arrangement(NamedTuple):
@@ -109,8 +130,11 @@ def build(
     runtime: Runtime,
     settings: Settings,
     operators: Operators,
+    *,
+    keep: bool = True,
 ) -> Partition:
-    """Make a partition of `nodes`, whose border are the tensors `inputs` and `outputs`.
+    """Make a partition of `nodes`, whose border are the tensors `inputs` and `outputs`, and `keep`
+    on disk what was compiled.
 
     Raises VtaMemoryError where the accelerator's memory is too small for it.
     """
@@ -119,8 +143,9 @@ def build(
         draft.add(node, operators(node.operator))
     draft.spread_margins()
     builder = Builder(runtime)
+    name = kept.name_of(nodes, inputs, outputs, settings) if keep else None
     try:
-        return _Assembly(draft, builder).finish(nodes, inputs, outputs)
+        return _Assembly(draft, builder).finish(nodes, inputs, outputs, name)
     except BaseException:
         runtime.close()
         builder.close()
@@ -147,7 +172,8 @@ class _Draft:
         plan = operator.plan(node, self.settings, given)
         for tensor, layout in zip(node.inputs, plan.inputs, strict=True):
             if tensor is not None and layout is not None:
-                self.layouts.setdefault(tensor.index, layout)
+                home = Layout.image(tensor.shape) if layout.spread else layout
+                self.layouts.setdefault(tensor.index, home)
         for tensor, layout in zip(node.outputs, plan.outputs, strict=True):
             assert tensor is not None
             self.layouts[tensor.index] = layout
@@ -166,7 +192,7 @@ class _Draft:
                     margin = plan.work.margin(
                         self.margin(Copy(output.index, plan.outputs[0].sizes))
                     )
-                copy = Copy(tensor.index, layout.sizes)
+                copy = Copy(tensor.index, layout.sizes, layout.spread)
                 self.margins[copy] = self.margin(copy).joined(margin)
 
     def margin(self, copy: Copy) -> Margin:
@@ -181,19 +207,29 @@ class _Assembly:
         self._draft = draft
         self._builder = builder
         self._surfaces: dict[Copy, Surface] = {}
-        self._steps: list[Stream | Arrangement] = []
-        self._marks: list[Mark] = []
+        self._steps: list[tuple[Job, ...] | Arrangement] = []
+        self._jobs: list[Job] = []
 
     def finish(
-        self, nodes: Sequence[Node], inputs: Sequence[int], outputs: Sequence[int]
+        self,
+        nodes: Sequence[Node],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        name: str | None,
     ) -> Partition:
-        """Go through the nodes and end the last stream."""
-        entries = [self._home(index) for index in inputs if index in self._draft.layouts]
+        """Go through the nodes, and get their instructions, under that name if there is one."""
+        entries = [
+            self._home(index)
+            for index in inputs
+            if index in self._draft.layouts and self._draft.tensors[index].constant is None
+        ]
         for copy in entries:
             self._make(copy)
         for node, plan in self._draft.plans:
             self._add(node, plan)
         self._end_stream()
+        streams = iter(self._streams(name))
+        steps = (step if isinstance(step, Arrangement) else next(streams) for step in self._steps)
         exits = [self._home(index) for index in outputs]
         return Partition(
             nodes=tuple(nodes),
@@ -201,7 +237,7 @@ class _Assembly:
             builder=self._builder,
             inputs=tuple(Port(copy.tensor, self._surfaces[copy], copy.sizes) for copy in entries),
             outputs=tuple(Port(copy.tensor, self._surfaces[copy], copy.sizes) for copy in exits),
-            steps=tuple(self._steps),
+            steps=tuple(steps),
         )
 
     def _add(self, node: Node, plan: Plan) -> None:
@@ -216,9 +252,7 @@ class _Assembly:
         ]
         match plan.work:
             case Compute(emit):
-                first = self._builder.runtime.length
-                emit(self._builder, inputs, [self._make(copy) for copy in copies])
-                self._marks.append(Mark(node, first, self._builder.runtime.length))
+                self._jobs.append(Job(node, emit, inputs, [self._make(copy) for copy in copies]))
             case Alias(surface):
                 (source,) = (one for one in inputs if one is not None)
                 self._surfaces[copies[0]] = surface(source)
@@ -244,15 +278,19 @@ class _Assembly:
 
     def _reach(self, tensor: Tensor, layout: Layout) -> Surface:
         """A tensor's surface in a layout, to which it is brought when it does not lie so yet."""
-        copy = Copy(tensor.index, layout.sizes)
+        copy = Copy(tensor.index, layout.sizes, layout.spread)
         if copy not in self._surfaces:
+            shape = layout.spread or tensor.shape
+
+            def spread(values: Array) -> Array:
+                return np.broadcast_to(values, shape)
+
             if tensor.constant is not None:
-                pack(tensor.constant, copy.sizes, self._make(copy), self._builder.config)
+                values = spread(tensor.constant)
+                pack(values, copy.sizes, self._make(copy), self._builder.config)
                 return self._surfaces[copy]
             home = self._home(tensor.index)
-            self._arrange(
-                self._surfaces[home], home.sizes, tensor.shape, lambda values: values, copy
-            )
+            self._arrange(self._surfaces[home], home.sizes, tensor.shape, spread, copy)
         return self._surfaces[copy]
 
     def _arrange(
@@ -268,9 +306,56 @@ class _Assembly:
         self._steps.append(Arrangement(source, sizes, shape, arrange, target, copy.sizes))
 
     def _end_stream(self) -> None:
-        if self._marks:
-            self._steps.append(Stream(self._builder.stream(), tuple(self._marks)))
-            self._marks.clear()
+        if self._jobs:
+            self._steps.append(tuple(self._jobs))
+            self._jobs.clear()
+
+    def _streams(self, name: str | None) -> list[Stream]:
+        """The instructions of the jobs, kept or made."""
+        groups = [step for step in self._steps if not isinstance(step, Arrangement)]
+        compiled = kept.recall(name) if name else None
+        if compiled is None or not self._place(compiled.pieces):
+            begin = len(self._builder.buffers)
+            streams = tuple(self._compile(jobs) for jobs in groups)
+            pieces = (
+                kept.Piece(buffer.physical, bytes(buffer.view))
+                for buffer in self._builder.buffers[begin:]
+            )
+            compiled = kept.Compiled(streams, tuple(sorted(pieces)))
+            if name:
+                kept.keep(name, compiled)
+        return [
+            Stream(code, tuple(_marks(jobs, counts)))
+            for jobs, (code, counts) in zip(groups, compiled.streams, strict=True)
+        ]
+
+    def _compile(self, jobs: Sequence[Job]) -> tuple[bytes, tuple[int, ...]]:
+        """A stream, and how many instructions each job has in it."""
+        counts = []
+        for job in jobs:
+            before = self._builder.runtime.length
+            job.emit(self._builder, job.inputs, job.outputs)
+            counts.append(self._builder.runtime.length - before)
+        return self._builder.stream(), tuple(counts)
+
+    def _place(self, pieces: Sequence[kept.Piece]) -> bool:
+        """Fill memory as it was when instructions were made; False, and none is taken, where it is
+        not free at the same addresses."""
+        begin = len(self._builder.buffers)
+        for physical, contents in pieces:
+            buffer = self._builder.allocate(len(contents))
+            if buffer.physical != physical:
+                self._builder.drop(begin)
+                return False
+            buffer.view[:] = contents
+        return True
+
+
+def _marks(jobs: Sequence[Job], counts: Sequence[int]) -> Iterator[Mark]:
+    first = 0
+    for job, count in zip(jobs, counts, strict=True):
+        yield Mark(job.node, first, first + count)
+        first += count
 
 
 def _move(step: Arrangement, config: Config) -> None:

@@ -6,7 +6,6 @@ layouts, which only the host can where they change places within an element.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -30,6 +29,11 @@ class Rounding(Enum):
     ALKALI = "alkali"
     """With multipliers of 16 bits, as the platform's own delegate does: off by one at times."""
 
+    @property
+    def elsewhere(self) -> "Rounding":
+        """That of operators which the platform's delegate does not have."""
+        return Rounding.EXACT if self is Rounding.ALKALI else self
+
 
 class Settings(NamedTuple):
     """What holds for every node of a delegate."""
@@ -44,12 +48,13 @@ class Builder:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.config = runtime.config
-        self._memory = ExitStack()
+        self.buffers: list[Buffer] = []
+        """What it has allocated, in that order."""
 
     def allocate(self, size: int) -> Buffer:
         """Zeroed memory that lives as long as the partition. Raises VtaMemoryError."""
         buffer = self.runtime.alloc(size)
-        self._memory.callback(buffer.free)
+        self.buffers.append(buffer)
         return buffer
 
     def constant(self, values: Array) -> Buffer:
@@ -65,21 +70,30 @@ class Builder:
     def stream(self) -> bytes:
         """The instructions since the last one, with their micro-ops in the partition's memory."""
         code, kernels = self.runtime.keep()
-        for buffer in kernels:
-            self._memory.callback(buffer.free)
+        self.buffers += kernels
         return code
 
+    def drop(self, begin: int) -> None:
+        """Give the memory back that was allocated after the first `begin` buffers."""
+        for buffer in self.buffers[begin:]:
+            buffer.free()
+        del self.buffers[begin:]
+
     def close(self) -> None:
-        """Give the memory back."""
-        self._memory.close()
+        """Give all memory back."""
+        self.drop(0)
+
+
+Emit: TypeAlias = Callable[["Builder", Sequence[Surface | None], Sequence[Surface]], None]
+"""Appends instructions, given the inputs' surfaces (None for what the layouts leave out) and the
+outputs'."""
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Instructions: `emit` appends them, given the inputs' surfaces (None for what the layouts
-    leave out) and the outputs'."""
+    """Instructions."""
 
-    emit: Callable[[Builder, Sequence[Surface | None], Sequence[Surface]], None]
+    emit: Emit
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ kernels. They take Python integers or int64 arrays alike.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ INT8_MIN, INT8_MAX = -128, 127
 
 # The significand is a fraction of 31 bits: 2^30 <= significand < 2^31, or zero.
 SIGNIFICAND_BITS = 31
+SHORT_SIGNIFICAND_BITS = 15
 
 
 class QuantizationError(ValueError):
@@ -52,11 +54,29 @@ def quantize_multiplier(real: float) -> Multiplier:
     return Multiplier(significand, shift)
 
 
+def shorten(multiplier: Multiplier) -> Multiplier:
+    """The real factor significand * 2^(shift - 15), with a significand of 15 bits, that the
+    platform's delegate takes for a multiplier (Alkali CSD platform documentation, "Delegated
+    operators")."""
+    dropped = SIGNIFICAND_BITS - SHORT_SIGNIFICAND_BITS
+    significand = (multiplier.significand + (1 << dropped - 1)) >> dropped
+    if significand == 1 << SHORT_SIGNIFICAND_BITS:
+        return Multiplier(significand // 2, multiplier.shift + 1)
+    return Multiplier(significand, multiplier.shift)
+
+
 def quantize_multiplier_below_one(real: float) -> Multiplier:
     """`QuantizeMultiplierSmallerThanOneExp`: TensorFlow Lite aborts the process where this raises."""
     if not 0 < real < 1:
         raise QuantizationError(f"the multiplier {real} is not between 0 and 1")
     return quantize_multiplier(real)
+
+
+def single_precision_ratio(factors: Sequence[float], divisor: float) -> float:
+    """The product of scales by another one, rounded to float32 after every operation, as where a
+    kernel computes with the scales themselves. Infinite where it leaves float32."""
+    with np.errstate(all="ignore"):
+        return float(np.prod(np.array(factors, np.float32)) / np.float32(divisor))
 
 
 class Addition(NamedTuple):

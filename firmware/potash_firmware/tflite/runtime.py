@@ -17,6 +17,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.validation import ModelError, validate
+from potash_firmware.vta_runtime import VtaMemoryError
 
 __all__ = ["Model", "ModelError", "NodeReport", "TensorReport", "infer", "inspect"]
 
@@ -162,7 +163,13 @@ def _prepare(model: bytes, delegate: VtaDelegate | None, reference: bool) -> Int
         interpreter.allocate_tensors()
         return interpreter
 
-    return _native(make, delegate)
+    while True:
+        try:
+            return _native(make, delegate)
+        except VtaMemoryError:
+            # It takes fewer nodes now, and in the end none.
+            assert delegate is not None
+            delegate.begin_again()
 
 
 def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:

@@ -523,6 +523,12 @@ def extents(
     return height, width
 
 
+def same_padding(extent: int, window: int, stride: int) -> tuple[int, int]:
+    """What SAME puts before and behind: the odd one behind."""
+    total = max((-(-extent // stride) - 1) * stride + window - extent, 0)
+    return total // 2, total - total // 2
+
+
 def _options_type(options: Any) -> int:
     """The number of a table of options, which the schema names after the table's class."""
     if options is None:

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor, extents, pair
+from potash.models.builder import (
+    FusedActivation,
+    GraphBuilder,
+    Padding,
+    Tensor,
+    extents,
+    pair,
+    same_padding,
+)
 from potash.sdk.progress import Progress, silent
 
 Int8 = npt.NDArray[np.int8]
@@ -291,7 +299,7 @@ def _windows(
     """What a window sees, (rows)×W×(kernel)×(kernel)×C, some rows of the output at a time."""
     height, width = values.shape[1:3]
     if padding is Padding.SAME:
-        around = [_around(extent, kernel, stride) for extent in (height, width)]
+        around = [same_padding(extent, kernel, stride) for extent in (height, width)]
         values = np.pad(values, ((0, 0), *around, (0, 0)))
     seen = np.lib.stride_tricks.sliding_window_view(values, (kernel, kernel), (1, 2))
     seen = seen[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)
@@ -299,9 +307,3 @@ def _windows(
     for image in seen:
         for row in range(0, len(image), step):
             yield image[row : row + step]
-
-
-def _around(extent: int, kernel: int, stride: int) -> tuple[int, int]:
-    """What SAME puts before and behind."""
-    total = max((-(-extent // stride) - 1) * stride + kernel - extent, 0)
-    return total // 2, total - total // 2

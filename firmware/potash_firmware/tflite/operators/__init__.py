@@ -13,9 +13,12 @@ from potash_firmware.tflite.operators import (
     average_pool_2d,
     conv2d,
     depthwise_conv2d,
+    extremes,
     fully_connected,
     max_pool_2d,
     mean,
+    mul,
+    rectifiers,
     sub,
 )
 from potash_firmware.tflite.plans import Operator, Settings
@@ -29,8 +32,14 @@ OPERATORS: Mapping[int, Operator] = MappingProxyType(
             depthwise_conv2d.supports, depthwise_conv2d.plan
         ),
         BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
+        BuiltinOperator.MAXIMUM: Operator(extremes.supports, extremes.plan),
         BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
         BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
+        BuiltinOperator.MINIMUM: Operator(extremes.supports, extremes.plan),
+        BuiltinOperator.MUL: Operator(mul.supports, mul.plan),
+        BuiltinOperator.RELU: Operator(rectifiers.supports, rectifiers.plan),
+        BuiltinOperator.RELU6: Operator(rectifiers.supports, rectifiers.plan),
+        BuiltinOperator.RELU_N1_TO_1: Operator(rectifiers.supports, rectifiers.plan),
         BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
     }
 )

@@ -15,35 +15,40 @@ import numpy as np
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.capi import ClampOptions, Node
 from potash_firmware.tflite.operators import elementwise, lines
-from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
+from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Emit, Operand, Quantization
+from potash_firmware.tflite.operators.requantization import (
+    WORD_BITS,
+    Scale,
+    Steps,
+    Values,
+    requantize,
+)
 from potash_firmware.tflite.packing import Layout
 from potash_firmware.tflite.plans import Plan, Rounding, Settings
 from potash_firmware.tflite.quantization import (
-    INT8_MAX,
     INT8_MIN,
+    SHORT_SIGNIFICAND_BITS,
+    Addition,
     Multiplier,
     QuantizationError,
     activation_range,
     quantize_addition,
+    shorten,
 )
 from potash_firmware.vta_runtime.schedules import TILE, Plane
 
 LEFT_SHIFT = 20
 """What the operands are shifted left by before they are scaled (`add.cc`, for int8)."""
+SHORT_LEFT_SHIFT = 7
+"""The same in the platform's scheme."""
 _REACH = 1 << 28
 """Sums are below it: each operand is below 2^8 * 2^20 / 2."""
-SUMS = 256
-"""Sums whose steps are kept."""
+TABLES = 8
+"""Tables that are kept, of half a megabyte each."""
+LINES = 2048
+"""Lines that are kept."""
 
-_LEFT, _RIGHT, *_SCRATCH = (TILE, Plane(1), Plane(2), Plane(3))
-_VALUES = np.arange(INT8_MIN, INT8_MAX + 1, dtype=np.int64)
-
-
-class Quantization(NamedTuple):
-    """A tensor's scale and zero point."""
-
-    scale: float
-    zero_point: int
+_SCRATCH = (Plane(2), Plane(3))
 
 
 def supports(node: Node, settings: Settings, sign: int, what: str) -> str | None:
@@ -54,64 +59,120 @@ def supports(node: Node, settings: Settings, sign: int, what: str) -> str | None
     if not isinstance(node.options, ClampOptions):
         return f"{what} has no options"
     try:
-        steps = _steps(node, settings, sign)
+        return elementwise.room(node, settings, _emit(node, settings, sign))
     except QuantizationError as error:
         return str(error)
-    return elementwise.room(steps, 2, settings.config)
 
 
 def plan(node: Node, settings: Settings, given: Sequence[Layout | None], sign: int) -> Plan:
     """Make a node ready that `supports` has no objection to."""
-    return elementwise.plan(node, settings, given, _steps(node, settings, sign))
+    return elementwise.plan(node, settings, given, _emit(node, settings, sign))
 
 
-def _steps(node: Node, settings: Settings, sign: int) -> Steps:
-    """What is done to the operands. Raises QuantizationError."""
-    left, right = node.inputs
-    output = node.outputs[0]
-    assert left and right and output and isinstance(node.options, ClampOptions)
-    limits = activation_range(node.options.activation, output.scale, output.zero_point)
-    operands = [Quantization(tensor.scale, tensor.zero_point) for tensor in (left, right, output)]
-    return _sum(*operands, limits, settings.rounding, sign)
+class Sum(NamedTuple):
+    """What left + sign * right is quantised with."""
 
+    left: Quantization
+    right: Quantization
+    output: Quantization
+    limits: tuple[int, int]
+    rounding: Rounding
+    sign: int
 
-@functools.lru_cache(SUMS)
-def _sum(
-    left: Quantization,
-    right: Quantization,
-    output: Quantization,
-    limits: tuple[int, int],
-    rounding: Rounding,
-    sign: int,
-) -> Steps:
-    factors = quantize_addition(left.scale, right.scale, output.scale, LEFT_SHIFT)
-    scale = Scale.of([factors.output], output.zero_point, *limits, rounding, reach=_REACH)
-    operands = ((left, factors.left, _LEFT), (right, factors.right, _RIGHT))
-    first, second = (
-        Scale.of([factor], 0, 0, 0, rounding, reach=_REACH).scaled(
-            (_VALUES - its.zero_point) << LEFT_SHIFT
+    @property
+    def factors(self) -> Addition:
+        """The multipliers. Raises QuantizationError where TensorFlow Lite has none."""
+        left_shift = SHORT_LEFT_SHIFT if self.rounding is Rounding.ALKALI else LEFT_SHIFT
+        return quantize_addition(self.left.scale, self.right.scale, self.output.scale, left_shift)
+
+    @property
+    def scale(self) -> Scale:
+        """What happens to the sum."""
+        return Scale.of(
+            [self.factors.output],
+            self.output.zero_point,
+            *self.limits,
+            self.rounding,
+            reach=_REACH,
         )
-        for its, factor, _ in operands
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """How much an operand counts in the output."""
+        return self.left.scale / self.output.scale, self.sign * self.right.scale / self.output.scale
+
+
+def _emit(node: Node, settings: Settings, sign: int) -> Emit:
+    """Raises QuantizationError where TensorFlow Lite fails."""
+    left, right = (Quantization.of(tensor) for tensor in node.inputs if tensor is not None)
+    output = node.outputs[0]
+    assert output and isinstance(node.options, ClampOptions)
+    limits = activation_range(node.options.activation, output.scale, output.zero_point)
+    its = Sum(left, right, Quantization.of(output), limits, settings.rounding, sign)
+    assert its.scale
+
+    def emit(steps: Steps, first: int, other: Operand | None) -> None:
+        assert other is not None
+        if isinstance(other, np.ndarray) and its.rounding is not Rounding.ALKALI:
+            each = [_constant_line(its, first, int(value)) for value in other]
+            if all(each):
+                lines.emit_each(steps, [line for line in each if line])
+                return
+        if other != OTHER:
+            steps.copy(other, OTHER)
+        line = None if its.rounding is Rounding.ALKALI else _line(its)
+        if line is not None:
+            factors = line.factors if first == 0 else line.factors[::-1]
+            lines.emit(steps, line._replace(factors=factors), (TILE, OTHER))
+        else:
+            _add(steps, its, (TILE, OTHER) if first == 0 else (OTHER, TILE))
+
+    return emit
+
+
+@functools.lru_cache(TABLES)
+def _table(its: Sum) -> Values:
+    """The output for each pair of values, by definition."""
+    first, second = (
+        Scale.of([factor], 0, 0, 0, its.rounding, reach=_REACH).scaled(
+            (VALUES - operand.zero_point) << LEFT_SHIFT
+        )
+        for operand, factor in zip((its.left, its.right), its.factors[:2], strict=True)
     )
-    wanted = scale.clamped((first[:, None] + sign * second)[..., None])[..., 0]
-    slopes = left.scale / output.scale, sign * right.scale / output.scale
-    line = lines.fit(slopes, (_VALUES[:, None], _VALUES), wanted)
-    steps = Steps()
-    if line is not None:
-        lines.emit(steps, line, (_LEFT, _RIGHT))
-        return steps
-    for its, factor, plane in operands:
-        _scale_operand(steps, factor, its.zero_point, plane, rounding)
-    if sign < 0:
-        steps.add(AluOpcode.MUL, -1, _RIGHT)
-    steps.add(AluOpcode.ADD, _RIGHT)
-    requantize(steps, scale, (_RIGHT, *_SCRATCH))
-    return steps
+    return its.scale.clamped((first[:, None] + its.sign * second)[..., None])[..., 0]
 
 
-def _scale_operand(
-    steps: Steps, factor: Multiplier, zero_point: int, plane: Plane, rounding: Rounding
-) -> None:
+@functools.lru_cache(LINES)
+def _line(its: Sum) -> lines.Line | None:
+    """The line for all pairs."""
+    return lines.fit(its.slopes, (VALUES[:, None], VALUES), _table(its))
+
+
+@functools.lru_cache(LINES)
+def _constant_line(its: Sum, first: int, value: int) -> lines.Line | None:
+    """The line of the operand `first` where the other one is a constant."""
+    table = _table(its) if first == 0 else _table(its).T
+    wanted = table[:, value - INT8_MIN]
+    return lines.fit(its.slopes[first : first + 1], (VALUES,), wanted)
+
+
+def _add(steps: Steps, its: Sum, planes: tuple[Plane, Plane]) -> None:
+    """Append the sum as it is defined, of the operands in `planes`."""
+    operands = zip((its.left, its.right), its.factors[:2], planes, strict=True)
+    for operand, factor, plane in operands:
+        if operand.zero_point:
+            steps.add(AluOpcode.ADD, -operand.zero_point, plane)
+        if its.rounding is Rounding.ALKALI:
+            _scale_operand_short(steps, shorten(factor), plane)
+        else:
+            _scale_operand(steps, factor, plane, its.rounding)
+    if its.sign < 0:
+        steps.add(AluOpcode.MUL, -1, planes[1])
+    steps.add(AluOpcode.ADD, OTHER)
+    requantize(steps, its.scale, (OTHER, *_SCRATCH))
+
+
+def _scale_operand(steps: Steps, factor: Multiplier, plane: Plane, rounding: Rounding) -> None:
     """Append the scaling of an operand that is shifted left by `LEFT_SHIFT`.
 
     With v = q - z below 2^8 and the significand a * 2^16 + b, b signed, the product shifted right by
@@ -122,8 +183,6 @@ def _scale_operand(
     upper = (factor.significand - lower) // low_bits
     shift = -factor.shift
     scratch = _SCRATCH[0]
-    if zero_point:
-        steps.add(AluOpcode.ADD, -zero_point, plane)
     if lower:
         steps.copy(plane, scratch)
         steps.add(AluOpcode.MUL, lower, scratch)
@@ -141,3 +200,20 @@ def _scale_operand(
             steps.add(AluOpcode.ADD, scratch, plane)
         steps.add(AluOpcode.ADD, 1 << shift - 1, plane)
         steps.add(AluOpcode.SHR, shift, plane)
+
+
+def _scale_operand_short(steps: Steps, factor: Multiplier, plane: Plane) -> None:
+    """Append the platform's scaling of an operand that is shifted left by `SHORT_LEFT_SHIFT`.
+
+    To the product 2^14 is added, or 1 - 2^14 where it is negative, before 15 bits are dropped.
+    """
+    nudge = _SCRATCH[0]
+    half = 1 << SHORT_SIGNIFICAND_BITS - 1
+    steps.copy(plane, nudge)
+    steps.add(AluOpcode.SHR, WORD_BITS - 1, nudge)
+    steps.add(AluOpcode.MUL, 2 * half - 1, nudge)
+    steps.add(AluOpcode.ADD, half, nudge)
+    steps.add(AluOpcode.MUL, factor.significand << SHORT_LEFT_SHIFT, plane)
+    steps.add(AluOpcode.ADD, nudge, plane)
+    shift = min(SHORT_SIGNIFICAND_BITS - factor.shift, WORD_BITS - 1)
+    steps.add(AluOpcode.SHR, shift, plane)

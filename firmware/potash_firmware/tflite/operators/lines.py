@@ -30,33 +30,44 @@ _WORD = 1 << 31
 
 
 class Line(NamedTuple):
-    """The line, and what its values are clamped to; None for a limit that it never leaves."""
+    """The line, what its values are clamped to, and whether there are any below and above that."""
 
     factors: tuple[int, ...]
     offset: int
     shift: int
-    low: int | None
-    high: int | None
+    low: int
+    high: int
+    below: bool = False
+    above: bool = False
 
 
-def fit(slopes: Sequence[float], arguments: Sequence[Values], wanted: Values) -> Line | None:
+def fit(
+    slopes: Sequence[float], arguments: Sequence[Values], wanted: Values, *, clamped: bool = True
+) -> Line | None:
     """A line that gives the integers `wanted` for all `arguments` (arrays that broadcast to its
-    shape), and whose slopes are about these; None where none is found."""
+    shape), and whose slopes are about these; None where none is found.
+
+    Its limits are the smallest and the largest of `wanted`; unless it is `clamped` to these it
+    leaves them nowhere.
+    """
     order = np.argsort(wanted, axis=None, kind="stable")
     levels, starts = np.unique(wanted.reshape(-1)[order], return_index=True)
     if len(levels) == 1:
-        return Line((0,) * len(slopes), int(levels[0]), 0, None, None)
+        level = int(levels[0])
+        return Line((0,) * len(slopes), level, 0, level, level)
     reach = sum(
         abs(slope) * float(np.abs(values).max())
         for slope, values in zip(slopes, arguments, strict=True)
     )
     # What the offset adds may need one bit more.
     most = 30 - max(0, int(np.ceil(np.log2(max(reach, 256.0)))))
-    for shift, stretch in itertools.product(
-        range(max(most, 0), max(most - SHIFTS, -1), -1), _STRETCHES
-    ):
+    # Without a shift it is a step less.
+    shifts = [0, *range(most, max(most - SHIFTS, 0), -1)]
+    for shift, stretch in itertools.product(shifts, _STRETCHES):
         factors = tuple(round(slope * (1 + stretch) * 2.0**shift) for slope in slopes)
-        line = _offset(factors, shift, arguments, order, levels, starts)
+        if stretch and not shift:
+            continue
+        line = _offset(factors, shift, arguments, order, levels, starts, clamped)
         if line is not None:
             return line
     return None
@@ -69,28 +80,23 @@ def _offset(
     order: Values,
     levels: Values,
     starts: Values,
+    clamped: bool,
 ) -> Line | None:
     """The line of these factors, where one offset is right for all arguments."""
     total = sum((factor * values for factor, values in zip(factors, arguments, strict=True)), 0)
     sums = np.asarray(total, np.int64).reshape(-1)[order]
     smallest = np.minimum.reduceat(sums, starts)
     largest = np.maximum.reduceat(sums, starts)
-    # Each level but the lowest begins at its own multiple of 2^shift, and each but the highest ends
-    # before the next; beyond those two the clamp helps.
-    least = int(((levels[1:] << shift) - smallest[1:]).max())
-    most = int((((levels[:-1] + 1) << shift) - 1 - largest[:-1]).min())
+    # Each level begins at its own multiple of 2^shift and ends before the next; below the lowest and
+    # above the highest the clamp helps.
+    least = int(((levels << shift) - smallest)[clamped:].max())
+    most = int((((levels + 1) << shift) - 1 - largest)[: len(levels) - clamped].min())
     offset = (least + most) // 2
     bottom, top = int(smallest.min()) + offset, int(largest.max()) + offset
     if least > most or bottom < -_WORD or top >= _WORD or not -_WORD <= offset < _WORD:
         return None
     low, high = int(levels[0]), int(levels[-1])
-    return Line(
-        factors,
-        offset,
-        shift,
-        None if bottom >> shift >= low else low,
-        None if top >> shift <= high else high,
-    )
+    return Line(factors, offset, shift, low, high, bottom >> shift < low, top >> shift > high)
 
 
 def emit(steps: Steps, line: Line, planes: Sequence[Plane]) -> None:
@@ -102,22 +108,37 @@ def emit(steps: Steps, line: Line, planes: Sequence[Plane]) -> None:
     if len(set(line.factors)) == 1:
         for plane in others:
             steps.add(AluOpcode.ADD, plane)
-        steps.add(AluOpcode.MUL, line.factors[0])
+        _multiply(steps, line.factors[0], TILE)
     else:
         for plane, factor in zip(planes, line.factors, strict=True):
-            steps.add(AluOpcode.MUL, factor, plane)
+            _multiply(steps, factor, plane)
         for plane in others:
-            steps.add(AluOpcode.ADD, plane, TILE)
-    finish(steps, line)
+            steps.add(AluOpcode.ADD, plane)
+    _finish(steps, [line])
 
 
-def finish(steps: Steps, line: Line) -> None:
+def emit_each(steps: Steps, each: Sequence[Line]) -> None:
+    """Append lines of the tile alone, one for each channel."""
+    _multiply(steps, np.array([line.factors[0] for line in each], np.int64), TILE)
+    _finish(steps, each)
+
+
+def _multiply(steps: Steps, factor: Values | int, plane: Plane) -> None:
+    if np.any(np.asarray(factor) != 1):
+        steps.add(AluOpcode.MUL, factor, plane)
+
+
+def _finish(steps: Steps, each: Sequence[Line]) -> None:
     """Append what follows the products."""
-    if line.offset:
-        steps.add(AluOpcode.ADD, line.offset)
-    if line.shift:
-        steps.add(AluOpcode.SHR, line.shift)
-    if line.low is not None:
-        steps.add(AluOpcode.MAX, line.low)
-    if line.high is not None:
-        steps.add(AluOpcode.MIN, line.high)
+    offsets, shifts, lows, highs = (
+        np.array([getattr(line, name) for line in each], np.int64)
+        for name in ("offset", "shift", "low", "high")
+    )
+    if offsets.any():
+        steps.add(AluOpcode.ADD, offsets)
+    if shifts.any():
+        steps.add(AluOpcode.SHR, shifts)
+    if any(line.below for line in each):
+        steps.add(AluOpcode.MAX, lows)
+    if any(line.above for line in each):
+        steps.add(AluOpcode.MIN, highs)

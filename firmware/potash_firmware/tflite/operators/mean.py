@@ -12,7 +12,7 @@ import numpy as np
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.capi import Array, Node, Tensor
-from potash_firmware.tflite.operators import checks, convolution
+from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.packing import Layout, Sizes
 from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
@@ -24,6 +24,7 @@ from potash_firmware.tflite.quantization import (
     quantize_multiplier,
 )
 from potash_firmware.vta_runtime.schedules import (
+    Plane,
     Pool2d,
     Pooling,
     ScheduleError,
@@ -33,6 +34,7 @@ from potash_firmware.vta_runtime.schedules import (
 )
 from potash_firmware.vta_runtime.schedules.shapes import blocks
 
+SCRATCH = (Plane(1), Plane(2), Plane(3))
 MOST_VALUES = (1 << 23) - 1
 """The sums of more values leave the ALU's 32 bits."""
 
@@ -113,8 +115,9 @@ def _pooling(node: Node, settings: Settings) -> tuple[Pooling, Sequence[Array]]:
     multiplier = _multiplier(source, output, down * across)
     steps = Steps()
     steps.add(AluOpcode.ADD, -source.zero_point * down * across)
-    scale = Scale.of([multiplier], output.zero_point, INT8_MIN, INT8_MAX, settings.rounding)
-    requantize(steps, scale, convolution.SCRATCH)
+    reach = down * across * (INT8_MAX - INT8_MIN) + 1
+    scale = Scale.of([multiplier], output.zero_point, INT8_MIN, INT8_MAX, settings.rounding, reach)
+    requantize(steps, scale, SCRATCH)
     shape = Pool2d(
         blocks(whole.images, settings.config.batch),
         blocks(whole.channels, settings.config.block_out),

@@ -19,6 +19,7 @@ each channel.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,23 +27,28 @@ import numpy.typing as npt
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.quantization import (
+    SHORT_SIGNIFICAND_BITS,
     SIGNIFICAND_BITS,
     Multiplier,
     QuantizationError,
     rescale,
     rescale_once,
+    shorten,
 )
 from potash_firmware.vta_runtime.schedules import TILE, Channels, Plane, Step
 from potash_firmware.vta_runtime.schedules.steps import MOST_IMMEDIATE
 
 Values = npt.NDArray[np.int64]
+Source: TypeAlias = Plane | Channels | Values | int
 
 MOST_SHIFT = 17
 """The largest division by a power of two for which the clamped x can be scaled at all."""
 LEAST_SHIFT = -8
 """Multipliers of up to 2^8 are done, which nobody needs; larger ones would leave 32 bits."""
 
-_FAR = 1 << 31
+WORD_BITS = 32
+
+_FAR = 1 << WORD_BITS - 1
 """Beyond all accumulators."""
 _CUT_REACH = 1 << 30
 """Below this x can be cut in two."""
@@ -59,17 +65,17 @@ class Steps:
     steps: list[Step] = field(default_factory=list)
     vectors: list[Values] = field(default_factory=list)
 
-    def add(self, opcode: AluOpcode, source: Plane | Values | int, target: Plane = TILE) -> None:
+    def add(self, opcode: AluOpcode, source: Source, target: Plane = TILE) -> None:
         """`target = opcode(target, source)`; an array is a number for each channel."""
         self.steps.append(Step(opcode, self._source(source), target))
 
-    def copy(self, source: Plane, target: Plane) -> None:
+    def copy(self, source: Source, target: Plane) -> None:
         """`target = source`: the ALU copies by adding to zero."""
         self.add(AluOpcode.MUL, 0, target)
         self.add(AluOpcode.ADD, source, target)
 
-    def _source(self, source: Plane | Values | int) -> Plane | Channels | int:
-        if isinstance(source, Plane):
+    def _source(self, source: Source) -> Plane | Channels | int:
+        if isinstance(source, Plane | Channels):
             return source
         values = np.atleast_1d(np.asarray(source, np.int64))
         number = int(values[0])
@@ -108,19 +114,26 @@ class Scale:
     ) -> "Scale":
         """From the multipliers of each channel, or the one of all.
 
-        Raises QuantizationError where the ALU cannot have the bits.
+        `reach` is what all accumulators are below. Raises QuantizationError where the ALU cannot
+        have the bits.
         """
+        if rounding is Rounding.ALKALI:
+            multipliers = [shorten(multiplier) for multiplier in multipliers]
         significands = np.array([one.significand for one in multipliers], np.int64)
         # A multiplier of zero has no shift that matters.
         shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
+        if rounding is Rounding.ALKALI:
+            return cls(significands, shifts, zero_point, low, high, rounding)
         if shifts.max(initial=0) > MOST_SHIFT and reach >= _CUT_REACH:
             raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
-        if shifts.min(initial=0) < LEAST_SHIFT:
+        least = -LEAST_SHIFT if reach >= _CUT_REACH else int(_FAR // reach).bit_length() - 1
+        if shifts.min(initial=0) < -least:
             raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
         return cls(significands, shifts, zero_point, low, high, rounding, reach)
 
     def scaled(self, values: Values) -> Values:
-        """What the steps give before the clamp, by definition: an array of [..., channels]."""
+        """What the steps give before the clamp, by definition, unless the rounding is the
+        platform's: an array of [..., channels]."""
         multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
         return multiplied(values, self.significands, self.shifts) + self.zero_point
 
@@ -149,10 +162,11 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     """Append what turns the accumulators of the tile into clamped int8 values.
 
     With two planes of `scratch` not all scales are done, with three they are. Raises
-    QuantizationError where the scheme has no such step.
+    QuantizationError for one that is not.
     """
     if scale.rounding is Rounding.ALKALI:
-        raise QuantizationError("the rounding of the platform is not there yet")
+        _requantize_short(steps, scale)
+        return
     low, high = (np.clip(bound, -scale.reach, scale.reach - 1) for bound in _clamps(scale))
     if (low > -scale.reach).any():
         steps.add(AluOpcode.MAX, low)
@@ -186,6 +200,16 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     if left.any():
         steps.add(AluOpcode.MAX, scale.low)
         steps.add(AluOpcode.MIN, scale.high)
+
+
+def _requantize_short(steps: Steps, scale: Scale) -> None:
+    """Append the platform's scheme: products may leave 32 bits, and what is shifted out is lost."""
+    steps.add(AluOpcode.MUL, scale.significands)
+    # What is longer than a word is all sign after one shift as after the other.
+    steps.add(AluOpcode.SHR, np.minimum(scale.shifts + SHORT_SIGNIFICAND_BITS, WORD_BITS - 1))
+    steps.add(AluOpcode.ADD, scale.zero_point)
+    steps.add(AluOpcode.MAX, scale.low)
+    steps.add(AluOpcode.MIN, scale.high)
 
 
 def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane) -> None:

@@ -74,13 +74,13 @@ class Elementwise:
         tensors: Sequence[Buffer | Surface],
         output: Buffer | Surface,
         *,
-        channels: Sequence[Buffer] = (),
+        channels: Sequence[Buffer | Surface] = (),
     ) -> None:
         """Append the operation to the runtime's stream; what follows in it may use the output.
 
-        A buffer is taken for a dense surface; `channels` are the epilogue's vectors, an element for
-        each block. Raises ValueError where a buffer is too small, missing or of other sizes,
-        VtaMemoryError.
+        A buffer is taken for a dense surface; `channels` are the epilogue's vectors, an element of
+        ACC for each block, or a surface of single pixels of ACC_8BIT, for all groups or for each.
+        Raises ValueError where a buffer is too small, missing or of other sizes, VtaMemoryError.
         """
         kinds, (planes, vectors) = self.epilogue.tensors, _needs(self.epilogue)
         if (len(tensors), len(channels)) != (len(kinds), vectors):
@@ -102,17 +102,11 @@ class Elementwise:
                 place = acc + index * plane
                 transfers.load(runtime, tensor.buffer, memory, place, tensor.place(*at), axes)
             place = acc + planes * plane
-            wanted = (place, at.blocks, size.blocks)
+            wanted = (place, at.groups, at.blocks, size.blocks)
             if channels and held.get(acc) != wanted:
                 held[acc] = wanted
                 for index, vector in enumerate(channels):
-                    runtime.load_2d(
-                        vector,
-                        MemoryId.ACC,
-                        sram=place + index * size.blocks,
-                        offset=at.blocks,
-                        x_size=size.blocks,
-                    )
+                    _load_vector(runtime, vector, place + index * size.blocks, at, size.blocks)
             pixels = size.height * size.width
             for kernel in steps.kernels(
                 self.epilogue.steps, acc, place, size.blocks, pixels, room.micro_ops
@@ -164,6 +158,17 @@ def largest_extent(extent: Extent, fits: Callable[[Extent], bool], threads: int)
         if count < threads and getattr(most, axis) > 1:
             most = most._replace(**{axis: blocks(getattr(most, axis), threads)})
     return most
+
+
+def _load_vector(
+    runtime: Runtime, vector: Buffer | Surface, place: int, at: Extent, blocks: int
+) -> None:
+    if isinstance(vector, Surface):
+        first = vector.place(at.groups if vector.groups > 1 else 0, at.blocks, 0, 0)
+        axes = vector.axes(blocks, 1, 1)
+        transfers.load(runtime, vector.buffer, MemoryId.ACC_8BIT, place, first, axes)
+    else:
+        runtime.load_2d(vector, MemoryId.ACC, sram=place, offset=at.blocks, x_size=blocks)
 
 
 def _needs(epilogue: Epilogue) -> tuple[int, int]:

@@ -9,7 +9,6 @@ of what it sees onto the other, until one value is left: that may be more than A
 As in `elementwise`, LOAD has no part in it.
 """
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,9 +31,6 @@ COMPUTE, STORE = Stage.COMPUTE, Stage.STORE
 
 NEUTRAL = {AluOpcode.MAX: -128, AluOpcode.MIN: 127, AluOpcode.ADD: 0}
 """The operations, and which value of 8 bits changes no result of theirs."""
-
-KERNELS = 256
-"""Kernels that are kept: tiles of one size have the same ones."""
 
 
 class Sweep(NamedTuple):
@@ -365,7 +361,6 @@ def _copy(target: Grid, source: Grid, extent: Extent, room: int) -> Iterator[Alu
     yield from _apply(AluOpcode.ADD, target, source, extent, room)
 
 
-@functools.lru_cache(KERNELS)
 def _apply(
     opcode: AluOpcode, target: Grid, source: Grid | int, extent: Extent, room: int
 ) -> tuple[AluKernel, ...]:

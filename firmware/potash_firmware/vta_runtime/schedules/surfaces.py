@@ -46,6 +46,11 @@ class Surface:
         """Whether an image's elements lie one behind the other, from its first to its last one."""
         return self.row == self.width and self.plane == self.height * self.width
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether all elements lie one behind the other."""
+        return self.is_dense and (self.groups == 1 or self.group == self.blocks * self.plane)
+
     def place(self, group: int, block: int, row: int, column: int) -> int:
         """The element of the buffer that lies there."""
         return self.first + group * self.group + block * self.plane + row * self.row + column
@@ -72,6 +77,13 @@ class Surface:
         if not self.is_dense:
             raise ScheduleError("the rows of a surface with a margin are no single row")
         return replace(self, height=1, width=self.plane, row=self.plane)
+
+    def as_row(self) -> "Surface":
+        """All elements in one row. Raises ScheduleError where something lies between them."""
+        if not self.is_contiguous:
+            raise ScheduleError("the planes of a surface with a margin are no single row")
+        width = self.groups * self.blocks * self.plane
+        return Surface(self.buffer, 1, 1, 1, width, width, width, width, self.first)
 
     def values(self, config: Config) -> Array:
         """The values themselves, [groups][blocks][height][width][BATCH][BLOCK]: a view to write

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from potash.cli.device.guest import ending_on_signals
+from potash.cli.device.model_convert import import_, quantize
+from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import (
     columns,
     config_option,
@@ -20,14 +22,11 @@ from potash.cli.device.vta_options import (
 )
 from potash.cli.drive.common import STREAM, say
 from potash.cli.drive.progress import showing
-from potash.cli.files import read_whole, replacing, write_whole
+from potash.cli.files import read_whole
 from potash.models import running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
-from potash.models.process import apart
 from potash.models.running import Described, Place, Ran
-from potash.sdk.errors import PotashError
-from potash.sdk.progress import Progress
 from potash_device.vta.config import Config
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
 
@@ -37,6 +36,10 @@ _SEED = click.IntRange(0, (1 << 64) - 1)
 @click.group()
 def model() -> None:
     """Make models, look at them, and try them without a drive."""
+
+
+for command in (quantize, import_):
+    model.add_command(command)
 
 
 @model.command()
@@ -77,7 +80,7 @@ def make(name: str | None, listed: bool, seed: int, output: Path | None, as_json
 def info(file: Path, config: Config, as_json: bool) -> None:
     """Show what MODEL takes and gives, and where each of its nodes runs and why."""
     with ending_on_signals(), showing() as progress:
-        described = _apart(file, running.describe, read_model(file, progress), config)
+        described = apart_for(file, running.describe, bytes(read_whole(file, progress)), config)
     if as_json:
         click.echo(json.dumps(_document(described)))
         return
@@ -125,33 +128,14 @@ def run(
     places = running.places(Place(on), all_of_them=compare)
     results = {}
     with ending_on_signals(), showing() as progress:
-        data, inputs = read_model(file, progress), bytes(read_whole(given, progress))
+        data, inputs = bytes(read_whole(file, progress)), bytes(read_whole(given, progress))
         for place in places:
             progress(f"running {file.name} on {place}", None)
-            results[place] = _apart(file, running.run, data, inputs, place, config)
+            results[place] = apart_for(file, running.run, data, inputs, place, config)
         if output is not None:
             write_model(output, results[Place(on)].output, progress)
     report, lines = _outcome(file, Place(on), results, output)
     say(report, lines, as_json=as_json, aside=output == STREAM)
-
-
-def read_model(path: Path, progress: Progress) -> bytes:
-    """A model's bytes."""
-    return bytes(read_whole(path, progress))
-
-
-def write_model(path: Path, data: bytes, progress: Progress) -> None:
-    """A model's bytes, or a tensor's, into a file that is whole or not there."""
-    with replacing(path) as file:
-        write_whole(file, bytearray(data), path, progress)
-
-
-def _apart(path: Path, function: Any, *arguments: Any) -> Any:
-    """Call it in a process of its own, and say which file what it refuses is about."""
-    try:
-        return apart(function, *arguments)
-    except PotashError as error:
-        raise PotashError(f"{path}: {error}") from None
 
 
 def _list(as_json: bool) -> None:
@@ -203,11 +187,10 @@ def _shown(file: Path, described: Described) -> list[str]:
     ]
     for what, tensors in (("input", described.inputs), ("output", described.outputs)):
         for tensor in tensors:
-            scaled = f", scale {tensor.scale:g}, zero point {tensor.zero_point}"
-            lines.append(
-                f"{what} {tensor.name}: {tensor.dtype.name} {_extents(tensor)}, "
-                f"{tensor.size} bytes{scaled if tensor.scale else ''}"
-            )
+            more = f", {tensor.size} bytes"
+            if tensor.scale:
+                more += f", scale {tensor.scale:g}, zero point {tensor.zero_point}"
+            lines.append(tensor_line(f"{what} {tensor.name}:", tensor.dtype, tensor.shape, more))
     rows = [
         (f"{node.operator}", f"{node.node}", "VTA" if node.claimed else f"CPU: {node.reason}")
         for node in described.nodes
@@ -216,10 +199,6 @@ def _shown(file: Path, described: Described) -> list[str]:
     lines.append("")
     lines += [f"{node:>{widths[1]}}  {code:{widths[0]}}  {on}" for code, node, on in rows]
     return lines
-
-
-def _extents(tensor: TensorReport) -> str:
-    return "x".join(map(str, tensor.shape)) or "scalar"
 
 
 def _outcome(

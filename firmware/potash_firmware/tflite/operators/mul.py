@@ -1,0 +1,113 @@
+"""MUL of two int8 tensors.
+
+Source: `tflite/kernels/mul.cc`, `internal/reference/integer_ops/mul.h`.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.capi import ClampOptions, Node
+from potash_firmware.tflite.operators import elementwise, lines
+from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Emit, Operand, Quantization
+from potash_firmware.tflite.operators.requantization import Scale, Steps
+from potash_firmware.tflite.operators.scaling import products, scale_down
+from potash_firmware.tflite.packing import Layout
+from potash_firmware.tflite.plans import Plan, Rounding, Settings
+from potash_firmware.tflite.quantization import (
+    QuantizationError,
+    activation_range,
+    quantize_multiplier,
+    single_precision_ratio,
+)
+from potash_firmware.vta_runtime.schedules import Plane
+
+LINES = 2048
+"""Lines that are kept."""
+_REACH = 1 << 16
+"""Products are below it."""
+_SCRATCH = (OTHER, Plane(2), Plane(3))
+
+
+class Product(NamedTuple):
+    """What a product is quantised with."""
+
+    left: Quantization
+    right: Quantization
+    output: Quantization
+    limits: tuple[int, int]
+    rounding: Rounding
+
+    @property
+    def real(self) -> float:
+        """The multiplier, in single precision as there."""
+        return single_precision_ratio((self.left.scale, self.right.scale), self.output.scale)
+
+    @property
+    def scale(self) -> Scale:
+        """What happens to the product. Raises QuantizationError where it leaves 32 bits."""
+        multiplier = quantize_multiplier(self.real)
+        return Scale.of(
+            [multiplier], self.output.zero_point, *self.limits, self.rounding, reach=_REACH
+        )
+
+
+def supports(node: Node, settings: Settings) -> str | None:
+    """Why the VTA does not run this multiplication; None when it does."""
+    reason = elementwise.refusal(node, settings, 2, "a multiplication")
+    if reason is not None:
+        return reason
+    if not isinstance(node.options, ClampOptions):
+        return "a multiplication has no options"
+    try:
+        return elementwise.room(node, settings, _emit(node, settings))
+    except QuantizationError as error:
+        return str(error)
+
+
+def plan(node: Node, settings: Settings, given: Sequence[Layout | None]) -> Plan:
+    """Make a node ready that `supports` has no objection to."""
+    return elementwise.plan(node, settings, given, _emit(node, settings))
+
+
+def _emit(node: Node, settings: Settings) -> Emit:
+    """Raises QuantizationError where TensorFlow Lite fails."""
+    left, right = operands = [Quantization.of(tensor) for tensor in node.inputs if tensor]
+    output = node.outputs[0]
+    assert output and isinstance(node.options, ClampOptions)
+    limits = activation_range(node.options.activation, output.scale, output.zero_point)
+    its = Product(left, right, Quantization.of(output), limits, settings.rounding.elsewhere)
+    assert its.scale
+
+    def emit(steps: Steps, first: int, other: Operand | None) -> None:
+        assert other is not None
+        one, another = operands[first], operands[1 - first]
+        if isinstance(other, np.ndarray):
+            factors = other - another.zero_point
+            each = [_constant_line(its, one.zero_point, int(factor)) for factor in factors]
+            if all(each):
+                lines.emit_each(steps, [line for line in each if line])
+                return
+            other = factors
+        elif another.zero_point:
+            if other != OTHER:
+                steps.copy(other, OTHER)
+            steps.add(AluOpcode.ADD, -another.zero_point, OTHER)
+            other = OTHER
+        if one.zero_point:
+            steps.add(AluOpcode.ADD, -one.zero_point)
+        steps.add(AluOpcode.MUL, other)
+        every = products(VALUES - left.zero_point, VALUES - right.zero_point)
+        scale_down(steps, its.scale, its.real, every, _SCRATCH)
+
+    return emit
+
+
+@functools.lru_cache(LINES)
+def _constant_line(its: Product, zero_point: int, factor: int) -> lines.Line | None:
+    """The line of what has this zero point, times a constant."""
+    wanted = its.scale.clamped(((VALUES - zero_point) * factor)[:, None])[:, 0]
+    return lines.fit((its.real * factor,), (VALUES,), wanted)

@@ -1,0 +1,43 @@
+"""One accumulator of which few values are known: scaled down with a line, where there is one."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.operators import lines
+from potash_firmware.tflite.operators.requantization import Scale, Steps, Values, requantize
+from potash_firmware.vta_runtime.schedules import Plane
+
+
+def scale_down(
+    steps: Steps, scale: Scale, slope: float, arguments: Values, scratch: Sequence[Plane]
+) -> None:
+    """Append what scales the tile, which holds one of `arguments` (in order), and clamps it;
+    `slope`, which is positive, is about what it is scaled with.
+
+    Raises QuantizationError as `requantize` does.
+    """
+    wanted = scale.clamped(arguments[:, None])[:, 0]
+    line = lines.fit((slope,), (arguments,), wanted)
+    if line is not None:
+        lines.emit_each(steps, [line])
+        return
+    # Clamped before, what is scaled is smaller, and the factor may be larger.
+    least = int(arguments[wanted == wanted[0]].max())
+    most = int(arguments[wanted == wanted[-1]].min())
+    inside = (arguments >= least) & (arguments <= most)
+    line = lines.fit((slope,), (arguments[inside],), wanted[inside], clamped=False)
+    if line is not None:
+        steps.add(AluOpcode.MAX, least)
+        steps.add(AluOpcode.MIN, most)
+        lines.emit_each(steps, [line])
+        return
+    requantize(steps, scale, scratch)
+
+
+def products(left: Values, right: Values) -> Values:
+    """All products of two values, in order."""
+    every = np.multiply.outer(left, right).reshape(-1)
+    lowest = int(every.min())
+    return np.flatnonzero(np.bincount(every - lowest)) + lowest

@@ -1,0 +1,101 @@
+"""`potash model quantize` and `potash model import`: models that others made, for the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from potash.cli.device.guest import ending_on_signals
+from potash.cli.device.model_files import apart_for, tensor_line, write_model
+from potash.cli.device.vta_options import json_option, readable_file, writable_file
+from potash.cli.drive.common import STREAM, say
+from potash.cli.drive.progress import showing
+from potash.cli.files import read_whole
+from potash.models import onnx_import, quantizing
+from potash.models.builder import Tensor
+
+_output = click.option(
+    "--output", required=True, type=writable_file, help="The model to write, - for standard output."
+)
+
+
+@click.command()
+@click.argument("file", metavar="MODEL", type=readable_file)
+@click.option(
+    "--calibration",
+    "samples",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    type=readable_file,
+    help="Inputs that the model will meet, as raw float32: one sample after the other.",
+)
+@_output
+@json_option
+def quantize(file: Path, samples: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    """Turn MODEL, a .tflite in float32, into one in int8.
+
+    It runs on the samples first, and the scales are made to fit what flows through it. Needs the
+    extra quantize: pip install 'potash[quantize]'.
+    """
+    with ending_on_signals(), showing() as progress:
+        data = bytes(read_whole(file, progress))
+        pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
+        progress(f"quantising {file.name}", None)
+        made = apart_for(file, quantizing.quantize, data, pieces)
+        write_model(output, made.model, progress)
+    report = {
+        "output": str(output),
+        "bytes": len(made.model),
+        "samples": made.samples,
+        "operators": made.operators,
+        "float_operators": made.float_operators,
+        "float_tensors": list(made.float_tensors),
+    }
+    lines = [f"{output}: {len(made.model)} bytes, with scales of {made.samples} samples"]
+    if made.float_operators:
+        lines.append(f"{made.float_operators} of {made.operators} operators still give float32")
+    if made.float_tensors:
+        lines.append(f"still float32 from outside: {', '.join(made.float_tensors)}")
+    say(report, lines, as_json=as_json, aside=output == STREAM)
+
+
+@click.command("import")
+@click.argument("file", metavar="MODEL.onnx", type=readable_file)
+@_output
+@json_option
+def import_(file: Path, output: Path, as_json: bool) -> None:
+    """Convert MODEL.onnx into a .tflite.
+
+    A model with QuantizeLinear and DequantizeLinear becomes one in int8, any other one in float32,
+    for potash model quantize. Pictures are NxHxWxC from then on. Needs the extra onnx:
+    pip install 'potash[onnx]'.
+    """
+    with ending_on_signals(), showing() as progress:
+        data = bytes(read_whole(file, progress))
+        progress(f"importing {file.name}", None)
+        made = apart_for(file, onnx_import.convert, data)
+        write_model(output, made.model, progress)
+    report = {
+        "output": str(output),
+        "bytes": len(made.model),
+        "quantised": made.quantised,
+        "inputs": [_described(tensor) for tensor in made.inputs],
+        "outputs": [_described(tensor) for tensor in made.outputs],
+    }
+    kind = "int8" if made.quantised else "float32, which potash model quantize makes int8"
+    lines = [f"{output}: {len(made.model)} bytes, {kind}"]
+    for what, tensors in (("input", made.inputs), ("output", made.outputs)):
+        lines += [tensor_line(what, tensor.dtype, tensor.shape) for tensor in tensors]
+    say(report, lines, as_json=as_json, aside=output == STREAM)
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "dtype": tensor.dtype.name,
+        "shape": list(tensor.shape),
+        "scale": tensor.scale,
+        "zero_point": tensor.zero_point if tensor.scale else None,
+    }

@@ -1,0 +1,262 @@
+"""int8 convolutions and products on the VTA: the same bytes as TensorFlow Lite's reference kernels."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash.models.builder import FusedActivation, GraphBuilder, Padding
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+from potash_device.vta.isa import Gemm
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
+from potash_firmware.tflite.quantization import Multiplier, QuantizationError
+from potash_firmware.tflite.runtime import infer, inspect
+from potash_firmware.vta_runtime import Runtime
+from potash_firmware.vta_runtime.schedules import Plane
+from support.tflite import Int8, bench, reference, scale_down
+
+SMALL = Config(
+    log_batch=1,
+    log_block_in=3,
+    log_block_out=3,
+    log_uop_buff_size=9,
+    log_inp_buff_size=10,
+    log_wgt_buff_size=12,
+    log_acc_buff_size=13,
+)
+"""2x8x8, 128 accumulators: images are in pairs, and tiles are small."""
+
+ACTIVATIONS = tuple(FusedActivation)[:4]
+
+
+def values(shape: tuple[int, ...], seed: int) -> Int8:
+    """Values of all sizes, and in places the extremes."""
+    random = np.random.default_rng(seed)
+    drawn = random.integers(-128, 128, shape, np.int8)
+    extreme = random.choice(np.array([-128, 127], np.int8), shape)
+    return np.where(random.random(shape) < 0.2, extreme, drawn)
+
+
+def check(model: bytes, inputs: Int8, size: int, config: Config | None = None) -> None:
+    """Every node runs on the VTA, in one partition, and what comes out is the reference's."""
+    core = Core.create(config or Config.default(), 1 << 24, engine="fast")
+    with Runtime(core) as runtime:
+        delegate = VtaDelegate(runtime)
+        assert [report.reason for report in inspect(model, delegate)] == [None] * len(
+            inspect(model, delegate)
+        )
+        output = bytearray(size)
+        infer(model, inputs.tobytes(), memoryview(output), delegate=delegate)
+        assert bytes(output) == reference(model, [inputs])
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> dict[str, Any]:
+    size = st.integers(1, 3)
+    return {
+        "images": draw(st.integers(1, 3)),
+        "height": draw(st.integers(1, 12)),
+        "width": draw(st.integers(1, 12)),
+        "channels": draw(st.integers(1, 35)),
+        "outputs": draw(st.integers(1, 35)),
+        "kernel": (draw(st.integers(1, 5)), draw(st.integers(1, 5))),
+        "stride": (draw(size), draw(size)),
+        "dilation": (draw(size), draw(size)),
+        "padding": draw(st.sampled_from(Padding)),
+        "activation": draw(st.sampled_from(ACTIVATIONS)),
+        "zero_points": (draw(st.integers(-128, 127)), draw(st.integers(-128, 127))),
+        "ratio": 10.0 ** draw(st.floats(-2.5, 1.5)),
+        "spread": draw(st.sampled_from([1.0, 1.5, 30.0])),
+        "bias": draw(st.booleans()),
+        "seed": draw(st.integers(0, 1 << 16)),
+    }
+
+
+def scales(its: dict[str, Any], depth: int, outputs: int) -> tuple[float, list[float], float]:
+    """Of the input, of the weights of each output channel, and of the output: with a ratio of 1 the
+    sums fill the output's range."""
+    random = np.random.default_rng(its["seed"])
+    weights = (0.01 * its["spread"] ** random.random(outputs)).astype(np.float32)
+    return 0.02, weights.tolist(), 0.02 * 0.01 * 70 * math.sqrt(depth) * its["ratio"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(convolutions(), st.sampled_from([None, SMALL]))
+def test_conv_2d(its: dict[str, Any], config: Config | None) -> None:
+    kernel, random = its["kernel"], np.random.default_rng(its["seed"])
+    reach = [(size - 1) * step + 1 for size, step in zip(kernel, its["dilation"], strict=True)]
+    if its["padding"] is Padding.VALID:
+        its["height"], its["width"] = its["height"] + reach[0], its["width"] + reach[1]
+    shape = (its["images"], its["height"], its["width"], its["channels"])
+    source, weight, output = scales(its, math.prod(kernel) * its["channels"], its["outputs"])
+    graph = GraphBuilder()
+    x = graph.tensor(shape, source, its["zero_points"][0])
+    w = graph.constant(
+        random.integers(-127, 128, (its["outputs"], *kernel, its["channels"]), np.int8), weight
+    )
+    bias = graph.bias(random.integers(-5000, 5000, its["outputs"]), x, w) if its["bias"] else None
+    y = graph.conv2d(
+        x,
+        w,
+        bias,
+        output,
+        its["zero_points"][1],
+        stride=its["stride"],
+        dilation=its["dilation"],
+        padding=its["padding"],
+        activation=its["activation"],
+    )
+    check(graph.finish([x], [y]), values(shape, its["seed"]), math.prod(y.shape), config)
+
+
+@settings(max_examples=25, deadline=None)
+@given(convolutions(), st.integers(1, 3), st.sampled_from([None, SMALL]))
+def test_depthwise_conv_2d(its: dict[str, Any], multiplier: int, config: Config | None) -> None:
+    kernel, random = its["kernel"], np.random.default_rng(its["seed"])
+    reach = [(size - 1) * step + 1 for size, step in zip(kernel, its["dilation"], strict=True)]
+    if its["padding"] is Padding.VALID:
+        its["height"], its["width"] = its["height"] + reach[0], its["width"] + reach[1]
+    shape = (its["images"], its["height"], its["width"], its["channels"])
+    outputs = its["channels"] * multiplier
+    source, weight, output = scales(its, math.prod(kernel), outputs)
+    graph = GraphBuilder()
+    x = graph.tensor(shape, source, its["zero_points"][0])
+    w = graph.constant(random.integers(-127, 128, (1, *kernel, outputs), np.int8), weight, axis=3)
+    y = graph.depthwise_conv2d(
+        x,
+        w,
+        graph.bias(random.integers(-5000, 5000, outputs), x, w) if its["bias"] else None,
+        output,
+        its["zero_points"][1],
+        # The reference kernel of TensorFlow Lite takes no other than equal strides.
+        stride=its["stride"][0],
+        dilation=its["dilation"],
+        padding=its["padding"],
+        activation=its["activation"],
+    )
+    check(graph.finish([x], [y]), values(shape, its["seed"]), math.prod(y.shape), config)
+
+
+@settings(max_examples=20, deadline=None)
+@given(convolutions(), st.booleans(), st.sampled_from([None, SMALL]))
+def test_fully_connected(its: dict[str, Any], channels: bool, config: Config | None) -> None:
+    random = np.random.default_rng(its["seed"])
+    depth = its["channels"] * its["width"]
+    source, weight, output = scales(its, depth, its["outputs"])
+    graph = GraphBuilder()
+    x = graph.tensor((its["images"], depth), source, its["zero_points"][0])
+    w = graph.constant(
+        random.integers(-127, 128, (its["outputs"], depth), np.int8),
+        weight if channels else weight[0],
+    )
+    bias = graph.bias(random.integers(-5000, 5000, its["outputs"]), x, w) if its["bias"] else None
+    y = graph.fully_connected(
+        x, w, bias, output, its["zero_points"][1], activation=its["activation"]
+    )
+    check(graph.finish([x], [y]), values(x.shape, its["seed"]), math.prod(y.shape), config)
+
+
+def test_the_sums_are_the_cores_and_not_the_hosts() -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 6, 6, 16), 0.02, 3)
+    w = graph.constant(np.ones((16, 3, 3, 16), np.int8), 0.01)
+    y = graph.conv2d(x, w, None, 0.3, padding=Padding.SAME)
+    model, data = graph.finish([x], [y]), values((1, 6, 6, 16), 1)
+    with bench() as vta:
+        assert vta.infer(model, [data], 576) == reference(model, [data])
+        products = sum(
+            (one.uop_end - one.uop_bgn) * one.iter_out * one.iter_in
+            for one in vta.executed
+            if isinstance(one, Gemm) and not one.reset
+        )
+        assert products == 36 * 9
+
+
+@pytest.mark.parametrize("shift", range(-8, 18))
+def test_requantisation_at_every_shift(shift: int) -> None:
+    """The steps in 32-bit arithmetic, against gemmlowp's functions as they are written."""
+    random = np.random.default_rng(shift + 8)
+    significands = [1 << 30, (1 << 31) - 1, *random.integers(1 << 30, 1 << 31, 14).tolist()]
+    zero_point, low, high = int(random.integers(-128, 128)), -128, 127
+    steps = Steps()
+    scale = Scale.of([Multiplier(one, -shift) for one in significands], zero_point, low, high)
+    requantize(steps, scale, (Plane(1), Plane(2)))
+    width = 1 << min(max(shift + 11, 4), 30)
+    data = random.integers(-width, width, (500, 16))
+    data[:4] = [[-(1 << 31)] * 16, [(1 << 31) - 1] * 16, [0] * 16, [-1] * 16]
+    edges = np.array(scale.thresholds())
+    data[4:10] = np.repeat(edges, 3, axis=0) + np.tile([[-1], [0], [1]], (2, 1))
+    data = np.clip(data, -(1 << 31), (1 << 31) - 1)
+    got = alu(steps, data)
+    for row, result in zip(data.tolist(), got.tolist(), strict=True):
+        for x, y, significand in zip(row, result, significands, strict=True):
+            if shift < 0:
+                scaled = scale_down(x << -shift, significand, 0)
+            else:
+                scaled = scale_down(x, significand, -shift)
+            assert y == min(max(scaled + zero_point, low), high)
+
+
+def alu(steps: Steps, data: Any) -> Any:
+    """What the steps make of accumulators, wrapping around as 32 bits do."""
+    planes = {0: data.astype(np.int64), 1: np.full_like(data, 12345), 2: np.full_like(data, -99)}
+    for step in steps.steps:
+        source: Any = step.source
+        if isinstance(source, Plane):
+            source = planes[source.number]
+        elif not isinstance(source, int):
+            source = steps.vectors[source.number]
+        target = planes[step.target.number]
+        match step.opcode.name:
+            case "MIN":
+                result = np.minimum(target, source)
+            case "MAX":
+                result = np.maximum(target, source)
+            case "ADD":
+                result = target + source
+            case "MUL":
+                result = target * source
+            case _:
+                shifts = np.broadcast_to(source, target.shape)
+                result = np.where(
+                    shifts >= 0, target >> np.maximum(shifts, 0), target << np.maximum(-shifts, 0)
+                )
+        planes[step.target.number] = (
+            (result & 0xFFFFFFFF)
+            .astype(np.uint32)
+            .view(np.int32)
+            .astype(np.int64)
+            .reshape(data.shape)
+        )
+    return planes[0]
+
+
+@pytest.mark.parametrize("shift", [18, 31, -9, -30])
+def test_multipliers_that_32_bits_cannot_have_are_refused(shift: int) -> None:
+    with pytest.raises(QuantizationError, match="for the VTA's 32 bits"):
+        Scale.of([Multiplier(1 << 30, -shift)], 0, -128, 127)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"groups": 2}, "the convolution is one of groups of channels"),
+        ({"output": 1e-9}, "a multiplier is too large"),
+        ({"output": 1e2}, "a multiplier is too small"),
+    ],
+)
+def test_what_is_not_done_says_why(changes: dict[str, Any], reason: str) -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 6, 6, 16), 0.02, 3)
+    channels = 16 // changes.get("groups", 1)
+    w = graph.constant(np.ones((16, 3, 3, channels), np.int8), 0.01)
+    y = graph.conv2d(x, w, None, changes.get("output", 0.3))
+    with bench() as vta:
+        (report,) = inspect(graph.finish([x], [y]), vta.delegate)
+        assert report.reason is not None
+        assert report.reason.startswith(reason)

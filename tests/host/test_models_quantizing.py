@@ -1,0 +1,139 @@
+"""A model in float32 becomes one in int8 that computes nearly the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from potash.cli.app import run_app
+from potash.models import networks
+from potash.models.builder import FusedActivation, GraphBuilder
+from potash.models.quantizing import quantize
+from potash.sdk.errors import PotashError
+from support.model_fuzz import packed, unpacked
+from support.tflite import reference
+
+pytest.importorskip("ai_edge_quantizer", reason="the package ai-edge-quantizer is not installed")
+
+Array = npt.NDArray[Any]
+RANDOM = np.random.default_rng(6)
+
+
+def reals(*shape: int) -> Array:
+    return RANDOM.uniform(-1, 1, shape).astype(np.float32)
+
+
+SAMPLES = reals(16, 6, 6, 3)
+
+
+def network() -> bytes:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 6, 6, 3), name="picture")
+    y = graph.conv2d(
+        x,
+        graph.constant(reals(8, 3, 3, 3)),
+        graph.constant(reals(8)),
+        activation=FusedActivation.RELU,
+    )
+    down = graph.depthwise_conv2d(
+        y,
+        graph.constant(reals(1, 3, 3, 8)),
+        graph.constant(reals(8)),
+        activation=FusedActivation.RELU6,
+    )
+    y = graph.max_pool2d(graph.add(y, down), 2)
+    y = graph.mean(y)
+    y = graph.fully_connected(y, graph.constant(reals(5, 8)), graph.constant(reals(5)))
+    return graph.finish((x,), (y,))
+
+
+def unsigned(model: bytes) -> bytes:
+    """The model without names for its inputs and outputs."""
+    tables = unpacked(model)
+    tables.signatureDefs = None
+    return packed(tables)
+
+
+@pytest.mark.parametrize("change", [bytes, unsigned])
+def test_int8_says_what_float_says(change: Any) -> None:
+    model = change(network())
+    made = quantize(model, [("samples", SAMPLES.tobytes())])
+    assert (made.samples, made.float_tensors, made.float_operators) == (16, (), 0)
+    assert made.operators == 6
+    tables = unpacked(made.model)
+    graph = tables.subgraphs[0]
+    scales = {}
+    for what, (index,) in (("x", graph.inputs), ("y", graph.outputs)):
+        tensor = graph.tensors[index]
+        assert tensor.type == schema.TensorType.INT8
+        scales[what] = float(tensor.quantization.scale[0]), int(tensor.quantization.zeroPoint[0])
+    weights = [tensor for tensor in graph.tensors if list(tensor.shape) == [8, 3, 3, 3]]
+    assert [len(tensor.quantization.scale) for tensor in weights] == [8]
+    for sample in SAMPLES:
+        exact = np.frombuffer(reference(model, (sample,)), np.float32)
+        scale, point = scales["x"]
+        whole = np.clip(np.rint(sample / scale) + point, -128, 127).astype(np.int8)
+        scale, point = scales["y"]
+        result = np.frombuffer(reference(made.model, (whole,)), np.int8)
+        assert np.abs((result.astype(float) - point) * scale - exact).max() < 0.06 * np.ptp(exact)
+
+
+def test_what_the_quantizer_cannot_do_stays_float_and_is_told() -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 6), name="x")
+    y = graph.operator(schema.BuiltinOperator.FLOOR, (x,), graph.tensor((1, 6), name="y"))
+    made = quantize(graph.finish((x,), (y,)), [("samples", reals(4, 6).tobytes())])
+    assert (made.operators, made.float_operators, made.float_tensors) == (3, 2, ())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "samples has 0 bytes, and a sample takes 432"),
+        (bytes(433), "samples has 433 bytes, and a sample takes 432"),
+        (np.full(108, np.nan, np.float32).tobytes(), "samples holds infinities, or what is no"),
+    ],
+)
+def test_samples_that_are_none_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(PotashError, match=message):
+        quantize(network(), [("samples", data)])
+
+
+def test_a_quantised_model_is_refused() -> None:
+    with pytest.raises(PotashError, match="the model takes no float32"):
+        quantize(networks.make("add-4"), [("samples", bytes(8))])
+
+
+def test_the_command_writes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = tmp_path / "float.tflite", tmp_path / "int8.tflite"
+    source.write_bytes(network())
+    pieces = [tmp_path / "first.bin", tmp_path / "second.bin"]
+    for path, samples in zip(pieces, (SAMPLES[:4], SAMPLES[4:]), strict=True):
+        path.write_bytes(samples.tobytes())
+    arguments = [item for path in pieces for item in ("--calibration", str(path))]
+    command = ["model", "quantize", str(source), *arguments, "--output", str(output), "--json"]
+    assert run_app(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["samples"], report["bytes"]) == (16, output.stat().st_size)
+    assert (report["float_operators"], report["float_tensors"]) == (0, [])
+    assert output.read_bytes()[4:8] == b"TFL3"
+    pieces[1].write_bytes(b"?")
+    before = output.read_bytes()
+    assert run_app(command) == 1
+    said = capsys.readouterr().err
+    assert said == f"potash: {source}: {pieces[1]} has 1 bytes, and a sample takes 432\n"
+    assert output.read_bytes() == before
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ai_edge_quantizer", None)
+    monkeypatch.delitem(sys.modules, "ai_edge_quantizer.quantizer", raising=False)
+    with pytest.raises(PotashError, match=r"pip install 'potash\[quantize\]'"):
+        quantize(network(), [("samples", SAMPLES.tobytes())])
