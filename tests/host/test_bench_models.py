@@ -15,11 +15,13 @@ from potash.cli.device.bench import bench
 from potash.models import networks
 from potash.sdk.errors import PotashError
 from potash.vta.inference import Clocked, Inference, infer
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
 from potash_device.vta.timing import CHISEL, PYNQ, PYNQ_CORE, Facts, Moments, Timing
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.partition import Mark
-from potash_firmware.tflite.runtime import Model
+from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime import Runtime
 from support.docs import ROOT
 
@@ -55,6 +57,9 @@ def test_a_model_is_reported_beside_both_of_its_peers() -> None:
 def test_of_a_call_with_nothing_to_compute_the_time_is_told() -> None:
     found = told("callback", *QUICK)
     assert list(found) == [("callback", "time")] and found["callback", "time"]["unit"] == "ms"
+    with Runtime(Core.create(Config.default(), 1 << 20)) as runtime:
+        (node,) = inspect(networks.make(models.SMALLEST), VtaDelegate(runtime))
+    assert node.claimed
 
 
 def test_the_table_has_a_line_for_each_figure() -> None:
