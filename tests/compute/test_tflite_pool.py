@@ -17,16 +17,7 @@ from potash_firmware.tflite.operators.requantization import Steps
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.vta_runtime.schedules import Plane
 from support.tflite import Bench, Int8, bench, reference
-
-SMALL = Config(
-    log_batch=1,
-    log_block_in=3,
-    log_block_out=3,
-    log_uop_buff_size=9,
-    log_inp_buff_size=10,
-    log_acc_buff_size=12,
-)
-"""2x8x8, 64 accumulators: images are in pairs, and hardly a window fits."""
+from support.tflite_values import SMALL, spread
 
 CONFIGS = (Config.default(), SMALL)
 ACTIVATIONS = (
@@ -35,14 +26,6 @@ ACTIVATIONS = (
     FusedActivation.RELU_N1_TO_1,
     FusedActivation.RELU6,
 )
-
-
-def values(shape: Sequence[int], seed: int = 0) -> Int8:
-    """Values of all sizes, and in places the extremes."""
-    random = np.random.default_rng(seed)
-    drawn = random.integers(-128, 128, shape, np.int8)
-    extreme = random.choice(np.array([-128, 127], np.int8), shape)
-    return np.where(random.random(shape) < 0.3, extreme, drawn)
 
 
 def check(model: bytes, inputs: Sequence[Int8], size: int, config: Config = CONFIGS[0]) -> Bench:
@@ -90,7 +73,7 @@ def test_any_pooling_is_the_references(
     graph = GraphBuilder()
     x = graph.tensor(shape, 0.04, zero_point)
     y = getattr(graph, kind)(x, size, stride=stride, padding=padding, activation=activation)
-    check(graph.finish([x], [y]), [values(shape)], math.prod(y.shape), config)
+    check(graph.finish([x], [y]), [spread(shape)], math.prod(y.shape), config)
 
 
 def pool(
@@ -123,7 +106,7 @@ def test_poolings_that_are_easily_forgotten(
     kind: str, shape: Sequence[int], size: Any, stride: int, padding: Padding
 ) -> None:
     model, room = pool(kind, shape, size, stride, padding)
-    check(model, [values(shape)], room)
+    check(model, [spread(shape)], room)
 
 
 @pytest.mark.parametrize("value", [-128, 127])
@@ -133,9 +116,9 @@ def test_sums_of_extreme_values_are_exact(value: int, size: int) -> None:
     check(model, [np.full((1, size, size, 4), value, np.int8)], room)
 
 
-def test_a_small_window_is_one_instruction_for_each_of_its_values() -> None:
+def test_a_small_window_is_one_instruction_for_each_of_its_spread() -> None:
     model, room = pool("max_pool2d", (1, 4, 4, 16), 2, 2)
-    vta = check(model, [values((1, 4, 4, 16))], room)
+    vta = check(model, [spread((1, 4, 4, 16))], room)
     opcodes = [one.alu_opcode for one in vta.executed if isinstance(one, Alu)]
     # Two virtual threads; what begins as zero plus the first value goes on as the largest.
     assert opcodes == [AluOpcode.MUL, AluOpcode.ADD, *[AluOpcode.MAX] * 3] * 2
@@ -143,7 +126,7 @@ def test_a_small_window_is_one_instruction_for_each_of_its_values() -> None:
 
 def test_a_large_window_takes_instructions_for_its_rows_and_its_columns_only() -> None:
     model, room = pool("max_pool2d", (1, 13, 13, 16), 13, 1)
-    vta = check(model, [values((1, 13, 13, 16))], room)
+    vta = check(model, [spread((1, 13, 13, 16))], room)
     assert vta.counts["Alu"] < 4 * 13 * 2
 
 
@@ -203,7 +186,7 @@ def test_a_chain_is_one_stream() -> None:
     graph = GraphBuilder()
     x = graph.tensor((2, 9, 9, 3), 0.03, -9)
     y = chain(graph, x)
-    check(graph.finish([x], [y]), [values(x.shape)], math.prod(y.shape))
+    check(graph.finish([x], [y]), [spread(x.shape)], math.prod(y.shape))
 
 
 @pytest.mark.parametrize("kind", ["max_pool2d", "average_pool2d"])
@@ -213,7 +196,7 @@ def test_a_core_with_too_few_accumulators_is_not_asked_to(kind: str) -> None:
     with bench(config) as vta:
         (report,) = inspect(model, vta.delegate)
         assert report.reason == "the accumulators have no room for a pooling"
-        inputs = [values((1, 6, 6, 3))]
+        inputs = [spread((1, 6, 6, 3))]
         assert vta.infer(model, inputs, room) == reference(model, inputs)
 
 
@@ -267,14 +250,14 @@ def test_any_mean_is_the_references(
     config: Config,
 ) -> None:
     model, room = mean(shape, axes, (0.05, 0.05 * 2**ratio), zero_points, keep)
-    check(model, [values(shape)], room, config)
+    check(model, [spread(shape)], room, config)
 
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("scales", [(0.05, 0.05), (0.05, 0.0073), (0.02, 0.16)])
 def test_means_of_large_images(keep: bool, scales: tuple[float, float]) -> None:
     shape = (1, 112, 112, 20)
-    inputs = values(shape)
+    inputs = spread(shape)
     inputs[..., 0], inputs[..., 1] = 127, -128
     model, room = mean(shape, scales=scales, keep=keep)
     check(model, [inputs], room)
@@ -285,7 +268,7 @@ def test_means_of_large_images(keep: bool, scales: tuple[float, float]) -> None:
 )
 def test_means_of_images_in_other_ranks(shape: Sequence[int], axes: Sequence[int]) -> None:
     model, room = mean(shape, axes)
-    check(model, [values(shape)], room)
+    check(model, [spread(shape)], room)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +277,6 @@ def test_means_of_images_in_other_ranks(shape: Sequence[int], axes: Sequence[int
         ((1, 4, 4, 8), (3,), (1, 1), "the mean is one of other axes than height and width"),
         ((2, 4, 4, 8), (0, 1, 2), (1, 1), "the mean is one of other axes than height and width"),
         ((4, 8), (0,), (1, 1), "the mean is one of other axes than height and width"),
-        ((1, 4, 4, 8), (1, 2), (1, 1e-5), "a multiplier is too large for the VTA's 32 bits"),
     ],
 )
 def test_other_means_are_left_to_the_processor(
@@ -304,4 +286,4 @@ def test_other_means_are_left_to_the_processor(
     with bench() as vta:
         (report,) = inspect(model, vta.delegate)
         assert report.reason == reason
-        assert vta.infer(model, [values(shape)], room) == reference(model, [values(shape)])
+        assert vta.infer(model, [spread(shape)], room) == reference(model, [spread(shape)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -300,6 +301,28 @@ def test_a_variable_may_be_read_first_but_is_no_output() -> None:
     builder.add(x, y, state)
     with pytest.raises(ModelError, match="the model writes to tensor 'state', a variable"):
         validate(builder.build((x,), (y,)))
+
+
+def calling(*calls: int) -> bytes:
+    """Graphs of one IF each, which all call the graphs of these numbers."""
+    graph = GraphBuilder()
+    x = graph.tensor((1,), dtype=np.bool_)
+    y = graph.operator(Code.IF, (x,), graph.tensor((1,)), options("IfOptionsT"))
+    model = model_fuzz.unpacked(graph.finish((x,), (y,)))
+    (first,) = model.subgraphs
+    model.subgraphs = []
+    for call in calls:
+        model.subgraphs.append(copy.deepcopy(first))
+        chosen = model.subgraphs[-1].operators[0].builtinOptions
+        chosen.thenSubgraphIndex = chosen.elseSubgraphIndex = call
+    return model_fuzz.packed(model)
+
+
+def test_graphs_that_call_each_other_in_a_circle_are_refused() -> None:
+    validate(calling(1, 2, 3))
+    for calls in ((0,), (1, 0), (1, 2, 1)):
+        with pytest.raises(ModelError, match="the model's graphs call each other in a circle"):
+            validate(calling(*calls))
 
 
 def everything() -> bytes:

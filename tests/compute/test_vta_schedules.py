@@ -473,7 +473,7 @@ class TestCache:
 )
 def test_a_nest_visits_every_step_once(loops: list[Loop], room: int) -> None:
     found: list[tuple[int, ...]] = []
-    for nest in nests(MicroOp(7, 8, 9), loops, room):
+    for nest in nests(MicroOp(7, 8, 9), tuple(loops), room):
         assert len(nest.micro_ops) <= room
         assert len(nest.loops) <= 2
         for turns in itertools.product(*(range(loop.extent) for loop in nest.loops)):

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter
 
 from potash.bench import vta_layers
 from potash.models.layers import Draws
 from potash.models.networks import NETWORKS, RESNET_LAYERS, make
 from potash.sdk.errors import PotashError
+from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.validation import validate
 
 Array = npt.NDArray[Any]

@@ -24,9 +24,9 @@ from potash_firmware.tflite.capi import (
     read_node,
     view,
 )
-from potash_firmware.tflite.operators import OPERATORS, refusal
+from potash_firmware.tflite.operators import OPERATORS, operator, refusal
 from potash_firmware.tflite.partition import Partition, Stream, build
-from potash_firmware.tflite.plans import Rounding, Settings
+from potash_firmware.tflite.plans import Operator, Rounding, Settings
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
@@ -166,7 +166,9 @@ def _make_partition(session: Session, context: CData, params: CData) -> CData:
             read_ints(params.output_tensors),
             session.runtime,
             session.settings,
-            OPERATORS.__getitem__,
+            _operator,
+            # What another package's operators depend on is not known.
+            keep=all(node.operator in OPERATORS for node in nodes),
         )
     except VtaMemoryError:
         # The other half may fit; whoever made the interpreter tries again.
@@ -177,6 +179,12 @@ def _make_partition(session: Session, context: CData, params: CData) -> CData:
     handle = ffi.new_handle(kernel)
     session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition
     return handle
+
+
+def _operator(code: int) -> Operator:
+    found = operator(code)
+    assert found is not None
+    return found
 
 
 @callback("int(TfLiteContext *, TfLiteDelegate *)", Status.ERROR)

@@ -100,6 +100,30 @@ class Rule(NamedTuple):
     check: Callable[[Call], None]
 
 
+_CALLS: Mapping[int, tuple[type[Any], tuple[str, ...]]] = {
+    schema.BuiltinOptions.IfOptions: (
+        schema.IfOptions,
+        ("ThenSubgraphIndex", "ElseSubgraphIndex"),
+    ),
+    schema.BuiltinOptions.WhileOptions: (
+        schema.WhileOptions,
+        ("CondSubgraphIndex", "BodySubgraphIndex"),
+    ),
+    schema.BuiltinOptions.CallOptions: (schema.CallOptions, ("Subgraph",)),
+    schema.BuiltinOptions.CallOnceOptions: (schema.CallOnceOptions, ("InitSubgraphIndex",)),
+}
+
+
+def called_graphs(operator: Any) -> set[int]:
+    """The graphs that an operator of the schema has run."""
+    table, found = operator.BuiltinOptions(), _CALLS.get(operator.BuiltinOptionsType())
+    if found is None or table is None:
+        return set()
+    options = found[0]()
+    options.Init(table.Bytes, table.Pos)
+    return {getattr(options, name)() for name in found[1]}
+
+
 def check(code: int, options_type: int, table: Any, call: Call) -> None:
     """Check an operator, if there is a rule for it. Raises CheckError."""
     rule = RULES.get(code)

@@ -16,8 +16,9 @@ import numpy as np
 from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite.capi import Array
 from potash_firmware.vta_runtime import Buffer
-from potash_firmware.vta_runtime.schedules import Surface
+from potash_firmware.vta_runtime.schedules import Surface, Way, joined
 from potash_firmware.vta_runtime.schedules.shapes import blocks
+from potash_firmware.vta_runtime.schedules.transfers import Axis
 
 
 class Margin(NamedTuple):
@@ -139,3 +140,38 @@ def unpack(surface: Surface, sizes: Sizes, config: Config, out: Array | None = N
         if full < channels:
             image[..., full:] = group[..., full // config.block_out, : channels - full]
     return result
+
+
+def moved(
+    source: Surface, sizes: Sizes, target: Surface, its_sizes: Sizes, config: Config
+) -> list[Way] | None:
+    """How the elements of a tensor come from one layout to another. None where its values change
+    places within the elements, which moving whole ones does not do."""
+    whole = not (sizes.channels % config.block_out or its_sizes.channels % config.block_out)
+    if sizes.channels != its_sizes.channels and not whole:
+        return None
+    if config.batch > 1 and sizes.images != its_sizes.images:
+        return None
+    one, other = _sections(source), _sections(target)
+    together = [[0], [1], [2]]
+    if config.batch == 1:
+        together = [[0, 1], [2]]
+    if sizes.channels != its_sizes.channels:
+        *before, pixels, channels = together
+        together = [*before, pixels + channels]
+    ways = []
+    for numbers in together:
+        its = joined(
+            [axis for number in numbers for axis in one[number]],
+            [axis for number in numbers for axis in other[number]],
+        )
+        if its is None:
+            return None
+        ways += its
+    return ways
+
+
+def _sections(surface: Surface) -> tuple[list[Axis], list[Axis], list[Axis]]:
+    """The axes of images, of pixels, and of blocks of channels."""
+    deep, down, across = surface.axes(surface.blocks, surface.height, surface.width)
+    return [Axis(surface.groups, surface.group)], [down, across], [deep]

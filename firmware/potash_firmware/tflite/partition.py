@@ -16,7 +16,7 @@ import numpy as np
 from potash_device.vta.config import Config
 from potash_firmware.tflite import kept
 from potash_firmware.tflite.capi import Array, Node, Tensor
-from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, pack, unpack
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, moved, pack, unpack
 from potash_firmware.tflite.plans import (
     Alias,
     Arrange,
@@ -28,7 +28,7 @@ from potash_firmware.tflite.plans import (
     Settings,
 )
 from potash_firmware.vta_runtime import Runtime
-from potash_firmware.vta_runtime.schedules import Surface
+from potash_firmware.vta_runtime.schedules import Surface, move
 
 Operators: TypeAlias = Callable[[int], Operator]
 """The operator of a code."""
@@ -66,15 +66,21 @@ class Job(NamedTuple):
     outputs: Sequence[Surface]
 
 
+class Source(NamedTuple):
+    """A tensor in a layout of its, and the shape that it has."""
+
+    surface: Surface
+    sizes: Sizes
+    shape: tuple[int, ...]
+
+
 class Arrangement(NamedTuple):
     """Values that change places: unpacked, arranged, packed."""
 
-    source: Surface
-    source_sizes: Sizes
-    source_shape: tuple[int, ...]
-    arrange: Callable[[Array], Array]
+    sources: tuple[Source, ...]
+    arrange: Callable[..., Array]
     target: Surface
-    target_sizes: Sizes
+    sizes: Sizes
 
 
 class Port(NamedTuple):
@@ -114,7 +120,7 @@ class Partition:
                 case Stream(code):
                     self.runtime.core.execute(code)
                 case Arrangement():
-                    _move(step, config)
+                    _rearrange(step, config)
         for port in self.outputs:
             unpack(port.surface, port.sizes, config, array(port.tensor))
 
@@ -242,7 +248,7 @@ class _Assembly:
 
     def _add(self, node: Node, plan: Plan) -> None:
         inputs = [
-            None if tensor is None or layout is None else self._reach(tensor, layout)
+            None if tensor is None or layout is None else self._reach(node, tensor, layout)
             for tensor, layout in zip(node.inputs, plan.inputs, strict=True)
         ]
         copies = [
@@ -257,10 +263,15 @@ class _Assembly:
                 (source,) = (one for one in inputs if one is not None)
                 self._surfaces[copies[0]] = surface(source)
             case Arrange(arrange):
-                (number,) = (at for at, one in enumerate(inputs) if one is not None)
-                tensor, layout, lying = node.inputs[number], plan.inputs[number], inputs[number]
-                assert tensor and layout and lying
-                self._arrange(lying, layout.sizes, tensor.shape, arrange, copies[0])
+                sources = tuple(
+                    Source(surface, layout.sizes, tensor.shape)
+                    for tensor, layout, surface in zip(
+                        node.inputs, plan.inputs, inputs, strict=True
+                    )
+                    if tensor and layout and surface
+                )
+                target = self._make(copies[0])
+                self._arrange(Arrangement(sources, arrange, target, copies[0].sizes))
 
     def _home(self, index: int) -> Copy:
         return Copy(index, self._draft.layouts[index].sizes)
@@ -276,7 +287,7 @@ class _Assembly:
         self._surfaces[copy] = layout.surface(buffer, config)
         return self._surfaces[copy]
 
-    def _reach(self, tensor: Tensor, layout: Layout) -> Surface:
+    def _reach(self, node: Node, tensor: Tensor, layout: Layout) -> Surface:
         """A tensor's surface in a layout, to which it is brought when it does not lie so yet."""
         copy = Copy(tensor.index, layout.sizes, layout.spread)
         if copy not in self._surfaces:
@@ -288,22 +299,31 @@ class _Assembly:
             if tensor.constant is not None:
                 values = spread(tensor.constant)
                 pack(values, copy.sizes, self._make(copy), self._builder.config)
-                return self._surfaces[copy]
-            home = self._home(tensor.index)
-            self._arrange(self._surfaces[home], home.sizes, tensor.shape, spread, copy)
+            else:
+                self._bring(node, tensor, copy, spread)
         return self._surfaces[copy]
 
-    def _arrange(
-        self,
-        source: Surface,
-        sizes: Sizes,
-        shape: tuple[int, ...],
-        arrange: Callable[[Array], Array],
-        copy: Copy,
+    def _bring(
+        self, node: Node, tensor: Tensor, copy: Copy, spread: Callable[[Array], Array]
     ) -> None:
+        """Make a copy of a tensor from how it lies at first: on the VTA where whole elements move."""
+        home, config = self._home(tensor.index), self._builder.config
+        source, target = self._surfaces[home], self._make(copy)
+        ways = None if copy.spread else moved(source, home.sizes, target, copy.sizes, config)
+        if ways is None:
+            whole = Source(source, home.sizes, tensor.shape)
+            self._arrange(Arrangement((whole,), spread, target, copy.sizes))
+            return
+        found = ways
+
+        def emit(builder: Builder, _inputs: object, _outputs: object) -> None:
+            move(builder.runtime, source, target, found)
+
+        self._jobs.append(Job(node, emit, (source,), (target,)))
+
+    def _arrange(self, step: Arrangement) -> None:
         self._end_stream()
-        target = self._make(copy)
-        self._steps.append(Arrangement(source, sizes, shape, arrange, target, copy.sizes))
+        self._steps.append(step)
 
     def _end_stream(self) -> None:
         if self._jobs:
@@ -358,6 +378,9 @@ def _marks(jobs: Sequence[Job], counts: Sequence[int]) -> Iterator[Mark]:
         first += count
 
 
-def _move(step: Arrangement, config: Config) -> None:
-    values = unpack(step.source, step.source_sizes, config).reshape(step.source_shape)
-    pack(step.arrange(values), step.target_sizes, step.target, config)
+def _rearrange(step: Arrangement, config: Config) -> None:
+    values = [
+        unpack(source.surface, source.sizes, config).reshape(source.shape)
+        for source in step.sources
+    ]
+    pack(step.arrange(*values), step.sizes, step.target, config)

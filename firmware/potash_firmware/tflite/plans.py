@@ -107,10 +107,10 @@ class Alias:
 
 @dataclass(frozen=True)
 class Arrange:
-    """The one output has the one packed input's values at other places: `arrange` makes an array of
-    the output's shape from one of the input's."""
+    """The one output has the packed inputs' values at other places: `arrange` makes an array of the
+    output's shape from arrays of the inputs'."""
 
-    arrange: Callable[[Array], Array]
+    arrange: Callable[..., Array]
 
 
 Work: TypeAlias = Compute | Alias | Arrange

@@ -8,6 +8,7 @@ can be known to be wrong. What only shows while a model runs is for the process 
 
 import struct
 from collections.abc import Callable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -112,14 +113,27 @@ def _validate_model(model: Table, size: int) -> None:
         raise ModelError("the model has data behind its end, which is not supported")
     if not model.SubgraphsLength():
         raise ModelError("the model has no graph")
-    for at in budget.take(model.SubgraphsLength(), "graphs"):
+    calls = [
         _validate_graph(model.Subgraphs(at), operators, buffers, budget)
+        for at in budget.take(model.SubgraphsLength(), "graphs")
+    ]
+    _validate_calls(calls)
+
+
+def _validate_calls(calls: list[set[int]]) -> None:
+    """That no graph calls itself, by way of others either: it would never come back."""
+    try:
+        TopologicalSorter(dict(enumerate(calls))).prepare()
+    except CycleError:
+        raise ModelError("the model's graphs call each other in a circle") from None
 
 
 def _validate_graph(
     graph: Table, operators: list[int], buffers: list[Table], budget: _Budget
-) -> None:
+) -> set[int]:
+    """The graphs that its operators call."""
     tensors = []
+    called: set[int] = set()
     memory = 0
     variables = set()
     for at in budget.take(graph.TensorsLength(), "tensors"):
@@ -178,6 +192,7 @@ def _validate_graph(
             tuple(None if index == OPTIONAL else tensors[index] for index in indices)
             for indices in (inputs, outputs)
         ]
+        called |= operator_checks.called_graphs(operator)
         try:
             operator_checks.check(
                 code,
@@ -188,6 +203,7 @@ def _validate_graph(
         except CheckError as error:
             raise ModelError(f"{name} {error}") from None
     read(given, "the model gives")
+    return called
 
 
 def _validate_tensor(tensor: Table, buffers: list[Table], budget: _Budget) -> TensorView:

@@ -38,6 +38,7 @@ _TENSOR_TYPES = {
     np.dtype(np.int16): schema.TensorType.INT16,
     np.dtype(np.int32): schema.TensorType.INT32,
     np.dtype(np.float32): schema.TensorType.FLOAT32,
+    np.dtype(np.bool_): schema.TensorType.BOOL,
 }
 
 

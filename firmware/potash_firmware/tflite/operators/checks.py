@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite.capi import Allocation, Node, Tensor, TensorType
+from potash_firmware.tflite.plans import Settings
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN
 
 
@@ -51,6 +52,22 @@ def numbers(tensor: Tensor | None) -> str | None:
     if tensor.constant is None or tensor.type not in (TensorType.INT32, TensorType.INT64):
         return f"tensor {tensor.name!r} does not hold constant integers"
     return None
+
+
+def moving(node: Node, settings: Settings, inputs: Iterable[int], what: str) -> str | None:
+    """Whether its first input and its output are int8 and of one scale, so that values move only."""
+    reason = first(
+        (
+            core(settings.config),
+            arity(node, inputs, what),
+            *map(quantized, (*node.inputs[:1], *node.outputs)),
+        )
+    )
+    if reason is not None:
+        return reason
+    source, output = node.inputs[0], node.outputs[0]
+    assert source and output
+    return same_scale(source, output)
 
 
 def same_scale(source: Tensor, output: Tensor) -> str | None:

@@ -6,6 +6,7 @@ tiled stream for a core of any configuration.
 
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, Extent
+from potash_firmware.vta_runtime.schedules.moves import Way, between, joined, move
 from potash_firmware.vta_runtime.schedules.planning import (
     conv2d,
     elementwise,
@@ -37,9 +38,13 @@ __all__ = [
     "Surface",
     "Sweep",
     "Tile",
+    "Way",
+    "between",
     "conv2d",
     "elementwise",
     "feasible",
+    "joined",
     "matmul",
+    "move",
     "pool2d",
 ]

@@ -1,0 +1,35 @@
+"""The interpreter: LiteRT's, or the one of tflite-runtime 2.14, its predecessor, which boards still have.
+
+`POTASH_TFLITE=tflite-runtime` chooses the latter (extra `tflite-runtime`; it wants numpy 1). The schema
+of models is LiteRT's in both cases, as the other one brings none.
+"""
+
+import importlib
+import os
+from typing import Any, Final
+
+VARIABLE: Final = "POTASH_TFLITE"
+MODULES: Final = {
+    "litert": "ai_edge_litert.interpreter",
+    "tflite-runtime": "tflite_runtime.interpreter",
+}
+
+
+def _module() -> Any:
+    """Raises ImportError for a name that is not among them, and where the package is missing."""
+    name = os.environ.get(VARIABLE) or "litert"
+    if name not in MODULES:
+        raise ImportError(f"{VARIABLE} is {name!r}; there is {' and '.join(MODULES)}")
+    try:
+        return importlib.import_module(MODULES[name])
+    except ImportError as error:
+        if name == "litert":
+            raise
+        raise ImportError(
+            f"{VARIABLE} asks for {name}, which is missing: pip install 'potash[{name}]'"
+        ) from error
+
+
+_chosen = _module()
+Interpreter: Any = _chosen.Interpreter
+OpResolverType: Any = _chosen.OpResolverType
