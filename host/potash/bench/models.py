@@ -12,14 +12,12 @@ Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter
 
 from potash.bench.report import Peer, Result, alone, paired
 from potash.models import networks
@@ -181,12 +179,7 @@ def _once(name: str, metric: str, seconds: float, peer: Peer | None = None) -> R
 
 def _inputs(model: bytes) -> bytes:
     """Any bytes, the same each time, as many as the model takes."""
-    interpreter = Interpreter(model_content=model)
-    interpreter.allocate_tensors()
-    size = sum(
-        math.prod(int(extent) for extent in details["shape"]) * np.dtype(details["dtype"]).itemsize
-        for details in interpreter.get_input_details()
-    )
+    size = sum(tensor.size for tensor in Model(model, delegate=None, reference=True).inputs)
     return bytes(np.random.default_rng(size).integers(-128, 128, size, np.int8))
 
 
