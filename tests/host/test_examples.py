@@ -1,4 +1,4 @@
-"""The examples grep, filter and checksum: as demos, by hand, and rebuilt."""
+"""The examples: as demos, by hand, and rebuilt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_examples_are_known() -> None:
-    assert example_names() == ["add", *FOUND]
+    assert example_names() == ["add", "checksum", "digits", "filter", "grep", "resnet18"]
 
 
 @pytest.mark.parametrize("name", ["checksum", "filter"])
@@ -52,6 +52,28 @@ def test_a_demo_finds_what_python_finds_and_says_what_it_saved(name: str) -> Non
     assert program < report["moved_with"] < report["moved_without"] / 50
 
 
+@pytest.mark.parametrize(
+    ("name", "runs", "without"),
+    # A host by itself reads the images, which lie behind the model.
+    [("digits", 600, 600 * 64), ("resnet18", 1, 224 * 224 * 3)],
+)
+def test_a_demo_of_a_model_gives_the_reference_kernels_bytes(
+    name: str, runs: int, without: int
+) -> None:
+    done = demo(name, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["equal"] is True
+    assert report["moved_without"] == -(-without // 4096) * 4096 > 5 * report["moved_with"]
+    assert report["vta_cycles"] % runs == 0 and report["vta_instructions"] % runs == 0
+    assert report["vta_seconds"] == report["vta_cycles"] / 100e6 > 0
+    assert 0 < report["job_seconds"] < report["seconds"]
+    if name == "digits":
+        assert report["accuracy"] >= 0.96 and report["images"] == 600
+    else:
+        assert len(report["classes"]) == 5
+
+
 def test_a_demo_shows_what_was_found() -> None:
     done = demo("grep")
     lines = done.stdout.splitlines()
@@ -62,7 +84,10 @@ def test_a_demo_shows_what_was_found() -> None:
 
 def test_a_demo_that_there_is_not_is_wrong_usage() -> None:
     done = demo("../add")
-    assert done.returncode == 2 and "'add', 'checksum', 'filter', 'grep'" in done.stderr
+    assert (
+        done.returncode == 2
+        and "'add', 'checksum', 'digits', 'filter', 'grep', 'resnet18'" in done.stderr
+    )
 
 
 def test_grep_expects_what_grep_finds(tmp_path: Path) -> None:
@@ -217,7 +242,7 @@ def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", [*FOUND, "digits", "resnet18"])
 def test_an_example_is_run_as_its_folder_says(name: str, socket: Path, tmp_path: Path) -> None:
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder)

@@ -24,3 +24,15 @@ def test_a_log_on_the_drive_is_searched_in_the_guest() -> None:
     assert report["equal"] is True
     assert (report["input"], report["output"]) == (len(example.input), len(example.expected))
     assert "/share/grep/output.bin; the program returned 0" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet18"])
+def test_a_model_runs_next_to_images_on_the_drive_in_the_guest(name: str) -> None:
+    command = [sys.executable, "-m", "potash.cli.main", "demo", name, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["equal"] is True and report["vta_cycles"] > 0
+    assert 0 < report["job_seconds"] < report["seconds"]
+    assert report.get("accuracy", 1) >= 0.96
+    assert f"program: {name}: " in done.stderr

@@ -26,7 +26,7 @@ from potash_firmware.tflite.capi import (
     view,
 )
 from potash_firmware.tflite.operators import OPERATORS, operator, refusal
-from potash_firmware.tflite.partition import Partition, build
+from potash_firmware.tflite.partition import Partition, Stream, build
 from potash_firmware.tflite.plans import Operator, Rounding, Settings
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
@@ -116,6 +116,12 @@ class VtaDelegate:
     def partitions(self) -> int:
         """How many partitions live interpreters hold."""
         return len(self._session.partitions)
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """What live interpreters' partitions give to the core for an inference, in their order."""
+        partitions = (partition for _, partition in self._session.partitions.values())
+        return tuple(stream for partition in partitions for stream in partition.streams)
 
     def begin(self) -> None:
         """Forget what was decided for an earlier interpreter, and its failure."""

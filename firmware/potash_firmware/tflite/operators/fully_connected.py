@@ -5,17 +5,11 @@ Source: `tflite/kernels/fully_connected.cc`, `internal/reference/integer_ops/ful
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from potash_firmware.tflite.capi import FullyConnectedOptions, Node
 from potash_firmware.tflite.operators import convolution
 from potash_firmware.tflite.packing import Layout, Sizes
-from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
-from potash_firmware.tflite.quantization import (
-    Multiplier,
-    QuantizationError,
-    quantize_multiplier,
-)
+from potash_firmware.tflite.plans import Builder, Compute, Plan, Rounding, Settings
+from potash_firmware.tflite.quantization import QuantizationError
 from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, Surface, feasible, layouts
 
 _PLAIN_WEIGHTS = 0
@@ -77,16 +71,10 @@ def _finish(node: Node, settings: Settings) -> convolution.Finish:
     assert isinstance(node.options, FullyConnectedOptions)
     assert weights.constant is not None
     scales = convolution.scales_of(weights, weights.shape[0], 0)
-    if len(weights.scales) == 1:
-        multipliers = [_multiplier(source.scale, weights.scales[0], output.scale)] * len(scales)
-    else:
-        multipliers = convolution.multipliers(source, scales, output)
+    multipliers = convolution.multipliers(source, scales, output)
+    if settings.rounding is Rounding.EXACT:
+        # The reference kernels round a product of matrices once, unlike convolutions.
+        settings = settings._replace(rounding=Rounding.SINGLE)
     return convolution.finish(
         weights.constant, bias, source, output, multipliers, node.options.activation, settings
     )
-
-
-def _multiplier(source: float, weights: float, output: float) -> Multiplier:
-    """As `GetQuantizedConvolutionMultipler` (`kernel_util.cc`), which multiplies in float32."""
-    product = float(np.float32(source) * np.float32(weights))
-    return quantize_multiplier(product / output)

@@ -130,6 +130,30 @@ def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     _report(results, as_json)
 
 
+@bench.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_pairs("Measurements of the delegate and of each of its peers, which take turns.")
+@_json
+def model(names: tuple[str, ...], pairs: int, as_json: bool) -> None:
+    """Measure models through the delegate, beside TensorFlow Lite's own kernels.
+
+    NAME is one of `potash model make`'s networks, digits, or callback, * standing for anything: all
+    that there are, unless it is said. One thread, warm. The peers are XNNPACK and the reference
+    kernels, whose bytes the delegate has to give; a ratio is our time over the peer's.
+
+    `cycles` and `modelled time` are the tensor accelerator's own, at 100 MHz as on the paper's board.
+    `besides the streams` is what an inference takes here without them: callbacks, packing, and nodes
+    left to the processor; `callback` is the same for a model that has nothing to compute. Of resnet18
+    there is the breakdown of the paper's figure 16 too.
+    """
+    from potash.bench import models as model_bench  # brings numba and TensorFlow Lite
+
+    chosen = _chosen(names, model_bench.NAMES)
+    with ending_on_signals(), reporting() as progress:
+        results = list(model_bench.measure(chosen, examples_folder(), pairs, progress))
+    _report(results, as_json)
+
+
 def _report(results: Sequence[Result], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document(results), indent=2))

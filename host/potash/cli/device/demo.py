@@ -6,12 +6,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 import potash.sdk
+from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import show_index, write_files
@@ -22,6 +24,9 @@ from potash.vm.drive import serving
 from potash.vm.guest import DRIVE
 from potash.vm.sources import ENVIRONMENT
 from potash.vm.terminal import descriptor_sink
+
+if TYPE_CHECKING:
+    from potash.vta.inference import Modelled
 
 JOB_TIMEOUT = 60.0
 DRIVE_SIZE = ("--size", "64M")
@@ -63,7 +68,8 @@ def demo(
     """Run the example NAME on the drive that stores its input: add, unless it is said.
 
     add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
-    a text in them, filter selects records by a field, checksum checks pages. A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
+    a text in them, filter selects records by a field, checksum checks pages, digits classifies
+    images of handwritten digits, resnet18 a picture. A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
     in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
     result is what TensorFlow Lite's own reference kernels say, or plain Python.
     """
@@ -81,16 +87,23 @@ def demo(
             click.echo(f"  {step}")
 
     if embedded:
-        output = _run_embedded(example, report)
+        ran = _run_embedded(example, report)
     else:
-        output = _run_in_guest(example, debian_mirror, quiet=as_json)
+        ran = _run_in_guest(example, debian_mirror, quiet=as_json)
     show = _show_vectors if example.describe is None else _show_found
-    show(example, output, time.monotonic() - started, as_json=as_json)
-    if output != example.expected:
+    show(example, ran, time.monotonic() - started, as_json=as_json)
+    if ran.output != example.expected:
         sys.exit(1)
 
 
-def _run_embedded(example: Example, report: Report) -> bytes:
+class Ran(NamedTuple):
+    """What a job made, and how long it took in the drive, in seconds."""
+
+    output: bytes
+    job: float
+
+
+def _run_embedded(example: Example, report: Report) -> Ran:
     """The driver of the SDK attaches to the device's socket as QEMU would."""
     with serving(*DRIVE_SIZE) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
         result = run_job(
@@ -102,10 +115,10 @@ def _run_embedded(example: Example, report: Report) -> bytes:
             timeout=JOB_TIMEOUT,
             report=report,
         )
-    return result.output
+    return Ran(result.output, _job_seconds((entry.type, entry.timestamp) for entry in result.log))
 
 
-def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> bytes:
+def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
     """The light command runs in the guest, on the kernel's block device."""
     place = f"{SHARE}/{example.name}"
     command = ["potash", "run", DRIVE]
@@ -126,10 +139,22 @@ def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> bytes
             raise PotashError(f"the example ended with {code} in the guest; what it says is above")
         output = Path(folder) / OUTPUT
         guest.copy_out(f"{place}/{OUTPUT}", output)
-        return output.read_bytes()
+        logged = guest.capture(["potash", "acc", "log", DRIVE, "--json"])
+        if logged.code:
+            raise PotashError(f"the log cannot be read: {logged.stderr.decode().strip()}")
+        entries = json.loads(logged.stdout)["entries"]
+        job = _job_seconds((entry["type"], entry["timestamp"]) for entry in entries)
+        return Ran(output.read_bytes(), job)
 
 
-def _show_vectors(example: Example, output: bytes, seconds: float, *, as_json: bool) -> None:
+def _job_seconds(entries: Iterable[tuple[int, int]]) -> float:
+    """From the last job's start to its end, by the drive's log: types and milliseconds."""
+    last = dict(entries)
+    return (last[LogEntryType.JOB_FINISHED] - last[LogEntryType.JOB_STARTED]) / 1000
+
+
+def _show_vectors(example: Example, ran: Ran, seconds: float, *, as_json: bool) -> None:
+    output = ran.output
     size = len(example.expected)
     first, second = example.input[-2 * size : -size], example.input[-size:]
     vectors = {"a": first, "b": second, "output": output, "expected": example.expected}
@@ -145,22 +170,31 @@ def _show_vectors(example: Example, output: bytes, seconds: float, *, as_json: b
     click.echo("equal" if equal else "NOT equal")
 
 
-def _show_found(example: Example, output: bytes, seconds: float, *, as_json: bool) -> None:
+def _show_found(example: Example, ran: Ran, seconds: float, *, as_json: bool) -> None:
     """What was found, and what had to come from the drive for it."""
+    output = ran.output
     equal = output == example.expected
-    without = _pages(len(example.input))
+    without = _pages(len(example.input) if example.needed is None else example.needed)
     given = len(example.program) + sum(len(argument) for argument in example.arguments)
     moved = _pages(len(output)) + given
+    modelled = _modelled(example)
     if as_json:
-        report = {
+        report: dict[str, Any] = {
             "example": example.name,
             "equal": equal,
             "input": len(example.input),
             "output": len(output),
             "moved_without": without,
             "moved_with": moved,
+            "job_seconds": ran.job,
             "seconds": round(seconds, 3),
         }
+        if modelled is not None:
+            report["vta_cycles"] = modelled.cycles
+            report["vta_instructions"] = modelled.instructions
+            report["vta_seconds"] = modelled.seconds
+        if equal and example.figures is not None:
+            report |= example.figures(example.input, output)
         click.echo(json.dumps(report))
         return
     if equal and example.describe is not None:
@@ -168,9 +202,29 @@ def _show_found(example: Example, output: bytes, seconds: float, *, as_json: boo
             click.echo(line)
     click.echo(
         f"moved between drive and host: {moved} bytes, program included;"
-        f" without the device {without}, {without / moved:.0f} times as many"
+        f" without the device {without}, {_times(without / moved)} times as many"
     )
+    if modelled is not None:
+        click.echo(
+            f"modelled time of the tensor accelerator: {modelled.seconds * 1e3:.1f} ms,"
+            f" {modelled.cycles} cycles at {modelled.clock / 1e6:g} MHz"
+            f" for {modelled.instructions} instructions; the job took {ran.job * 1e3:.0f} ms here"
+        )
     click.echo("equal" if equal else "NOT equal")
+
+
+def _modelled(example: Example) -> Modelled | None:
+    """What all of a program's inferences take on the tensor accelerator's own clock."""
+    if example.inferences is None:
+        return None
+    from potash.vta.inference import infer  # brings numba and TensorFlow Lite
+
+    model, inputs, runs = example.inferences
+    return infer(model, inputs).modelled.times(runs)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
 
 def _pages(size: int) -> int:

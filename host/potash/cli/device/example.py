@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import potash
 from potash.sdk.errors import PotashError
@@ -20,6 +20,16 @@ ARGUMENT_SIZE = 4
 
 Describe = Callable[[bytes, bytes], list[str]]
 """Lines to show of an input and its output."""
+Figures = Callable[[bytes, bytes], dict[str, Any]]
+"""What a report in JSON says of them besides."""
+
+
+class Inferences(NamedTuple):
+    """A model that a program runs on the tensor accelerator, one of its inputs, and how often."""
+
+    model: bytes
+    inputs: bytes
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,10 @@ class Example:
     lba: int
     arguments: Sequence[bytes]
     describe: Describe | None = None
+    figures: Figures | None = None
+    needed: int | None = None
+    """Bytes that a host without the device reads; without it, all of the input."""
+    inferences: Inferences | None = None
 
     @classmethod
     def load(cls, name: str) -> Self:
@@ -42,26 +56,31 @@ class Example:
             described = tomllib.loads((folder / "example.toml").read_text())
             program = (folder / described["program"]).read_bytes()
             make = _by_script if "script" in described else _from_files
-            data, expected, arguments, describe = make(folder, described)
-            return cls(name, program, data, expected, int(described["lba"]), arguments, describe)
+            return cls(
+                name=name, program=program, lba=int(described["lba"]), **make(folder, described)
+            )
         except (OSError, KeyError, ValueError) as error:
             raise PotashError(f"the example {name} cannot be read: {error}") from None
 
 
-def _from_files(
-    folder: Path, described: dict[str, Any]
-) -> tuple[bytes, bytes, list[bytes], Describe | None]:
+def _from_files(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
     data, expected = ((folder / described[what]).read_bytes() for what in ("input", "expected"))
-    numbers = [int(one) for one in described["arguments"]]
-    return data, expected, [one.to_bytes(ARGUMENT_SIZE, "little") for one in numbers], None
+    numbers = [int(one).to_bytes(ARGUMENT_SIZE, "little") for one in described["arguments"]]
+    return {"input": data, "expected": expected, "arguments": numbers}
 
 
-def _by_script(
-    folder: Path, described: dict[str, Any]
-) -> tuple[bytes, bytes, list[bytes], Describe | None]:
+def _by_script(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
     script = runpy.run_path(str(folder / described["script"]))
     data = script["input_data"]()
-    return data, script["expected"](data), script["arguments"](data), script["describe"]
+    made = {"input": data, "expected": script["expected"](data)}
+    made |= {"arguments": script["arguments"](data), "describe": script["describe"]}
+    if "figures" in script:
+        made["figures"] = script["figures"]
+    if "needed" in script:
+        made["needed"] = script["needed"](data)
+    if "inference" in script:
+        made["inferences"] = Inferences(*script["inference"](data))
+    return made
 
 
 def example_names() -> list[str]:

@@ -1,0 +1,202 @@
+"""Whole models through the delegate, beside TensorFlow Lite's own kernels.
+
+Everything runs in one thread, warm. A model is loaded once for each contender; they run in turn on
+the same input. Before it is measured, the model has to give what the reference kernels give, every
+byte of it.
+
+What the tensor accelerator would take is its modelled clock's business (`potash.vta.inference`), not
+this machine's: cycles at 100 MHz with the parameters of the paper's PYNQ board.
+
+Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning", section 5, figure 16.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from potash.bench.report import Peer, Result, alone, paired
+from potash.models import networks
+from potash.sdk.errors import PotashError
+from potash.vm.cache import Progress
+from potash.vta.inference import Inference, infer
+from potash_device.vta.config import Config
+from potash_device.vta.core import Control, Core, Register
+from potash_device.vta.timing import PYNQ_CORE
+from potash_firmware.apu.models import DRAM_BYTES
+from potash_firmware.tflite.capi import BuiltinOperator
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.runtime import Model
+from potash_firmware.vta_runtime import Runtime
+
+WINDOW = 0.02
+"""Seconds that a measurement takes at least."""
+OUTPUT_BYTES = 1 << 20
+"""Room for a model's outputs."""
+
+RESNET, DIGITS, CALLBACK = "resnet18", "digits", "callback"
+SMALLEST = "add-1"
+"""The network that has nothing to compute: what is left is the call."""
+
+CONVOLUTIONS = (BuiltinOperator.CONV_2D, BuiltinOperator.DEPTHWISE_CONV_2D)
+
+XNNPACK, REFERENCE = "XNNPACK", "the reference kernels"
+
+PAPER_CPU, PAPER_SPEEDUP, PAPER_TOTAL = 3.0, 40, 0.5
+"""The paper's ResNet-18: seconds on the board's processor alone (more than that), how much faster
+its convolutions got, and seconds with the accelerator (less than that)."""
+
+
+NAMES = (
+    RESNET,
+    *(f"{RESNET}-{name.lower()}" for name in networks.RESNET_LAYERS),
+    "add-200007",
+    DIGITS,
+    "mobilenet-v2",
+    CALLBACK,
+)
+
+
+class IdleCore(Core):
+    """A core that takes streams and does nothing with them."""
+
+    def write(self, register: int, value: int) -> None:
+        if register != Register.CONTROL or not value & Control.START:
+            super().write(register, value)
+
+    def execute(self, stream: bytes) -> None:
+        pass
+
+
+def measure(
+    names: Sequence[str], examples: Path, pairs: int, progress: Progress
+) -> Iterator[Result]:
+    """Measure what is named, `pairs` times each. `examples` is the folder of the examples.
+
+    Raises:
+        PotashError: a model does not give what the reference kernels do.
+    """
+    for done, name in enumerate(names):
+        progress(name, done / len(names))
+        if name == CALLBACK:
+            yield from _callback(pairs)
+        else:
+            yield from _model(name, _made(name, examples), pairs)
+
+
+def _made(name: str, examples: Path) -> bytes:
+    if name == DIGITS:
+        return (examples / DIGITS / "model.tflite").read_bytes()
+    return networks.make(name)
+
+
+def _model(name: str, model: bytes, pairs: int) -> Iterator[Result]:
+    inputs = _inputs(model)
+    wanted = _run(Model(model, delegate=None, reference=True), inputs)
+    inference = infer(model, inputs)
+    if inference.output != wanted:
+        raise PotashError(f"{name} does not give what TensorFlow Lite's reference kernels do")
+    with Runtime(Core.create(Config.default(), DRAM_BYTES, engine="fast")) as runtime:
+        started = time.perf_counter()
+        ours = Model(model, delegate=VtaDelegate(runtime))
+        loading = time.perf_counter() - started
+        yield from _beside(name, ours, model, inputs, pairs)
+    modelled = inference.modelled
+    yield alone(name, "cycles", "", [modelled.cycles])
+    yield alone(name, "modelled time", "ms", [modelled.seconds * 1e3])
+    yield alone(name, "instructions", "", [modelled.instructions])
+    yield alone(name, "load", "ms", [loading * 1e3])
+    rest = _besides(model, inputs, pairs)
+    yield alone(name, "besides the streams", "ms", rest)
+    if name == RESNET:
+        found = infer(model, inputs, config=PYNQ_CORE)
+        yield from breakdown(name, found, statistics.median(rest) / 1e3)
+
+
+def _beside(name: str, ours: Model, model: bytes, inputs: bytes, pairs: int) -> Iterator[Result]:
+    contenders = {
+        "": ours,
+        XNNPACK: Model(model, delegate=None),
+        REFERENCE: Model(model, delegate=None, reference=True),
+    }
+    found: dict[str, list[float]] = {peer: [] for peer in contenders}
+    for turn in range(pairs):
+        order = list(contenders) if turn % 2 == 0 else list(reversed(contenders))
+        for peer in order:
+            found[peer].append(_milliseconds(contenders[peer], inputs))
+    for peer, metric in ((XNNPACK, "time"), (REFERENCE, "time beside reference")):
+        yield paired(name, metric, "ms", peer, list(zip(found[""], found[peer], strict=True)))
+
+
+def _callback(pairs: int) -> Iterator[Result]:
+    """What it takes that TensorFlow Lite calls a partition, which itself has nothing to do."""
+    model = networks.make(SMALLEST)
+    yield alone(CALLBACK, "time", "ms", _besides(model, _inputs(model), pairs))
+
+
+def _besides(model: bytes, inputs: bytes, pairs: int) -> list[float]:
+    """Milliseconds of an inference without what the streams take: callbacks, packing, and the
+    nodes that are left to the processor."""
+    core = IdleCore(Config.default(), memoryview(bytearray(DRAM_BYTES)))
+    with Runtime(core) as runtime:
+        idle = Model(model, delegate=VtaDelegate(runtime))
+        return [_milliseconds(idle, inputs) for _ in range(pairs)]
+
+
+def breakdown(name: str, inference: Inference, rest: float) -> Iterator[Result]:
+    """Figure 16 of the paper: convolutions, other accelerated operators, and the processor.
+
+    Of the three the last one is no modelled time: `rest` is seconds that this machine took for what
+    the accelerator does not do. The paper leaves the first convolution to the processor and tells no
+    time of the others alone; beside ours of those stands the fortieth part of what its processor took
+    for everything.
+    """
+    clock = inference.parameters.clock
+    first, *convolutions = [
+        cycles / clock for node, cycles in inference.cycles if node.operator in CONVOLUTIONS
+    ] or [0.0]
+    others = inference.modelled.seconds - first - sum(convolutions)
+    total = inference.modelled.seconds + rest
+    fortieth = Peer(f"the paper's processor / {PAPER_SPEEDUP}", PAPER_CPU * 1e3 / PAPER_SPEEDUP)
+    limit = Peer("the paper's accelerated total", PAPER_TOTAL * 1e3)
+    yield _once(name, "figure 16: convolutions", sum(convolutions), fortieth)
+    yield _once(name, "figure 16: first convolution", first)
+    yield _once(name, "figure 16: other operators", others)
+    yield _once(name, "figure 16: processor", rest)
+    yield _once(name, "figure 16: total", total, limit)
+
+
+def _once(name: str, metric: str, seconds: float, peer: Peer | None = None) -> Result:
+    value = seconds * 1e3
+    ratio = value / peer.value if peer else None
+    shown = value if ratio is None else ratio
+    return Result(name, metric, value, "ms", peer, ratio, 1, (shown, shown))
+
+
+def _inputs(model: bytes) -> bytes:
+    """Any bytes, the same each time, as many as the model takes."""
+    size = sum(tensor.size for tensor in Model(model, delegate=None, reference=True).inputs)
+    return bytes(np.random.default_rng(size).integers(-128, 128, size, np.int8))
+
+
+def _run(model: Model, inputs: bytes) -> bytes:
+    output = memoryview(bytearray(OUTPUT_BYTES))
+    length = model(inputs, output)
+    return bytes(output[:length])
+
+
+def _milliseconds(model: Model, inputs: bytes) -> float:
+    """The median of as many runs as fit into a window, after one that warms up."""
+    output = memoryview(bytearray(OUTPUT_BYTES))
+    model(inputs, output)
+    until = time.perf_counter() + WINDOW
+    times: list[float] = []
+    while not times or time.perf_counter() < until:
+        started = time.perf_counter()
+        model(inputs, output)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1e3
