@@ -148,12 +148,13 @@ def test_registers_doorbells_and_interrupts_are_named(demo: Viewed) -> None:
 # From lines of a device.
 
 
-@pytest.fixture
-def lines(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(params=["in memory", "in a file"])
+def lines(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A device that has been read with several commands at a time, in the way that is short else."""
     path, socket = tmp_path / "lines.jsonl", tmp_path / "device.sock"
+    media = ["--media", str(tmp_path / "media")] if request.param == "in a file" else []
     with (
-        device_process(socket, "--size", "64M", "--trace", str(path)),
+        device_process(socket, "--size", "64M", "--trace", str(path), *media),
         potash.sdk.open(f"vfio-user:{socket}") as device,
     ):
         device.write(0, bytes(range(256)) * 16 * 600)

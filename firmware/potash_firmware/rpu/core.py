@@ -230,9 +230,7 @@ class Core:
         trace = self.board.trace
         if trace.sink is None or not views:
             return nullcontext()
-        qid, cid = command.key
-        size = sum(map(len, views))
-        return trace.span("dma", qid=qid, cid=cid, to_host=to_host, bytes=size, pieces=len(views))
+        return trace.span("dma", **_transfer(command, views, to_host))
 
     def at_once(
         self,
@@ -251,10 +249,10 @@ class Core:
         if trace.sink is None:
             return move(views, offset)
         began = time.monotonic()
-        with self.moving(command, views, to_host=to_host):
-            done = move(views, offset)
+        done = move(views, offset)
         if done:
             what = "read" if to_host else "write"
+            trace.sink("dma", {"began": began, **_transfer(command, views, to_host)})
             trace.sink("media.at_once", {"began": began, "what": what, "offset": offset})
         return done
 
@@ -267,7 +265,7 @@ class Core:
         return future
 
     def _watched(self, call: Callable[[], T]) -> Callable[[], T]:
-        trace, what = self.board.trace, _words(call.__qualname__)
+        trace, what = self.board.trace, _words(getattr(call, "__qualname__", type(call).__name__))
 
         def watched() -> T:
             with trace.span("media.work", what=what):
@@ -471,6 +469,13 @@ def no_namespace(core: Core, nsid: int) -> NvmeError:
     return NvmeError(
         Status.INVALID_NAMESPACE, detail=f"no namespace can have the identifier {nsid:#x}"
     )
+
+
+def _transfer(command: Command, views: Sequence[memoryview], to_host: bool) -> dict[str, object]:
+    """What there is to say of a command's transfer."""
+    qid, cid = command.key
+    size = sum(map(len, views))
+    return {"qid": qid, "cid": cid, "to_host": to_host, "bytes": size, "pieces": len(views)}
 
 
 def _words(qualified: str) -> str:
