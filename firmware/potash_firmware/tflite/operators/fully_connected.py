@@ -1,20 +1,17 @@
 """FULLY_CONNECTED of int8: a convolution of images of one pixel.
 
+Unlike a convolution's, its sums are rounded once by the reference kernel, halves away from zero.
 Source: `tflite/kernels/fully_connected.cc`, `internal/reference/integer_ops/fully_connected.h`.
 """
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from potash_firmware.tflite.capi import FullyConnectedOptions, Node
 from potash_firmware.tflite.operators import convolution
 from potash_firmware.tflite.packing import Layout, Sizes
 from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
 from potash_firmware.tflite.quantization import (
-    Multiplier,
     QuantizationError,
-    quantize_multiplier,
 )
 from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, Surface, feasible, layouts
 
@@ -77,16 +74,14 @@ def _finish(node: Node, settings: Settings) -> convolution.Finish:
     assert isinstance(node.options, FullyConnectedOptions)
     assert weights.constant is not None
     scales = convolution.scales_of(weights, weights.shape[0], 0)
-    if len(weights.scales) == 1:
-        multipliers = [_multiplier(source.scale, weights.scales[0], output.scale)] * len(scales)
-    else:
-        multipliers = convolution.multipliers(source, scales, output)
+    multipliers = convolution.multipliers(source, scales, output)
     return convolution.finish(
-        weights.constant, bias, source, output, multipliers, node.options.activation, settings
+        weights.constant,
+        bias,
+        source,
+        output,
+        multipliers,
+        node.options.activation,
+        settings,
+        once_away=True,
     )
-
-
-def _multiplier(source: float, weights: float, output: float) -> Multiplier:
-    """As `GetQuantizedConvolutionMultipler` (`kernel_util.cc`), which multiplies in float32."""
-    product = float(np.float32(source) * np.float32(weights))
-    return quantize_multiplier(product / output)
