@@ -219,3 +219,16 @@ def test_what_the_platform_has_not_is_rounded_as_the_reference_does(alkali: Benc
     model = pairs("mul", *SCALES[0], FusedActivation.RELU)
     exact = np.frombuffer(reference(model, PAIRS), np.int8)
     assert (ran(alkali, model, *PAIRS) == exact).all()
+
+
+@pytest.mark.parametrize("ratio", [2.0, 64.0, 3.5, 40 / 7, 35.2, 2.0**12, 0.75])
+def test_a_fully_connected_layer_rounds_once_with_halves_away_from_zero(ratio: float) -> None:
+    random = np.random.default_rng(8)
+    graph = GraphBuilder()
+    x = graph.tensor((256, 1), 0.25, 3)
+    weights = graph.constant(random.integers(-127, 128, (40, 1)).astype(np.int8), 0.5)
+    y = graph.fully_connected(x, weights, None, 0.125 * ratio, -5)
+    model = graph.finish([x], [y])
+    with bench() as exact:
+        expected = np.frombuffer(reference(model, [GRID]), np.int8)
+        assert (ran(exact, model, GRID) == expected).all()

@@ -17,6 +17,7 @@ from potash_firmware.tflite.quantization import SIGNIFICAND_BITS
 
 Values = npt.NDArray[np.int64]
 
+_PIECES = (1, 2, 3, 4)
 _NUDGES = (0, 1, -1, 2, -2)
 """What shortened significands are tried with."""
 _WORD = 1 << 31
@@ -38,6 +39,8 @@ class Ramp(NamedTuple):
     scaled: Callable[[Values], Values]
     signed: bool
     """Whether halves go away from zero, and x is on both sides of it."""
+    loose: bool = False
+    """Whether y may be beyond `low` and `high`, to which it is clamped."""
 
 
 class Short(NamedTuple):
@@ -59,11 +62,11 @@ class Short(NamedTuple):
 
 
 def shorten(ramp: Ramp) -> Short | None:
-    """The same with a significand of one piece or two; None where there is none."""
+    """The same with a significand of few pieces; None where there is none."""
     largest = int(np.maximum(np.abs(ramp.least), np.abs(ramp.most)).max())
     room = SIGNIFICAND_BITS - largest.bit_length()
     steps = _steps(ramp)
-    for pieces in (1, 2):
+    for pieces in _PIECES:
         width = min(room, SIGNIFICAND_BITS // pieces)
         if width > 0:
             found = _shortened(ramp, steps, pieces, width)
@@ -76,7 +79,7 @@ def _shortened(ramp: Ramp, steps: Values, pieces: int, width: int) -> Short | No
     bits = pieces * width
     dropped = SIGNIFICAND_BITS - bits
     shifts = ramp.shifts + width
-    if shifts.max() >= SIGNIFICAND_BITS:
+    if shifts.max() >= SIGNIFICAND_BITS or shifts.min() < 0:
         return None
     significands = np.zeros_like(ramp.significands)
     offsets = np.int64(ramp.zero_point) << shifts
@@ -115,7 +118,7 @@ def _offsets(ramp: Ramp, steps: Values, short: Short) -> tuple[Values, Values]:
     # Where y reaches a level, and the last place where it does not; outside of the bounds nobody is.
     reached = np.concatenate((ramp.least[None], np.maximum(steps, ramp.least)))
     before = np.concatenate((np.minimum(steps - 1, ramp.most), ramp.most[None]))
-    always = np.full((1, steps.shape[1]), True)
+    always = np.full((1, steps.shape[1]), not ramp.loose)
     is_reached = np.concatenate((always, steps <= ramp.most))
     is_before = np.concatenate((steps > ramp.least, always))
     least = np.where(is_reached, levels[:-1] - short.products(reached), -_WORD)
