@@ -5,7 +5,12 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: demo test setup format docs-page clean
+# An example of examples/, and a device to run it on: /dev/nvme0n1, or vfio-user:SOCKET.
+EXAMPLE ?= add
+NVME_DEVICE ?=
+EXAMPLE_BUILD := build/examples/$(EXAMPLE)
+
+.PHONY: demo test setup format docs docs-page pictures example/build example/load clean
 
 demo: setup
 	@$(BIN)/potash demo
@@ -34,9 +39,35 @@ format: setup
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# What there is of the standard, from the firmware's tables.
+# The program of an example, compiled, with its input and what must come of it.
+example/build: setup
+	@$(BIN)/potash demo $(EXAMPLE) --write $(EXAMPLE_BUILD)
+
+# The same, run on a drive that is there.
+example/load: example/build
+	@test -n "$(NVME_DEVICE)" \
+	  || { echo "Say which device: EXAMPLE=$(EXAMPLE) NVME_DEVICE=/dev/nvme0n1 make example/load" >&2; exit 2; }
+	@$(BIN)/potash run $(NVME_DEVICE) $(EXAMPLE_BUILD)/program.o $(EXAMPLE_BUILD)/input.bin \
+	  $(EXAMPLE_BUILD)/output.bin $$(cat $(EXAMPLE_BUILD)/arguments)
+	@cmp $(EXAMPLE_BUILD)/output.bin $(EXAMPLE_BUILD)/expected.bin && echo equal
+
+# The documentation as a site, in build/site.
+docs: $(VENV)/.ready-docs
+	$(BIN)/mkdocs build --strict
+
+$(VENV)/.ready-docs: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+# Pages that are made from tables: what there is of the standard, reports, and the examples.
 docs-page: setup
 	$(BIN)/python -m potash_firmware.rpu.supported > docs/supported.md
+	$(BIN)/python -m potash.schemas > docs/json.md
+	$(BIN)/python docs/site/examples_page.py
+
+# Pictures that are drawn from text.
+pictures: setup
+	$(BIN)/python docs/site/draw.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -15,6 +15,13 @@ class AdminOpcode(IntEnum):
     GET_STATUS = 0xC6
 
 
+class FaultOpcode(IntEnum):
+    """Admin commands that ask for faults (extension; `csd_spec.faults`)."""
+
+    FAULT_SEND = 0xF1
+    FAULT_RECEIVE = 0xF2
+
+
 class IoOpcode(IntEnum):
     """Vendor specific I/O commands (section 4.3.2); the last three are extensions."""
 

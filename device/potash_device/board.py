@@ -81,7 +81,7 @@ class Board:
         self.sidecar = sidecar
         self.trace = Trace()
         vectors = settings.queue_pairs + 1
-        self.interrupts = InterruptLines(vectors)
+        self.interrupts = InterruptLines(vectors, self.trace)
         self.dma = DmaEngine()
         self.queues = QueueSet(self.dma)
         self.registers = RegisterFile(_capabilities(settings), vectors, self.interrupts)

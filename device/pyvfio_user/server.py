@@ -8,10 +8,8 @@ device's state is the device's, and stays.
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
-import stat
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -20,6 +18,7 @@ from pyvfio_user.connection import Connection, Disconnected, close_all
 from pyvfio_user.device import Device, InterruptLines, Irq, Region
 from pyvfio_user.memory import AddressSpace
 from pyvfio_user.payloads import REGION_ACCESS
+from pyvfio_user.places import listen, unlink
 from pyvfio_user.protocol import HEADER, ProtocolError
 from pyvfio_user.session import MAX_TRANSFER, Session
 
@@ -31,7 +30,6 @@ MAX_QUEUED = 4 * MAX_MESSAGE
 """Bytes of replies that a client may leave unread before it loses its connection."""
 BACKLOG = 8
 """Clients that wait for the present one to leave."""
-SOCKET_MODE = 0o600
 
 
 def _silent(reason: str) -> None:
@@ -61,20 +59,7 @@ class Server:
 
     def __enter__(self) -> Self:
         """Listen. Raises OSError: EADDRINUSE where the path is in use or is no socket."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            # Linux gives the path the mode that the socket has when it is bound, so there is no
-            # moment at which somebody else could connect.
-            os.fchmod(listener.fileno(), SOCKET_MODE)
-            _bind(listener, self.path)
-            status = os.stat(self.path)
-            self._identity = (status.st_dev, status.st_ino)
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            _unlink_if(self.path, self._identity)
-            raise
-        self._listener = listener
+        self._listener, self._identity = listen(self.path, BACKLOG)
         return self
 
     def __exit__(
@@ -94,7 +79,7 @@ class Server:
         finally:
             self._listener.close()
             self._listener = None
-            _unlink_if(self.path, self._identity)
+            unlink(self.path, self._identity)
 
     @property
     def connected(self) -> bool:
@@ -171,39 +156,3 @@ class Server:
         connection.close()
         session.close()
         self._on_disconnect(reason)
-
-
-def _bind(listener: socket.socket, path: str) -> None:
-    """Bind to `path`, in the place of a socket that nobody listens to any more."""
-    try:
-        listener.bind(path)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise OSError(errno.EADDRINUSE, "there is something else than a socket", path) from None
-        if _is_alive(path):
-            raise OSError(errno.EADDRINUSE, "another process serves this socket", path) from None
-        os.unlink(path)
-        listener.bind(path)
-
-
-def _is_alive(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-        return True
-
-
-def _unlink_if(path: str, identity: tuple[int, int]) -> None:
-    """Remove `path` where it is still the file that it was."""
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if (status.st_dev, status.st_ino) == identity:
-        os.unlink(path)

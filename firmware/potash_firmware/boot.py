@@ -31,6 +31,7 @@ from potash_device.media import (
     Sidecar,
 )
 from potash_device.pcie import PciIdentity
+from potash_device.trace import record
 from potash_firmware.apu.config import (
     CONFIG_VARIABLE,
     AcceleratorConfig,
@@ -40,8 +41,11 @@ from potash_firmware.apu.config import (
     format_descriptors,
 )
 from potash_firmware.bpf.engine import Engine
+from potash_firmware.log_rooms import LogSettings
 from potash_firmware.mailbox import SharedBuffers, pair
+from potash_firmware.mailbox.counters import Counters
 from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings
+from potash_firmware.status import StatusSocket, snapshot
 from pyvfio_user.server import Server
 
 log = logging.getLogger(__name__)
@@ -78,6 +82,10 @@ class DeviceSettings:
     """What runs programs."""
     range_blocks: RangeBlocks = field(default_factory=RangeBlocks)
     """How local storage commands count."""
+    log: LogSettings = field(default_factory=LogSettings)
+    """What the APU and its workers say of themselves; this process's own log is its owner's."""
+    count_cycles: bool = False
+    """Whether the counters have the cycles of the tensor accelerator, which have to be modelled."""
 
 
 ALKALI = DeviceSettings(
@@ -107,6 +115,8 @@ class ApuProcess:
         self._may_start_at = 0.0
         self._delay = RESTART_DELAY
         self._started_at = 0.0
+        self.starts = 0
+        """How often there was a new process."""
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +149,7 @@ class ApuProcess:
             stdin=subprocess.DEVNULL,
             env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
         )
+        self.starts += 1
 
     def stop(self) -> None:
         """End the process and wait until it is gone."""
@@ -176,7 +187,9 @@ class Device:
 
     `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images, and
     `sidecar` everything small that is to outlive a power cycle (nothing does without it); `drive`
-    is what a host makes namespaces of (memory without it). They stay the caller's. Entering raises OSError where the socket cannot be made.
+    is what a host makes namespaces of (memory without it). `trace` is a descriptor, open for
+    appending, for what all processes of the device do. They stay the caller's. A snapshot of how
+    the device is doing can be had at the socket `status` (`status.py`). Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -188,12 +201,17 @@ class Device:
         *,
         sidecar: Media | None = None,
         drive: Drive | None = None,
+        trace: int | None = None,
+        status: Path | None = None,
     ) -> None:
         self._socket = socket
         self._drive = drive
         self._media = media
         self._flash = flash
         self._sidecar = sidecar
+        self._trace = trace
+        self._status_path = status
+        self._status: StatusSocket | None = None
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
         self._powered = False
@@ -206,6 +224,9 @@ class Device:
             buffers = stack.enter_context(
                 SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
             )
+            self.counters = stack.enter_context(Counters.create(len(settings.accelerators)))
+            self.accelerators = {one.id: at for at, one in enumerate(settings.accelerators)}
+            """Where in `counters` the accelerators are, by their identifiers."""
             kept = self._sidecar
             if kept is None:
                 kept = MemoryMedia.create(SIDECAR_SIZE)
@@ -221,9 +242,12 @@ class Device:
             if drive is None:
                 drive = stack.enter_context(Drive.around(self._media))
             self.board = Board(settings.board, self._media, flash, executor, sidecar, drive)
+            if self._trace is not None:
+                record(self.board.trace, self._trace, "potash")
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
-            self._buffers = buffers.descriptors()
+            stack.callback(self.rpu.controller.faults.release)
+            self._buffers = {**buffers.descriptors(), "counters": self.counters.fd}
             self._readers: dict[str, int] = {}
             stack.callback(self._close_readers)
             self.apu = stack.enter_context(ApuProcess(*self._equipment()))
@@ -234,6 +258,8 @@ class Device:
                     on_disconnect=lambda reason: log.info("the host is gone: %s", reason),
                 )
             )
+            if self._status_path is not None:
+                self._status = _status_socket(stack, self._status_path)
             stack.callback(self.link.disconnect)
             self._start_apu()
             self.rpu.power_on()
@@ -277,6 +303,8 @@ class Device:
             self._replace_apu()
         elif port is None or port.closed:
             self._keep_apu()
+        if self._status is not None and self._status.fileno() in ready:
+            self._status.answer(lambda: snapshot(self))
         return wake in ready
 
     def _wait(self, timeout: float | None, wake: int | None) -> Collection[int | None]:
@@ -290,6 +318,8 @@ class Device:
                 writable.append(port.fileno())
         if wake is not None:
             readable.append(wake)
+        if self._status is not None:
+            readable.append(self._status.fileno())
         limit: float | None = 0.0
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
             self.rpu.watch()
@@ -335,7 +365,8 @@ class Device:
         self._inventory = self.rpu.controller.inventory
         for nsid, media in self.board.media.items():
             self._readers[f"media{nsid}"] = media.reader()
-        return self._apu_config(), {**self._buffers, **self._readers}
+        traces = {} if self._trace is None else {"trace": self._trace}
+        return self._apu_config(), {**self._buffers, **self._readers, **traces}
 
     def _close_readers(self) -> None:
         while self._readers:
@@ -344,6 +375,7 @@ class Device:
     def _start_apu(self) -> None:
         with ExitStack() as undo:
             rpu_end, apu_end = pair()
+            rpu_end.trace = self.board.trace
             undo.callback(rpu_end.close)
             with apu_end:
                 self.apu.start(apu_end.fileno())
@@ -361,7 +393,18 @@ class Device:
             range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),
             engine=settings.engine,
+            count_cycles=settings.count_cycles,
+            log=settings.log,
         )
+
+
+def _status_socket(stack: ExitStack, path: Path) -> StatusSocket | None:
+    """None where there cannot be one, which is no reason to be without a drive."""
+    try:
+        return stack.enter_context(StatusSocket(path))
+    except OSError as error:
+        log.warning("nobody can ask how the device is doing at %s: %s", path, error)
+        return None
 
 
 def _wake_on_time() -> None:

@@ -98,16 +98,27 @@ class TestPadding:
         _, steps = run(make, (1, 6, 5, 3))
         assert steps == ["Stream"]
 
-    @pytest.mark.parametrize("pads", [((1, 0), (0, 0), (0, 0), (0, 0)), ((0, 0),) * 3 + ((0, 2),)])
+    @pytest.mark.parametrize(
+        ("shape", "pads"),
+        [
+            ((1, 2, 2, 3), ((1, 0), (0, 0), (0, 0), (0, 0))),
+            ((1, 2, 2, 3), ((0, 0), (1, 0), (0, 0), (0, 2))),
+            ((2, 3), ((1, 0), (0, 0))),
+            ((3,), ((0, 1),)),
+        ],
+    )
     def test_of_images_and_channels_is_left_to_the_processor(
-        self, pads: Sequence[tuple[int, int]]
+        self, shape: Sequence[int], pads: Sequence[tuple[int, int]]
     ) -> None:
         graph = GraphBuilder()
-        x = graph.tensor((1, 2, 2, 3), 0.05)
+        x = graph.tensor(shape, 0.05)
         model = graph.finish([x], [graph.pad(x, pads)])
         with bench() as vta:
             (report,) = inspect(model, vta.delegate)
             assert report.reason == "the padding is one of other axes than height and width"
+
+    def test_of_an_image_without_images(self) -> None:
+        run(lambda graph, x: graph.pad(x, ((1, 2), (0, 3), (0, 0))), (3, 4, 20))
 
 
 class TestReshaping:
@@ -153,6 +164,15 @@ class TestReshaping:
             return graph.max_pool2d(graph.reshape(graph.max_pool2d(x, 1), wanted), 1)
 
         assert run(make, shape)[1] == steps
+
+    @pytest.mark.parametrize("wanted", [(2, 6, 2, 8), (8, 3, 1, 8), (1, 8, 3, 8), (4, 2, 3, 8)])
+    def test_images_that_share_elements_are_told_apart(self, wanted: Sequence[int]) -> None:
+        def make(graph: GraphBuilder, x: Tensor) -> Tensor:
+            return graph.max_pool2d(graph.reshape(graph.max_pool2d(x, 1), wanted), 1)
+
+        steps = run(make, (4, 3, 2, 8), SMALL)[1]
+        kept = ["Stream"] if wanted[0] == 4 else ["Stream", "Arrangement", "Stream"]
+        assert steps == kept
 
 
 @settings(max_examples=40, deadline=None)

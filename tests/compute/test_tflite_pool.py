@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu, AluOpcode
+from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.operators.division import divide
 from potash_firmware.tflite.operators.requantization import Steps
-from potash_firmware.tflite.runtime import inspect
+from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.runtime import infer, inspect
 from potash_firmware.vta_runtime.schedules import Plane
 from support.tflite import Bench, Int8, bench, reference
 from support.tflite_values import SMALL, spread
@@ -277,6 +279,7 @@ def test_means_of_images_in_other_ranks(shape: Sequence[int], axes: Sequence[int
         ((1, 4, 4, 8), (3,), (1, 1), "the mean is one of other axes than height and width"),
         ((2, 4, 4, 8), (0, 1, 2), (1, 1), "the mean is one of other axes than height and width"),
         ((4, 8), (0,), (1, 1), "the mean is one of other axes than height and width"),
+        ((1, 4, 4, 8), (1, 2), (1, 1e-7), "a multiplier is too large for the VTA's 32 bits"),
     ],
 )
 def test_other_means_are_left_to_the_processor(
@@ -287,3 +290,14 @@ def test_other_means_are_left_to_the_processor(
         (report,) = inspect(model, vta.delegate)
         assert report.reason == reason
         assert vta.infer(model, [spread(shape)], room) == reference(model, [spread(shape)])
+
+
+@pytest.mark.parametrize("rounding", [Rounding.EXACT, Rounding.ALKALI])
+def test_what_the_platforms_delegate_has_not_is_exact_beside_it(rounding: Rounding) -> None:
+    model, room = mean((1, 7, 7, 33))
+    inputs, output = spread((1, 7, 7, 33)), bytearray(room)
+    with bench() as vta:
+        delegate = VtaDelegate(vta.runtime, rounding)
+        infer(model, inputs.tobytes(), memoryview(output), delegate=delegate)
+        assert delegate.nodes_run == 1
+    assert bytes(output) == reference(model, [inputs])

@@ -112,6 +112,27 @@ class TestForeseen:
         assert board.refused(store(64), STEP).index == 1
         assert board.untouched
 
+    def test_a_stream_that_ran_before_is_looked_at_again_with_other_micro_ops(
+        self, board: Board
+    ) -> None:
+        stream = (load_micro_op(0), STEP, store(64))
+        for _ in range(4):
+            board.run(*stream)
+        good = bytes(board.memory[:4])
+        board.memory[:4] = BAD.encode(TINY).to_bytes(4, "little")
+        assert board.refused(*stream).index == 1
+        board.memory[:4] = good
+        board.run(*stream)
+
+    def test_a_stream_that_ran_before_is_looked_at_again_with_another_buffer(
+        self, board: Board
+    ) -> None:
+        board.run(load_micro_op(0))
+        for _ in range(4):
+            board.run(STEP)
+        board.run(load_micro_op(4))
+        assert board.refused(STEP).index == 0
+
     def test_pads_are_known(self, board: Board) -> None:
         beside = Load(
             memory_type=MemoryId.UOP,

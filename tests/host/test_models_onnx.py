@@ -240,7 +240,7 @@ def quantised(kind: type[np.generic]) -> tuple[bytes, dict[str, Array]]:
     relu = through("relu", 0.02, -128)
     nodes.append(op("Add", f"{relu} {relu}", "sum"))
     total = through("sum", 0.04, -128)
-    nodes.append(op("MaxPool", total, "pool", kernel_shape=[2, 2], strides=[2, 2]))
+    nodes.append(op("MaxPool", total, "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4))
     pool = through("pool", 0.05, -120)
     nodes.append(op("GlobalAveragePool", pool, "mean"))
     mean = through("mean", 0.02, -128)

@@ -31,7 +31,7 @@ def test_the_sdk_brings_a_transport_in_only_when_it_is_used() -> None:
     assert not any(name.startswith("pyvfio_user") for name in modules)
 
 
-@pytest.mark.parametrize("name", ["acc", "fw", "run", "shell"])
+@pytest.mark.parametrize("name", ["acc", "fault", "fw", "run", "shell"])
 def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
     modules = imported(f"potash.cli.drive.{name}")
     packages = {module.partition(".")[0] for module in modules}

@@ -18,6 +18,7 @@ from potash_device.vta.isa import Instruction
 from potash_device.vta.simulator import Event
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
+from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.runtime import infer
 from potash_firmware.vta_runtime import Runtime
 
@@ -42,11 +43,16 @@ def reference(model: bytes, inputs: Sequence[npt.NDArray[np.generic]]) -> bytes:
 class Bench:
     """A VTA with its delegate, and the instructions that it executed."""
 
-    def __init__(self, config: Config | None = None, dram_bytes: int = 1 << 22) -> None:
+    def __init__(
+        self,
+        config: Config | None = None,
+        dram_bytes: int = 1 << 22,
+        rounding: Rounding = Rounding.EXACT,
+    ) -> None:
         self.core = Core.create(config or Config.default(), dram_bytes)
         self.core.trace = self._count
         self.runtime = Runtime(self.core)
-        self.delegate = VtaDelegate(self.runtime)
+        self.delegate = VtaDelegate(self.runtime, rounding)
         self.executed: list[Instruction] = []
 
     def _count(self, event: Event) -> None:
@@ -66,9 +72,11 @@ class Bench:
 
 
 @contextmanager
-def bench(config: Config | None = None, dram_bytes: int = 1 << 22) -> Iterator[Bench]:
+def bench(
+    config: Config | None = None, dram_bytes: int = 1 << 22, rounding: Rounding = Rounding.EXACT
+) -> Iterator[Bench]:
     """A bench whose runtime is closed at the end."""
-    made = Bench(config, dram_bytes)
+    made = Bench(config, dram_bytes, rounding)
     with made.runtime:
         yield made
 

@@ -9,6 +9,8 @@ Source: PCI Local Bus Specification 3.0, section 6.8.2.
 
 from collections.abc import Callable, Iterable
 
+from potash_device.trace import Trace
+
 Signal = Callable[[int], bool]
 """Delivers one vector; False when nobody listens to it yet."""
 
@@ -20,10 +22,13 @@ def _nobody(vector: int) -> bool:
 class InterruptLines:
     """`vectors` edge-triggered lines and their pending bits."""
 
-    def __init__(self, vectors: int) -> None:
+    def __init__(self, vectors: int, trace: Trace | None = None) -> None:
         self.vectors = vectors
+        self._trace = trace if trace is not None else Trace()
         self._signal: Signal = _nobody
         self._pending: set[int] = set()
+        self.fired = 0
+        """Interrupts since power-on."""
 
     def connect(self, signal: Signal) -> None:
         """A host is there: deliver through `signal` from now on."""
@@ -37,6 +42,9 @@ class InterruptLines:
 
     def fire(self, vector: int) -> None:
         """Interrupt the host, now or as soon as it listens to `vector`."""
+        self.fired += 1
+        if self._trace.sink is not None:
+            self._trace.sink("board.interrupt", {"vector": vector})
         if not self._signal(vector):
             self._pending.add(vector)
 

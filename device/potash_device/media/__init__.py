@@ -15,7 +15,7 @@ from potash_device.media.shapes import (
     NamespaceShape,
 )
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
-from potash_device.media.store import Media
+from potash_device.media.store import Impairment, Media
 
 __all__ = [
     "BLOCK_SIZES",
@@ -28,6 +28,7 @@ __all__ = [
     "DriveError",
     "FileMedia",
     "Flash",
+    "Impairment",
     "Media",
     "MediaError",
     "MediaExecutor",

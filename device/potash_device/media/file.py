@@ -26,6 +26,7 @@ class FileMedia(Media):
         media; to root, who may do everything, that is one without any write permission. Raises
         MediaError.
         """
+        new = not path.exists()
         try:
             fd, read_only = _open(path, create=size is not None, read_only=read_only)
         except OSError as error:
@@ -41,6 +42,8 @@ class FileMedia(Media):
             if not present:
                 raise OSError(errno.EINVAL, "it is empty")
         except OSError as error:
+            if new and not isinstance(error, BlockingIOError):
+                path.unlink(missing_ok=True)
             os.close(fd)
             why = (
                 "another device has it open"

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from potash_device.media.errors import MediaError
 
@@ -33,6 +34,13 @@ _CHUNK = 1 << 20
 _ZEROES = memoryview(bytes(_CHUNK))
 
 
+class Impairment(Protocol):
+    """What stands between media and who uses it, where they are to go wrong on purpose."""
+
+    def before(self, offset: int, length: int, *, writes: bool) -> None:
+        """These bytes are about to be read or written; may wait. Raises MediaError."""
+
+
 class Media:
     """`size` bytes of non-volatile memory behind the descriptor `fd`, which this object owns."""
 
@@ -42,15 +50,25 @@ class Media:
         self.read_only = read_only
         self.lost: MediaError | None = None
         """Why a flush failed, once one has: what was written may be gone, whatever comes later."""
-        at_once = 0 if lies_in_memory(fd) else os.RWF_NOWAIT
-        self._read_flags: int | None = at_once
-        self._write_flags: int | None = at_once
+        self._impairment: Impairment | None = None
+        self._read_flags: int | None = None
+        self._write_flags: int | None = None
         """What has a system call return rather than wait; None where it cannot tell."""
+        self.impair(None)
 
     @property
     def writable(self) -> bool:
         """Writes have a chance."""
         return not self.read_only and self.lost is None
+
+    def impair(self, impairment: Impairment | None) -> None:
+        """Have `impairment` asked before any block is touched; None for nobody.
+
+        While there is one, nothing is read or written at once: it may have whoever asks wait.
+        """
+        self._impairment = impairment
+        at_once = 0 if lies_in_memory(self.fd) else os.RWF_NOWAIT
+        self._read_flags = self._write_flags = at_once if impairment is None else None
 
     def reader(self) -> int:
         """A new descriptor that can only read, for another process; the caller closes it.
@@ -96,12 +114,14 @@ class Media:
 
     def read_into(self, views: Sequence[memoryview], offset: int) -> None:
         """Fill `views` from byte `offset`, waiting where it must. Raises MediaError."""
+        self._before(offset, _length(views), writes=False)
         for part, at in _in_calls(views, offset):
             _move_whole(os.preadv, self.fd, part, at, "reading")
 
     def write_from(self, views: Sequence[memoryview], offset: int) -> None:
         """Write `views` from byte `offset` on. Raises MediaError."""
         self.require_writable()
+        self._before(offset, _length(views), writes=True)
         for part, at in _in_calls(views, offset):
             _move_whole(os.pwritev, self.fd, part, at, "writing")
 
@@ -133,6 +153,7 @@ class Media:
         units of the file system go. One that has no holes gets zeroes. Raises MediaError.
         """
         self.require_writable()
+        self._before(offset, length, writes=True)
         try:
             _punch_hole(self.fd, offset, length)
         except OSError as error:
@@ -166,10 +187,24 @@ class Media:
         present = os.fstat(self.fd).st_size
         if present < offset + length:
             raise _stops_short(max(present, offset), "reading")
+        if self._impairment is not None:
+            self._verify_impaired(offset, length)
+            return
         buffer = memoryview(bytearray(min(length, _CHUNK)))
         for first, size in self.data_ranges(offset, length):  # a hole cannot be damaged
             for at in range(first, first + size, _CHUNK):
                 self.read_into([buffer[: first + size - at]], at)
+
+    def _verify_impaired(self, offset: int, length: int) -> None:
+        """As `verify`, holes included: what is impaired is not asked of the file system."""
+        for at in range(offset, offset + length, _CHUNK):
+            self.read_into([memoryview(bytearray(min(_CHUNK, offset + length - at)))], at)
+
+    def _before(self, offset: int, length: int, *, writes: bool) -> None:
+        """Ask the impairment, if there is one. Raises MediaError."""
+        impairment = self._impairment
+        if impairment is not None:
+            impairment.before(offset, length, writes=writes)
 
     def require_writable(self) -> None:
         """Raise MediaError when no write has a chance."""

@@ -8,11 +8,13 @@ hardware guide, "Fetch Module" (control, insn_count, insns). Offsets are those o
 Vivado HLS makes: control at 0, arguments from 0x10 on, eight bytes apart.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from potash_device.vta.config import Config
+from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event
 from potash_device.vta.stream import Order, StreamError
@@ -77,6 +79,8 @@ class Core:
         self.base = base
         self.error: StreamError | None = None
         """Why the last stream failed; None when it did not."""
+        self.observer: Callable[[bytes, float], None] | None = None
+        """Called with each stream that has run to its end, and when it began (`time.monotonic`)."""
         self._engine = ENGINES[engine](config, self.dram, base, step_limit=step_limit, order=order)
         self._registers = dict.fromkeys(Register, 0)
 
@@ -115,7 +119,7 @@ class Core:
     def execute(self, stream: bytes) -> None:
         """Run a stream that does not lie in DRAM, as START runs one that does. Raises StreamError,
         which `error` then holds too."""
-        self._carry_out(lambda: self._engine.execute(stream))
+        self._carry_out(lambda: self._engine.execute(stream), lambda: stream)
 
     def reset(self) -> None:
         """Registers and buffers as they are at power-on. DRAM keeps its contents."""
@@ -125,17 +129,25 @@ class Core:
 
     def _start(self) -> None:
         insns, count = (self._registers[r] for r in (Register.INSNS, Register.INSN_COUNT))
-        self._carry_out(lambda: self._engine.run(insns, count))
+        first = insns - self.base
+        self._carry_out(
+            lambda: self._engine.run(insns, count),
+            lambda: bytes(self.dram[first : first + count * INSTRUCTION_BYTES]),
+        )
 
-    def _carry_out(self, run: Callable[[], None]) -> None:
+    def _carry_out(self, run: Callable[[], None], stream: Callable[[], bytes]) -> None:
         self._registers[Register.CONTROL] = 0
         self.error = None
+        # What it was is to be known before it runs, as a stream may store over itself.
+        observed = None if self.observer is None else (stream(), time.monotonic())
         try:
             run()
         except StreamError as error:
             self.error = error
             raise
         self._registers[Register.CONTROL] = Control.DONE
+        if self.observer is not None and observed is not None:
+            self.observer(*observed)
 
 
 def _declared(register: int) -> tuple[Register, RegisterDeclaration]:

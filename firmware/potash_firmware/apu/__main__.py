@@ -1,7 +1,8 @@
 """`python -m potash_firmware.apu --fds NAMES`: what the board starts as its APU.
 
 The configuration is JSON, in the environment or in the option `--config`. The descriptors that it is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media
-of namespace N and `arenaN` for the memory of accelerator N.
+of namespace N and `arenaN` for the memory of accelerator N; and, where somebody looks on, `counters`
+for the numbers of the accelerators, and `trace` for a file for what happens here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import (
     CONFIG_VARIABLE,
     Config,
@@ -21,6 +25,12 @@ from potash_firmware.apu.pool import Pool
 from potash_firmware.apu.process import ignore_signals_to_group, set_name
 from potash_firmware.apu.service import Service
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
+from potash_firmware.mailbox.counters import Counters
+
+PROCESS = "potash-apu"
+
+FOR_WORKERS = ("media", "arena", "trace", "counters")
+"""What the names of descriptors begin with that workers get, too."""
 
 
 def run(descriptors: dict[str, int], config: Config) -> None:
@@ -31,24 +41,35 @@ def run(descriptors: dict[str, int], config: Config) -> None:
     missing = [name for name in wanted if name not in descriptors]
     if missing:
         raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
-    for_workers = {
-        name: fd for name, fd in descriptors.items() if name.startswith(("media", "arena"))
-    }
+    if "trace" in descriptors:
+        # What ends it is said by the device.
+        record(COMPUTE, descriptors["trace"], PROCESS, level=logging.DEBUG)
+    for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
     arenas = {item.id: (descriptors[f"arena{item.id}"], item.plan) for item in config.accelerators}
     pool = Pool(config, for_workers)
     with (
+        _counters(descriptors, config) as counters,
         ApuPort.adopt(descriptors["mailbox"]) as port,
         SharedBuffers.adopt(descriptors["transfer"], descriptors["state"], arenas) as buffers,
     ):
         try:
-            Service(config, port, buffers, pool).run()
+            Service(config, port, buffers, pool, counters).run()
         finally:
             pool.close()
 
 
+@contextmanager
+def _counters(descriptors: dict[str, int], config: Config) -> Iterator[Counters | None]:
+    if "counters" not in descriptors:
+        yield None
+        return
+    with Counters.adopt(descriptors["counters"], len(config.accelerators)) as counters:
+        yield counters
+
+
 def main() -> int:
     ignore_signals_to_group()
-    set_name("potash-apu")
+    set_name(PROCESS)
     parser = argparse.ArgumentParser(prog="potash_firmware.apu", description=__doc__)
     parser.add_argument("--fds", required=True, help="NAME=FD,…")
     parser.add_argument(
@@ -57,9 +78,10 @@ def main() -> int:
         help=f"JSON (default: ${CONFIG_VARIABLE})",
     )
     arguments = parser.parse_args()
-    logging.basicConfig(format="apu: %(message)s", level=logging.WARNING)
     try:
-        run(parse_descriptors(arguments.fds), Config.from_json(arguments.config))
+        config = Config.from_json(arguments.config)
+        config.log.apply(PROCESS)
+        run(parse_descriptors(arguments.fds), config)
     except (ConfigError, MailboxError) as error:
         print(f"apu: {error}", file=sys.stderr)
         return 1

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash_firmware.bpf.engine import Engine
+from potash_firmware.log_rooms import LogSettings
 from potash_firmware.mailbox.shared import ArenaPlan
 
 CONFIG_VARIABLE = "POTASH_APU_CONFIG"
@@ -77,7 +78,8 @@ class Config:
     """The whole.
 
     `vta` is the accelerator hardware's configuration, its LOG_ names to numbers; `engine` is what
-    runs programs.
+    runs programs. With `count_cycles` a worker finds out how many cycles each stream would take.
+    `log` is what the APU and its workers say of themselves.
     """
 
     accelerators: tuple[AcceleratorConfig, ...]
@@ -86,6 +88,8 @@ class Config:
     range_blocks: RangeBlocks = RangeBlocks()
     vta: Mapping[str, int] = field(default_factory=dict)
     engine: Engine = Engine.NATIVE
+    count_cycles: bool = False
+    log: LogSettings = field(default_factory=LogSettings)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), default=lambda item: item.value)
@@ -105,6 +109,8 @@ class Config:
                 RangeBlocks(**raw.pop("range_blocks", {})),
                 dict(raw.pop("vta", {})),
                 Engine(raw.pop("engine", Engine.NATIVE)),
+                bool(raw.pop("count_cycles", False)),
+                LogSettings(**raw.pop("log", {})),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(f"the configuration cannot be read: {error}") from None

@@ -19,6 +19,7 @@ from itertools import count, groupby
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
+from potash_device.trace import COMPUTE
 from potash_firmware.apu import channel, ranges
 from potash_firmware.apu.channel import (
     ChannelError,
@@ -30,9 +31,11 @@ from potash_firmware.apu.channel import (
     Returned,
 )
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.pool import NurseryLost, Pool, Worker
+from potash_firmware.mailbox.counters import Word
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
@@ -268,7 +271,12 @@ class Jobs:
 
     def _fire(self, accelerator: Accelerator, event: Event) -> State:
         """Bring the accelerator into the state that follows. Raises OutOfSequence."""
-        accelerator.state = after(accelerator.state, event)
+        before, accelerator.state = accelerator.state, after(accelerator.state, event)
+        if COMPUTE.sink is not None:
+            known = {"accelerator": accelerator.config.id, "event": event.name}
+            states = {"before": before.name, "after": accelerator.state.name}
+            COMPUTE.sink("apu.job", known | states | {"busy": accelerator.busy})
+        count_event(accelerator, event)
         if not accelerator.busy:
             self._jobs.pop(accelerator.config.id, None)
         return accelerator.state
@@ -287,6 +295,8 @@ class Jobs:
         if worker is None:
             worker = self._workers[key] = self._pool.spawn(key)
         job.handed_over = True
+        if COMPUTE.sink is not None:
+            COMPUTE.sink("apu.hand_over", {"accelerator": key})
         contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
         with os.fdopen(contents, "wb") as file:
             file.write(job.image)
@@ -344,6 +354,8 @@ class Jobs:
         if outcome.length > job.run.output_length:
             raise ChannelError(f"a worker claims {outcome.length} bytes of output")
         accelerator.outcome = Outcome(job.run.input_length, outcome.length, outcome.value)
+        accelerator.row[Word.INPUT] += job.run.input_length
+        accelerator.row[Word.OUTPUT] += outcome.length
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "

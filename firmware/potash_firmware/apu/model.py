@@ -21,6 +21,7 @@ from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from potash_firmware.apu.config import AcceleratorConfig, Config
 from potash_firmware.apu.lifecycle import STATUS, State, is_busy
 from potash_firmware.apu.log import Clock, Log, Snapshot
+from potash_firmware.mailbox.counters import unshared_row
 
 
 class ByteRange(NamedTuple):
@@ -73,6 +74,8 @@ class Accelerator:
         self.status_snapshot = Snapshot()
         self.log_snapshot = Snapshot()
         self.state = State.IDLE
+        self.row = unshared_row()
+        """Where its numbers are kept for those who look on."""
         self.staged: dict[int, bytearray] = {}
         """Firmware that has come in part, by its ID."""
         self.blank()

@@ -5,41 +5,60 @@ Each worker has a tensor accelerator of its own, made when a program first wants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from csd_spec.program import Processor
+from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_firmware.apu.meter import Meter
 from potash_firmware.tflite import runtime
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.vta_runtime import Runtime
+
+RunModel = Callable[[memoryview, memoryview], int]
+"""Runs a loaded model: inputs in, outputs into the second; returns how many bytes they have."""
 
 DRAM_BYTES = 64 * 1024 * 1024
 """The tensor accelerator's shared memory; untouched pages cost nothing."""
 
 
 class Models:
-    """Runs models on the APU's own cores or on a tensor accelerator with configuration `vta`."""
+    """Runs models on the APU's own cores or on a tensor accelerator with configuration `vta`.
 
-    def __init__(self, vta: Mapping[str, int]) -> None:
+    `meter` counts what they do.
+    """
+
+    def __init__(self, vta: Mapping[str, int], meter: Meter | None = None) -> None:
         self._vta = vta
+        self._meter = meter if meter is not None else Meter()
         self._delegate: VtaDelegate | None = None
 
     def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model on the APU; returns the bytes of `output` written. Raises ModelError."""
-        return runtime.infer(model, inputs, output, delegate=None)
+        return self.load(model, Processor.APU)(inputs, output)
 
     def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model with the tensor accelerator for what it supports. Raises ModelError."""
-        return runtime.infer(model, inputs, output, delegate=self._accelerated())
+        return self.load(model, Processor.VTA)(inputs, output)
 
-    def load(self, model: memoryview, processor: Processor) -> runtime.Model:
+    def load(self, model: memoryview, processor: Processor) -> RunModel:
         """A model that is loaded once and runs many times. Raises ModelError."""
-        delegate = self._accelerated() if processor is Processor.VTA else None
-        return runtime.Model(model, delegate=delegate)
+        with COMPUTE.span("tflite.load", bytes=len(model), processor=processor.name):
+            delegate = self._accelerated() if processor is Processor.VTA else None
+            loaded = runtime.Model(model, delegate=delegate)
+
+        def run(inputs: memoryview, output: memoryview) -> int:
+            self._meter.model()
+            with COMPUTE.span("tflite.invoke", processor=processor.name):
+                return loaded(inputs, output)
+
+        return run
 
     def _accelerated(self) -> VtaDelegate:
         if self._delegate is None:
             config = Config.from_mapping(self._vta) if self._vta else Config.default()
-            self._delegate = VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)))
+            core = Core.create(config, DRAM_BYTES)
+            self._meter.attach(core)
+            self._delegate = VtaDelegate(Runtime(core))
         return self._delegate

@@ -17,11 +17,16 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.orders import MAX_ORDER, Exited, Kill, Spawn, decode, encode
 from potash_firmware.apu.process import die_with_parent, set_name
+from potash_firmware.mailbox.counters import Counters
+
+if TYPE_CHECKING:
+    from potash_firmware.apu.meter import Meter
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +37,11 @@ completion in a thousand came after 5 ms instead of 9."""
 
 Serve = Callable[[socket.socket, int], None]
 """What a worker does with its end of its channel, for the accelerator with this identifier."""
+
+
+def worker_name(accelerator: int) -> str:
+    """What the process of an accelerator's worker is called."""
+    return f"potash-worker{accelerator}"
 
 
 class Child(NamedTuple):
@@ -95,7 +105,7 @@ class Nursery:
         try:
             die_with_parent(nursery)
             os.nice(NICENESS)
-            set_name(f"potash-worker{accelerator}")
+            set_name(worker_name(accelerator))
             self._control.close()
             self._selector.close()
             for child in self._children.values():
@@ -126,6 +136,7 @@ def main() -> None:
     die_with_parent(arguments.parent)
     set_name("potash-nursery")
     config = Config.from_json(os.environ[CONFIG_VARIABLE])
+    config.log.apply("potash-nursery")
     descriptors = parse_descriptors(arguments.fds)
     serve = _loaded(config, descriptors)
     # A service that goes while there is something to say to it has gone nevertheless.
@@ -140,16 +151,26 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     """Load what every worker needs, once."""
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_firmware.apu import worker
+    from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
+    from potash_firmware.tflite import operators
 
     engine = usable(config.engine)
+    for problem in (*added.found().problems, *operators.lent().problems):
+        log.error("%s", problem)
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     gc.collect()
     gc.freeze()
     accelerators = {item.id: item for item in config.accelerators}
+    places = {item.id: place for place, item in enumerate(config.accelerators)}
 
     def serve(channel: socket.socket, accelerator: int) -> None:
+        name = worker_name(accelerator)
+        config.log.apply(name)
+        log.debug("accelerator %d has a worker", accelerator)
+        if "trace" in descriptors:
+            record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
         worker.serve(
             channel,
             accelerators[accelerator],
@@ -157,9 +178,19 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
             config.vta,
             descriptors,
             engine,
+            _meter(config, descriptors, places[accelerator]),
         )
 
     return serve
+
+
+def _meter(config: Config, descriptors: dict[str, int], place: int) -> Meter:
+    from potash_firmware.apu.meter import Meter
+
+    if "counters" not in descriptors:
+        return Meter(count_cycles=config.count_cycles)
+    counters = Counters.adopt(descriptors["counters"], len(config.accelerators))
+    return Meter(counters.row(place), count_cycles=config.count_cycles)
 
 
 if __name__ == "__main__":

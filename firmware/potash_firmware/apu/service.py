@@ -21,11 +21,13 @@ from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.command import Answer, Context
 from potash_firmware.apu.commands import dispatch
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.job_counts import count_restart
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, Subsystem
 from potash_firmware.apu.pool import Pool, Worker
 from potash_firmware.apu.state import StateArea
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
+from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.messages import (
     JobEnded,
     ReadChecked,
@@ -57,11 +59,21 @@ class Waiting(NamedTuple):
 class Service:
     """The accelerator subsystem behind `port`. What it is given stays its owner's to close."""
 
-    def __init__(self, config: Config, port: ApuPort, buffers: SharedBuffers, pool: Pool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        port: ApuPort,
+        buffers: SharedBuffers,
+        pool: Pool,
+        counters: Counters | None = None,
+    ) -> None:
         self._port = port
         self._buffers = buffers
         self._pool = pool
         self._subsystem = Subsystem.create(config, time.time)
+        if counters is not None:
+            for place, item in enumerate(config.accelerators):
+                self._subsystem.accelerators[item.id].row = counters.row(place)
         self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send)
         self._context = Context(config, self._subsystem, self._jobs, buffers)
         self._state = StateArea(buffers.state.view)
@@ -131,7 +143,7 @@ class Service:
         try:
             result = dispatch(self._context, request)
         except NvmeError as error:
-            log.info("command %#x: %s", request.opcode, error)
+            log.debug("command %#x: %s", request.opcode, error)
             self._port.send(Reply(request.tag, error.status, error.dnr))
             return
         except Exception:
@@ -195,9 +207,12 @@ class Service:
     def _restore(self) -> None:
         """Go on from what the state area holds."""
         data = self._state.load()
+        if data is not None:
+            self._subsystem.restore(data)
+        for accelerator in self._subsystem.accelerators.values():
+            count_restart(accelerator)
         if data is None:
             return
-        self._subsystem.restore(data)
-        for accelerator in self._subsystem.interrupted:
-            self._port.send(JobEnded(accelerator, LOG_PAGE))
+        for interrupted in self._subsystem.interrupted:
+            self._port.send(JobEnded(interrupted, LOG_PAGE))
         self._keep()

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.program import Context, Level
+from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel
 from potash_firmware.apu.blocks import Blocks, MediaReadError, media_descriptors, read_media
@@ -29,6 +30,7 @@ from potash_firmware.apu.channel import (
     Run,
 )
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
+from potash_firmware.apu.meter import Meter
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
 from potash_firmware.mailbox.shared import SharedMemory
@@ -58,12 +60,13 @@ def serve(
     vta: Mapping[str, int],
     descriptors: Mapping[str, int],
     engine: bpf.Engine,
+    meter: Meter,
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side."""
     arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
     media = media_descriptors(namespaces, descriptors)
     known = {item.nsid: item for item in namespaces}
-    worker = _Worker(end, config, arena, Models(vta), known, media, engine)
+    worker = _Worker(end, config, arena, Models(vta, meter), known, media, engine)
     try:
         worker.send(Ready())
         while worker.step():
@@ -103,14 +106,17 @@ class _Worker:
         with os.fdopen(fds[0], "rb") as contents:
             image = contents.read(job.image_length)
             arguments = contents.read(job.arguments_length)
-        self.send(self._run(job, image, arguments))
+        with COMPUTE.span("worker.job", accelerator=self._config.id):
+            answer = self._run(job, image, arguments)
+        self.send(answer)
         return True
 
     def _run(self, job: Run, image: bytes, arguments: bytes) -> FromWorker:
         plan = self._config.plan
         try:
             program = bpf.load_program(image)
-            self._read_input(job)
+            with COMPUTE.span("worker.input", bytes=job.input_length, ranges=len(job.input_ranges)):
+                self._read_input(job)
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
             self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
             try:
@@ -155,18 +161,19 @@ class _Worker:
             write_blocks=blocks.write,
             load_model=models.load,
         )
-        outcome = bpf.run_program(
-            program,
-            self._arena.view,
-            input_size=self._config.input_size,
-            output_size=self._config.output_size,
-            input_length=job.input_length,
-            output_length=job.output_length,
-            services=services,
-            context=Context(arguments),
-            instruction_limit=job.instructions,
-            engine=engine,
-        )
+        with COMPUTE.span("bpf.program", engine=engine.value):
+            outcome = bpf.run_program(
+                program,
+                self._arena.view,
+                input_size=self._config.input_size,
+                output_size=self._config.output_size,
+                input_length=job.input_length,
+                output_length=job.output_length,
+                services=services,
+                context=Context(arguments),
+                instruction_limit=job.instructions,
+                engine=engine,
+            )
         return outcome, blocks.written()
 
     def _read_input(self, job: Run) -> None:

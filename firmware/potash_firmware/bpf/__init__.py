@@ -18,9 +18,11 @@ and `buffer_layout(input_size, output_size)`, which says how large the accelerat
 Errors that have an instruction say which function and source line it comes from, where the object
 file tells (`debug_info`, `line_info`); `disassembler` shows a whole program with them.
 `Services(print, infer_apu, infer_vta, …)` is what the program's helpers reach; a model is run by
-`infer(model, input, output) -> bytes written`, all three memoryviews.
+`infer(model, input, output) -> bytes written`, all three memoryviews. Helpers of other packages are
+`AddedHelper`s behind entry points (`added`).
 """
 
+from potash_firmware.bpf.added import AddedHelper
 from potash_firmware.bpf.arena import Layout
 from potash_firmware.bpf.elf import Program
 from potash_firmware.bpf.engine import Engine
@@ -37,12 +39,14 @@ from potash_firmware.bpf.machine import (
     INSTRUCTION_LIMIT,
     Outcome,
     buffer_layout,
+    helper_names,
     load_program,
     run_program,
 )
 
 __all__ = [
     "INSTRUCTION_LIMIT",
+    "AddedHelper",
     "ElfError",
     "Engine",
     "EngineUnavailable",
@@ -55,6 +59,7 @@ __all__ = [
     "Services",
     "VerificationError",
     "buffer_layout",
+    "helper_names",
     "load_program",
     "run_program",
 ]

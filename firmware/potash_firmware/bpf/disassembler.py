@@ -7,9 +7,8 @@ whole program with the names, labels and source lines that its object file has.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from csd_spec.program import Helper
-from potash_firmware.bpf import isa
-from potash_firmware.bpf.elf import Program
+from potash_firmware.bpf import added, isa
+from potash_firmware.bpf.elf import HELPER_NAMES, Program
 from potash_firmware.bpf.isa import Alu, Atomic, ByteOrder, Class, Instruction, Jump, Mode, Source
 from potash_firmware.bpf.line_info import SourceLine
 
@@ -54,6 +53,8 @@ _ATOMIC: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 _NARROW = (Class.ALU, Class.JMP32)
+
+_HELPERS: Final[Mapping[int, str]] = {number: name for name, number in HELPER_NAMES.items()}
 
 
 def disassemble(instructions: Sequence[Instruction], index: int, label: str | None = None) -> str:
@@ -243,6 +244,11 @@ def _refers_to(
     reference = program.debug.references.get(index)
     if reference is not None:
         return str(reference)
-    if instruction.opcode == isa.CALL and instruction.imm in Helper.__members__.values():
-        return Helper(instruction.imm).name.lower()
+    if instruction.opcode == isa.CALL:
+        return _HELPERS.get(instruction.imm) or _added_name(instruction.imm)
     return None
+
+
+def _added_name(number: int) -> str | None:
+    helper = added.found().helpers.get(number)
+    return helper.name if helper else None

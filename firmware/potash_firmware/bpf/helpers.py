@@ -12,6 +12,8 @@ from typing import NoReturn, TypeVar
 
 from csd_spec.program import NO_ARGUMENT, Level, Processor
 from csd_spec.program import Helper as HelperNumber
+from potash_device.trace import COMPUTE
+from potash_firmware.bpf import added
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.errors import Fault, FaultKind
@@ -89,6 +91,12 @@ class Helpers:
 
     def table(self) -> Mapping[int, Helper]:
         """Number to function, as the machine wants them."""
+        table = self._functions()
+        if COMPUTE.sink is None:
+            return table
+        return {number: _watched(number, helper) for number, helper in table.items()}
+
+    def _functions(self) -> Mapping[int, Helper]:
         return {
             HelperNumber.PRINT: self.print,
             HelperNumber.TFLITE_APU: self.tflite_apu,
@@ -102,6 +110,7 @@ class Helpers:
             HelperNumber.TFLITE_OPEN: self.tflite_open,
             HelperNumber.TFLITE_RUN: self.tflite_run,
             HelperNumber.TFLITE_CLOSE: self.tflite_close,
+            **{number: one.bound(self._arena) for number, one in added.found().helpers.items()},
         }
 
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:
@@ -265,6 +274,17 @@ class Helpers:
             return service()
         except Exception as error:
             raise _failed(number, _text(error)) from error
+
+
+def _watched(number: int, helper: Helper) -> Helper:
+    """A helper whose calls are told to who watches; `arguments` are the registers r1 to r5."""
+    name = HelperNumber(number).name.lower()
+
+    def watched(*arguments: int) -> int:
+        with COMPUTE.span("bpf.helper", helper=name, arguments=arguments):
+            return helper(*arguments)
+
+    return watched
 
 
 def _text(error: Exception) -> str:

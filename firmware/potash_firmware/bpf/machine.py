@@ -4,13 +4,13 @@ The program finds its input where the caller put it, sees its context in r5, and
 in the output buffer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from csd_spec.program import Context
-from potash_firmware.bpf import elf
+from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.engine import Engine, Execute, execute
@@ -45,10 +45,15 @@ def load_program(data: bytes, *, entry: str | None = None) -> Program:
 
     `entry` names the function to begin with: else `prog`, else the first global function.
     """
-    program = elf.load(data, entry=entry)
+    program = elf.load(data, entry=entry, helpers=helper_names())
     with _placing(program):
-        verify(program.code, program.entry, HELPER_NUMBERS)
+        verify(program.code, program.entry, HELPER_NUMBERS | added.found().helpers.keys())
     return program
+
+
+def helper_names() -> Mapping[str, int]:
+    """The helpers that an object may leave undefined, those of other packages too."""
+    return {**elf.HELPER_NAMES, **added.found().names}
 
 
 @contextmanager

@@ -7,10 +7,12 @@ no longer reads. What goes in here is how datagrams travel; what they mean is `m
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections import deque
 from typing import Generic, Self, TypeVar, cast, get_args
 
+from potash_device.trace import COMPUTE, Trace
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.errors import MailboxError
 
@@ -33,6 +35,8 @@ class _Port(Generic[Sent, Received]):
         """The other end takes nothing any more; what it said before may still be here."""
         self.closed = False
         """True once the other end is gone: nothing more will come, and nothing sent arrives."""
+        self.trace: Trace = COMPUTE
+        """The points that this end's messages pass."""
 
     @classmethod
     def adopt(cls, fd: int) -> Self:
@@ -75,6 +79,8 @@ class _Port(Generic[Sent, Received]):
         data = messages.encode(message)
         if self.closed or self._deaf:
             return
+        if self.trace.sink is not None:
+            self.trace.sink("mailbox.send", _told(message))
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
         self._unsent.append(data)
@@ -113,6 +119,8 @@ class _Port(Generic[Sent, Received]):
         message = messages.decode(data)
         if not isinstance(message, self.ACCEPTS):
             raise MailboxError(f"a {type(message).__name__} message came to the wrong processor")
+        if self.trace.sink is not None:
+            self.trace.sink("mailbox.receive", _told(message))
         return cast(Received, message)
 
     def _receive(self) -> bytes:
@@ -122,6 +130,10 @@ class _Port(Generic[Sent, Received]):
             # The peer went without reading all that was sent to it. The system says so once,
             # before it gives what the peer had sent until then.
             return self._socket.recv(messages.MAX_DATAGRAM + 1)
+
+
+def _told(message: messages.Message) -> dict[str, object]:
+    return {"message": type(message).__name__, **dataclasses.asdict(message)}
 
 
 class RpuPort(_Port[messages.ToApu, messages.ToRpu]):

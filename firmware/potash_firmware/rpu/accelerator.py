@@ -56,7 +56,8 @@ def _send(
         except NvmeError:
             apu.free_slot(slot)
             raise
-        gather_into(apu.buffers.slot(slot)[:length], views)
+        with controller.moving(command, views, to_host=False):
+            gather_into(apu.buffers.slot(slot)[:length], views)
     tag = apu.request(
         admin=command.queue.qid == 0,
         opcode=command.entry.opcode,
@@ -80,7 +81,8 @@ def _finish(controller: Controller, command: Command, answer: Answer, length: in
     if reply.length:
         # All of them again, since an SGL has the command's length, however much the APU gives.
         views = _views(controller, command, DataDirection.CONTROLLER_TO_HOST, length)
-        scatter(views, controller.apu.buffers.slot(answer.slot)[: reply.length])
+        with controller.moving(command, views, to_host=True):
+            scatter(views, controller.apu.buffers.slot(answer.slot)[: reply.length])
     return reply.result
 
 

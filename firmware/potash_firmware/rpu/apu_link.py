@@ -50,6 +50,9 @@ class ApuLink:
         self.port: RpuPort | None = None
         self.resetting: int | None = None
         """Tag of the reset that the APU has not answered yet: what it asks for is of before."""
+        self.sent = 0
+        self.received = 0
+        """Messages, of all APUs that there have been."""
         self._reset_is_due = False
         self._asked_since_reset = False
         self._tags = count()
@@ -79,6 +82,11 @@ class ApuLink:
         told = {reply.tag for reply in self._failures}
         self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in told)
 
+    def end(self) -> None:
+        """Have the APU's process ended, as if it had died: nothing that it says is heard."""
+        if self.port is not None:
+            self.port.close()
+
     @property
     def lost(self) -> bool:
         """The APU has closed its end and is not disconnected yet."""
@@ -88,6 +96,11 @@ class ApuLink:
     def due(self) -> bool:
         """Whether there is something to take though the APU has said nothing."""
         return bool(self._failures or (self._free and self._slot_waiters))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the APU has not answered."""
+        return len(self._in_flight)
 
     # Slots.
 
@@ -155,6 +168,7 @@ class ApuLink:
     def send(self, message: ToApu) -> None:
         """Send a message. An APU that has stopped reading is treated as gone."""
         assert self.port is not None
+        self.sent += 1
         try:
             self.port.send(message)
         except MailboxError as error:
@@ -171,6 +185,7 @@ class ApuLink:
                 continue
             if message is None:
                 break
+            self.received += 1
             if not isinstance(message, Reply):
                 yield message
             elif message.tag in self._in_flight:

@@ -5,8 +5,10 @@ entries, never post a completion, and never wait.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,6 +31,7 @@ from potash_firmware.rpu.alerts import Alerts
 from potash_firmware.rpu.apu_link import ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.events import AsyncEvents
+from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.feature_table import Limits
 from potash_firmware.rpu.features import Features
 from potash_firmware.rpu.firmware import FirmwareSlots
@@ -39,6 +42,7 @@ from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.persistent_events import PersistentEvents
 from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.tasks import Steps, Tasks
 from potash_firmware.rpu.thermal import Thermal
 from potash_firmware.rpu.uncorrectable import MOST_RANGES
@@ -111,10 +115,12 @@ class Core:
         self.inventory = 0
         """Changes with the namespaces that there are, and with their block sizes."""
         self.tasks = Tasks(board.executor.submit, clock)
+        self.faults = Faults(settings.faults, self.allocated.values, self.tasks, apu.end)
         self.outstanding = Outstanding()
         self.events = AsyncEvents()
         self.errors = ErrorLog()
         self.health = Health(clock, self._io_waits)
+        self.statistics = Statistics()
         self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.features = Features(
@@ -145,6 +151,7 @@ class Core:
 
     def reset(self) -> None:
         """Forget the host's session; what the media still does is waited for by the loop."""
+        self.statistics.resets += 1
         self.outstanding.clear()
         self.aborted.clear()
         self._awaited.clear()
@@ -212,13 +219,59 @@ class Core:
 
     def send(self, command: Command, data: bytes | memoryview) -> None:
         """Put `data` where the command wants it. Raises NvmeError, having written nothing."""
-        scatter(self.views(command, len(data), write=True), data)
+        views = self.views(command, len(data), write=True)
+        with self.moving(command, views, to_host=True):
+            scatter(views, data)
+
+    def moving(
+        self, command: Command, views: Sequence[memoryview], *, to_host: bool
+    ) -> AbstractContextManager[object]:
+        """A block in which the command's data moves, for who watches."""
+        trace = self.board.trace
+        if trace.sink is None or not views:
+            return nullcontext()
+        return trace.span("dma", **_transfer(command, views, to_host))
+
+    def at_once(
+        self,
+        command: Command,
+        move: Callable[[Sequence[memoryview], int], bool],
+        views: Sequence[memoryview],
+        offset: int,
+        *,
+        to_host: bool,
+    ) -> bool:
+        """Move the command's data from or to the media by `move`, if that need not wait.
+
+        Whether it has; then nobody else has to. Raises MediaError.
+        """
+        trace = self.board.trace
+        if trace.sink is None:
+            return move(views, offset)
+        began = time.monotonic()
+        done = move(views, offset)
+        if done:
+            what = "read" if to_host else "write"
+            trace.sink("dma", {"began": began, **_transfer(command, views, to_host)})
+            trace.sink("media.at_once", {"began": began, "what": what, "offset": offset})
+        return done
 
     def on_media(self, call: Callable[[], T]) -> "Future[T]":
         """Have `call` made where it may block; its future is a token to wait for."""
+        if self.board.trace.sink is not None:
+            call = self._watched(call)
         future: Future[T] = self.board.executor.submit(call)
         self.unfinished.add(future)
         return future
+
+    def _watched(self, call: Callable[[], T]) -> Callable[[], T]:
+        trace, what = self.board.trace, _words(getattr(call, "__qualname__", type(call).__name__))
+
+        def watched() -> T:
+            with trace.span("media.work", what=what):
+                return call()
+
+        return watched
 
     def on_blocks(
         self,
@@ -416,3 +469,17 @@ def no_namespace(core: Core, nsid: int) -> NvmeError:
     return NvmeError(
         Status.INVALID_NAMESPACE, detail=f"no namespace can have the identifier {nsid:#x}"
     )
+
+
+def _transfer(command: Command, views: Sequence[memoryview], to_host: bool) -> dict[str, object]:
+    """What there is to say of a command's transfer."""
+    qid, cid = command.key
+    size = sum(map(len, views))
+    return {"qid": qid, "cid": cid, "to_host": to_host, "bytes": size, "pieces": len(views)}
+
+
+def _words(qualified: str) -> str:
+    """What a piece of work is called that a handler has made: as the function, or the handler."""
+    places = [one for one in qualified.split(".") if not one.startswith("<")]
+    named = not qualified.endswith("<lambda>")
+    return places[-1].strip("_") if named or len(places) < 2 else places[-2]

@@ -135,6 +135,9 @@ class Lifecycle:
         after = TRANSITIONS.get((self.state, event))
         if after is None:
             return
+        if self._board.trace.sink is not None:
+            self._board.trace.sink("rpu.state", {"state": after.name})
+        log.debug("the controller is %s", after.name.lower())
         self.state = after
         if after is State.DISABLED:
             self._end_session()

@@ -44,7 +44,7 @@ from potash_device.controller.queues import (
 from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
-from potash_firmware.rpu.admin import ADMIN_COMMANDS
+from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.apu_link import Answer, ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
@@ -97,11 +97,14 @@ class Rpu:
     def __init__(
         self, board: Board, settings: RpuSettings, apu: ApuLink, clock: Callable[[], float]
     ) -> None:
-        supported = support(ADMIN_COMMANDS, IO_COMMANDS)
+        extra = FAULT_COMMANDS if settings.allow_faults else {}
+        self._admin_commands = {**ADMIN_COMMANDS, **extra}
+        supported = support(self._admin_commands, IO_COMMANDS)
         self.controller = Controller(board, settings, apu, supported, clock)
         self.keeper = self.controller.keeper
         self.keep_alive = self.controller.keep_alive
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
+        self._faults = self.controller.faults
         self._board = board
         self._apu = apu
         self._clock = clock
@@ -354,6 +357,7 @@ class Rpu:
         while executed < burst and self._may_fetch(queue) and self.lifecycle.serving:
             if (
                 queue.qid
+                and not self._faults.io
                 and self._board.trace.sink is None
                 and queue.qid not in self.controller.fused
             ):
@@ -363,6 +367,7 @@ class Rpu:
                     continue
             executed += 1
             command = Command(queue.fetch(), queue)
+            self.controller.statistics.commands[queue.qid, command.entry.opcode] += 1
             self._note("rpu.fetch", command, command.entry)
             if self._board.trace.sink is not None:
                 self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
@@ -376,13 +381,20 @@ class Rpu:
         return executed
 
     def _begin(self, command: Command) -> Result:
-        """Look the command up and call its handler. Raises NvmeError."""
-        entry = command.entry
+        """Take a command's first step, unless a fault comes between. Raises NvmeError."""
         if command.key in self.controller.outstanding:
             raise NvmeError(
-                Status.COMMAND_ID_CONFLICT, detail=f"command {entry.cid} is still outstanding"
+                Status.COMMAND_ID_CONFLICT,
+                detail=f"command {command.entry.cid} is still outstanding",
             )
-        row = (IO_COMMANDS if command.queue.qid else ADMIN_COMMANDS).get(entry.opcode)
+        if self._faults.io if command.queue.qid else self._faults.admin:
+            return self._faults.instead(command, partial(self._carry_out, command))
+        return self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> Result:
+        """Look the command up and call its handler. Raises NvmeError."""
+        entry = command.entry
+        row = (IO_COMMANDS if command.queue.qid else self._admin_commands).get(entry.opcode)
         if row is None:
             raise NvmeError(
                 Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
@@ -419,6 +431,9 @@ class Rpu:
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
         else:
             if isinstance(result, Pending):
+                if self._board.trace.sink is not None and isinstance(result.token, int):
+                    known = {"qid": command.queue.qid, "cid": command.entry.cid}
+                    self._board.trace.sink("rpu.forward", known | {"tag": result.token})
                 self.controller.outstanding.add(command, result)
             else:
                 self._answer_aborted()
@@ -436,7 +451,10 @@ class Rpu:
             self._refuse(*self.controller.aborted.pop(0))
 
     def _refuse(self, command: Command, error: NvmeError) -> None:
-        log.debug("opcode %#04x: %s", command.entry.opcode, error)
+        if log.isEnabledFor(logging.DEBUG):
+            qid, cid = command.key
+            known = {"qid": qid, "cid": cid, "opcode": command.entry.opcode, "status": error.status}
+            log.debug("opcode %#04x: %s", command.entry.opcode, error, extra={"known": known})
         # A driver finds out what there is by asking: a question that is refused is no error.
         question = (
             command.queue.qid == 0
@@ -445,6 +463,7 @@ class Rpu:
         )
         if not question:
             self.controller.errors.add(command, error)
+        self.controller.statistics.errors[error.status] += 1
         self._note("rpu.complete", command, (error.status, 0))
         self._complete(command.queue, command.entry.cid, error.status, error.dnr)
 
@@ -491,7 +510,10 @@ class Rpu:
             self._coalescing.announce(interrupt.vector, urgent=urgent or completions.qid == 0)
 
     def _interrupt(self) -> None:
-        self._board.interrupts.fire_all(self._coalescing.take_due())
+        due = self._coalescing.take_due()
+        if due and self._faults.interrupts:
+            due = self._faults.heard(due)
+        self._board.interrupts.fire_all(due)
 
     def _session_ended(self) -> None:
         """Interrupts of a session that is over are not wanted any more."""

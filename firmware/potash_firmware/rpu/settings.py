@@ -3,6 +3,9 @@
 import uuid
 from dataclasses import dataclass, field
 
+from csd_spec.faults import Fault
+from potash_firmware import __version__
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -10,7 +13,7 @@ class Identity:
 
     serial: str = "POTASH0001"
     model: str = "Potash computational storage"
-    firmware_revision: str = "0.1.0"
+    firmware_revision: str = __version__
     qualified_name: str = ""
     """The NVM subsystem's NQN; one that is unique to the serial number when empty."""
 
@@ -44,3 +47,7 @@ class RpuSettings:
 
     identity: Identity = field(default_factory=Identity)
     namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong on purpose, from the start."""
+    allow_faults: bool = False
+    """A host may ask for more of that, and for less."""

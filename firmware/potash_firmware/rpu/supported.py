@@ -52,7 +52,7 @@ from nvme_spec.status import Status, describe
 from potash_device.board import Board, BoardSettings
 from potash_device.media import BLOCK_SIZES, Drive, Flash, MediaExecutor, NamespaceShape, Sidecar
 from potash_firmware.mailbox import SharedBuffers
-from potash_firmware.rpu.admin import ADMIN_COMMANDS, identify
+from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify
 from potash_firmware.rpu.admin.log_pages import PAGES
 from potash_firmware.rpu.apu_link import ApuLink
 from potash_firmware.rpu.dispatch import Row
@@ -63,6 +63,7 @@ from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 
 YES, NO = "yes", "–"
+IF_ALLOWED = "with `--allow-faults`"
 
 VENDOR_LOG_PAGES = {csd_spec.opcodes.LOG_PAGE: "Accelerators' Log"}
 
@@ -131,7 +132,8 @@ INTRODUCTION = """\
 Every command, log page and feature of the NVM Express Base Specification 2.0 and the NVM Command Set
 Specification 1.0, and every field and bit of Identify. What a command, a page or a feature does where
 the standard leaves a choice is in [admin.md](admin.md), [logs.md](logs.md) and [media.md](media.md);
-the vendor specific commands are in [commands.md](commands.md).
+the accelerators' commands are in [commands.md](commands.md), those that ask for faults in
+[faults.md](faults.md).
 """
 
 
@@ -158,11 +160,14 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         "Admin commands",
         f"Every other opcode is refused, too: {describe(Status.INVALID_OPCODE)} with Do Not Retry.",
         ("opcode", "command", "state", "namespace", "announced by"),
-        _commands(
-            ADMIN_COMMANDS,
-            (AdminOpcode, csd_spec.opcodes.AdminOpcode),
-            "OACS",
-            FIRST_VENDOR_ADMIN_OPCODE,
+        (
+            *_commands(
+                ADMIN_COMMANDS,
+                (AdminOpcode, csd_spec.opcodes.AdminOpcode),
+                "OACS",
+                FIRST_VENDOR_ADMIN_OPCODE,
+            ),
+            *_fault_commands(),
         ),
     )
     yield _section(
@@ -269,6 +274,13 @@ def _commands(
             NO if row is None else row.namespace.value,
             NO if row is None else _announced(row, field),
         )
+
+
+def _fault_commands() -> Iterator[Cells]:
+    """Those of a device that was started so that it takes them."""
+    for opcode, row in FAULT_COMMANDS.items():
+        name = words(csd_spec.opcodes.FaultOpcode(opcode).name)
+        yield f"{opcode:02X}h", name, IF_ALLOWED, row.namespace.value, _announced(row, "OACS")
 
 
 def _announced(row: Row, field: str) -> str:

@@ -147,6 +147,9 @@ class WriteBacks:
             bad = namespace.uncorrectable.first_in(lba, count)
             if bad is not None:
                 return errno.EIO, bad * namespace.block_size
+            failing = self._controller.faults.unreadable_at(message.nsid, first, length)
+            if failing is not None:
+                return errno.EIO, failing
         return 0, 0
 
     def media_finished(self, future: Future[None]) -> bool:

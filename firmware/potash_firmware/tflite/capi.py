@@ -474,6 +474,12 @@ def read_node(context: CData, index: int) -> Node:
     )
 
 
+def name_of(node: Node) -> str:
+    """The name of a node's operator in TensorFlow Lite, or its number for one that is not known."""
+    known = {int(operator): operator.name for operator in BuiltinOperator}
+    return known.get(node.operator, str(node.operator))
+
+
 def read_execution_plan(context: CData) -> tuple[int, ...]:
     """The nodes in the order in which they run.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from potash_device.trace import COMPUTE
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
     BuiltinOperator,
@@ -221,7 +222,8 @@ def _invoke(context: CData, node: CData) -> int:
 
 
 def _run(kernel: Kernel, context: CData) -> int:
-    kernel.partition.run(lambda index: view(context.tensors + index))
+    with COMPUTE.span("tflite.partition", nodes=len(kernel.partition.nodes)):
+        kernel.partition.run(lambda index: view(context.tensors + index))
     kernel.session.nodes_run += len(kernel.partition.nodes)
     return Status.OK
 

@@ -13,9 +13,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
 from potash_firmware.tflite import kept
-from potash_firmware.tflite.capi import Array, Node, Tensor
+from potash_firmware.tflite.capi import Array, Node, Tensor, name_of
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, moved, pack, unpack
 from potash_firmware.tflite.plans import (
     Alias,
@@ -117,7 +118,13 @@ class Partition:
             pack(array(port.tensor), port.sizes, port.surface, config)
         for step in self.steps:
             match step:
-                case Stream(code):
+                case Stream(code, marks):
+                    if COMPUTE.sink is not None:
+                        nodes = [
+                            (name_of(mark.node), mark.node.index, mark.first, mark.end)
+                            for mark in marks
+                        ]
+                        COMPUTE.sink("tflite.nodes", {"nodes": nodes})
                     self.runtime.core.execute(code)
                 case Arrangement():
                     _rearrange(step, config)

@@ -145,6 +145,14 @@ def rescale_once(values: Array64, significands: Array64, shifts: Array64) -> Arr
     return (values * significands + (np.int64(1) << total - 1)) >> total
 
 
+def rescale_once_away(values: Array64, significands: Array64, shifts: Array64) -> Array64:
+    """The same, rounded once and with halves away from zero, as the reference kernel of
+    FULLY_CONNECTED does."""
+    total = SIGNIFICAND_BITS + shifts
+    products = values * significands
+    return (products + (np.int64(1) << total - 1) - (products < 0)) >> total
+
+
 def _quantize(real: float, scale: float, zero_point: int) -> int:
     # The division and the rounding are of float32 values, as in kernel_util.cc's Quantize.
     with np.errstate(over="ignore"):

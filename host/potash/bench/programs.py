@@ -11,6 +11,7 @@ import ctypes
 import importlib.util
 import math
 import mmap
+import os
 import random
 import shutil
 import subprocess
@@ -177,7 +178,9 @@ class _Bench:
         made = self._folder / f"{name}.so"
         flags = ["-O2", "-shared", "-fPIC", f"-I{self._includes}"]
         command = [*self._peer.command, *flags, str(FOLDER / f"{name}.c"), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # What the compiler leaves when it is killed is gone with the folder.
+        environment = {**os.environ, "TMPDIR": str(made.parent)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise PotashError(f"{self._peer.name} does not compile {name}: {done.stderr.strip()}")
         return ctypes.CDLL(str(made))

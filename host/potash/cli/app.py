@@ -5,6 +5,7 @@ guest never pays for what runs outside. An error that a user can do something ab
 sentence and exit code 1; a wrong use of the command line is exit code 2.
 """
 
+import errno
 import importlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,11 +28,16 @@ COMMANDS = {
     "bpf": Entry("potash.cli.device.bpf", "Look into programs, and try them without a drive."),
     "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
     "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
+    "fault": Entry("potash.cli.drive.fault", "Have a drive go wrong on purpose, and end that."),
+    "doctor": Entry("potash.cli.device.doctor", "Say what this machine lacks, and what mends it."),
     "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, and read them."),
     "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
     "model": Entry("potash.cli.device.model", "Make models, look at them and try them."),
     "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
     "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
+    "top": Entry("potash.cli.device.top", "Show what a running device does, live."),
+    "trace": Entry("potash.cli.device.trace", "Record what all layers did, for a trace viewer."),
+    "sweep": Entry("potash.cli.device.sweep", "Find tensor accelerators that fit a network."),
     "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator by itself."),
 }
 
@@ -90,6 +96,8 @@ def run_app(arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: PotashError | OSError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return f"{error.strerror} where the output goes, or temporary files (TMPDIR)"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

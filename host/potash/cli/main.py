@@ -1,18 +1,41 @@
 """The console script's entry: as little as possible before an interrupt can be answered."""
 
+import signal
 import sys
+from types import FrameType
+
+ENDING = ("SIGTERM", "SIGHUP")
+"""Signals that end a command as an interrupt does, so that it leaves nothing behind."""
 
 
 def main() -> None:
     """Run the command line and end with its exit code."""
     try:
+        for name in ENDING:
+            number = signal.Signals[name]
+            # Whoever was started with it ignored, as under nohup, goes on ignoring it.
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _end)
         from potash.cli.app import run_app
 
         code = run_app(sys.argv[1:])
     except KeyboardInterrupt:
-        print("potash: interrupted", file=sys.stderr)
-        code = 130
+        code = _interrupted()
+    except Exception as error:
+        # Making a class turns whatever comes meanwhile into a RuntimeError.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        code = _interrupted()
     sys.exit(code)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _interrupted() -> int:
+    print("potash: interrupted", file=sys.stderr)
+    return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

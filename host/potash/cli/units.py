@@ -23,14 +23,28 @@ class Size(click.ParamType[int]):
     ) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+)([KMGT]?)(iB|B)?", value.strip(), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is no size; write 512M or 1G", param, ctx)
-        size = int(match[1]) * _UNITS[match[2].upper()]
+        try:
+            size = parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
         if not self._minimum <= size <= LARGEST:
             wrong = "small" if size < self._minimum else "large"
             self.fail(f"{value!r} is too {wrong}", param, ctx)
         return size
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as people write it. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,20})([KMGT]?)(iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write 512M or 1G")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def short(size: int) -> str:
+    """A size as `parse_size` reads it, in the largest unit that divides it."""
+    unit = next((unit for unit in "TGMK" if size and size % _UNITS[unit] == 0), "")
+    return f"{size // _UNITS[unit]}{unit}"
 
 
 def human(size: int) -> str:

@@ -10,28 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
+from potash.models.windows import Padding, Pair, extents, pair
 from potash_firmware.tflite.writer import FusedActivation, ModelBuilder
 
 __all__ = ["FusedActivation", "GraphBuilder", "Padding", "Tensor"]
 
-Pair: TypeAlias = int | tuple[int, int]
 Array: TypeAlias = npt.NDArray[Any]
 Operator: TypeAlias = Any
 """A number of `schema.BuiltinOperator`."""
-
-
-class Padding(IntEnum):
-    """`Padding` of the schema."""
-
-    SAME = schema.Padding.SAME
-    VALID = schema.Padding.VALID
 
 
 @dataclass(frozen=True)
@@ -489,11 +481,6 @@ class GraphBuilder:
         return self._add(code, inputs, shape, options, x.scale, x.zero_point, version=version)
 
 
-def pair(value: Pair) -> tuple[int, int]:
-    """Both, where one stands for both."""
-    return (value, value) if isinstance(value, int) else value
-
-
 def _set_window(
     options: Any,
     stride: Pair,
@@ -506,27 +493,6 @@ def _set_window(
         options.dilationHFactor, options.dilationWFactor = pair(dilation)
     options.padding = padding
     options.fusedActivationFunction = activation
-
-
-def extents(
-    spatial: Sequence[int], size: Sequence[int], stride: Pair, dilation: Pair, padding: Padding
-) -> tuple[int, int]:
-    """Height and width of what a window gives: `ComputeOutSize` (`tflite/kernels/padding.h`)."""
-    height, width = (
-        -(-extent // step)
-        if padding is Padding.SAME
-        else (extent - (window - 1) * apart - 1 + step) // step
-        for extent, window, step, apart in zip(
-            spatial, size, pair(stride), pair(dilation), strict=True
-        )
-    )
-    return height, width
-
-
-def same_padding(extent: int, window: int, stride: int) -> tuple[int, int]:
-    """What SAME puts before and behind: the odd one behind."""
-    total = max((-(-extent // stride) - 1) * stride + window - extent, 0)
-    return total // 2, total - total // 2
 
 
 def _options_type(options: Any) -> int:

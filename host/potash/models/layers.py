@@ -19,15 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from potash.models.builder import (
-    FusedActivation,
-    GraphBuilder,
-    Padding,
-    Tensor,
-    extents,
-    pair,
-    same_padding,
-)
+from potash.models.builder import FusedActivation, GraphBuilder, Tensor
+from potash.models.windows import Padding, extents, pair, same_padding
 from potash.sdk.progress import Progress, silent
 
 Int8 = npt.NDArray[np.int8]

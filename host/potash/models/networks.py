@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding
+from potash.models.builder import FusedActivation, GraphBuilder
 from potash.models.layers import Activations, Draws, Layers
+from potash.models.windows import Padding
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress, silent
 

@@ -54,6 +54,8 @@ STATUS_MASK = 0x7FF
 DNR_BIT = 1 << 14
 """The kernel hands the status field over without its phase tag, so Do Not Retry is bit 14."""
 
+GIVE = "give one such as /dev/nvme0n1"
+
 Ioctl = Callable[[int, int, bytearray | int], int]
 
 
@@ -145,10 +147,12 @@ def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl) -> IoctlTransport:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        hint = "; run this as root" if error.errno in (errno.EACCES, errno.EPERM) else ""
+        hint = f"; {GIVE}, or vfio-user:SOCKET where potash serve runs"
+        if error.errno in (errno.EACCES, errno.EPERM):
+            hint = "; run this as root"
         if error.errno == errno.ENXIO and stat.S_ISSOCK(os.stat(path).st_mode):
             hint = f"; it is a socket, which is named vfio-user:{path}"
-        raise DeviceNotFound(f"cannot open {path}: {error.strerror}{hint}") from error
+        raise DeviceNotFound(f"cannot open {path or repr(path)}: {error.strerror}{hint}") from error
     try:
         nsid = _namespace_of(fd, path, ioctl)
         block_device = os.fstat(fd).st_rdev if nsid is not None else None
@@ -164,7 +168,7 @@ def _namespace_of(fd: int, path: str, ioctl: Ioctl) -> int | None:
     if stat.S_ISCHR(mode):
         return None
     if not stat.S_ISBLK(mode):
-        raise DeviceNotFound(f"{path} is not a device; give one such as /dev/nvme0n1")
+        raise DeviceNotFound(f"{path} is not a device; {GIVE}")
     try:
         return ioctl(fd, NVME_IOCTL_ID, 0)
     except OSError as error:
@@ -179,5 +183,5 @@ def _translated(error: OSError) -> PotashError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return PotashError("the kernel does not let you send this command; run this as root")
     if error.errno == errno.ENOTTY:
-        return DeviceNotFound("this is not an NVMe device; give one such as /dev/nvme0n1")
+        return DeviceNotFound(f"this is not an NVMe device; {GIVE}")
     return PotashError(f"the kernel did not send the command: {error.strerror}")

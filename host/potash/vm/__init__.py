@@ -8,5 +8,6 @@ the guest's file system; `guest.Guest` runs it and runs commands in it. The room
 - `cpio`, `kernel`, `rootfs`, `images`: from unpacked packages to what QEMU boots;
 - `qemu`, `qmp`, `machine`, `tether`, `snapshot`: the virtual machine and its process;
 - `frames`, `agent`, `channel`: the stream between host and guest, and its two ends;
-- `guest`, `terminal`, `drive`, `progress`: what a user holds.
+- `guest`, `terminal`, `drive`, `progress`: what a user holds;
+- `system`: somebody else's system in the guest's place.
 """

@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from potash.sdk.errors import PotashError
@@ -29,6 +29,15 @@ def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
         socket = Path(folder) / "drive"
         with device_process(socket, *options, verbose=verbose):
             yield socket
+
+
+@contextlib.contextmanager
+def serving_each(
+    options: Sequence[Sequence[str]], *, verbose: bool = False
+) -> Iterator[list[Path]]:
+    """As `serving`, for several devices, each with options of its own; gives their sockets."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(serving(*one, verbose=verbose)) for one in options]
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ class Guest:
     Args:
         images: what it is started from.
         socket: the vfio-user socket of the drive that is plugged in at `rp0`, or None for none.
+        more: those of further drives, at `rp1` and on, in the order of their names in the guest.
         memory: in MiB.
         cpus: number of processors.
         progress: told when the guest has to be booted first.
@@ -75,11 +76,13 @@ class Guest:
         memory: int = MEMORY,
         cpus: int = CPUS,
         *,
+        more: Sequence[Path] = (),
         progress: Progress = silent,
         life_limit: float = 60.0,
     ) -> None:
         self.images = images
         self.socket = socket
+        self.more = tuple(more)
         self.shape = Shape(memory, cpus)
         self._progress = progress
         self._life_limit = life_limit
@@ -92,6 +95,10 @@ class Guest:
                 if self.socket is not None:
                     self.plug_socket(self.socket)
                     self.await_drive()
+                # One after the other, so that Linux counts them as we do.
+                for number, socket in enumerate(self.more, start=1):
+                    self.plug_socket(socket, name=f"potash{number}", bus=f"rp{number}")
+                    self.await_drive(f"/dev/nvme{number}n1")
             self._owned = stack.pop_all()
         return self
 

@@ -6,12 +6,14 @@ it, our own modules that go into it. So nothing has to be told what changed.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash.vm import cpio, kernel, packages, qemu, rootfs
@@ -20,6 +22,13 @@ from potash.vm.qemu import Qemu
 
 # How many of each kind are kept; the last one used is always among them.
 KEPT = {"trees": 4, "kernels": 2, "bases": 2, "images": 3, "snapshots": 4}
+
+
+class Emulator(NamedTuple):
+    """QEMU by itself, and the folder that remembers what is known of it on this machine."""
+
+    qemu: Qemu
+    cache: Cache
 
 
 @dataclass(frozen=True)
@@ -58,18 +67,38 @@ def prepare(
         PackagesUnavailable: something cannot be brought.
         PotashError: this machine cannot run the guest, or it cannot be built.
     """
+    with _archive(progress, mirror, refresh=refresh) as (cache, archive):
+        found = _qemu(archive)
+        tree = archive.tree(packages.GUEST)
+        images = GuestImages(found, _kernel(cache, tree), _initrd(cache, tree, progress), cache)
+        for kind, keep in KEPT.items():
+            cache.prune(kind, keep)
+    return images
+
+
+def prepare_qemu(
+    progress: Progress = silent, *, mirror: str | None = None, refresh: bool = False
+) -> Emulator:
+    """Bring QEMU alone, for a system that is not ours; takes and raises what `prepare` does."""
+    with _archive(progress, mirror, refresh=refresh) as (cache, archive):
+        return Emulator(_qemu(archive), cache)
+
+
+@contextlib.contextmanager
+def _archive(
+    progress: Progress, mirror: str | None, *, refresh: bool
+) -> Iterator[tuple[Cache, packages.Archive]]:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise PotashError("a guest needs a Linux host with an x86-64 processor")
     cache = Cache(folder())
     with cache.locked(progress), packages.Archive(cache, mirror, progress) as archive:
         if refresh:
             cache.prune("trees", 0)
-        found = qemu.installed() or qemu.unpacked(archive.tree(packages.QEMU))
-        tree = archive.tree(packages.GUEST)
-        images = GuestImages(found, _kernel(cache, tree), _initrd(cache, tree, progress), cache)
-        for kind, keep in KEPT.items():
-            cache.prune(kind, keep)
-    return images
+        yield cache, archive
+
+
+def _qemu(archive: packages.Archive) -> Qemu:
+    return qemu.installed() or qemu.unpacked(archive.tree(packages.QEMU))
 
 
 def _kernel(cache: Cache, tree: Path) -> Path:

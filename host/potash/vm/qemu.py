@@ -93,19 +93,15 @@ def unpacked(tree: Path) -> Qemu:
     return Qemu(command, _first_line(version))
 
 
-def machine_arguments(
-    kernel: Path, initrd: Path, memory: int, cpus: int, accelerator: Accelerator
-) -> list[str]:
-    """The options that describe the machine; equal options may exchange a frozen machine's state.
+def bare_machine(memory: int, cpus: int, accelerator: Accelerator) -> list[str]:
+    """The options of a machine with nothing in it.
 
     Args:
         memory: in MiB; it is a memfd, which the device behind a vfio-user socket maps.
         cpus: number of processors.
     """
     accel, processor = accelerator.value
-    # Root may map a device's registers although its driver has them: `nvme show-regs` does.
-    append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed"
-    options = [
+    return [
         *("-M", "q35,memory-backend=ram,smm=off"),
         *("-object", f"memory-backend-memfd,id=ram,size={memory}M,share=on"),
         *("-m", f"{memory}M"),
@@ -114,15 +110,37 @@ def machine_arguments(
         *("-cpu", processor),
         *("-nodefaults", "-no-user-config", "-no-reboot"),
         *("-display", "none"),
-        *("-kernel", str(kernel)),
-        *("-initrd", str(initrd)),
-        *("-append", append),
-        *("-device", "virtio-serial-pci,id=serial"),
     ]
+
+
+def root_ports() -> list[str]:
+    """The options of the slots that drives are plugged into."""
+    options: list[str] = []
     for number in range(ROOT_PORTS):
         place = f"slot={number + 1},chassis={number + 1}"
         options += ["-device", f"pcie-root-port,id=rp{number},{place}"]
     return options
+
+
+def machine_arguments(
+    kernel: Path, initrd: Path, memory: int, cpus: int, accelerator: Accelerator
+) -> list[str]:
+    """The options that describe the machine; equal options may exchange a frozen machine's state.
+
+    Args:
+        memory: in MiB.
+        cpus: number of processors.
+    """
+    # Root may map a device's registers although its driver has them: `nvme show-regs` does.
+    append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed"
+    return [
+        *bare_machine(memory, cpus, accelerator),
+        *("-kernel", str(kernel)),
+        *("-initrd", str(initrd)),
+        *("-append", append),
+        *("-device", "virtio-serial-pci,id=serial"),
+        *root_ports(),
+    ]
 
 
 def channel_arguments(monitor: int, control: int, console: int) -> list[str]:

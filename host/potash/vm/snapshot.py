@@ -19,7 +19,7 @@ from pathlib import Path
 from potash.vm.cache import Progress, key
 from potash.vm.channel import Channel
 from potash.vm.errors import GuestError
-from potash.vm.images import GuestImages
+from potash.vm.images import Emulator, GuestImages
 from potash.vm.machine import Machine
 from potash.vm.qemu import Accelerator, Qemu, machine_arguments
 
@@ -87,7 +87,20 @@ def discard(state: Frozen) -> None:
     state.state.unlink(missing_ok=True)
 
 
-def kvm_verdict(images: GuestImages) -> bool | None:
+def boot(images: GuestImages, shape: Shape, accelerator: Accelerator) -> float:
+    """Boot a guest, see it alive, and end it; seconds until then. Nothing of it is kept.
+
+    Raises:
+        GuestError: it shows no life in time.
+    """
+    limit = KVM_LIMIT if accelerator is Accelerator.KVM else BOOT_LIMIT
+    started = time.monotonic()
+    with Machine(images.qemu, _entry(images, shape, accelerator).arguments) as machine:
+        _await_life(machine, limit)
+    return time.monotonic() - started
+
+
+def kvm_verdict(images: GuestImages | Emulator) -> bool | None:
     """Whether KVM is of use here; None when no guest has tried yet."""
     if not os.access(KVM, os.R_OK | os.W_OK):
         return False
@@ -105,11 +118,11 @@ def _keep_verdict(images: GuestImages, useful: bool) -> None:
         os.rename(scratch / path.name, path)
 
 
-def _verdict_path(images: GuestImages) -> Path:
+def _verdict_path(images: GuestImages | Emulator) -> Path:
     return images.cache.root / "kvm.json"
 
 
-def _host(images: GuestImages) -> str:
+def _host(images: GuestImages | Emulator) -> str:
     """What the verdict holds for: this host, its kernel, this QEMU."""
     processors = Path("/proc/cpuinfo").read_text(errors="replace")
     model = next((line for line in processors.splitlines() if line.startswith("model name")), "")
@@ -138,15 +151,19 @@ def _freeze(
     def build(place: Path) -> None:
         progress("booting the guest for the first time", None)
         with Machine(images.qemu, wanted.arguments) as machine:
-            try:
-                Channel(machine.control).greet(limit)
-            except GuestError as error:
-                raise machine.failure(error.reason) from error
+            _await_life(machine, limit)
             progress("freezing the booted guest", None)
             _migrate(machine, place)
 
     images.cache.entry(wanted.state.parent.name, wanted.state.name, build)
     return wanted
+
+
+def _await_life(machine: Machine, limit: float) -> None:
+    try:
+        Channel(machine.control).greet(limit)
+    except GuestError as error:
+        raise machine.failure(error.reason) from error
 
 
 def _migrate(machine: Machine, place: Path) -> None:

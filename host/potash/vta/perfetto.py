@@ -35,12 +35,17 @@ def document(timing: Timing, texts: Sequence[str]) -> bytes:
             _named("process_name", 0, f"VTA at {clock:g} MHz, a cycle as 1 µs"),
             *(_named("thread_name", _track(name), name) for name in TRACKS),
             *(_sorted(_track(name)) for name in TRACKS),
-            *slices(timing, texts),
-            *_arrows(tokens(timing)),
-            *_counts(tokens(timing)),
+            *events(timing, texts),
         ],
     }
     return json.dumps(trace, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def events(timing: Timing, texts: Sequence[str]) -> Iterator[Event]:
+    """What happens on the tracks, times in cycles: slices, tokens, and how many there are."""
+    yield from slices(timing, texts)
+    yield from _arrows(tokens(timing))
+    yield from _counts(tokens(timing))
 
 
 def slices(timing: Timing, texts: Sequence[str]) -> Iterator[Event]:

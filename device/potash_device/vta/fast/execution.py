@@ -3,7 +3,7 @@
 from typing import Any
 
 from potash_device.vta.fast.alu import alu
-from potash_device.vta.fast.compiling import Number, compiled
+from potash_device.vta.fast.compiling import Flag, Number, compiled
 from potash_device.vta.fast.gemm import gemm
 from potash_device.vta.fast.indices import stays
 from potash_device.vta.fast.layout import (
@@ -39,16 +39,18 @@ def execute(
     acc: Any,
     table: Any,
     room: Any,
+    sure: Flag,
 ) -> Number:
     """Execute a stream that was admitted. Gives the index of an instruction whose micro-ops lead
     out of a buffer, which is then the first that was not executed, or -1. `ahead` is the table of
-    the micro-ops' runs; `table` and `room` are for GEMM and ALU to work in."""
+    the micro-ops' runs; `table` and `room` are for GEMM and ALU to work in. Who is `sure` that no
+    micro-ops lead out of a buffer need not have it looked for."""
     for place in range(order.size):
         index = order[place]
         row = rows[index]
         opcode = row[OPCODE]
         if opcode == GEMM or opcode == ALU:
-            if not stays(row, uop, geometry):
+            if not sure and not stays(row, uop, geometry):
                 return index
             if opcode == GEMM:
                 gemm(row, uop, geometry, buffers, acc, table)

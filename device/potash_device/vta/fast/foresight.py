@@ -30,11 +30,14 @@ from potash_device.vta.fast.transfer import copy
 
 MICRO_OP_BYTES = MICRO_OP_BITS // 8
 
+SURE, UNSURE = -1, -2
+"""Nothing leads out of a buffer; nothing does unless the stream writes such micro-ops itself."""
+
 
 @compiled
 def foresee(rows: Any, order: Any, geometry: Geometry, dram: Any, uop: Any) -> Number:
-    """The index of the first instruction whose micro-ops lead out of a buffer, or -1; what a STORE
-    before them may have written is not looked at. `uop` is a copy of the buffer, which holds that
+    """The index of the first instruction whose micro-ops lead out of a buffer, SURE, or UNSURE: what
+    a STORE before them may have written is not looked at. `uop` is a copy of the buffer, which holds that
     instruction's micro-ops afterwards."""
     first, end = np.int64(dram.size), np.int64(0)
     for place in range(order.size):
@@ -50,11 +53,25 @@ def foresee(rows: Any, order: Any, geometry: Geometry, dram: Any, uop: Any) -> N
             high = low + ((row[Y_SIZE] - 1) * row[X_STRIDE] + row[X_SIZE]) * size
             if opcode == LOAD:
                 if low < end and high > first and row[Y_SIZE]:
-                    return -1
+                    return UNSURE
                 load(row, low, dram, uop)
             elif row[Y_SIZE]:
                 first, end = min(first, low), max(end, high)
-    return -1
+    return SURE
+
+
+@compiled
+def gather(rows: Any, loads: Any, geometry: Geometry, dram: Any, words: Any) -> None:
+    """The micro-ops that some LOADs bring, as they lie in DRAM now, one behind the other."""
+    at = 0
+    for place in range(loads.size):
+        row = rows[loads[place]]
+        source = row[DRAM_BASE] * MICRO_OP_BYTES - geometry.base
+        size = row[X_SIZE] * MICRO_OP_BYTES
+        for _ in range(row[Y_SIZE]):
+            copy(words[at : at + row[X_SIZE]].view(np.uint8), dram[source : source + size])
+            at += row[X_SIZE]
+            source += row[X_STRIDE] * MICRO_OP_BYTES
 
 
 @compiled

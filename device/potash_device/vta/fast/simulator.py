@@ -7,6 +7,7 @@ may change. Where a stream is refused, or wants to be watched, the readable simu
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
 from potash_device.vta.fast.execution import execute
-from potash_device.vta.fast.foresight import foresee
+from potash_device.vta.fast.foresight import SURE, foresee, gather
 from potash_device.vta.fast.positions import TABLE_PAIRS
 from potash_device.vta.fast.runs import KINDS, look_ahead
 from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
@@ -29,11 +30,33 @@ ROOM = 512
 """Values: how long a piece ALU works on where one element is the source of many."""
 
 
-class Program(NamedTuple):
+class Seen(NamedTuple):
+    """Micro-ops with which a stream was looked at, and stays in its buffers."""
+
+    held: NDArray[np.uint32]
+    """What the micro-op buffer held before."""
+    loaded: NDArray[np.uint32]
+
+
+@dataclass(slots=True)
+class Program:
     """A stream that may run: its instructions, and the order in which they execute."""
 
     rows: NDArray[np.int64]
     order: NDArray[np.int64]
+    seen: Seen | None = None
+
+    def micro_ops(self, geometry: layout.Geometry, dram: NDArray[np.uint8]) -> NDArray[np.uint32]:
+        """Those that it loads, as they are in DRAM now."""
+        rows = self.rows
+        of_uop = (rows[:, layout.OPCODE] == layout.LOAD) & (
+            rows[:, layout.MEMORY_TYPE] == layout.UOP
+        )
+        loads = np.flatnonzero(of_uop & (rows[:, layout.X_SIZE] > 0))
+        sizes = rows[loads, layout.X_SIZE] * rows[loads, layout.Y_SIZE]
+        words = np.empty(sizes.sum(), np.uint32)
+        gather(rows, loads, geometry, dram, words)
+        return words
 
 
 class FastSimulator:
@@ -115,10 +138,7 @@ class FastSimulator:
         if program is None or self.trace is not None:
             self._execute_readable(stream)
             return
-        self._foreseen[:] = self._uop
-        failed = foresee(program.rows, program.order, self._geometry, self._dram, self._foreseen)
-        if failed >= 0:
-            self._refuse(stream, failed, self._foreseen)
+        sure = self._look(stream, program)
         failed = execute(
             program.rows,
             program.order,
@@ -130,6 +150,7 @@ class FastSimulator:
             self._acc,
             self._table,
             self._room,
+            sure,
         )
         if failed >= 0:
             self._refuse(stream, failed, self._uop)
@@ -149,6 +170,20 @@ class FastSimulator:
         """Drop the streams that are kept decoded."""
         self._programs.clear()
         self._kept = 0
+
+    def _look(self, stream: bytes, program: Program) -> bool:
+        """Whether it is sure that all micro-ops stay in their buffers; raises StreamError for those
+        that do not. With the same micro-ops as before it is not looked at again."""
+        loaded = program.micro_ops(self._geometry, self._dram)
+        seen = program.seen
+        if seen and np.array_equal(seen.loaded, loaded) and np.array_equal(seen.held, self._uop):
+            return True
+        self._foreseen[:] = self._uop
+        failed = foresee(program.rows, program.order, self._geometry, self._dram, self._foreseen)
+        if failed >= 0:
+            self._refuse(stream, failed, self._foreseen)
+        program.seen = Seen(self._uop.copy(), loaded) if failed == SURE else None
+        return program.seen is not None
 
     def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:
         """Raise StreamError for an instruction that `micro_ops` lead out of a buffer."""

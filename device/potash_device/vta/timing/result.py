@@ -139,6 +139,11 @@ class Timing:
     def __len__(self) -> int:
         return len(self.moments)
 
+    def interval(self, first: int, end: int) -> tuple[int, int]:
+        """From when to when the instructions from `first` on, before `end`, are worked on."""
+        begins, ends = self._moment("start")[first:end], self._moment("end")[first:end]
+        return int(begins.min()), int(ends.max())
+
     def __iter__(self) -> Iterator[Timed]:
         """Each instruction, in the order of the stream."""
         decoded = (self._moment("start") + self._decoding).tolist()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from potash_device.trace import COMPUTE
 from potash_firmware import cache
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, STACK_SIZE, Arena
@@ -59,7 +60,8 @@ def machine_code(code: bytes, entry: int) -> bytes:
     contents = cache.load(root, name)
     if contents is None:
         begun = time.perf_counter()
-        contents = compiler.compile_program(code, entry)
+        with COMPUTE.span("bpf.compile", bytes=len(code)):
+            contents = compiler.compile_program(code, entry)
         log.debug("compiled a program in %.1f ms", (time.perf_counter() - begun) * 1e3)
         cache.store(root, name, contents)
     return contents

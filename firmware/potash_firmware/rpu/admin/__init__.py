@@ -1,12 +1,14 @@
 """The Admin commands."""
 
 from csd_spec.opcodes import AdminOpcode as AcceleratorOpcode
+from csd_spec.opcodes import FaultOpcode
 from nvme_spec.identify import Oacs
 from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.accelerator import accelerator_command
 from potash_firmware.rpu.admin import (
     events,
+    faults,
     features,
     firmware,
     identify,
@@ -88,3 +90,9 @@ ADMIN_COMMANDS = table(
     Row(AcceleratorOpcode.GET_STATUS, accelerator_command),
 )
 """Every Admin command that the device supports."""
+
+FAULT_COMMANDS = table(
+    Row(FaultOpcode.FAULT_SEND, faults.fault_send),
+    Row(FaultOpcode.FAULT_RECEIVE, faults.fault_receive),
+)
+"""Those of a device that takes faults, as well."""

@@ -203,6 +203,7 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
         raise
     controller.board.media[nsid] = media
     controller.allocated[nsid] = Namespace(settings, media)
+    controller.faults.arrange()
     controller.inventory += 1
     blocks = controller.allocated[nsid].blocks
     controller.persistent_events.add(

@@ -86,7 +86,10 @@ class DirectReadsAndWrites:
             pass  # of the command that is the head now
         if cids:
             queue.head = head
-            controller.health.count_read(bytes_read, len(cids) - writes)
+            reads = len(cids) - writes
+            controller.health.count_read(bytes_read, reads)
             controller.health.count_write(bytes_written, writes)
+            queue.moved.reads += reads
+            queue.moved.writes += writes
             self._complete(queue, cids)
         return len(cids)

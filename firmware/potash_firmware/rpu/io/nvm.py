@@ -63,7 +63,11 @@ def read(controller: Controller, command: Command) -> Result:
     require_correctable(namespace, blocks.slba, blocks.blocks)
     dulbe = controller.dulbe(namespace)
     try:
-        done = not blocks.fua and not dulbe and media.read_at_once(views, offset)
+        done = (
+            not blocks.fua
+            and not dulbe
+            and controller.at_once(command, media.read_at_once, views, offset, to_host=True)
+        )
     except MediaError as error:
         raise read_error(controller, namespace, error) from None
     if done:
@@ -107,13 +111,16 @@ def write(controller: Controller, command: Command) -> Result:
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
     durable = heal or blocks.fua or controller.features.write_through
     try:
-        if not durable and media.write_at_once(views, offset):
+        if not durable and controller.at_once(
+            command, media.write_at_once, views, offset, to_host=False
+        ):
             controller.health.count_write(length)
             return None
     except MediaError as error:
         raise write_error(controller, namespace, error) from None
     buffer = memoryview(bytearray(length))
-    gather_into(buffer, views)
+    with controller.moving(command, views, to_host=False):
+        gather_into(buffer, views)
 
     def store() -> None:
         media.write_from([buffer], offset)

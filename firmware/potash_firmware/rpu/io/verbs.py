@@ -43,7 +43,9 @@ from potash_firmware.rpu.namespace import Namespace
 def gathered(controller: Controller, command: Command, length: int) -> memoryview:
     """A private copy of the command's `length` bytes of guest memory. Raises NvmeError."""
     buffer = memoryview(bytearray(length))
-    gather_into(buffer, controller.views(command, length, write=False))
+    views = controller.views(command, length, write=False)
+    with controller.moving(command, views, to_host=False):
+        gather_into(buffer, views)
     return buffer
 
 

@@ -118,7 +118,7 @@ def _emit(node: Node, settings: Settings, sign: int) -> Emit:
             if all(each):
                 lines.emit_each(steps, [line for line in each if line])
                 return
-        if other != OTHER:
+        if not isinstance(other, Plane):
             steps.copy(other, OTHER)
         line = None if its.rounding is Rounding.ALKALI else _line(its)
         if line is not None:

@@ -1,5 +1,6 @@
 """FULLY_CONNECTED of int8: a convolution of images of one pixel.
 
+Unlike a convolution's, its sums are rounded once by the reference kernel, halves away from zero.
 Source: `tflite/kernels/fully_connected.cc`, `internal/reference/integer_ops/fully_connected.h`.
 """
 
@@ -8,8 +9,10 @@ from collections.abc import Sequence
 from potash_firmware.tflite.capi import FullyConnectedOptions, Node
 from potash_firmware.tflite.operators import convolution
 from potash_firmware.tflite.packing import Layout, Sizes
-from potash_firmware.tflite.plans import Builder, Compute, Plan, Rounding, Settings
-from potash_firmware.tflite.quantization import QuantizationError
+from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
+from potash_firmware.tflite.quantization import (
+    QuantizationError,
+)
 from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, Surface, feasible, layouts
 
 _PLAIN_WEIGHTS = 0
@@ -72,9 +75,13 @@ def _finish(node: Node, settings: Settings) -> convolution.Finish:
     assert weights.constant is not None
     scales = convolution.scales_of(weights, weights.shape[0], 0)
     multipliers = convolution.multipliers(source, scales, output)
-    if settings.rounding is Rounding.EXACT:
-        # The reference kernels round a product of matrices once, unlike convolutions.
-        settings = settings._replace(rounding=Rounding.SINGLE)
     return convolution.finish(
-        weights.constant, bias, source, output, multipliers, node.options.activation, settings
+        weights.constant,
+        bias,
+        source,
+        output,
+        multipliers,
+        node.options.activation,
+        settings,
+        once_away=True,
     )

@@ -3,14 +3,16 @@
 What an elementwise operator gives has been rounded several times on its way, but it has few arguments
 of 256 values each: all that it can give is known when it is planned. Two multiplications, two
 additions and a shift then give the same for every combination of arguments, if only the factors are
-slightly other ones than the scales themselves: a little larger, and halves go away from zero. Where
-no line does that is known as well.
+slightly other ones than the scales themselves: where halves go away from zero, say, a little larger.
+Where no line does that is known as well.
 
-The factors are tried; for each the offsets that are right for all combinations are an interval.
+The factors are tried; for each the offsets that are right for all combinations are an interval. A
+look at the combinations that are nearly halves shows most factors to be wrong.
 """
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +24,14 @@ from potash_firmware.vta_runtime.schedules import TILE, Plane
 
 Values = npt.NDArray[np.int64]
 
-SHIFTS = 4
+SHIFTS = 3
 """How many of the largest shifts are tried."""
-_STRETCHES = (0, *(digit * 10.0**-power for power in (9, 8, 7, 6, 5) for digit in (2, 5, 10)))
-"""By what part of themselves factors are made larger."""
+_STRETCHES = tuple(2.0**power for power in range(-26, -10, 2))
+"""By what part of themselves factors are changed, at most."""
+_DIRECTIONS = 16
+"""In how many directions two of them are changed."""
+_NEAR = 1 / 64
+"""How far from a half a nearly half is."""
 _WORD = 1 << 31
 
 
@@ -41,6 +47,40 @@ class Line(NamedTuple):
     above: bool = False
 
 
+class _Wanted(NamedTuple):
+    """Values of the arguments in the order of what is wanted for them, the levels of that, and where
+    each begins."""
+
+    arguments: tuple[Values, ...]
+    levels: Values
+    starts: Values
+
+    @classmethod
+    def of(cls, arguments: Sequence[Values], wanted: Values) -> "_Wanted":
+        """From arrays of one shape, of one axis."""
+        order = np.argsort(wanted, kind="stable")
+        levels, starts = np.unique(wanted[order], return_index=True)
+        return cls(tuple(values[order] for values in arguments), levels, starts)
+
+    def offsets(
+        self, factors: Sequence[int], shift: int, clamped: bool
+    ) -> tuple[int, int, int, int]:
+        """The least and the largest offset that is right, and the least and the largest sum."""
+        sums = sum_of(factors, self.arguments)
+        smallest = np.minimum.reduceat(sums, self.starts)
+        largest = np.maximum.reduceat(sums, self.starts)
+        # Each level begins at its own multiple of 2^shift and ends before the next; below the
+        # lowest and above the highest the clamp helps.
+        least = ((self.levels << shift) - smallest)[clamped:]
+        most = (((self.levels + 1) << shift) - 1 - largest)[: len(self.levels) - clamped]
+        return (
+            int(least.max(initial=-_WORD)),
+            int(most.min(initial=_WORD - 1)),
+            int(smallest.min()),
+            int(largest.max()),
+        )
+
+
 def fit(
     slopes: Sequence[float], arguments: Sequence[Values], wanted: Values, *, clamped: bool = True
 ) -> Line | None:
@@ -50,53 +90,72 @@ def fit(
     Its limits are the smallest and the largest of `wanted`; unless it is `clamped` to these it
     leaves them nowhere.
     """
-    order = np.argsort(wanted, axis=None, kind="stable")
-    levels, starts = np.unique(wanted.reshape(-1)[order], return_index=True)
-    if len(levels) == 1:
-        level = int(levels[0])
-        return Line((0,) * len(slopes), level, 0, level, level)
+    spread = [np.broadcast_to(values, wanted.shape).reshape(-1) for values in arguments]
+    every = _Wanted.of(spread, wanted.reshape(-1))
+    low, high = int(every.levels[0]), int(every.levels[-1])
+    if low == high:
+        return Line((0,) * len(slopes), low, 0, low, high)
+    near = _near(slopes, spread, wanted.reshape(-1))
+    # The offset may need one bit more than the products.
     reach = sum(
         abs(slope) * float(np.abs(values).max())
         for slope, values in zip(slopes, arguments, strict=True)
     )
-    # What the offset adds may need one bit more.
-    most = 30 - max(0, int(np.ceil(np.log2(max(reach, 256.0)))))
+    largest = 30 - math.ceil(math.log2(max(reach, 256.0)))
     # Without a shift it is a step less.
-    shifts = [0, *range(most, max(most - SHIFTS, 0), -1)]
-    for shift, stretch in itertools.product(shifts, _STRETCHES):
-        factors = tuple(round(slope * (1 + stretch) * 2.0**shift) for slope in slopes)
-        if stretch and not shift:
-            continue
-        line = _offset(factors, shift, arguments, order, levels, starts, clamped)
-        if line is not None:
-            return line
+    for shift in (0, *range(largest, max(largest - SHIFTS, 0), -1)):
+        for stretched in _stretched(slopes) if shift else (slopes,):
+            factors = tuple(round(slope * 2.0**shift) for slope in stretched)
+            if near is not None:
+                least, most, *_ = near.offsets(factors, shift, False)
+                if least > most:
+                    continue
+            least, most, smallest, largest_sum = every.offsets(factors, shift, clamped)
+            offset = (least + most) // 2
+            bottom, top = smallest + offset, largest_sum + offset
+            if least <= most and max(abs(bottom), abs(top), abs(offset)) < _WORD:
+                return Line(
+                    factors, offset, shift, low, high, bottom >> shift < low, top >> shift > high
+                )
     return None
 
 
-def _offset(
-    factors: tuple[int, ...],
-    shift: int,
-    arguments: Sequence[Values],
-    order: Values,
-    levels: Values,
-    starts: Values,
-    clamped: bool,
-) -> Line | None:
-    """The line of these factors, where one offset is right for all arguments."""
-    total = sum((factor * values for factor, values in zip(factors, arguments, strict=True)), 0)
-    sums = np.asarray(total, np.int64).reshape(-1)[order]
-    smallest = np.minimum.reduceat(sums, starts)
-    largest = np.maximum.reduceat(sums, starts)
-    # Each level begins at its own multiple of 2^shift and ends before the next; below the lowest and
-    # above the highest the clamp helps.
-    least = int(((levels << shift) - smallest)[clamped:].max())
-    most = int((((levels + 1) << shift) - 1 - largest)[: len(levels) - clamped].min())
-    offset = (least + most) // 2
-    bottom, top = int(smallest.min()) + offset, int(largest.max()) + offset
-    if least > most or bottom < -_WORD or top >= _WORD or not -_WORD <= offset < _WORD:
+def sum_of(factors: Sequence[int], arguments: Sequence[Values]) -> Values:
+    """The products, added up."""
+    total = factors[0] * arguments[0]
+    for factor, values in zip(factors[1:], arguments[1:], strict=True):
+        total = total + factor * values
+    return total
+
+
+def _near(slopes: Sequence[float], arguments: Sequence[Values], wanted: Values) -> _Wanted | None:
+    """The arguments for which the line is nearly a half, without those that are clamped."""
+    exact = sum(
+        (slope * values for slope, values in zip(slopes, arguments, strict=True)),
+        np.zeros(wanted.size),
+    )
+    rest = wanted - exact
+    inside = (wanted > wanted.min()) & (wanted < wanted.max())
+    if not inside.any():
         return None
-    low, high = int(levels[0]), int(levels[-1])
-    return Line(factors, offset, shift, low, high, bottom >> shift < low, top >> shift > high)
+    rest = rest - (rest[inside].max() + rest[inside].min()) / 2
+    near = inside & (np.abs(np.abs(rest) - 0.5) < _NEAR)
+    if not near.any():
+        return None
+    return _Wanted.of([values[near] for values in arguments], wanted[near])
+
+
+def _stretched(slopes: Sequence[float]) -> Iterator[tuple[float, ...]]:
+    """The slopes, and others beside them."""
+    yield tuple(slopes)
+    directions: list[tuple[float, ...]] = [(1.0,), (-1.0,)]
+    if len(slopes) == 2:
+        turns = [math.pi / 4 + math.tau * at / _DIRECTIONS for at in range(_DIRECTIONS)]
+        directions = [(math.cos(turn), math.sin(turn)) for turn in turns]
+    for stretch, direction in itertools.product(_STRETCHES, directions):
+        yield tuple(
+            slope * (1 + stretch * part) for slope, part in zip(slopes, direction, strict=True)
+        )
 
 
 def emit(steps: Steps, line: Line, planes: Sequence[Plane]) -> None:

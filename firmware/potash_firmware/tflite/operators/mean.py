@@ -116,7 +116,8 @@ def _pooling(node: Node, settings: Settings) -> tuple[Pooling, Sequence[Array]]:
     steps = Steps()
     steps.add(AluOpcode.ADD, -source.zero_point * down * across)
     reach = down * across * (INT8_MAX - INT8_MIN) + 1
-    scale = Scale.of([multiplier], output.zero_point, INT8_MIN, INT8_MAX, settings.rounding, reach)
+    rounding = settings.rounding.elsewhere
+    scale = Scale.of([multiplier], output.zero_point, INT8_MIN, INT8_MAX, rounding, reach)
     requantize(steps, scale, SCRATCH)
     shape = Pool2d(
         blocks(whole.images, settings.config.batch),

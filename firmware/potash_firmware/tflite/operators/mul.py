@@ -93,7 +93,7 @@ def _emit(node: Node, settings: Settings) -> Emit:
                 return
             other = factors
         elif another.zero_point:
-            if other != OTHER:
+            if not isinstance(other, Plane):
                 steps.copy(other, OTHER)
             steps.add(AluOpcode.ADD, -another.zero_point, OTHER)
             other = OTHER

@@ -28,8 +28,8 @@ def supports(node: Node, settings: Settings) -> str | None:
     )
     if wanted != output.shape:
         return "the padding's output has another shape than it should"
-    around = range(len(source.shape) - 3, len(source.shape) - 1)
-    if any(any(pair) for axis, pair in enumerate(its) if axis not in around or axis < 0):
+    spatial = its[-3:-1] if len(its) >= 3 else []
+    if sum(map(sum, its)) > sum(map(sum, spatial)):
         return "the padding is one of other axes than height and width"
     return None
 

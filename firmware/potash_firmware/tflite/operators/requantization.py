@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.operators import ramps
 from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.quantization import (
     SHORT_SIGNIFICAND_BITS,
@@ -33,6 +34,7 @@ from potash_firmware.tflite.quantization import (
     QuantizationError,
     rescale,
     rescale_once,
+    rescale_once_away,
     shorten,
 )
 from potash_firmware.vta_runtime.schedules import TILE, Channels, Plane, Step
@@ -101,6 +103,8 @@ class Scale:
     rounding: Rounding = Rounding.EXACT
     reach: int = _FAR
     """What all |x| are below."""
+    once_away: bool = False
+    """Rounded once, halves away from zero, in place of the exact rounding."""
 
     @classmethod
     def of(
@@ -135,6 +139,8 @@ class Scale:
         """What the steps give before the clamp, by definition, unless the rounding is the
         platform's: an array of [..., channels]."""
         multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
+        if self.once_away:
+            multiplied = rescale_once_away
         return multiplied(values, self.significands, self.shifts) + self.zero_point
 
     def clamped(self, values: Values) -> Values:
@@ -168,11 +174,24 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
         _requantize_short(steps, scale)
         return
     low, high = (np.clip(bound, -scale.reach, scale.reach - 1) for bound in _clamps(scale))
+    left = np.minimum(scale.shifts, 0)
+    if scale.low >= scale.zero_point and not left.any():
+        # Where nothing below zero matters a rounding is the same on both sides of it.
+        low, high = np.maximum(low, 0), np.maximum(high, 0)
     if (low > -scale.reach).any():
         steps.add(AluOpcode.MAX, low)
     if (high < scale.reach - 1).any():
         steps.add(AluOpcode.MIN, high)
-    left = np.minimum(scale.shifts, 0)
+    if not left.any() or scale.once_away:
+        short = ramps.shorten(_ramp(scale, low, high))
+        if short is not None:
+            _multiply_short(steps, short, scratch)
+            if left.any():
+                steps.add(AluOpcode.MAX, scale.low)
+                steps.add(AluOpcode.MIN, scale.high)
+            return
+    if scale.once_away:
+        raise QuantizationError("the VTA's 32 bits do not tell the halves of a multiplier apart")
     if left.any():
         steps.add(AluOpcode.SHR, left)
     largest = int(
@@ -196,10 +215,40 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
             steps.add(AluOpcode.ADD, 1 << SIGNIFICAND_BITS - done - 1)
             steps.add(AluOpcode.SHR, SIGNIFICAND_BITS - done)
     if not once:
-        _divide(steps, scale.zero_point, shift, scratch[0])
+        _divide(steps, scale.zero_point, shift, scratch[0] if low.min() < 0 else None)
     if left.any():
         steps.add(AluOpcode.MAX, scale.low)
         steps.add(AluOpcode.MIN, scale.high)
+
+
+def _ramp(scale: Scale, low: Values, high: Values) -> ramps.Ramp:
+    """The scale between these accumulators."""
+    return ramps.Ramp(
+        significands=scale.significands,
+        shifts=scale.shifts,
+        zero_point=scale.zero_point,
+        low=scale.low,
+        high=scale.high,
+        least=low,
+        most=high,
+        scaled=scale.scaled,
+        signed=scale.rounding is Rounding.EXACT and not scale.once_away and int(low.min()) < 0,
+        loose=bool((scale.shifts < 0).any()),
+    )
+
+
+def _multiply_short(steps: Steps, short: ramps.Short, scratch: Sequence[Plane]) -> None:
+    """Append a multiplication by a short significand, and what follows it."""
+    widths = (short.width,) * short.pieces
+    _multiply_pieces(steps, list(_cut(short.significands, widths)), widths, scratch)
+    if short.signed:
+        sign = scratch[0]
+        steps.copy(TILE, sign)
+        steps.add(AluOpcode.SHR, WORD_BITS - 1, sign)
+        steps.add(AluOpcode.SHR, -short.width, sign)
+        steps.add(AluOpcode.ADD, sign)
+    steps.add(AluOpcode.ADD, short.offsets)
+    steps.add(AluOpcode.SHR, short.shifts)
 
 
 def _requantize_short(steps: Steps, scale: Scale) -> None:
@@ -212,16 +261,18 @@ def _requantize_short(steps: Steps, scale: Scale) -> None:
     steps.add(AluOpcode.MIN, scale.high)
 
 
-def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane) -> None:
-    """Append the division by a power of two, halves away from zero, and the zero point."""
+def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane | None) -> None:
+    """Append the division by a power of two, halves away from zero, and the zero point; the sign is
+    needed where there are negative values."""
     if not shift.all():
         # Twice the value divided by two, halves away from zero, is the value.
         steps.add(AluOpcode.SHR, np.where(shift == 0, -1, 0))
         shift = np.maximum(shift, 1)
-    # -1 where the value is negative: a half then goes down, away from zero.
-    steps.copy(TILE, sign)
-    steps.add(AluOpcode.SHR, 31, sign)
-    steps.add(AluOpcode.ADD, sign)
+    if sign is not None:
+        # -1 where the value is negative: a half then goes down, away from zero.
+        steps.copy(TILE, sign)
+        steps.add(AluOpcode.SHR, WORD_BITS - 1, sign)
+        steps.add(AluOpcode.ADD, sign)
     _end(steps, zero_point, shift, np.int64(1) << shift - 1)
 
 
@@ -277,9 +328,18 @@ def _multiply_cut(
 def _multiply(steps: Steps, significands: Values, largest: int, scratch: Sequence[Plane]) -> int:
     """Append the multiplication of the tile; returns by which power of two the product is divided,
     rounded down."""
-    total, piece = scratch[:2]
     widths = _widths(largest)
-    first, *others = _cut(significands, widths)
+    _multiply_pieces(steps, list(_cut(significands, widths)), widths, scratch)
+    return sum(widths[1:])
+
+
+def _multiply_pieces(
+    steps: Steps, pieces: Sequence[Values], widths: Sequence[int], scratch: Sequence[Plane]
+) -> None:
+    """Append the multiplication of the tile by a number in pieces of these widths, the highest
+    first, divided by what all but the first of them are wide, rounded down."""
+    total, piece = scratch[:2]
+    first, *others = pieces
     for number, factor in enumerate(reversed(others)):
         target = piece if number else total
         steps.copy(TILE, target)
@@ -288,8 +348,8 @@ def _multiply(steps: Steps, significands: Values, largest: int, scratch: Sequenc
             steps.add(AluOpcode.ADD, piece, total)
         steps.add(AluOpcode.SHR, widths[len(others) - number], total)
     steps.add(AluOpcode.MUL, first)
-    steps.add(AluOpcode.ADD, total)
-    return sum(widths[1:])
+    if others:
+        steps.add(AluOpcode.ADD, total)
 
 
 def _widths(largest: int) -> tuple[int, ...]:
@@ -307,7 +367,7 @@ def _widths(largest: int) -> tuple[int, ...]:
 
 def _cut(significands: Values, widths: Sequence[int]) -> Iterator[Values]:
     """A significand's pieces, the highest first."""
-    position = SIGNIFICAND_BITS
+    position = sum(widths)
     for width in widths:
         position -= width
         yield (significands >> position) & ((1 << width) - 1)

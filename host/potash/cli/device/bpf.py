@@ -17,7 +17,7 @@ from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
 from potash.sdk.errors import PotashError
 from potash_firmware import bpf as machine
-from potash_firmware.bpf import elf
+from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.debug_info import printable
 from potash_firmware.bpf.disassembler import Row, listing
@@ -72,6 +72,28 @@ def disasm(file: Path, entry: str | None, as_json: bool) -> None:
             code = row.code[at : at + 8].hex(" ")
             lines.append(f"{row.pc + number:8}: {code}  {'' if number else row.text}".rstrip())
     click.echo("\n".join(map(printable, lines)))
+
+
+@bpf.command()
+@_json
+def helpers(as_json: bool) -> None:
+    """List the functions that programs may call, those of other packages too.
+
+    Ends with 1 where a package's helper had to be left out.
+    """
+    found = added.found()
+    rows = [(number, name, "potash") for name, number in elf.HELPER_NAMES.items()]
+    rows += [(number, one.name, one.package) for number, one in sorted(found.helpers.items())]
+    if as_json:
+        listed = [dict(zip(("number", "name", "package"), row, strict=True)) for row in rows]
+        click.echo(json.dumps({"helpers": listed, "problems": found.problems}))
+    else:
+        for number, name, package in rows:
+            click.echo(f"{number:3} {name:20} {package}")
+        for problem in found.problems:
+            click.echo(f"potash: {problem}", err=True)
+    if found.problems:
+        sys.exit(1)
 
 
 def _document(program: machine.Program, rows: Sequence[Row]) -> dict[str, object]:
@@ -270,7 +292,7 @@ def _load(file: Path, entry: str | None, *, any_function: bool = False) -> machi
     """The program in an object file; with `any_function` one that the drive might refuse."""
     try:
         if any_function:
-            return elf.load(file.read_bytes(), entry=entry)
+            return elf.load(file.read_bytes(), entry=entry, helpers=machine.helper_names())
         return machine.load_program(file.read_bytes(), entry=entry)
     except machine.ProgramError as error:
         raise PotashError(f"{file}: {error}") from error

@@ -16,6 +16,7 @@ import potash.sdk
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.device.example import Example, example_names
+from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
 from potash.sdk.errors import PotashError
 from potash.sdk.job import LocalStorage, run_job
@@ -47,8 +48,23 @@ Report = Callable[[str], None]
     show_envvar=True,
     help="Debian archive to bring the guest from (default: the one that apt is configured with).",
 )
+@click.option("--list", "listed", is_flag=True, help="List the examples, and run none.")
+@click.option(
+    "--write",
+    "files",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Build the program into this folder, with its input and what must come of it, and run "
+    "nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def demo(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) -> None:
+def demo(
+    name: str,
+    embedded: bool,
+    debian_mirror: str | None,
+    listed: bool,
+    files: Path | None,
+    as_json: bool,
+) -> None:
     """Run the example NAME on the drive that stores its input: add, unless it is said.
 
     add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
@@ -57,6 +73,12 @@ def demo(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) ->
     in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
     result is what TensorFlow Lite's own reference kernels say, or plain Python.
     """
+    if listed:
+        show_index(as_json=as_json)
+        return
+    if files is not None:
+        write_files(name, files)
+        return
     example = Example.load(name)
     started = time.monotonic()
 

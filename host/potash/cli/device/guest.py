@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import click
 
+from potash import configuration
+from potash.cli.device import configured
+from potash.cli.device.configured import DEFAULTS, config_option, print_option
+from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.serve import Namespace
-from potash.cli.units import Size
-from potash.vm import images
-from potash.vm.drive import serving
+from potash.cli.device.vta_options import writable_file
+from potash.cli.units import Size, short
+from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
+from potash.sdk import faults as sdk_faults
+from potash.sdk.errors import DeviceNotFound
+from potash.sdk.faults import Fault
+from potash.tracing.recording import recording
+from potash.vm import images, snapshot, system
+from potash.vm.drive import serving_each
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.progress import reporting
+from potash.vm.qemu import ROOT_PORTS, Accelerator
 from potash.vm.sources import ENVIRONMENT
+from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
 from potash_device.media import NamespaceShape
 from potash_firmware.boot import PROFILES
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20
-LEAST_MEMORY = 320
-"""MiB; the guest's file system is in its memory, and lies there twice while it is unpacked."""
 
 
 class Collected(click.ParamType[tuple[str, Path]]):
@@ -47,9 +58,27 @@ class Collected(click.ParamType[tuple[str, Path]]):
         return inside, Path(outside)
 
 
+class DiskFile(click.ParamType[Disk]):
+    """FILE or FILE,rw."""
+
+    name = "FILE[,rw]"
+
+    def convert(
+        self, value: str | Disk, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Disk:
+        if isinstance(value, Disk):
+            return value
+        path = Path(value.removesuffix(",rw"))
+        if not path.is_file() and not path.is_block_device():
+            self.fail(f"{str(path)!r} is no file with a disk in it", param, ctx)
+        return Disk(path, value.endswith(",rw"))
+
+
 @contextmanager
 def running_guest(
     *drive_options: str,
+    more: Sequence[Sequence[str]] = (),
+    socket: Path | None = None,
     memory: int = MEMORY,
     cpus: int = CPUS,
     mirror: str | None = None,
@@ -61,6 +90,8 @@ def running_guest(
 
     Args:
         drive_options: further options of `potash serve`.
+        more: as much for each further drive.
+        socket: where a device listens already, which is used instead.
         memory: in MiB.
         mirror: the Debian archive's address (default: the one that apt is configured with).
         refresh: bring the packages again.
@@ -71,8 +102,15 @@ def running_guest(
         stack.enter_context(ending_on_signals())
         with reporting(quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
-            socket = stack.enter_context(serving(*drive_options, verbose=verbose))
-            guest = stack.enter_context(Guest(found, socket, memory, cpus, progress=progress))
+            sockets = (
+                [socket]
+                if socket is not None
+                else stack.enter_context(serving_each([drive_options, *more], verbose=verbose))
+            )
+            first, *others = sockets
+            guest = stack.enter_context(
+                Guest(found, first, memory, cpus, more=others, progress=progress)
+            )
         yield guest
 
 
@@ -93,11 +131,25 @@ def ending_on_signals() -> Iterator[None]:
 
 @click.command()
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
+@config_option
+@print_option
+@click.option(
+    "--socket",
+    "served",
+    type=click.Path(path_type=Path),
+    help="Use the device that `potash serve` runs at this socket, instead of one for this guest.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(1, ROOT_PORTS),
+    help="Number of drives, /dev/nvme0n1 and on (default: one, or as many as --media).",
+)
 @click.option(
     "--media",
     type=click.Path(path_type=Path),
+    multiple=True,
     help="Keep the drive in this folder, or in this file and others beside it, made if it is not "
-    "there (default: in memory).",
+    "there (default: in memory); may be given once for each drive.",
 )
 @click.option(
     "--namespace",
@@ -124,12 +176,16 @@ def ending_on_signals() -> Iterator[None]:
     help="Copy a file or folder out of the guest after the command.",
 )
 @click.option(
-    "--memory", type=Size(), default=f"{MEMORY}M", show_default=True, help="The guest's memory."
+    "--memory",
+    type=Size(),
+    default=short(DEFAULTS.guest.memory),
+    show_default=True,
+    help="The guest's memory.",
 )
 @click.option(
     "--cpus",
-    type=click.IntRange(1, 64),
-    default=CPUS,
+    type=click.IntRange(1, MOST_CPUS),
+    default=DEFAULTS.guest.cpus,
     show_default=True,
     help="Number of processors.",
 )
@@ -143,15 +199,45 @@ def ending_on_signals() -> Iterator[None]:
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default="potash",
+    default=DEFAULTS.device.profile,
     show_default=True,
     help="What the drive says that it is.",
 )
+@fault_options
+@click.option(
+    "--kernel",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Boot this kernel instead of Potash's guest, with this terminal as its serial port.",
+)
+@click.option(
+    "--initrd",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The initial file system of --kernel.",
+)
+@click.option("--append", metavar="TEXT", help=f"The command line of --kernel (default: {APPEND}).")
+@click.option(
+    "--disk",
+    "disks",
+    type=DiskFile(),
+    multiple=True,
+    help="A disk of a system of your own, raw or qcow2, which boots from the first one where there "
+    "is no --kernel; nothing is written to it without ,rw.",
+)
 @click.option("--refresh", is_flag=True, help="Bring the guest's packages again, as they are now.")
+@click.option(
+    "--trace",
+    "recorded",
+    type=writable_file,
+    help="Write what the device does to this file, as potash trace would.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
 def guest(
     command: tuple[str, ...],
-    media: Path | None,
+    config_file: Path | None,
+    print_config: bool,
+    served: Path | None,
+    devices: int | None,
+    media: tuple[Path, ...],
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
     shares: tuple[Path, ...],
@@ -160,38 +246,127 @@ def guest(
     cpus: int,
     debian_mirror: str | None,
     profile: str,
+    faults: tuple[Fault, ...],
+    fault_files: tuple[Path, ...],
+    allow_faults: bool,
+    kernel: Path | None,
+    initrd: Path | None,
+    append: str | None,
+    disks: tuple[Disk, ...],
     refresh: bool,
+    recorded: Path | None,
     verbose: bool,
 ) -> None:
     """Start Linux with our drive as /dev/nvme0n1: a shell in it, or one command.
 
     Ends with the command's exit code. The first start brings QEMU and the guest's packages from the
     Debian archive into the cache folder; later ones take seconds.
+
+    With --kernel or --disk a system of your own is booted instead, with the drive plugged in.
     """
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
-    if memory % MEBIBYTE or memory < LEAST_MEMORY * MEBIBYTE:
-        raise click.UsageError(f"the guest's memory is whole MiB, and at least {LEAST_MEMORY}M")
-    drive_options = ["--profile", profile]
-    drive_options += ["--media", str(media)] if media else []
-    drive_options += ["--size", str(size)] if size is not None else []
+    if memory % MEBIBYTE or memory < LEAST_GUEST:
+        raise click.UsageError(
+            f"the guest's memory is whole MiB, and at least {short(LEAST_GUEST)}"
+        )
+    namespaces = configured.wanted_namespaces(namespaces, size)
+    if print_config:
+        found = configured.given()
+        device = replace(found.device, media=media[0] if media else None, profile=profile)
+        machine = GuestSection(memory, cpus, debian_mirror)
+        named = configured.sections(namespaces)
+        found = replace(found, device=device, namespaces=named, guest=machine)
+        click.echo(configuration.write(found), nl=False)
+        return
+    its_drive = media or namespaces or devices is not None or config_file is not None
+    if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
+        raise click.UsageError(
+            "the device at --socket has its drive; say what it is to `potash serve`"
+        )
+    if served is not None and not served.is_socket():
+        raise DeviceNotFound(
+            f"no device listens at {served}; start one with: potash serve --socket {served}"
+        )
+    count = max(1, len(media)) if devices is None else devices
+    if len(media) > count:
+        raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
+    shared = ["--config", str(config_file)] if config_file else []
+    shared += ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
     for namespace in namespaces:
-        drive_options += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
-    with running_guest(
-        *drive_options,
-        memory=memory // MEBIBYTE,
-        cpus=cpus,
-        mirror=debian_mirror,
-        refresh=refresh,
-        verbose=verbose,
-    ) as running:
+        shared += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
+    for fault in faults_of(faults, fault_files):
+        shared += ["--fault", sdk_faults.describe(fault)]
+    drives = [
+        [*shared, *_own_options(number, media[number : number + 1])] for number in range(count)
+    ]
+    if kernel is not None or disks:
+        if command or shares or collected:
+            raise click.UsageError(
+                "a command, --share and --collect need Potash's own guest; leave --kernel and "
+                "--disk out, or have your system do it"
+            )
+        if kernel is None and (initrd is not None or append is not None):
+            raise click.UsageError("--initrd and --append are for --kernel")
+        own = System(kernel, initrd, APPEND if append is None else append, disks)
+        _boot(own, drives, served, memory // MEBIBYTE, cpus, debian_mirror, refresh, verbose)
+        return
+    if initrd is not None or append is not None:
+        raise click.UsageError("--initrd and --append are for --kernel")
+    with (
+        reporting() as progress,
+        recording(recorded, progress),
+        running_guest(
+            *drives[0],
+            more=drives[1:],
+            socket=served,
+            memory=memory // MEBIBYTE,
+            cpus=cpus,
+            mirror=debian_mirror,
+            refresh=refresh,
+            verbose=verbose,
+        ) as running,
+    ):
         for share, name in zip(shares, names, strict=True):
             running.copy_in(share, f"{SHARE}/{name}")
         code = _run(running, command)
         for inside, outside in collected:
             running.copy_out(inside, outside)
     sys.exit(code)
+
+
+def _own_options(number: int, media: Sequence[Path]) -> list[str]:
+    """What a drive does not have in common with those beside it."""
+    options = ["--media", str(media[0])] if media else []
+    # Linux takes two controllers of one name for one subsystem, and refuses the second.
+    return [*options, "--serial", f"POTASH{number + 1:04}"] if number else options
+
+
+def _boot(
+    own: System,
+    drives: Sequence[Sequence[str]],
+    socket: Path | None,
+    memory: int,
+    cpus: int,
+    mirror: str | None,
+    refresh: bool,
+    verbose: bool,
+) -> None:
+    """Run a system of the user's at this terminal, to its end."""
+    with ExitStack() as stack:
+        stack.enter_context(ending_on_signals())
+        with reporting() as progress:
+            emulator = images.prepare_qemu(progress, mirror=mirror, refresh=refresh)
+            sockets = (
+                [socket]
+                if socket is not None
+                else stack.enter_context(serving_each(drives, verbose=verbose))
+            )
+        accelerator = Accelerator.KVM if snapshot.kvm_verdict(emulator) else Accelerator.TCG
+        if sys.stdin.isatty():
+            click.echo("Your own system, at this terminal; Ctrl-A X ends it.")
+        system.run(emulator.qemu, own.arguments(memory, cpus, accelerator, sockets))
 
 
 def _run(running: Guest, command: tuple[str, ...]) -> int:

@@ -191,13 +191,18 @@ def _shown(file: Path, described: Described) -> list[str]:
             if tensor.scale:
                 more += f", scale {tensor.scale:g}, zero point {tensor.zero_point}"
             lines.append(tensor_line(f"{what} {tensor.name}:", tensor.dtype, tensor.shape, more))
+    several = any(node.graph for node in described.nodes)
     rows = [
-        (f"{node.operator}", f"{node.node}", "VTA" if node.claimed else f"CPU: {node.reason}")
+        (
+            node.operator,
+            f"{node.graph}.{node.node}" if several else str(node.node),
+            "VTA" if node.claimed else f"CPU: {node.reason}",
+        )
         for node in described.nodes
     ]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    widest_code, widest_node = (max((len(row[at]) for row in rows), default=0) for at in (0, 1))
     lines.append("")
-    lines += [f"{node:>{widths[1]}}  {code:{widths[0]}}  {on}" for code, node, on in rows]
+    lines += [f"{node:>{widest_node}}  {code:{widest_code}}  {on}" for code, node, on in rows]
     return lines
 
 

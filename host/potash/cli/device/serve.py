@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import logging
+import os
 import shlex
-import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash import configuration
+from potash.cli.device import configured
+from potash.cli.device.configured import DEFAULTS, config_option, print_option
+from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.units import Size, human
+from potash.configuration import (
+    LARGEST_BUFFER,
+    RANGE_COUNTS,
+    AcceleratorSection,
+    Configuration,
+    DeviceSection,
+)
+from potash.observing.exporter import exporting
+from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
+from potash.sdk.faults import Fault
+from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
+from potash.vm.progress import reporting
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -26,16 +41,16 @@ from potash_device.media import (
     MediaError,
     NamespaceShape,
 )
-from potash_device.trace import Sink, Trace
-from potash_firmware.apu.config import AcceleratorConfig, RangeBlocks, RangeUnit
+from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
+from potash_firmware.log_rooms import FORMATS, LEVELS, ROOMS, TEXT, LogSettings
 from potash_firmware.rpu import NamespaceSettings
 
-log = logging.getLogger(__name__)
+PROCESS = "potash"
 
-LARGEST_BUFFER = 1 << 30
-"""Bytes of a buffer, which are this machine's memory once a job has filled them."""
+LONGEST_SOCKET = 107
+"""Bytes of a UNIX socket's path (unix(7))."""
 
 
 class Buffers(click.ParamType[tuple[int, int]]):
@@ -59,6 +74,31 @@ class Buffers(click.ParamType[tuple[int, int]]):
         return sizes[0], sizes[1]
 
 
+class RoomLevels(click.ParamType[Mapping[str, str]]):
+    """ROOM=LEVEL, several with commas between them."""
+
+    name = "ROOM=LEVEL[,…]"
+
+    def convert(
+        self,
+        value: str | Mapping[str, str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Mapping[str, str]:
+        if not isinstance(value, str):
+            return value
+        rooms = {}
+        for item in value.split(","):
+            room, equals, level = item.partition("=")
+            if not equals:
+                self.fail(f"{item!r} is not ROOM=LEVEL", param, ctx)
+            rooms[room] = level
+        try:
+            return LogSettings(rooms=rooms).rooms
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class Namespace(click.ParamType[NamespaceShape]):
     """SIZE or SIZE:BLOCK."""
 
@@ -79,6 +119,17 @@ class Namespace(click.ParamType[NamespaceShape]):
         return NamespaceShape(Size(block_size).convert(size, param, ctx), block_size)
 
 
+class SerialNumber(click.ParamType[str]):
+    """What fits in Identify Controller: up to 20 printable ASCII characters."""
+
+    name = "TEXT"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not (value.strip() and value.isascii() and value.isprintable() and len(value) <= 20):
+            self.fail(f"{value!r} is not up to 20 printable ASCII characters", param, ctx)
+        return value
+
+
 def qemu_device(socket: Path) -> str:
     """The `-device` argument that gives QEMU the device behind `socket`."""
     return json.dumps(
@@ -88,9 +139,10 @@ def qemu_device(socket: Path) -> str:
 
 
 @click.command()
+@config_option
+@print_option
 @click.option(
     "--socket",
-    required=True,
     type=click.Path(path_type=Path),
     help="Where to listen: the path of a UNIX socket, for this user alone.",
 )
@@ -119,13 +171,19 @@ def qemu_device(socket: Path) -> str:
     help="What all namespaces together may have, for a host that makes some of its own (default: "
     "what they have). The folder remembers it.",
 )
-@click.option("--read-only", is_flag=True, help="Open the media for reading alone.")
+@click.option("--read-only/--read-write", help="Open the media for reading alone, or not.")
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default="potash",
+    default=DEFAULTS.device.profile,
     show_default=True,
     help="What the device says that it is: itself, or the platform that it follows.",
+)
+@click.option(
+    "--serial",
+    type=SerialNumber(),
+    help="The device's serial number, which tells it from others in one machine; it has a subsystem "
+    "name of its own, too (default: the profile's).",
 )
 @click.option(
     "--accelerator",
@@ -139,21 +197,21 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--range-unit",
     type=click.Choice([unit.value for unit in RangeUnit]),
-    default=RangeUnit.PAGE.value,
+    default=DEFAULTS.device.range_unit,
     show_default=True,
     help="What accelerator commands count local storage in: pages of 4096 bytes or LBAs.",
 )
 @click.option(
     "--range-count",
-    type=click.Choice(["plain", "zero-based"]),
-    default="plain",
+    type=click.Choice(RANGE_COUNTS),
+    default=DEFAULTS.device.range_count,
     show_default=True,
     help="Whether the count of one page is 1 in them, or 0 as in Read and Write.",
 )
 @click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
-    default=Engine.NATIVE.value,
+    default=DEFAULTS.device.engine,
     show_default=True,
     help="What runs programs; where it is not there, the interpreter does.",
 )
@@ -161,54 +219,119 @@ def qemu_device(socket: Path) -> str:
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what commands pass on their way to this file, a line of JSON each.",
+    help="Write what commands pass on their way to this file: at the end, as a trace for "
+    "ui.perfetto.dev, where the name ends in .json or .json.gz; else at once, a line of JSON each.",
 )
+@click.option(
+    "--metrics",
+    type=click.IntRange(0, 0xFFFF),
+    metavar="PORT",
+    help="Give numbers to Prometheus at this port of 127.0.0.1 (0: any that is free).",
+)
+@fault_options
 @click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
+    type=click.Choice(LEVELS),
+    default=DEFAULTS.device.log_level,
     show_default=True,
     help="How much to say on standard error of what happens.",
 )
+@click.option(
+    "--log",
+    "rooms",
+    type=RoomLevels(),
+    multiple=True,
+    help=f"How much single rooms say: {', '.join(ROOMS)}. May be given several times.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default=TEXT,
+    show_default=True,
+    help="Whether to say it for people or, an object a line, for programs.",
+)
 def serve(
-    socket: Path,
+    config_file: Path | None,
+    print_config: bool,
+    socket: Path | None,
     media: Path | None,
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
     capacity: int | None,
     read_only: bool,
     profile: str,
+    serial: str | None,
     accelerators: tuple[tuple[int, int], ...],
     range_unit: str,
     range_count: str,
     engine: str,
     trace: Path | None,
+    faults: tuple[Fault, ...],
+    fault_files: tuple[Path, ...],
+    allow_faults: bool,
+    metrics: int | None,
     as_json: bool,
     log_level: str,
+    rooms: tuple[Mapping[str, str], ...],
+    log_format: str,
 ) -> None:
-    """Run a device until it is interrupted; one client at a time may use it."""
-    logging.basicConfig(format="potash: %(message)s", level=log_level.upper())
-    if socket == Path():
-        raise click.UsageError("--socket is the path of a UNIX socket, which '' is not")
-    if size is not None:
-        if namespaces:
-            raise click.UsageError("--size is short for --namespace; give one of them")
-        namespaces = (NamespaceShape(size),)
+    """Run a device until it is interrupted; one client at a time may use it.
+
+    potash top shows what it does meanwhile.
+    """
+    wanted = Configuration(
+        device=DeviceSection(
+            socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
+            log_level,
+        ),
+        namespaces=configured.sections(configured.wanted_namespaces(namespaces, size)),
+        accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
+        or DEFAULTS.accelerators,
+        vta=configured.given().vta,
+        guest=configured.given().guest,
+    )  # fmt: skip
     if read_only and media is None:
         raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
-    settings = replace(
-        PROFILES[profile],
-        engine=Engine(engine),
-        range_blocks=RangeBlocks(RangeUnit(range_unit), range_count == "zero-based"),
-    )
-    if accelerators:
-        described = tuple(AcceleratorConfig(key, *item) for key, item in enumerate(accelerators))
-        settings = replace(settings, accelerators=described)
+    if print_config:
+        click.echo(configuration.write(wanted), nl=False)
+        return
+    if socket is None or socket == Path():
+        raise click.UsageError("say with --socket PATH where to listen")
+    log = LogSettings(log_level, {room: one[room] for one in rooms for room in one}, log_format)
+    log.apply(PROCESS)
+    settings = device_settings(wanted)
+    settings = replace(settings, count_cycles=metrics is not None, log=log)
+    if serial is not None:
+        # The name of a profile's subsystem would be that of all its devices.
+        identity = replace(settings.rpu.identity, serial=serial, qualified_name="")
+        settings = replace(settings, rpu=replace(settings.rpu, identity=identity))
+    armed = faults_of(faults, fault_files)
+    settings = replace(settings, rpu=replace(settings.rpu, faults=armed, allow_faults=allow_faults))
+    _serve(wanted, settings, socket, metrics, as_json=as_json)
+
+
+def _serve(
+    wanted: Configuration,
+    settings: DeviceSettings,
+    socket: Path,
+    metrics: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    told = wanted.device
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(_drive(media, namespaces, capacity, read_only))
+        drive = stack.enter_context(
+            _drive(told.media, wanted.shapes, told.capacity, told.read_only)
+        )
+        trace = told.trace
+        if trace is not None and trace.suffix in TRACES:
+            progress = stack.enter_context(reporting())
+            stack.enter_context(recording(trace, progress))
+            trace = None
+        traced = stack.enter_context(_lines(trace))
         device = Device(
             path,
             drive.namespaces,
@@ -216,18 +339,48 @@ def serve(
             _settings(settings, drive),
             sidecar=drive.sidecar,
             drive=drive,
+            trace=traced,
+            status=status_socket(str(path)),
         )
         try:
             stack.enter_context(device)
         except OSError as error:
-            why = error.strerror or error
-            raise PotashError(f"the device cannot listen at {path}: {why}") from None
-        if trace is not None:
-            lines = trace.open("w", buffering=1)
-            stack.callback(_close, lines)
-            device.board.trace.sink = _json_lines(lines, device.board.trace)
-        _announce(path, media, drive, as_json=as_json)
+            raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
+        address = None
+        if metrics is not None:
+            asked = status_socket(str(path))
+            if not asked.is_socket():
+                raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
+            address = stack.enter_context(exporting(asked, metrics))
+        _announce(path, told.media, drive, address, as_json=as_json)
         run_until(device, stop)
+
+
+def device_settings(wanted: Configuration) -> DeviceSettings:
+    """The settings of a device, but for its drive's namespaces."""
+    told = wanted.device
+    profile = PROFILES[told.profile]
+    return replace(
+        profile,
+        board=replace(profile.board, vta=wanted.vta),
+        accelerators=wanted.described_accelerators,
+        engine=Engine(told.engine),
+        range_blocks=RangeBlocks(RangeUnit(told.range_unit), told.range_count == "zero-based"),
+    )
+
+
+def _why(error: OSError, socket: Path) -> str:
+    """What is wrong with a socket's path, and what to do."""
+    length = len(os.fsencode(socket))
+    if length > LONGEST_SOCKET:
+        return (
+            f"the path has {length} bytes, and {LONGEST_SOCKET} are the most; choose a shorter one"
+        )
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {socket.parent}; make it, or choose another place"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.strerror} in {socket.parent}; choose another place"
+    return error.strerror or str(error)
 
 
 def _drive(
@@ -251,7 +404,9 @@ def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
     return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 
-def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) -> None:
+def _announce(
+    socket: Path, media: Path | None, drive: Drive, metrics: str | None, *, as_json: bool
+) -> None:
     device = qemu_device(socket)
     sizes = {nsid: one.size for nsid, one in drive.namespaces.items()}
     if as_json:
@@ -270,6 +425,7 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
                 for nsid, size in sizes.items()
             ],
             "qemu_device": device,
+            "metrics": metrics,
         }
         click.echo(json.dumps(report))
         return
@@ -280,23 +436,22 @@ def _announce(socket: Path, media: Path | None, drive: Drive, *, as_json: bool) 
     click.echo(f"  -device {shlex.quote(device)}")
     click.echo("and guest memory that can be shared:")
     click.echo("  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0")
+    if metrics is not None:
+        click.echo(f"Prometheus finds its numbers at {metrics}")
     click.echo(f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT")
 
 
-def _close(file: TextIO) -> None:
-    """What a full disk did not take has been told already, and is told by closing again."""
-    with suppress(OSError):
-        file.close()
-
-
-def _json_lines(file: TextIO, trace: Trace) -> Sink:
-    """Write each trace point as one line of JSON: its time in seconds, its name, what it knows."""
-
-    def sink(point: str, known: Mapping[str, object]) -> None:
-        try:
-            file.write(json.dumps({"time": time.monotonic(), "point": point, **known}) + "\n")
-        except OSError as error:  # a full disk: the drive is worth more than its trace
-            trace.sink = None
-            log.error("the trace ends here, it cannot be written: %s", error.strerror)
-
-    return sink
+@contextmanager
+def _lines(path: Path | None) -> Iterator[int | None]:
+    """A descriptor for the lines of a trace; None where nobody wants any."""
+    if path is None and VARIABLE in os.environ:
+        path = Path(os.environ[VARIABLE], f"{os.getpid()}{LINES}")
+    if path is None:
+        yield None
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

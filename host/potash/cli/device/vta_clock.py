@@ -66,7 +66,7 @@ class Assumption(click.ParamType[tuple[str, float]]):
             self.fail(f"{number!r} is no number for {name}", param, ctx)
 
 
-def _clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """How the core is built."""
     for option in (
         click.option(
@@ -88,7 +88,7 @@ def _clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_core_option = click.option(
+core_option = click.option(
     "--config",
     type=ConfigFile(),
     default=None,
@@ -116,8 +116,8 @@ _tiles_option = click.option(
 @click.option(
     "--insns", type=readable_file, help="Time this stream, of the platform's core, instead."
 )
-@_clock_options
-@_core_option
+@clock_options
+@core_option
 @json_option
 def time(
     names: tuple[str, ...],
@@ -132,7 +132,7 @@ def time(
 
     With one virtual thread, and with two of which one loads while the other computes.
     """
-    parameters = _parameters(build, assumed)
+    parameters = parameters_of(build, assumed)
     if insns is not None:
         if names:
             raise click.UsageError("--insns and --layer cannot both be given")
@@ -157,8 +157,8 @@ def time(
 )
 @_layer_option
 @_tiles_option
-@_clock_options
-@_core_option
+@clock_options
+@core_option
 @json_option
 def roofline(
     out: Path,
@@ -176,7 +176,7 @@ def roofline(
     """
     from potash.vta.roofline import draw
 
-    parameters, core = _parameters(build, assumed), config or PYNQ_CORE
+    parameters, core = parameters_of(build, assumed), config or PYNQ_CORE
     points = _timed(names, tiles, core, parameters)
     with replacing(out) as file:
         file.write(draw(points, core, parameters))
@@ -196,7 +196,7 @@ def roofline(
     type=writable_file,
     help="Where to write the trace; a picture of it where the name ends in .svg.",
 )
-@_clock_options
+@clock_options
 @config_option
 @json_option
 def trace(
@@ -213,7 +213,7 @@ def trace(
     """
     from potash.vta import perfetto, timeline
 
-    parameters = _parameters(build, assumed)
+    parameters = parameters_of(build, assumed)
     with reporting() as progress:
         stream = read_stream(insns, progress)
     found = _clocked(insns, stream, config, parameters)
@@ -226,7 +226,8 @@ def trace(
     click.echo(json.dumps(report) if as_json else told, err=out == STREAM)
 
 
-def _parameters(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:
+def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:
+    """The clock's parameters. Raises PotashError for those that no core has."""
     try:
         return dataclasses.replace(BUILDS[build], **dict(assumed))  # type: ignore[arg-type]  # checked there
     except ParameterError as error:

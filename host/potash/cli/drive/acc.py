@@ -333,13 +333,15 @@ def reset(device: str, accelerator: int | None) -> None:
 def shell(device: str, script: Any) -> None:
     """Carry out the lines of a script as one host.
 
-    They come from SCRIPT, or else from standard input. A line is a command as it stands behind "potash acc", or "fw" and one of "potash fw", without
+    They come from SCRIPT, or else from standard input. A line is a command as it stands behind
+    "potash acc", or "fw" and one of "potash fw", or "fault" and one of "potash fault", without
     DEVICE; # begins a comment. The first line that fails ends it.
     """
+    from potash.cli.drive.fault import fault
     from potash.cli.drive.fw import fw
     from potash.cli.drive.shell import run_lines
 
-    run_lines(device, script, {"acc": acc, "fw": fw})
+    run_lines(device, script, {"acc": acc, "fw": fw, "fault": fault})
 
 
 def _wait(one: Accelerator, timeout: float | None, *, as_json: bool) -> None:

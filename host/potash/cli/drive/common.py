@@ -16,6 +16,7 @@ import click
 
 import potash.sdk
 from potash.sdk import INPUT_LENGTH, Accelerator, Device
+from potash.sdk.errors import PotashError
 from potash.sdk.job import NUMBER_SIZE, Argument, choose
 from potash.sdk.places import Range
 
@@ -165,9 +166,12 @@ def read_input(path: Path) -> bytes:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Into a file, or to standard output."""
+    """Into a file, or to standard output. Raises PotashError where the file cannot be written."""
     if path != STREAM:
-        path.write_bytes(data)
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise PotashError(f"{path} cannot be written: {error.strerror}") from None
         return
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

@@ -1,0 +1,211 @@
+"""Faults that a device is told to have: what they are, and how they are asked for.
+
+Two vendor specific Admin commands of this device's own, in numbers that the platform leaves free.
+They are there only in a device that was started so that it takes them. As in the accelerators'
+commands CDW10 is the length of the data in dwords, CDW12 the operation.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from csd_spec.descriptors import Buffer, DescriptorError
+from csd_spec.opcodes import DWORD_SIZE
+
+Cdws = tuple[int, int, int, int, int, int]
+
+_FAULT = struct.Struct("<HBBHHIHxxQQIIII16x")
+_HEADER = struct.Struct("<II8x")
+
+FAULT_SIZE = _FAULT.size
+FAULT_DWORDS = FAULT_SIZE // DWORD_SIZE
+FAULT_LIST_HEADER_SIZE = _HEADER.size
+MOST_FAULTS = 256
+"""Faults that a device keeps, those that are spent included."""
+
+ANY = 0xFFFF
+"""In place of an opcode, a queue or a vector: whichever."""
+ALL_FAULTS = 0
+"""In place of an identifier: clear every fault."""
+
+
+class FaultOperation(IntEnum):
+    """CDW12 of Fault Send."""
+
+    ADD = 0
+    CLEAR = 1
+
+
+class FaultSend(NamedTuple):
+    """Fault Send (F1h): CDW10 dwords of data, CDW12 operation, CDW13 identifier to clear.
+
+    Add takes one fault, and dword 0 of its completion is the identifier that it has from then on.
+    """
+
+    operation: int
+    identifier: int = ALL_FAULTS
+
+    def encode(self) -> Cdws:
+        dwords = FAULT_DWORDS if self.operation == FaultOperation.ADD else 0
+        return (dwords, 0, self.operation, self.identifier, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> FaultSend:
+        return cls(cdws[2], cdws[3])
+
+
+class FaultReceive(NamedTuple):
+    """Fault Receive (F2h): CDW10 is the number of dwords to return, of the list of faults."""
+
+    dwords: int
+
+    def encode(self) -> Cdws:
+        return (self.dwords, 0, 0, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> FaultReceive:
+        return cls(cdws[0])
+
+
+class FaultKind(IntEnum):
+    """What happens, and to what."""
+
+    STATUS = 1
+    """A command is not carried out and ends with a status."""
+    DELAY = 2
+    """A command is begun later."""
+    LOST = 3
+    """A command is fetched and never answered."""
+    MEDIA_ERROR = 4
+    """Blocks cannot be read, or written."""
+    MEDIA_DELAY = 5
+    """Blocks are read, or written, later."""
+    INTERRUPT = 6
+    """The host is not told of completions that are there."""
+    APU_DEATH = 7
+    """The application processor is gone; the device starts another one."""
+
+
+COMMAND_KINDS = frozenset({FaultKind.STATUS, FaultKind.DELAY, FaultKind.LOST})
+MEDIA_KINDS = frozenset({FaultKind.MEDIA_ERROR, FaultKind.MEDIA_DELAY})
+DELAYS = frozenset({FaultKind.DELAY, FaultKind.MEDIA_DELAY})
+
+
+class FaultFlags(IntFlag):
+    """What a fault is about, as far as one bit says it."""
+
+    ADMIN = 1 << 0
+    """Admin commands; I/O commands without it."""
+    DNR = 1 << 1
+    """With Do Not Retry."""
+    READS = 1 << 2
+    WRITES = 1 << 3
+    """What of the media: at least one of them."""
+    AT_START = 1 << 4
+    """The APU dies of a Start, which fails; without it, once a job has been started."""
+    AT_ONCE = 1 << 5
+    """The APU dies when the fault is added."""
+
+
+class Fault(NamedTuple):
+    """One fault, 64 bytes.
+
+    0:1 identifier, 2 kind, 3 flags, 4:5 opcode, 6:7 queue (of an interrupt: vector), 8:11 namespace
+    (0 for any), 12:13 status, 16:23 first block, 24:31 number of blocks (0 for all), 32:35 delay in
+    microseconds, 36:39 how often it strikes (0 without end), 40:43 how often it lets pass what it
+    could strike before that, 44:47 how often it has struck. A host that adds one leaves the first
+    and the last at 0.
+    """
+
+    kind: FaultKind
+    flags: FaultFlags = FaultFlags(0)
+    opcode: int = ANY
+    queue: int = ANY
+    nsid: int = 0
+    status: int = 0
+    lba: int = 0
+    blocks: int = 0
+    delay: int = 0
+    times: int = 0
+    after: int = 0
+    identifier: int = 0
+    struck: int = 0
+
+    @property
+    def admin(self) -> bool:
+        """It is about Admin commands."""
+        return FaultFlags.ADMIN in self.flags
+
+    @property
+    def spent(self) -> bool:
+        """It strikes no more."""
+        return 0 < self.times <= self.struck
+
+    def check(self) -> None:
+        """Raise DescriptorError for what no device could do."""
+        if self.kind is FaultKind.STATUS and not 0 < self.status < 0x800:
+            raise DescriptorError(f"a command cannot fail with the status {self.status:#x}")
+        if self.kind in DELAYS and not self.delay:
+            raise DescriptorError("a delay takes some time")
+        if self.kind in MEDIA_KINDS and not self.flags & (FaultFlags.READS | FaultFlags.WRITES):
+            raise DescriptorError("a fault of the media is one of reads, of writes, or of both")
+        if self.lba and not self.blocks:
+            raise DescriptorError("a range of blocks has a length")
+        if self.lba + self.blocks > 1 << 64:
+            raise DescriptorError("the range of blocks ends behind the last one that can be named")
+        if self.admin and self.blocks:
+            raise DescriptorError("Admin commands have no blocks")
+        if FaultFlags.AT_ONCE in self.flags and (self.after or self.times != 1):
+            raise DescriptorError("the APU dies now once")
+        if FaultFlags.AT_ONCE | FaultFlags.AT_START in self.flags:
+            raise DescriptorError("the APU dies at one moment")
+
+    def encode(self) -> bytes:
+        """The 64 bytes. Raises ValueError for what does not fit."""
+        try:
+            return _FAULT.pack(
+                self.identifier, self.kind, self.flags, self.opcode, self.queue, self.nsid,
+                self.status, self.lba, self.blocks, self.delay, self.times, self.after, self.struck,
+            )  # fmt: skip
+        except struct.error as error:
+            raise ValueError(f"a number of the fault does not fit: {error}") from None
+
+    @classmethod
+    def decode(cls, buffer: Buffer) -> Fault:
+        """Raises DescriptorError for what is no fault."""
+        if len(buffer) < FAULT_SIZE:
+            raise DescriptorError(f"{len(buffer)} bytes are too few for a fault")
+        (identifier, kind, flags, opcode, queue, nsid, status, lba, blocks, delay, times, after,
+         struck) = _FAULT.unpack_from(buffer)  # fmt: skip
+        if kind not in FaultKind.__members__.values():
+            raise DescriptorError(f"there is no fault of kind {kind}")
+        known = FaultFlags(flags & sum(FaultFlags))
+        fault = cls(
+            FaultKind(kind), known, opcode, queue, nsid, status, lba, blocks, delay, times, after,
+            identifier, struck,
+        )  # fmt: skip
+        fault.check()
+        return fault
+
+
+def encode_faults(faults: Iterable[Fault]) -> bytes:
+    """The list of faults: 0:3 its length in bytes, 4:7 how many, 16:N the faults."""
+    items = [fault.encode() for fault in faults]
+    length = FAULT_LIST_HEADER_SIZE + FAULT_SIZE * len(items)
+    return _HEADER.pack(length, len(items)) + b"".join(items)
+
+
+def decode_faults(buffer: Buffer) -> list[Fault]:
+    """Raises DescriptorError for a list that contradicts itself or is cut short."""
+    if len(buffer) < FAULT_LIST_HEADER_SIZE:
+        raise DescriptorError(f"{len(buffer)} bytes are too few for a list of faults")
+    length, count = _HEADER.unpack_from(buffer)
+    if length != FAULT_LIST_HEADER_SIZE + FAULT_SIZE * count:
+        raise DescriptorError(f"{count} faults do not have {length} bytes")
+    if len(buffer) < length:
+        raise DescriptorError(f"a list of {length} bytes is cut at {len(buffer)}")
+    view = memoryview(buffer)
+    return [Fault.decode(view[at:]) for at in range(FAULT_LIST_HEADER_SIZE, length, FAULT_SIZE)]

@@ -1,0 +1,65 @@
+"""What a worker's tensor accelerator does, for the shared counters and for who watches."""
+
+from __future__ import annotations
+
+import base64
+
+from potash_device.trace import COMPUTE
+from potash_device.vta import timing
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+from potash_device.vta.encoding import INSTRUCTION_BYTES
+from potash_device.vta.isa import InstructionError
+from potash_device.vta.stream import StreamError
+from potash_firmware.mailbox.counters import Row, Word, unshared_row
+
+KEPT = 256
+"""Streams whose cycles are remembered: a model runs the same ones again and again."""
+
+
+COMPILED_FROM = 2_000
+"""Instructions from which on the compiled clock is worth loading, which takes a second."""
+
+
+class Meter:
+    """Counts models and streams in `row`; cycles, which have to be found out, if that is wanted."""
+
+    def __init__(self, row: Row | None = None, *, count_cycles: bool = False) -> None:
+        self._row = unshared_row() if row is None else row
+        self._count_cycles = count_cycles
+        self._cycles: dict[bytes, int] = {}
+
+    def attach(self, core: Core) -> None:
+        """Count what a tensor accelerator does from now on."""
+        if COMPUTE.sink is not None:
+            COMPUTE.sink("vta.core", {"config": core.config.to_mapping()})
+        config = core.config
+        core.observer = lambda stream, began: self._streamed(config, stream, began)
+
+    def model(self) -> None:
+        """A model is run."""
+        self._row[Word.MODELS] += 1
+
+    def _streamed(self, config: Config, stream: bytes, began: float) -> None:
+        if COMPUTE.sink is not None:
+            text = base64.b64encode(stream).decode()
+            COMPUTE.sink("vta.stream", {"began": began, "stream": text})
+        row = self._row
+        row[Word.STREAMS] += 1
+        row[Word.INSTRUCTIONS] += len(stream) // INSTRUCTION_BYTES
+        if self._count_cycles:
+            row[Word.CYCLES] += self._cycles_of(config, stream)
+
+    def _cycles_of(self, config: Config, stream: bytes) -> int:
+        """The cycles of a stream; 0 for one that the clock cannot follow."""
+        found = self._cycles.get(stream)
+        if found is None:
+            try:
+                compiled = len(stream) >= COMPILED_FROM * INSTRUCTION_BYTES
+                found = timing.run(config, timing.PYNQ, stream, compiled=compiled).cycles
+            except (StreamError, InstructionError):
+                found = 0
+            if len(self._cycles) >= KEPT:
+                self._cycles.clear()
+            self._cycles[stream] = found
+        return found

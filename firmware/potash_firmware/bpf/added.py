@@ -1,0 +1,137 @@
+"""Helpers that other packages lend to programs, beside the platform's own.
+
+A package that is installed beside Potash names each in its entry points, under the name by which C
+calls it:
+
+    [project.entry-points."potash.helpers"]
+    popcount = "my_package:POPCOUNT"
+
+and the object there is an `AddedHelper`. One that cannot be used is left out, and `found().problems`
+says why: neither another's helper nor the drive suffers for it, only a program that calls it.
+
+Source of the mechanism: "Entry points specification", packaging.python.org.
+"""
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from csd_spec.program import Helper as OwnHelper
+from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.errors import Fault, FaultKind
+from potash_firmware.bpf.interpreter import Helper
+
+GROUP = "potash.helpers"
+
+NUMBERS = range(32, 64)
+"""Numbers for added helpers: Potash's own are below, and libubpf knows none above."""
+
+OWN_NAMES = frozenset(helper.name.lower() for helper in OwnHelper)
+
+
+@dataclass(frozen=True)
+class AddedHelper:
+    """A function for programs, and the number that they call it by.
+
+    `call(arena, r1, r2, r3, r4, r5)` gives r0; it takes memory by `arena.bytes_at(address, size,
+    write=…)`, which checks it. Whatever it raises ends the program with a fault that says so. It
+    runs in the worker of each accelerator, so it keeps nothing from one call to the next.
+    """
+
+    number: int
+    call: Callable[[Arena, int, int, int, int, int], int]
+
+
+@dataclass(frozen=True)
+class Added:
+    """A helper with its name and the package that it comes from."""
+
+    name: str
+    package: str
+    helper: AddedHelper
+
+    def bound(self, arena: Arena) -> Helper:
+        """The helper over the memory of one run, as the machine wants it."""
+
+        def call(*registers: int) -> int:
+            try:
+                return operator.index(self.helper.call(arena, *registers))
+            except Fault:
+                raise
+            except Exception as error:
+                why = str(error) or type(error).__name__
+                reason = f"{self.name}: {why}"
+                raise Fault(FaultKind.HELPER_FAILED, None, None, reason) from error
+
+        return call
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is, by number, and what is wrong with the rest, a sentence each."""
+
+    helpers: Mapping[int, Added]
+    problems: tuple[str, ...]
+
+    @property
+    def names(self) -> Mapping[str, int]:
+        """Number by name, as the linker wants them."""
+        return {added.name: number for number, added in self.helpers.items()}
+
+
+@functools.cache
+def found() -> Found:
+    """The helpers of the packages that are installed; looked for once in a process."""
+    return collect(metadata.entry_points(group=GROUP))
+
+
+def collect(points: Iterable[metadata.EntryPoint]) -> Found:
+    """The helpers behind some entry points. Two that claim one name or number are both left out."""
+    loaded: list[Added] = []
+    problems: list[str] = []
+    for point in sorted(points, key=lambda point: (point.name, point.value)):
+        package = point.dist.name if point.dist is not None else point.module
+        try:
+            loaded.append(Added(point.name, package, _load(point)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code
+            why = str(error) or type(error).__name__
+            problems.append(f"the helper {point.name} of {package} is left out: {why}")
+    names = Counter(added.name for added in loaded)
+    numbers = Counter(added.helper.number for added in loaded)
+    kept = {}
+    for added in loaded:
+        number = added.helper.number
+        if names[added.name] == numbers[number] == 1:
+            kept[number] = added
+            continue
+        claimed = f"name {added.name}" if names[added.name] > 1 else f"number {number}"
+        who = [f"{other.name} of {other.package}" for other in loaded if _clash(added, other)]
+        problems.append(
+            f"the helper {added.name} of {added.package} is left out: the {claimed} is also that "
+            f"of {', '.join(who)}"
+        )
+    return Found(kept, tuple(problems))
+
+
+def _clash(one: Added, other: Added) -> bool:
+    same = one.name == other.name or one.helper.number == other.helper.number
+    return one is not other and same
+
+
+def _load(point: metadata.EntryPoint) -> AddedHelper:
+    """Raises whatever the package raises, and ValueError or TypeError for what is no helper."""
+    if point.name in OWN_NAMES:
+        raise ValueError("Potash has a helper of that name")
+    if not (point.name.isascii() and point.name.isidentifier()):
+        raise ValueError("its name cannot be that of a function in C")
+    helper = point.load()
+    if not isinstance(helper, AddedHelper):
+        raise TypeError(f"{point.value} is not an AddedHelper")
+    if helper.number not in NUMBERS:
+        raise ValueError(
+            f"its number is {helper.number}, and added helpers have {NUMBERS[0]} to {NUMBERS[-1]}"
+        )
+    return helper

@@ -1,0 +1,118 @@
+"""What each room of the device says of itself: levels by room, as text or as JSON.
+
+Every module has a logger of its package's name, as the standard library's loggers want it; a room is
+the packages that belong together. The device hands its settings on to its other processes, so that
+one option decides for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ROOMS: Mapping[str, tuple[str, ...]] = {
+    "board": ("potash_device", "pyvfio_user"),
+    "media": ("potash_device.media",),
+    "vta": ("potash_device.vta", "potash_firmware.vta_runtime"),
+    "boot": ("potash_firmware",),
+    "rpu": ("potash_firmware.rpu",),
+    "mailbox": ("potash_firmware.mailbox",),
+    "apu": ("potash_firmware.apu",),
+    "bpf": ("potash_firmware.bpf",),
+    "tflite": ("potash_firmware.tflite",),
+    "host": ("potash",),
+}
+"""Rooms, and the packages whose loggers are theirs; where two match, the longer name counts."""
+
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_LEVEL = "info"
+TEXT, JSON = "text", "json"
+FORMATS = (TEXT, JSON)
+
+_ROOM_OF = {package: room for room, packages in ROOMS.items() for package in packages}
+
+
+def room_of(logger: str) -> str:
+    """The room that a logger belongs to; its own name where it is nobody's."""
+    name = logger
+    while name:
+        if name in _ROOM_OF:
+            return _ROOM_OF[name]
+        name = name.rpartition(".")[0]
+    return logger
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """How much the rooms say, and in which form.
+
+    `level` is that of rooms which `rooms` does not name. Raises ValueError for a room, a level or a
+    format that there is not.
+    """
+
+    level: str = DEFAULT_LEVEL
+    rooms: Mapping[str, str] = field(default_factory=dict)
+    format: str = TEXT
+
+    def __post_init__(self) -> None:
+        for room in self.rooms:
+            if room not in ROOMS:
+                raise ValueError(f"there is no room {room!r}; there are {', '.join(ROOMS)}")
+        for level in (self.level, *self.rooms.values()):
+            if level not in LEVELS:
+                raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
+        if self.format not in FORMATS:
+            raise ValueError(f"there is no format {self.format!r}; there are {', '.join(FORMATS)}")
+
+    def apply(self, process: str) -> None:
+        """Have this process, which is called so, log to standard error as the settings say."""
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_FORMATTERS[self.format](process))
+        logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+        for room, packages in ROOMS.items():
+            for package in packages:
+                logging.getLogger(package).setLevel(self.rooms.get(room, self.level).upper())
+
+
+class TextLines(logging.Formatter):
+    """One line for people: the time, the level, the room, and what there is to say."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__("%(clock)s %(levelword)s %(room)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        record.clock = f"{clock}.{int(record.msecs):03}"
+        record.levelword = record.levelname.lower()
+        record.room = room_of(record.name)
+        return super().format(record)
+
+
+class JsonObjects(logging.Formatter):
+    """One JSON object a line. What a record was given as `known` stands in it by its own names."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, object] = {
+            "time": record.created,
+            "level": record.levelname.lower(),
+            "room": room_of(record.name),
+            "process": self._process,
+            "pid": os.getpid(),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        known = getattr(record, "known", {})
+        return json.dumps({**known, **said}, default=str)
+
+
+_FORMATTERS: Mapping[str, type[TextLines | JsonObjects]] = {TEXT: TextLines, JSON: JsonObjects}

@@ -1,0 +1,88 @@
+"""What each accelerator has done, in memory that the board's processors share.
+
+One row of 64-bit words for each accelerator. The APU and its workers write; the device reads, at any
+moment and without asking anybody, so looking costs the APU nothing. Each word has one writer at a
+time and is stored at once, so a reader sees an old value or a new one. As the device holds the
+memory, numbers go on when an APU or a worker is started again.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Self
+
+from potash_firmware.mailbox.shared import PAGE_SIZE, SharedMemory
+
+WORD = 8
+ROW_WORDS = 32
+
+
+class Word(IntEnum):
+    """Where in its row a number is."""
+
+    STATE = 0
+    """What the accelerator does: a `csd_spec.status.StatusId`."""
+    BEGAN = 1
+    """When the job began that runs now, in nanoseconds of the monotonic clock; 0 without one."""
+    STARTED = 2
+    DONE = 3
+    FAILED = 4
+    STOPPED = 5
+    """Jobs, by how they ended."""
+    BUSY = 6
+    """Nanoseconds that jobs which have ended took."""
+    INPUT = 7
+    OUTPUT = 8
+    """Bytes that jobs which have returned were given, and made."""
+    MODELS = 16
+    """Runs of models. These and those below are the worker's."""
+    STREAMS = 17
+    INSTRUCTIONS = 18
+    CYCLES = 19
+    """Of the tensor accelerator; modelled cycles only where they are wanted (`Config.count_cycles`)."""
+
+
+Row = memoryview
+"""The words of one accelerator: `row[Word.DONE] += 1`."""
+
+
+def unshared_row() -> Row:
+    """A row that nobody else sees."""
+    return memoryview(bytearray(ROW_WORDS * WORD)).cast("Q")
+
+
+class Counters:
+    """The rows of a board with so many accelerators, in their order. A context manager."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+
+    @classmethod
+    def create(cls, accelerators: int) -> Self:
+        """New rows, all zero. Raises OSError."""
+        return cls(SharedMemory.create("potash-counters", _size(accelerators)))
+
+    @classmethod
+    def adopt(cls, fd: int, accelerators: int) -> Self:
+        """The rows that `create` made in another process. Raises MailboxError."""
+        return cls(SharedMemory.adopt(fd, _size(accelerators)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._memory.close()
+
+    @property
+    def fd(self) -> int:
+        """What another process adopts."""
+        return self._memory.fd
+
+    def row(self, place: int) -> Row:
+        """The words of the accelerator at that place."""
+        size = ROW_WORDS * WORD
+        return self._memory.view[place * size : (place + 1) * size].cast("Q")
+
+
+def _size(accelerators: int) -> int:
+    return -(-max(accelerators, 1) * ROW_WORDS * WORD // PAGE_SIZE) * PAGE_SIZE

@@ -1,0 +1,51 @@
+"""Fault Send and Fault Receive: a host asks the device to go wrong.
+
+They are in the dispatch table of a device that was started so that it takes them, and in no other.
+"""
+
+from csd_spec.descriptors import DescriptorError
+from csd_spec.faults import (
+    FAULT_SIZE,
+    Fault,
+    FaultOperation,
+    FaultReceive,
+    FaultSend,
+    encode_faults,
+)
+from csd_spec.opcodes import DWORD_SIZE
+from nvme_spec.status import NvmeError, Status
+from potash_device.controller.dma import gather_into
+from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.core import MAX_TRANSFER
+
+
+def fault_send(controller: Controller, command: Command) -> Result:
+    """Arm a fault, which dword 0 gives a number, or clear some."""
+    fields = FaultSend.decode(command.entry.cdws)
+    if fields.operation == FaultOperation.CLEAR:
+        controller.faults.clear(fields.identifier)
+        return None
+    if fields.operation != FaultOperation.ADD:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"operation {fields.operation} is not there")
+    length = command.entry.cdw10 * DWORD_SIZE
+    if length != FAULT_SIZE:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"a fault has {FAULT_SIZE} bytes")
+    data = bytearray(length)
+    gather_into(memoryview(data), controller.views(command, length, write=False))
+    try:
+        fault = Fault.decode(data)
+    except DescriptorError as error:
+        raise NvmeError(Status.INVALID_FIELD, detail=str(error)) from None
+    return controller.faults.add(fault)
+
+
+def fault_receive(controller: Controller, command: Command) -> Result:
+    """Give the list of faults, as much of it as is asked for."""
+    length = FaultReceive.decode(command.entry.cdws).dwords * DWORD_SIZE
+    if length > MAX_TRANSFER:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"{length} bytes are more than MDTS allows")
+    if length:
+        page = encode_faults(controller.faults.listed())
+        controller.send(command, page[:length].ljust(length, b"\0"))
+    return None

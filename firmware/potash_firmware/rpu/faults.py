@@ -1,0 +1,332 @@
+"""Faults on purpose: what somebody who tests a driver wants a drive to do wrong.
+
+A fault is armed from the start or by a command (`admin/faults.py`), belongs to the device, and
+outlives resets. The loop asks for command and interrupt faults only while there are some, and media
+are impaired only while they have one of theirs, so that a drive without faults pays nothing.
+"""
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
+
+from csd_spec.faults import (
+    ALL_FAULTS,
+    ANY,
+    COMMAND_KINDS,
+    MEDIA_KINDS,
+    MOST_FAULTS,
+    Fault,
+    FaultFlags,
+    FaultKind,
+)
+from csd_spec.fields import Control
+from csd_spec.opcodes import FaultOpcode, Operation
+from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
+from nvme_spec.commands import ReadWrite
+from nvme_spec.opcodes import IoOpcode
+from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
+from potash_device.media import MediaError
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.media_work import MediaFailure
+from potash_firmware.rpu.namespace import Namespace
+from potash_firmware.rpu.tasks import Steps, Tasks
+
+log = logging.getLogger(__name__)
+
+MICROSECOND = 1e-6
+
+_OURS = frozenset(FaultOpcode)
+"""No fault keeps a host from clearing it."""
+
+_WITH_BLOCKS = frozenset(
+    {
+        IoOpcode.READ,
+        IoOpcode.WRITE,
+        IoOpcode.COMPARE,
+        IoOpcode.VERIFY,
+        IoOpcode.WRITE_ZEROES,
+        IoOpcode.WRITE_UNCORRECTABLE,
+    }
+)
+"""Commands that name their blocks as Read does."""
+
+
+@dataclass(eq=False)
+class _Armed:
+    """A fault, how often it has struck, and what it has let pass."""
+
+    fault: Fault
+    passed: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+    """It strikes no more: who waits because of it may go on."""
+
+    def overlaps(self, lba: int, blocks: int) -> bool:
+        """Whether its range, if it has one, has some of these blocks."""
+        first, length = self.fault.lba, self.fault.blocks
+        return not length or (first < lba + blocks and lba < first + length)
+
+
+class _Impaired:
+    """The media of a namespace as its faults leave them; called by the media executor, too."""
+
+    def __init__(self, faults: "Faults", namespace: Namespace, armed: Collection[_Armed]) -> None:
+        self._faults = faults
+        self._namespace = namespace
+        self._armed = armed
+
+    def before(self, offset: int, length: int, *, writes: bool) -> None:
+        for one in self._touching(FaultKind.MEDIA_DELAY, offset, length, writes=writes):
+            if self._faults.strikes(one):
+                one.over.wait(one.fault.delay * MICROSECOND)
+        at = self.fails_at(offset, length, writes=writes)
+        if at is not None:
+            error = MediaError(errno.EIO, "an injected fault of the media")
+            error.at = at
+            raise error
+
+    def fails_at(self, offset: int, length: int, *, writes: bool) -> int | None:
+        """The first byte that cannot be touched; None where all can. Does not wait."""
+        for one in self._touching(FaultKind.MEDIA_ERROR, offset, length, writes=writes):
+            if self._faults.strikes(one):
+                return max(offset, one.fault.lba * self._namespace.block_size)
+        return None
+
+    def _touching(self, kind: FaultKind, offset: int, length: int, *, writes: bool) -> list[_Armed]:
+        size = self._namespace.block_size
+        lba = offset // size
+        blocks = -(-(offset + length) // size) - lba
+        access = FaultFlags.WRITES if writes else FaultFlags.READS
+        return [
+            one
+            for one in self._armed
+            if one.fault.kind is kind and access in one.fault.flags and one.overlaps(lba, blocks)
+        ]
+
+
+class Faults:
+    """The faults of one controller.
+
+    Args:
+        armed: those that it has from the start.
+        namespaces: gives every namespace that there is.
+        tasks: where a delay is waited for.
+        end_apu: ends the application processor, now.
+    """
+
+    def __init__(
+        self,
+        armed: Iterable[Fault],
+        namespaces: Callable[[], Iterable[Namespace]],
+        tasks: Tasks,
+        end_apu: Callable[[], None],
+    ) -> None:
+        self.io: tuple[_Armed, ...] = ()
+        """What may strike an I/O command; the loop looks further only where there is something."""
+        self.admin: tuple[_Armed, ...] = ()
+        self.interrupts: tuple[_Armed, ...] = ()
+        self._impaired: dict[int, _Impaired] = {}
+        self._namespaces = namespaces
+        self._tasks = tasks
+        self._end_apu = end_apu
+        self._kept: dict[int, _Armed] = {}
+        self._last = 0
+        # The media executor's threads ask, too, and a strike may be a fault's last.
+        self._lock = threading.RLock()
+        for fault in armed:
+            self.add(fault)
+
+    # What a host is told, and tells.
+
+    def add(self, fault: Fault) -> int:
+        """Arm a fault; the identifier that it gets. Raises NvmeError when there are too many."""
+        with self._lock:
+            if len(self._kept) >= MOST_FAULTS and not self._forget_one_spent():
+                raise NvmeError(
+                    Status.CAPACITY_EXCEEDED, detail=f"there are {MOST_FAULTS} faults already"
+                )
+            self._last = self._last % 0xFFFF + 1
+            while self._last in self._kept:
+                self._last = self._last % 0xFFFF + 1
+            one = _Armed(fault._replace(identifier=self._last, struck=0))
+            self._kept[self._last] = one
+            self.arrange()
+        at_once = fault.kind is FaultKind.APU_DEATH and FaultFlags.AT_ONCE in fault.flags
+        if at_once and self.strikes(one):
+            self._end_apu()
+        return one.fault.identifier
+
+    def clear(self, identifier: int = ALL_FAULTS) -> None:
+        """Disarm and forget one fault, or every one. Raises NvmeError where there is none."""
+        with self._lock:
+            if identifier == ALL_FAULTS:
+                gone = list(self._kept.values())
+                self._kept.clear()
+            elif identifier in self._kept:
+                gone = [self._kept.pop(identifier)]
+            else:
+                raise NvmeError(Status.INVALID_FIELD, detail=f"there is no fault {identifier}")
+            self.arrange()
+        for one in gone:
+            one.over.set()
+
+    def listed(self) -> list[Fault]:
+        """All faults in the order in which they came, those that are spent included."""
+        with self._lock:
+            return [one.fault for one in self._kept.values()]
+
+    def arrange(self) -> None:
+        """Put every fault where it is asked for; also to be called when namespaces have come."""
+        with self._lock:
+            armed = [one for one in self._kept.values() if not one.fault.spent]
+            commands = [one for one in armed if one.fault.kind in COMMAND_KINDS]
+            deaths = [one for one in armed if one.fault.kind is FaultKind.APU_DEATH]
+            self.admin = tuple(one for one in commands if one.fault.admin)
+            self.io = (*(one for one in commands if not one.fault.admin), *deaths)
+            self.interrupts = tuple(one for one in armed if one.fault.kind is FaultKind.INTERRUPT)
+            self._impair([one for one in armed if one.fault.kind in MEDIA_KINDS])
+
+    def release(self) -> None:
+        """The device ends: nobody is to wait any longer."""
+        self.clear()
+
+    def _impair(self, armed: Collection[_Armed]) -> None:
+        before, self._impaired = self._impaired, {}
+        # A copy, as this may be another thread than the one that makes namespaces.
+        for namespace in list(self._namespaces()):
+            mine = [one for one in armed if one.fault.nsid in (0, namespace.nsid)]
+            if mine:
+                self._impaired[namespace.nsid] = _Impaired(self, namespace, mine)
+                namespace.media.impair(self._impaired[namespace.nsid])
+            elif namespace.nsid in before:
+                namespace.media.impair(None)
+
+    def _forget_one_spent(self) -> bool:
+        for identifier, one in self._kept.items():
+            if one.fault.spent:
+                del self._kept[identifier]
+                one.over.set()
+                return True
+        return False
+
+    # Where they strike.
+
+    def strikes(self, one: _Armed) -> bool:
+        """Whether a fault that could strike now does; it counts."""
+        with self._lock:
+            fault = one.fault
+            if fault.spent or one.over.is_set():
+                return False
+            if one.passed < fault.after:
+                one.passed += 1
+                return False
+            one.fault = fault._replace(struck=min(fault.struck + 1, 0xFFFF_FFFF))
+            log.debug("fault %d strikes", fault.identifier)
+            if one.fault.spent:
+                self.arrange()
+            return True
+
+    def instead(self, command: Command, carry_out: Callable[[], Result]) -> Result:
+        """Take a command's first step, `carry_out`, as far as its faults let it come to that.
+
+        Raises NvmeError.
+        """
+        candidates = self.io if command.queue.qid else self.admin
+        struck = [one.fault for one in candidates if _concerns(one, command) and self.strikes(one)]
+        delay = sum(fault.delay for fault in struck) * MICROSECOND
+
+        def go_on() -> Result:
+            for fault in struck:
+                if fault.kind is FaultKind.STATUS:
+                    raise _failure(fault, command)
+                if fault.kind is FaultKind.LOST:
+                    return Pending(object(), _never)
+            return self._with_apu(command, carry_out)
+
+        if not delay:
+            return go_on()
+        return Pending(self._tasks.start(_rest(delay)), lambda _: go_on(), lambda: True)
+
+    def heard(self, vectors: Iterable[int]) -> set[int]:
+        """The interrupts that come out, of those that are to be sent."""
+        lost = set()
+        for vector in vectors:
+            for one in self.interrupts:
+                if one.fault.queue in (ANY, vector) and self.strikes(one):
+                    lost.add(vector)
+                    break
+        return set(vectors) - lost
+
+    def unreadable_at(self, nsid: int, offset: int, length: int) -> int | None:
+        """The first byte of a namespace that somebody who reads the media himself cannot have."""
+        impaired = self._impaired.get(nsid)
+        return None if impaired is None else impaired.fails_at(offset, length, writes=False)
+
+    def _with_apu(self, command: Command, carry_out: Callable[[], Result]) -> Result:
+        deaths = [one for one in self.io if one.fault.kind is FaultKind.APU_DEATH]
+        if not deaths or not _starts_a_job(command):
+            return carry_out()
+
+        def end(*, at_start: bool) -> None:
+            for one in deaths:
+                if (FaultFlags.AT_START in one.fault.flags) is at_start and self.strikes(one):
+                    self._end_apu()
+
+        end(at_start=True)
+        return _then(carry_out(), lambda: end(at_start=False))
+
+
+def _concerns(one: _Armed, command: Command) -> bool:
+    """Whether a fault is about commands like this."""
+    fault, entry = one.fault, command.entry
+    if fault.kind not in COMMAND_KINDS or (fault.admin and entry.opcode in _OURS):
+        return False
+    if fault.opcode not in (ANY, entry.opcode) or fault.queue not in (ANY, command.queue.qid):
+        return False
+    if fault.nsid not in (0, entry.nsid):
+        return False
+    if not fault.blocks:
+        return True
+    if entry.opcode not in _WITH_BLOCKS:
+        return False
+    fields = ReadWrite.decode(entry.cdws)
+    return one.overlaps(fields.slba, fields.blocks)
+
+
+def _failure(fault: Fault, command: Command) -> NvmeError:
+    """What the command ends with; of the media's, the error log gets the block, too."""
+    entry, dnr = command.entry, FaultFlags.DNR in fault.flags
+    detail = f"fault {fault.identifier}: {describe(fault.status)}"
+    of_media = split(fault.status).sct == StatusCodeType.MEDIA_AND_DATA_INTEGRITY
+    if of_media and command.queue.qid and entry.opcode in _WITH_BLOCKS:
+        lba = max(ReadWrite.decode(entry.cdws).slba, fault.lba)
+        return MediaFailure(fault.status, dnr=dnr, detail=detail, lba=lba)
+    return NvmeError(fault.status, dnr=dnr, detail=detail)
+
+
+def _starts_a_job(command: Command) -> bool:
+    entry = command.entry
+    return (
+        bool(command.queue.qid)
+        and entry.opcode == AcceleratorOpcode.CONTROL
+        and Control.decode(entry.cdws).operation == Operation.START
+    )
+
+
+def _then(result: Result, act: Callable[[], None]) -> Result:
+    """The same result, with `act` called when it has come to a success."""
+    if isinstance(result, Pending):
+        waiting = result
+        return replace(waiting, resume=lambda value: _then(waiting.resume(value), act))
+    act()
+    return result
+
+
+def _rest(seconds: float) -> Steps:
+    yield seconds
+    return None
+
+
+def _never(_: object) -> Result:
+    raise AssertionError("a lost command goes on")

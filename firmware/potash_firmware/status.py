@@ -1,0 +1,177 @@
+"""How a device is doing, for whoever looks on: a snapshot, and the socket that gives it away.
+
+A client of the socket connects and reads one JSON object; it need say nothing, and nothing that it
+says is read. So there is no client to wait for: each gets its snapshot in the moment in which it is
+accepted, and what does not fit its socket's buffer is not sent. The socket is its user's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Self
+
+from csd_spec.status import StatusId
+from nvme_spec.opcodes import IoOpcode
+from nvme_spec.status import describe
+from potash_firmware.mailbox.counters import Counters, Row, Word
+from potash_firmware.naming import command_name
+from potash_firmware.rpu import Rpu
+from pyvfio_user.places import listen, unlink
+
+if TYPE_CHECKING:
+    from potash_firmware.boot import Device
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".status"
+"""Behind the name of a device's socket: where its status socket is."""
+
+VERSION = 1
+"""Of what a snapshot has in it; more may come without another number."""
+
+BACKLOG = 8
+
+BUFFER = 1 << 20
+"""Bytes of a snapshot that a client need not have read yet; one has 10 KiB or so."""
+
+NANOSECONDS = 1e9
+
+Snapshot = dict[str, object]
+
+
+class StatusSocket:
+    """Listens at `path` as long as the block lasts; the one who waits for it calls `answer`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def __enter__(self) -> Self:
+        """Raises OSError as `pyvfio_user.server.Server` does."""
+        self._listener, self._identity = listen(self.path, BACKLOG)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        unlink(self.path, self._identity)
+
+    def fileno(self) -> int:
+        """Readable when a client has come."""
+        return self._listener.fileno()
+
+    def answer(self, snapshot: Callable[[], Snapshot]) -> bool:
+        """Give one client what `snapshot` makes, without waiting; whether there was any."""
+        try:
+            client, _ = self._listener.accept()
+        except OSError:  # it has gone again, or there are no descriptors for it
+            return False
+        with client:
+            client.setblocking(False)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+            try:
+                data = json.dumps(snapshot(), separators=(",", ":")).encode() + b"\n"
+                client.send(data, socket.MSG_NOSIGNAL)
+            except OSError as error:
+                log.debug("a snapshot was not taken: %s", error)
+            except Exception:  # a mistake of ours must not end the drive
+                log.exception("a snapshot went wrong")
+        return True
+
+
+def snapshot(device: Device) -> Snapshot:
+    """What there is to say of a device now; times in seconds."""
+    rpu, board, link = device.rpu, device.board, device.link
+    core = rpu.controller
+    return {
+        "version": VERSION,
+        "pid": os.getpid(),
+        "time": time.monotonic(),
+        "controller": {
+            "state": rpu.lifecycle.state.name.lower(),
+            "host_attached": device.server.connected,
+            "shadow_doorbells": board.queues.shadow is not None,
+            "session_ends": core.statistics.resets,
+            "interrupts": board.interrupts.fired,
+        },
+        "bytes": {"read": core.health.bytes_read, "written": core.health.bytes_written},
+        "namespaces": [
+            {"nsid": nsid, "bytes": one.size, "block_size": one.block_size}
+            for nsid, one in core.namespaces.items()
+        ],
+        "queues": _queues(rpu),
+        "errors": [
+            {"status": status, "meaning": describe(status), "commands": count}
+            for status, count in sorted(core.statistics.errors.items())
+        ],
+        "media": {"work_in_flight": len(core.unfinished)},
+        "mailbox": {
+            "apu_running": link.port is not None and not link.port.closed,
+            "apu_starts": device.apu.starts,
+            "sent": link.sent,
+            "received": link.received,
+            "requests_in_flight": link.in_flight,
+        },
+        "accelerators": _accelerators(device.counters, device.accelerators),
+    }
+
+
+def _queues(rpu: Rpu) -> list[Snapshot]:
+    """Every queue that there is, and those that there were."""
+    core, submissions = rpu.controller, rpu.controller.board.queues.submissions
+    commands: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    counts = Counter(core.statistics.commands)
+    for qid, moved in rpu.controller.board.queues.moved.items():
+        counts[qid, IoOpcode.READ] += moved.reads
+        counts[qid, IoOpcode.WRITE] += moved.writes
+    for (qid, opcode), count in sorted(counts.items()):
+        name, of_queue = command_name(opcode, admin=qid == 0), commands[qid]
+        if count:
+            of_queue[name] = of_queue.get(name, 0) + count
+    found: list[Snapshot] = []
+    for qid in sorted({*submissions, *commands}):
+        queue = submissions.get(qid)
+        found.append(
+            {
+                "qid": qid,
+                "size": queue.size if queue is not None else None,
+                "waiting": (queue.tail - queue.head) % queue.size if queue is not None else 0,
+                "outstanding": len(core.outstanding.of_queue(qid)),
+                "commands": commands[qid],
+            }
+        )
+    return found
+
+
+def _accelerators(counters: Counters, accelerators: Mapping[int, int]) -> list[Snapshot]:
+    return [
+        {"id": identifier, **_accelerator(counters.row(place))}
+        for identifier, place in accelerators.items()
+    ]
+
+
+def _accelerator(row: Row) -> Snapshot:
+    began = row[Word.BEGAN]
+    running = time.monotonic_ns() - began if began else 0
+    return {
+        "state": StatusId(row[Word.STATE]).name.lower(),
+        "running_for": max(0, running) / NANOSECONDS if began else None,
+        "jobs": {
+            "started": row[Word.STARTED],
+            "done": row[Word.DONE],
+            "failed": row[Word.FAILED],
+            "stopped": row[Word.STOPPED],
+        },
+        "seconds": row[Word.BUSY] / NANOSECONDS,
+        "bytes": {"input": row[Word.INPUT], "output": row[Word.OUTPUT]},
+        "models": row[Word.MODELS],
+        "vta": {
+            "streams": row[Word.STREAMS],
+            "instructions": row[Word.INSTRUCTIONS],
+            "modelled_cycles": row[Word.CYCLES],
+        },
+    }

@@ -1,0 +1,5 @@
+"""`python -m potash.cli` is `potash`."""
+
+from potash.cli.main import main
+
+main()

@@ -1,0 +1,83 @@
+"""`--config FILE` and `--print-config`: what a file says, as the defaults of a command's options.
+
+Whatever is said on the command line takes the place of what the file says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from potash import configuration
+from potash.cli.drive.common import Decorator
+from potash.configuration import Configuration, NamespaceSection
+from potash_device.media import NamespaceShape
+
+DEFAULTS = Configuration()
+
+
+def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """Have the options default to what the file says."""
+    found = DEFAULTS if path is None else configuration.read(path)
+    ctx.meta[__name__] = found
+    if path is not None:
+        values: dict[str, Any] = {
+            **dataclasses.asdict(found.device),
+            **dataclasses.asdict(found.guest),
+            "namespaces": found.shapes,
+            "accelerators": tuple((a.input_size, a.output_size) for a in found.accelerators),
+        }
+        several = {option.name for option in ctx.command.params if _takes_several(option)}
+        ctx.default_map = {
+            name: (value,) if name in several and not isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value is not None
+        }
+    return path
+
+
+def _takes_several(option: click.Parameter) -> bool:
+    return isinstance(option, click.Option) and option.multiple
+
+
+config_option: Decorator = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    is_eager=True,
+    callback=_use,
+    help="Read the configuration from this file, potash.toml; other options override it.",
+)
+print_option: Decorator = click.option(
+    "--print-config",
+    is_flag=True,
+    help="Show the configuration that would be used, as TOML, and end.",
+)
+
+
+def given() -> Configuration:
+    """What the file says, or the defaults where none is given."""
+    found = click.get_current_context().meta[__name__]
+    assert isinstance(found, Configuration)
+    return found
+
+
+def wanted_namespaces(
+    namespaces: tuple[NamespaceShape, ...], size: int | None
+) -> tuple[NamespaceShape, ...]:
+    """What `--namespace` and its short form `--size` come to."""
+    if size is None:
+        return namespaces
+    source = click.get_current_context().get_parameter_source("namespaces")
+    if source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--size is short for --namespace; give one of them")
+    return (NamespaceShape(size),)
+
+
+def sections(namespaces: tuple[NamespaceShape, ...]) -> tuple[NamespaceSection, ...]:
+    """Namespaces as a configuration has them."""
+    return tuple(NamespaceSection(one.size, one.block_size) for one in namespaces)

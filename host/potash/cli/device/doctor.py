@@ -1,0 +1,63 @@
+"""`potash doctor`: what this machine has of what Potash needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import click
+
+from potash import doctor as checks
+from potash.doctor import Finding, State
+from potash.vm.progress import reporting
+from potash.vm.sources import ENVIRONMENT
+
+
+@click.command()
+@click.option("--no-boot", is_flag=True, help="Do not boot a guest to see whether KVM is of use.")
+@click.option(
+    "--debian-mirror",
+    metavar="ADDRESS",
+    envvar=ENVIRONMENT,
+    show_envvar=True,
+    help="Debian archive to bring the guest from (default: the one that apt is configured with).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def doctor(no_boot: bool, debian_mirror: str | None, as_json: bool) -> None:
+    """Say what is there, what is missing, and the command that mends it.
+
+    A line each: "good"; "limited" where Potash does less or is slower; "missing" where it, or its
+    guest, does not work. Ends with 1 if something is missing.
+    """
+    findings = _examined(boot=not no_boot, mirror=debian_mirror)
+    healthy = all(one.state is not State.MISSING for one in findings)
+    if as_json:
+        report = {"healthy": healthy, "findings": [dataclasses.asdict(one) for one in findings]}
+        click.echo(json.dumps(report))
+    else:
+        for line in _lines(findings):
+            click.echo(line)
+    if not healthy:
+        sys.exit(1)
+
+
+def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
+    with reporting(not sys.stderr.isatty()) as progress:
+        found = [checks.python()]
+        progress("importing what Potash is built upon", None)
+        found += checks.packages()
+        found += [checks.cpu(), checks.memory(), *checks.disk(), checks.socket_folder()]
+        progress("looking for QEMU and a compiler", None)
+        found += [checks.compiler(), checks.qemu(mirror), checks.guest(mirror)]
+        found.append(checks.kvm(progress, boot=boot))
+    return found
+
+
+def _lines(findings: list[Finding]) -> list[str]:
+    width = max(len(one.name) for one in findings)
+    lines = []
+    for one in findings:
+        mend = f"  → {one.mend}" if one.mend else ""
+        lines.append(f"{one.state:<7}  {one.name:<{width}}  {one.meaning}{mend}")
+    return lines

@@ -1,0 +1,86 @@
+"""The examples in a list, and the files of one for whoever runs it by hand.
+
+What an example is called and what it teaches stands in its README.md: its heading, and the
+paragraph that begins with "**Teaches:**", or else the first one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from potash.cli.device.build import compiled
+from potash.cli.device.example import Example, example_names, examples_folder
+from potash.programs.compiler import find_compiler
+from potash.sdk.errors import PotashError
+
+PROGRAM, SOURCE, INPUT, EXPECTED = "program.o", "program.c", "input.bin", "expected.bin"
+ARGUMENTS = "arguments"
+"""The options of `potash run` for the program's arguments, one a line."""
+
+_TEACHES = "**Teaches:**"
+
+
+class Described(NamedTuple):
+    """A folder of examples/: what it says of itself, and whether `potash demo` runs it."""
+
+    name: str
+    title: str
+    teaches: str
+    demo: bool
+
+
+def described(folder: Path) -> Described:
+    """What an example's README.md says. Raises PotashError where it says nothing."""
+    try:
+        title, *paragraphs = (folder / "README.md").read_text().strip().split("\n\n")
+    except OSError as error:
+        raise PotashError(f"the example {folder.name} has no README.md: {error.strerror}") from None
+    told = [one for one in paragraphs if one.startswith(_TEACHES)] or paragraphs[:1]
+    if not title.startswith("# ") or not told:
+        raise PotashError(f"{folder}/README.md does not begin with a heading and a paragraph")
+    teaches = re.sub(r"\s+", " ", told[0].removeprefix(_TEACHES)).strip()
+    return Described(folder.name, title[2:], teaches, folder.name in example_names())
+
+
+def index() -> list[Described]:
+    """Every example that comes with Potash."""
+    folders = sorted(path.parent for path in examples_folder().glob("*/README.md"))
+    return [described(folder) for folder in folders]
+
+
+def show_index(*, as_json: bool) -> None:
+    """Print the examples: those that `potash demo` runs, and those that are run in another way."""
+    if as_json:
+        click.echo(json.dumps({"examples": [one._asdict() for one in index()]}))
+        return
+    for one in index():
+        other = "" if one.demo else f" (see {examples_folder() / one.name / 'README.md'})"
+        click.echo(f"{one.name:12} {one.title}{other}")
+
+
+def write_files(name: str, folder: Path) -> None:
+    """Write an example's program, compiled where that is possible, with what it is run on.
+
+    Raises PotashError.
+    """
+    example = Example.load(name)
+    source = examples_folder() / name / SOURCE
+    try:
+        find_compiler()
+    except PotashError as error:
+        click.echo(f"{name}: the program is the one that comes with Potash, as {error}", err=True)
+        program = example.program
+    else:
+        program = compiled(source)
+    options = "".join(f"--arg\nhex:{argument.hex()}\n" for argument in example.arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PROGRAM).write_bytes(program)
+    (folder / INPUT).write_bytes(example.input)
+    (folder / EXPECTED).write_bytes(example.expected)
+    (folder / ARGUMENTS).write_text(options)
+    click.echo(f"{folder}: {PROGRAM}, {INPUT}, {EXPECTED}, {ARGUMENTS}")

@@ -1,0 +1,62 @@
+"""The options with which a device is started so that it goes wrong on purpose."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+from csd_spec.faults import FaultFlags
+from potash.cli.drive.fault import FaultText
+from potash.sdk.errors import PotashError
+from potash.sdk.faults import Fault, describe, read_table
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+_OPTIONS: tuple[Decorator, ...] = (
+    click.option(
+        "--fault",
+        "faults",
+        type=FaultText(),
+        multiple=True,
+        help='Go wrong from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; may '
+        "be given several times (docs/faults.md).",
+    ),
+    click.option(
+        "--faults",
+        "fault_files",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        help="As much, from a TOML file of [[fault]] tables.",
+    ),
+    click.option(
+        "--allow-faults",
+        is_flag=True,
+        help="Take faults by command as well: potash fault.",
+    ),
+)
+
+
+def fault_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --fault, --faults and --allow-faults."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def faults_of(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]:
+    """Every fault that the options name. Raises PotashError for a file that has none."""
+    found = list(faults)
+    for path in files:
+        try:
+            found += read_table(tomllib.loads(path.read_text()))
+        except (PotashError, ValueError) as error:
+            raise PotashError(f"{path}: {error}") from None
+    for fault in found:
+        if FaultFlags.AT_ONCE in fault.flags:
+            raise PotashError(
+                f"{describe(fault)!r} is for a device that runs: send it with potash fault add"
+            )
+    return tuple(found)

@@ -1,0 +1,180 @@
+"""`potash sweep`: which tensor accelerator for which network."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from potash.cli.device.guest import ending_on_signals
+from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
+from potash.cli.device.vta_options import columns, json_option, writable_file
+from potash.cli.drive.common import STREAM
+from potash.cli.files import replacing
+from potash.cli.units import human
+from potash.vm.progress import reporting
+from potash_device.vta.config import Config
+from potash_device.vta.timing import PYNQ_CORE
+
+if TYPE_CHECKING:
+    from potash.sweep.networks import Network
+    from potash.sweep.points import Point
+
+AGAINST = ("sram", "multipliers", "bandwidth")
+DEFAULT_NETWORK = "resnet18"
+
+
+@click.command()
+@click.argument("networks", nargs=-1, metavar="[NETWORK]...")
+@click.option(
+    "--vary",
+    "varied",
+    multiple=True,
+    metavar="NAME=VALUE,VALUE...",
+    help="Try these values: block, block_in, block_out, batch; buffers (a factor of INP, WGT and "
+    "ACC); uop, inp, wgt, acc (sizes); or a parameter of the clock, such as bus_bytes. May be given "
+    "several times (default: block=8,16,32 buffers=1/4,1/2,1 bus_bytes=4,8,16).",
+)
+@click.option(
+    "--against",
+    type=click.Choice(AGAINST),
+    multiple=True,
+    default=("sram",),
+    show_default=True,
+    help="What a core costs, which latency is held against; may be given several times.",
+)
+@click.option("--plot", type=writable_file, help="Draw all points into this file, as SVG.")
+@click.option("--all", "everything", is_flag=True, help="Show also what is not on the front.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes (default: one a processor).")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Work on the Dask cluster of the scheduler at this address instead.",
+)
+@clock_options
+@core_option
+@json_option
+def sweep(
+    networks: tuple[str, ...],
+    varied: tuple[str, ...],
+    against: tuple[str, ...],
+    plot: Path | None,
+    everything: bool,
+    jobs: int | None,
+    scheduler: str | None,
+    build: str,
+    assumed: Sequence[tuple[str, float]],
+    config: Config | None,
+    as_json: bool,
+) -> None:
+    """Try configurations of the tensor accelerator on networks, and show those worth their cost.
+
+    A NETWORK is resnet18, which is also the default, one of its layers C1 to C12, or a TensorFlow
+    Lite model, a file that ends in .tflite. Each configuration gets schedules of its own, which are
+    timed on the modelled clock. The front are the cores than which no other is as fast for as
+    little.
+    """
+    from potash.sweep import networks as known
+    from potash.sweep import picture, points, space, workers
+
+    if jobs is not None and scheduler is not None:
+        raise click.UsageError("--jobs is for this machine's processors, --scheduler for others'")
+    against = tuple(dict.fromkeys(against))
+    try:
+        axes = [space.axis(text) for text in varied or space.DEFAULT]
+        cores = list(space.cores(axes, config or PYNQ_CORE, parameters_of(build, assumed)))
+    except space.SpaceError as error:
+        raise click.UsageError(f"--vary: {error}") from None
+    tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]
+    crew = workers.cluster(scheduler) if scheduler else workers.local(jobs or workers.processors())
+    with ending_on_signals(), reporting() as progress, crew as work:
+        found = points.swept(cores, tried, against, work, progress)
+    if plot is not None:
+        with replacing(plot) as file:
+            file.write(picture.draw(found, against))
+    if as_json:
+        report = _report(tried, against, found, plot)
+        click.echo(json.dumps(report), err=plot == STREAM)
+        return
+    for one in tried:
+        mine = [point for point in found if point.network is one]
+        for line in [*_described(one), "", *_table(mine, everything), "", *_summary(mine), ""]:
+            click.echo(line, err=plot == STREAM)
+    click.echo("Latencies are modelled, and were calibrated on no board.", err=plot == STREAM)
+    if plot not in (None, STREAM):
+        click.echo(f"{plot} shows all of it")
+
+
+def _report(
+    networks: Sequence[Network], against: Sequence[str], found: Sequence[Point], plot: Path | None
+) -> dict[str, Any]:
+    return {
+        "networks": [
+            {
+                "name": one.name,
+                "layers": sum(one.shapes.values()),
+                "shapes": len(one.shapes),
+                "operations": one.operations,
+                "left_out": dict(one.left_out),
+            }
+            for one in networks
+        ],
+        "against": list(against),
+        "points": [point.report() for point in found],
+        "plot": None if plot is None else str(plot),
+    }
+
+
+def _described(network: Network) -> list[str]:
+    layers = sum(network.shapes.values())
+    of_these = f"{layers} layers of {len(network.shapes)} shapes" if layers > 1 else "one layer"
+    lines = [
+        f"{network.name}: {of_these}, {network.operations / 1e9:.3g} thousand million operations"
+    ]
+    if network.left_out:
+        named = ", ".join(f"{count} {name}" for name, count in network.left_out.items())
+        lines.append(f"  left out: {named}")
+    return lines
+
+
+def _table(points: Sequence[Point], everything: bool) -> list[str]:
+    """The front, or every feasible core, the fastest first."""
+    from potash.sweep.points import multipliers, sram_bytes
+
+    shown = [point for point in points if point.cycles is not None and (everything or point.front)]
+    if not shown:
+        return ["  no configuration is feasible"]
+    names = [name for name, _ in points[0].core.varied]
+    rows: list[Sequence[str]] = [
+        ("", *names, "SRAM", "multipliers", "bus bytes", "ms", "GOP/s", "of its peak")
+    ]
+    for point in sorted(shown, key=lambda one: one.latency):
+        config, parameters = point.core.config, point.core.parameters
+        rows.append(
+            (
+                "*" if point.front else "",
+                *(f"{value:g}" for _, value in point.core.varied),
+                human(sram_bytes(config)),
+                str(multipliers(config)),
+                str(parameters.bus_bytes),
+                f"{point.latency * 1e3:.3f}",
+                f"{point.gops:.1f}",
+                f"{point.gops / point.peak_gops:.1%}",
+            )
+        )
+    return columns(rows)
+
+
+def _summary(points: Sequence[Point]) -> list[str]:
+    front = sum(point.front for point in points)
+    reasons = Counter(point.reason for point in points if point.cycles is None)
+    behind = len(points) - front - reasons.total()
+    lines = [f"{len(points)} configurations: {front} on the front (*), {behind} behind it"]
+    if reasons:
+        lines[0] += f", {reasons.total()} not feasible:"
+        lines += [f"  {count}: {reason}" for reason, count in reasons.most_common()]
+    return lines

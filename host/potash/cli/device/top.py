@@ -1,0 +1,82 @@
+"""`potash top`: what a running device does, live."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from potash.observing.rates import Rates, between
+from potash.observing.screen import lines
+from potash.observing.status import Snapshot, ask, running, status_socket
+from potash.sdk.errors import DeviceNotFound, PotashError
+
+
+@click.command()
+@click.argument("device", required=False)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.05, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--once", is_flag=True, help="Show one interval and end.")
+@click.option("--json", "as_json", is_flag=True, help="Show each interval as a line of JSON.")
+def top(device: str | None, interval: float, once: bool, as_json: bool) -> None:
+    """Show what a running device does: its queues, their commands, its accelerators and their jobs.
+
+    DEVICE is the socket of potash serve (or vfio-user:SOCKET). Without it, the one device that
+    another command (guest, demo, bench) has running. Ends with the device, or by an interrupt.
+    """
+    place = _place(device)
+    looks = _looks(place, interval)
+    if as_json or once or not sys.stdout.isatty():
+        for snapshot, rates in looks:
+            report = {**snapshot, "rates": rates._asdict()}
+            click.echo(json.dumps(report) if as_json else "\n".join(lines(place, snapshot, rates)))
+            if once:
+                return
+    else:
+        _show(place, looks)
+
+
+def _place(device: str | None) -> Path:
+    """The status socket to ask. Raises PotashError where it cannot be told."""
+    if device is not None:
+        return status_socket(device)
+    found = running()
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise DeviceNotFound("no device runs that can be found; name the socket of potash serve")
+    names = ", ".join(str(one.with_suffix("")) for one in found)
+    raise PotashError(f"several devices run; name one of {names}")
+
+
+def _looks(place: Path, interval: float) -> Iterator[tuple[Snapshot, Rates]]:
+    """Snapshots with the rates since the one before, until the device has gone."""
+    before = ask(place)
+    while True:
+        time.sleep(interval)
+        after = ask(place)
+        yield after, between(before, after)
+        before = after
+
+
+def _show(place: Path, looks: Iterator[tuple[Snapshot, Rates]]) -> None:
+    """On a terminal, each look in the place of the last."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text("…"), console=Console(), screen=True, auto_refresh=False) as live:
+        try:
+            for snapshot, rates in looks:
+                live.update(Text("\n".join(lines(place, snapshot, rates))), refresh=True)
+        except DeviceNotFound:
+            raise PotashError("the device has ended") from None

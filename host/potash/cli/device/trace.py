@@ -1,0 +1,103 @@
+"""`potash trace`: what a device did, for a viewer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from potash.cli.app import COMMANDS
+from potash.cli.device.vta_options import readable_file, writable_file
+from potash.cli.drive.common import STREAM
+from potash.sdk.errors import PotashError
+from potash.tracing.recording import folder_for_lines, lines_of, require_writable, write_trace
+from potash.vm.progress import reporting
+from potash_device.vta.timing import BUILDS, Parameters
+
+SIGNALLED = 128
+"""Added to a signal's number for the exit code of what it has ended, as shells do."""
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-o",
+    "--out",
+    type=writable_file,
+    default="trace.json",
+    show_default=True,
+    help="Where to write the trace; compressed where the name ends in .gz.",
+)
+@click.option(
+    "--read",
+    "sources",
+    type=readable_file,
+    multiple=True,
+    help="Run nothing; make the trace of these lines, which potash serve --trace has written.",
+)
+@click.option(
+    "--build",
+    type=click.Choice(list(BUILDS)),
+    default="pynq",
+    show_default=True,
+    help="Whose clock the tensor accelerator's modelled time has.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@click.argument("command", nargs=-1, metavar="[--] [COMMAND...]")
+def trace(
+    out: Path, sources: tuple[Path, ...], build: str, as_json: bool, command: tuple[str, ...]
+) -> None:
+    """Run COMMAND, and write what its devices did as a trace for ui.perfetto.dev.
+
+    COMMAND is one of potash's (demo, guest, bench, serve), or any program that starts devices by
+    them. All layers are on one time axis: commands by queue, transfers, messages, jobs, programs and
+    their helpers, models and their nodes; and the tensor accelerator's modules, in modelled time.
+
+    Ends with COMMAND's exit code, once the trace is written.
+    """
+    if bool(sources) == bool(command):
+        raise click.UsageError("give a command to run, such as demo, or lines to --read")
+    if sources:
+        _finish(sources, out, BUILDS[build], as_json=as_json)
+        return
+    require_writable(out)
+    with folder_for_lines() as folder:
+        code = _run(command)
+        _finish(lines_of(folder), out, BUILDS[build], as_json=as_json)
+    sys.exit(code)
+
+
+def _finish(sources: Sequence[Path], out: Path, parameters: Parameters, *, as_json: bool) -> None:
+    with reporting() as progress:
+        recorded = write_trace(sources, out, progress, parameters)
+    if as_json:
+        click.echo(json.dumps({"out": str(out), **recorded._asdict()}), err=out == STREAM)
+        return
+    lost = f", {recorded.unreadable} lines cannot be read" if recorded.unreadable else ""
+    told = f"{recorded.events} events are in {out}{lost}; ui.perfetto.dev shows them"
+    click.echo(told, err=True)
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run it to its end, which an interrupt is for it to make; its exit code."""
+    if command[0] in COMMANDS:
+        command = [sys.executable, "-m", "potash.cli.main", *command]
+    # At a terminal the child gets its own. Not ignored, as that is what the child would inherit.
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
+    try:
+        try:
+            child = subprocess.Popen(command)
+        except OSError as error:
+            raise PotashError(f"{command[0]} cannot be run: {error.strerror}") from None
+        with child:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                before[number] = signal.signal(number, lambda one, _: child.send_signal(one))
+            code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else SIGNALLED - code

@@ -1,0 +1,347 @@
+"""What a device and its guest are configured with: `potash.toml`, and the one place of defaults.
+
+A section is a frozen dataclass, and each of its fields knows how it is read from TOML and what may
+stand there. Whoever reads a file gets all of it checked: a key that nobody knows is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from csd_spec.opcodes import PAGE_SIZE
+from potash.cli.units import LARGEST, human, parse_size, short
+from potash.sdk.errors import PotashError
+from potash.vm.guest import CPUS, MEMORY
+from potash_device.media import BLOCK_SIZES, DEFAULT_BLOCK_SIZE, DEFAULT_SIZE, NamespaceShape
+from potash_device.media.shapes import MOST_NAMESPACES
+from potash_device.vta.config import Config, ConfigError
+from potash_firmware.apu.config import AcceleratorConfig, RangeUnit
+from potash_firmware.boot import PROFILES, DeviceSettings
+from potash_firmware.bpf.engine import Engine
+from potash_firmware.log_rooms import LEVELS
+
+LARGEST_FILE = 1 << 20
+"""Bytes of a configuration."""
+
+LARGEST_BUFFER = 1 << 30
+"""Bytes of an accelerator's buffer, which are this machine's memory once a job has filled them."""
+
+MEBI = 1 << 20
+LEAST_GUEST = 320 * MEBI
+"""Bytes; the guest's file system is in its memory, and lies there twice while it is unpacked."""
+MOST_CPUS = 64
+
+
+RANGE_COUNTS = ("plain", "zero-based")
+MOST_ACCELERATORS = 64
+ACCELERATOR = DeviceSettings().accelerators[0]
+"""The one that a device has if nothing is said."""
+
+
+class ConfigurationError(PotashError):
+    """A configuration that cannot be read; the sentence says where and why."""
+
+
+class _Refused(ValueError):
+    """A value that may not stand where it does; the end of a sentence that begins with "it"."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a value stands in TOML.
+
+    `read` is given the value and the folder that relative paths begin at, and raises ValueError
+    with the end of a sentence that begins with "it"; `write` makes TOML of what it gave.
+    """
+
+    read: Callable[[Any, Path], Any]
+    write: Callable[[Any], str]
+
+
+def _size(least: int, most: int, step: int = 1) -> Kind:
+    def read(value: object, _folder: Path) -> int:
+        try:
+            size = parse_size(value) if isinstance(value, str) else value
+        except ValueError:
+            size = None
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise _Refused('must be a size, as 1048576 or "1M"')
+        if not least <= size <= most or size % step:
+            pieces = f", in steps of {human(step)}" if step > 1 else ""
+            raise _Refused(f"must be {human(least)} to {human(most)}{pieces}")
+        return size
+
+    return Kind(read, lambda size: _text(short(size)))
+
+
+def _count(least: int, most: int) -> Kind:
+    def read(value: object, _folder: Path) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise _Refused(f"must be a whole number, {least} to {most}")
+        return value
+
+    return Kind(read, str)
+
+
+def _choice(choices: Iterable[str | int]) -> Kind:
+    known = list(choices)
+
+    def read(value: object, _folder: Path) -> object:
+        if value not in known or type(value) is not type(known[0]):
+            raise _Refused(f"must be {' or '.join(map(str, known))}")
+        return value
+
+    return Kind(read, lambda value: _text(value) if isinstance(value, str) else str(value))
+
+
+def _read_flag(value: object, _folder: Path) -> bool:
+    if not isinstance(value, bool):
+        raise _Refused("must be true or false")
+    return value
+
+
+def _read_text(value: object, _folder: Path) -> str:
+    if not isinstance(value, str) or not value:
+        raise _Refused("must be a text that is not empty")
+    return value
+
+
+def _read_path(value: object, folder: Path) -> Path:
+    return folder / _read_text(value, folder)
+
+
+def _text(text: str) -> str:
+    """A basic string of TOML. Raises ConfigurationError where Unicode has no such characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{text!r} is no Unicode, which TOML is written in") from None
+    # JSON escapes what TOML wants escaped, but for DEL.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
+TEXT = Kind(_read_text, _text)
+PATH = Kind(_read_path, lambda path: _text(str(path.absolute())))
+
+
+@dataclass(frozen=True)
+class DeviceSection:
+    """`[device]`: what `potash serve` is told of the whole device."""
+
+    socket: Path | None = field(default=None, metadata={"kind": PATH})
+    media: Path | None = field(default=None, metadata={"kind": PATH})
+    capacity: int | None = field(
+        default=None, metadata={"kind": _size(DEFAULT_BLOCK_SIZE, LARGEST)}
+    )
+    read_only: bool = field(default=False, metadata={"kind": FLAG})
+    profile: str = field(default="potash", metadata={"kind": _choice(sorted(PROFILES))})
+    range_unit: str = field(
+        default=RangeUnit.PAGE.value, metadata={"kind": _choice(unit.value for unit in RangeUnit)}
+    )
+    range_count: str = field(default="plain", metadata={"kind": _choice(RANGE_COUNTS)})
+    engine: str = field(
+        default=Engine.NATIVE.value, metadata={"kind": _choice(engine.value for engine in Engine)}
+    )
+    trace: Path | None = field(default=None, metadata={"kind": PATH})
+    log_level: str = field(default="info", metadata={"kind": _choice(LEVELS)})
+
+
+@dataclass(frozen=True)
+class NamespaceSection:
+    """`[namespace.1]` and on: namespaces of a new drive."""
+
+    size: int = field(default=DEFAULT_SIZE, metadata={"kind": _size(min(BLOCK_SIZES), LARGEST)})
+    block_size: int = field(default=DEFAULT_BLOCK_SIZE, metadata={"kind": _choice(BLOCK_SIZES)})
+
+
+@dataclass(frozen=True)
+class AcceleratorSection:
+    """`[accelerator.0]` and on: the sizes of their buffers."""
+
+    input_size: int = field(
+        default=ACCELERATOR.input_size, metadata={"kind": _size(PAGE_SIZE, LARGEST_BUFFER)}
+    )
+    output_size: int = field(
+        default=ACCELERATOR.output_size, metadata={"kind": _size(PAGE_SIZE, LARGEST_BUFFER)}
+    )
+
+
+@dataclass(frozen=True)
+class GuestSection:
+    """`[guest]`: the machine that `potash guest` boots."""
+
+    memory: int = field(default=MEMORY * MEBI, metadata={"kind": _size(LEAST_GUEST, LARGEST, MEBI)})
+    cpus: int = field(default=CPUS, metadata={"kind": _count(1, MOST_CPUS)})
+    debian_mirror: str | None = field(default=None, metadata={"kind": TEXT})
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """All of it. Without any namespace the drive has those that its media remembers, or one of
+    `DEFAULT_SIZE`."""
+
+    device: DeviceSection = field(default_factory=DeviceSection)
+    namespaces: tuple[NamespaceSection, ...] = ()
+    accelerators: tuple[AcceleratorSection, ...] = (AcceleratorSection(),)
+    vta: Config = field(default_factory=Config.default)
+    guest: GuestSection = field(default_factory=GuestSection)
+
+    @property
+    def shapes(self) -> tuple[NamespaceShape, ...]:
+        """The namespaces as the drive wants them."""
+        return tuple(NamespaceShape(one.size, one.block_size) for one in self.namespaces)
+
+    @property
+    def described_accelerators(self) -> tuple[AcceleratorConfig, ...]:
+        """The accelerators as the firmware wants them."""
+        return tuple(
+            AcceleratorConfig(number, one.input_size, one.output_size)
+            for number, one in enumerate(self.accelerators)
+        )
+
+
+SECTIONS: Mapping[str, type[DeviceSection | GuestSection]] = {
+    "device": DeviceSection,
+    "guest": GuestSection,
+}
+"""Sections that there is one of; `[vta]` has the keys of `vta_config.json`."""
+
+NUMBERED: Mapping[str, tuple[type[NamespaceSection | AcceleratorSection], int, int]] = {
+    "namespace": (NamespaceSection, 1, MOST_NAMESPACES),
+    "accelerator": (AcceleratorSection, 0, MOST_ACCELERATORS),
+}
+"""Sections by number: what they are, the first number, how many there may be."""
+
+VTA = "vta"
+
+REMEMBERED = f"those that the media remembers, or one of {human(DEFAULT_SIZE)} on a new drive"
+"""The namespaces where none is described."""
+
+
+def read(path: Path) -> Configuration:
+    """The configuration in a file, whose folder relative paths begin at.
+
+    Raises ConfigurationError, also for a file that is not there.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > LARGEST_FILE:
+        raise ConfigurationError(f"{path} is larger than any configuration")
+    try:
+        return parse(data.decode(), path.absolute().parent)
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not TOML: it is not UTF-8") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def parse(text: str, folder: Path) -> Configuration:
+    """The configuration in a text. Raises ConfigurationError."""
+    try:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"it is not TOML: {error}") from None
+    _known(content, [*SECTIONS, *NUMBERED, VTA], "there is no section [{}]")
+    single = {name: _section(kind, content, name, folder) for name, kind in SECTIONS.items()}
+    several = {
+        name: _numbered(content, name, folder, *described) for name, described in NUMBERED.items()
+    }
+    for number, one in enumerate(several["namespace"], 1):
+        if one.size < one.block_size:
+            wrong = f"size in [namespace.{number}] is less than one block of {one.block_size} bytes"
+            raise ConfigurationError(wrong)
+    return Configuration(
+        device=single["device"],
+        namespaces=several["namespace"],
+        accelerators=several["accelerator"] or Configuration.accelerators,
+        vta=_vta(content),
+        guest=single["guest"],
+    )
+
+
+def write(configuration: Configuration) -> str:
+    """The configuration as TOML that reads back to the same. Raises ConfigurationError."""
+    parts = [_written("device", configuration.device)]
+    parts += [_written(f"namespace.{n}", one) for n, one in enumerate(configuration.namespaces, 1)]
+    if not configuration.namespaces:
+        parts.append([f"# No [namespace.1]: {REMEMBERED}."])
+    parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]
+    vta = configuration.vta.to_mapping()
+    parts.append([f"[{VTA}]", *(f"{name} = {value}" for name, value in vta.items())])
+    parts.append(_written("guest", configuration.guest))
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+def _written(name: str, section: Any) -> list[str]:
+    lines = [f"[{name}]"]
+    for one in fields(section):
+        value = getattr(section, one.name)
+        if value is not None:
+            lines.append(f"{one.name} = {one.metadata['kind'].write(value)}")
+    return lines
+
+
+def _section(kind: type[Any], content: Mapping[str, Any], name: str, folder: Path) -> Any:
+    """A section from the table `name`, which may not be there."""
+    table = content.get(name.rpartition(".")[2], {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"[{name}] must be a section")
+    _known(table, [one.name for one in fields(kind)], f"[{name}] has no key {{}}")
+    values = {}
+    for one in fields(kind):
+        if one.name in table:
+            try:
+                values[one.name] = one.metadata["kind"].read(table[one.name], folder)
+            except ValueError as error:
+                wrong = f"{one.name} in [{name}] is {_shown(table[one.name])}; it {error}"
+                raise ConfigurationError(wrong) from None
+    return kind(**values)
+
+
+def _numbered(
+    content: Mapping[str, Any], name: str, folder: Path, kind: type[Any], first: int, most: int
+) -> tuple[Any, ...]:
+    """The sections `[name.first]` and on, without a gap."""
+    tables = content.get(name, {})
+    if not isinstance(tables, dict) or len(tables) > most:
+        raise ConfigurationError(f"[{name}.{first}] and on are sections, at most {most}")
+    numbers = [str(number) for number in range(first, first + len(tables))]
+    for number in tables:
+        if number not in numbers:
+            raise ConfigurationError(
+                f"[{name}.{number}] is out of line: they are numbered from {first} without a gap"
+            )
+    return tuple(_section(kind, tables, f"{name}.{number}", folder) for number in numbers)
+
+
+def _vta(content: Mapping[str, Any]) -> Config:
+    table = content.get(VTA, {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"[{VTA}] must be a section")
+    try:
+        return Config.from_mapping(table)
+    except ConfigError as error:
+        raise ConfigurationError(f"[{VTA}]: {error}") from None
+
+
+def _known(table: Mapping[str, Any], known: list[str], sentence: str) -> None:
+    for name in table:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+            raise ConfigurationError(sentence.format(name) + meant)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -1,0 +1,141 @@
+"""A snapshot as Prometheus reads it.
+
+Source: Prometheus documentation, "Exposition formats" (text format 0.0.4) and "Metric and label
+naming".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Snapshot = dict[str, Any]
+Labels = dict[str, object]
+
+
+class Metric(NamedTuple):
+    """What a metric is called, what kind it is, and what it says."""
+
+    name: str
+    kind: str
+    help: str
+
+
+class Sample(NamedTuple):
+    """A number, and the labels that tell it from the metric's others."""
+
+    metric: str
+    labels: Labels
+    value: float
+
+
+METRICS = (
+    Metric("potash_up", "gauge", "Whether the device has answered."),
+    Metric("potash_controller_ready", "gauge", "Whether a host has made the controller ready."),
+    Metric("potash_host_attached", "gauge", "Whether a host has plugged the device in."),
+    Metric("potash_session_ends_total", "counter", "Sessions that a reset has ended."),
+    Metric("potash_interrupts_total", "counter", "Interrupts that the host was sent."),
+    Metric("potash_commands_total", "counter", "Commands fetched, by queue and kind."),
+    Metric("potash_command_errors_total", "counter", "Commands that ended with an error status."),
+    Metric(
+        "potash_read_bytes_total", "counter", "Bytes that hosts have read, in the drive's life."
+    ),
+    Metric("potash_written_bytes_total", "counter", "Bytes that hosts have written, likewise."),
+    Metric("potash_queue_waiting", "gauge", "Commands in a queue that were not fetched yet."),
+    Metric("potash_queue_outstanding", "gauge", "Commands fetched and not answered yet."),
+    Metric("potash_media_work_in_flight", "gauge", "Pieces of work that the media have."),
+    Metric("potash_namespace_bytes", "gauge", "Size of a namespace."),
+    Metric("potash_apu_running", "gauge", "Whether the application processor is there."),
+    Metric("potash_apu_starts_total", "counter", "How often the APU was started."),
+    Metric("potash_mailbox_messages_total", "counter", "Messages between RPU and APU."),
+    Metric("potash_mailbox_requests_in_flight", "gauge", "Requests that the APU has to answer."),
+    Metric("potash_accelerator_running", "gauge", "Whether a job has the accelerator."),
+    Metric("potash_jobs_started_total", "counter", "Jobs that were started."),
+    Metric("potash_jobs_total", "counter", "Jobs that have ended, by how."),
+    Metric("potash_job_seconds_total", "counter", "Time of jobs that have ended."),
+    Metric("potash_job_input_bytes_total", "counter", "Bytes that jobs were given."),
+    Metric("potash_job_output_bytes_total", "counter", "Bytes that jobs have made."),
+    Metric("potash_models_total", "counter", "Runs of models."),
+    Metric("potash_vta_streams_total", "counter", "Streams that the tensor accelerator has run."),
+    Metric("potash_vta_instructions_total", "counter", "Instructions in these streams."),
+    Metric(
+        "potash_vta_modelled_cycles_total", "counter", "Cycles that a chip would take for them."
+    ),
+)
+
+
+def text(snapshot: Snapshot | None) -> str:
+    """The page. Without a snapshot it says that the device is not up."""
+    found = list(_samples(snapshot)) if snapshot else [Sample("potash_up", {}, 0)]
+    lines = []
+    for metric in METRICS:
+        samples = [one for one in found if one.metric == metric.name]
+        if samples:
+            lines.append(f"# HELP {metric.name} {metric.help}")
+            lines.append(f"# TYPE {metric.name} {metric.kind}")
+            lines += [_line(one) for one in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _line(sample: Sample) -> str:
+    labels = ",".join(f'{name}="{_escaped(str(one))}"' for name, one in sample.labels.items())
+    value = int(sample.value) if float(sample.value).is_integer() else repr(sample.value)
+    return f"{sample.metric}{{{labels}}} {value}" if labels else f"{sample.metric} {value}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _samples(given: Snapshot) -> Iterator[Sample]:
+    controller, mailbox = given["controller"], given["mailbox"]
+    for name, value in (
+        ("up", True),
+        ("controller_ready", controller["state"] == "ready"),
+        ("host_attached", controller["host_attached"]),
+        ("session_ends_total", controller["session_ends"]),
+        ("interrupts_total", controller["interrupts"]),
+        ("read_bytes_total", given["bytes"]["read"]),
+        ("written_bytes_total", given["bytes"]["written"]),
+        ("media_work_in_flight", given["media"]["work_in_flight"]),
+        ("apu_running", mailbox["apu_running"]),
+        ("apu_starts_total", mailbox["apu_starts"]),
+        ("mailbox_requests_in_flight", mailbox["requests_in_flight"]),
+    ):
+        yield Sample(f"potash_{name}", {}, value)
+    for way in ("sent", "received"):
+        yield Sample("potash_mailbox_messages_total", {"direction": way}, mailbox[way])
+    for queue in given["queues"]:
+        labels = {"queue": queue["qid"]}
+        yield Sample("potash_queue_waiting", labels, queue["waiting"])
+        yield Sample("potash_queue_outstanding", labels, queue["outstanding"])
+        for command, count in queue["commands"].items():
+            yield Sample("potash_commands_total", labels | {"command": command}, count)
+    for error in given["errors"]:
+        labels = {"status": f"{error['status']:03x}", "meaning": error["meaning"]}
+        yield Sample("potash_command_errors_total", labels, error["commands"])
+    for namespace in given["namespaces"]:
+        yield Sample("potash_namespace_bytes", {"nsid": namespace["nsid"]}, namespace["bytes"])
+    for accelerator in given["accelerators"]:
+        yield from _of_accelerator(accelerator)
+
+
+def _of_accelerator(given: Snapshot) -> Iterator[Sample]:
+    labels: Labels = {"accelerator": given["id"]}
+    jobs, vta = given["jobs"], given["vta"]
+    for result in ("done", "failed", "stopped"):
+        yield Sample("potash_jobs_total", labels | {"result": result}, jobs[result])
+    for name, value in (
+        ("accelerator_running", given["running_for"] is not None),
+        ("jobs_started_total", jobs["started"]),
+        ("job_seconds_total", given["seconds"]),
+        ("job_input_bytes_total", given["bytes"]["input"]),
+        ("job_output_bytes_total", given["bytes"]["output"]),
+        ("models_total", given["models"]),
+        ("vta_streams_total", vta["streams"]),
+        ("vta_instructions_total", vta["instructions"]),
+        ("vta_modelled_cycles_total", vta["modelled_cycles"]),
+    ):
+        yield Sample(f"potash_{name}", labels, value)

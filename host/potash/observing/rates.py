@@ -1,0 +1,66 @@
+"""What happened between two snapshots of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Snapshot = dict[str, Any]
+
+
+class Rates(NamedTuple):
+    """Numbers a second."""
+
+    seconds: float
+    commands: float
+    read_bytes: float
+    written_bytes: float
+    interrupts: float
+    messages: float
+    errors: float
+    jobs: float
+    queues: dict[int, float]
+    """Commands, by queue."""
+    accelerators: dict[int, float]
+    """The share of the time in which an accelerator had a job, by its ID."""
+
+
+def between(before: Snapshot, after: Snapshot) -> Rates:
+    """The rates from one snapshot to a later one of the same device."""
+    seconds: float = max(after["time"] - before["time"], 1e-9)
+    if before["pid"] != after["pid"]:  # another device at the same place: there is no before
+        before = after
+
+    def rate(count: Callable[[Snapshot], int]) -> float:
+        return max(0.0, (count(after) - count(before)) / seconds)
+
+    first, second = _by_queue(before), _by_queue(after)
+    busy_before, busy_after = _busy(before), _busy(after)
+    return Rates(
+        seconds=seconds,
+        commands=rate(lambda one: sum(_by_queue(one).values())),
+        read_bytes=rate(lambda one: one["bytes"]["read"]),
+        written_bytes=rate(lambda one: one["bytes"]["written"]),
+        interrupts=rate(lambda one: one["controller"]["interrupts"]),
+        messages=rate(lambda one: one["mailbox"]["sent"] + one["mailbox"]["received"]),
+        errors=rate(lambda one: sum(item["commands"] for item in one["errors"])),
+        jobs=rate(lambda one: sum(item["jobs"]["started"] for item in one["accelerators"])),
+        queues={
+            qid: max(0.0, (count - first.get(qid, 0)) / seconds) for qid, count in second.items()
+        },
+        accelerators={
+            one: min(1.0, max(0.0, (busy - busy_before.get(one, 0.0)) / seconds))
+            for one, busy in busy_after.items()
+        },
+    )
+
+
+def _by_queue(snapshot: Snapshot) -> dict[int, int]:
+    return {queue["qid"]: sum(queue["commands"].values()) for queue in snapshot["queues"]}
+
+
+def _busy(snapshot: Snapshot) -> dict[int, float]:
+    """Seconds that accelerators have had jobs, the present one included."""
+    return {
+        one["id"]: one["seconds"] + (one["running_for"] or 0.0) for one in snapshot["accelerators"]
+    }

@@ -1,0 +1,116 @@
+"""What `potash top` shows: a device's queues and accelerators, and what they do each second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from potash.cli.units import human
+from potash.observing.rates import Rates
+
+Snapshot = dict[str, Any]
+Row = Sequence[str]
+
+MOST_USED = 4
+"""Commands of a queue that are named, those that came most often."""
+
+
+def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
+    """The screen as text, for a terminal of any width."""
+    return [
+        f"{place}  process {snapshot['pid']}",
+        *_summary(snapshot, rates),
+        "",
+        *table(_queues(snapshot, rates)),
+        "",
+        *table(_accelerators(snapshot, rates)),
+        *_errors(snapshot),
+    ]
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """Columns of equal width, the last one aside."""
+    found = list(rows)
+    widths = [max(len(row[at]) for row in found) for at in range(len(found[0]) - 1)]
+    return [
+        "  ".join(
+            [*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
+        ).rstrip()
+        for row in found
+    ]
+
+
+def number(value: float) -> str:
+    """A rate for people."""
+    for unit in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.0f}{unit}" if not unit else f"{value:.1f}{unit}"
+        value /= 1000
+    return f"{value:.1f}G"
+
+
+def human_rate(size: float) -> str:
+    """Bytes a second for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}/s" if unit == "B" else f"{size:.1f} {unit}/s"
+        size /= 1024
+    return f"{size:.1f} GiB/s"
+
+
+def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
+    controller, mailbox = snapshot["controller"], snapshot["mailbox"]
+    host = "a host is attached" if controller["host_attached"] else "no host"
+    shadow = ", shadow doorbells" if controller["shadow_doorbells"] else ""
+    sizes = ", ".join(f"{one['nsid']}: {human(one['bytes'])}" for one in snapshot["namespaces"])
+    yield f"controller {controller['state']}, {host}{shadow}; namespaces {sizes or 'none'}"
+    yield (
+        f"{number(rates.commands)} commands/s   read {human_rate(rates.read_bytes)}"
+        f"   written {human_rate(rates.written_bytes)}   {number(rates.interrupts)} interrupts/s"
+        f"   {number(rates.errors)} errors/s"
+    )
+    yield (
+        f"APU {'runs' if mailbox['apu_running'] else 'is down'}"
+        f" (started {mailbox['apu_starts']} times), {number(rates.messages)} messages/s,"
+        f" {mailbox['requests_in_flight']} requests in flight;"
+        f" {snapshot['media']['work_in_flight']} pieces of media work"
+    )
+
+
+def _queues(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
+    yield "queue", "size", "waiting", "outstanding", "commands/s", "in all", "most"
+    for queue in snapshot["queues"]:
+        commands = sorted(queue["commands"].items(), key=lambda one: -one[1])
+        most = ", ".join(f"{name} {count}" for name, count in commands[:MOST_USED])
+        yield (
+            str(queue["qid"]) if queue["qid"] else "admin",
+            str(queue["size"]) if queue["size"] else "gone",
+            str(queue["waiting"]),
+            str(queue["outstanding"]),
+            number(rates.queues.get(queue["qid"], 0.0)),
+            str(sum(queue["commands"].values())),
+            most,
+        )
+
+
+def _accelerators(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
+    heads = ("accelerator", "state", "busy", "jobs", "done", "failed", "stopped")
+    yield *heads, "models", "streams", "job"
+    for one in snapshot["accelerators"]:
+        jobs, running = one["jobs"], one["running_for"]
+        yield (
+            str(one["id"]),
+            one["state"],
+            f"{rates.accelerators.get(one['id'], 0.0):.0%}",
+            *(str(jobs[name]) for name in ("started", "done", "failed", "stopped")),
+            str(one["models"]),
+            str(one["vta"]["streams"]),
+            f"for {running:.1f} s" if running is not None else "",
+        )
+
+
+def _errors(snapshot: Snapshot) -> list[str]:
+    if not snapshot["errors"]:
+        return []
+    return ["", *(f"{one['commands']} × {one['meaning']}" for one in snapshot["errors"])]

@@ -1,0 +1,76 @@
+"""Asking a running device for a snapshot: `potash_firmware.status` says what is in it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from potash.sdk.errors import DeviceNotFound, PotashError
+
+SUFFIX = ".status"
+"""Behind the name of a device's socket."""
+
+PREFIX = "vfio-user:"
+
+LARGEST = 16 << 20
+"""Bytes that are believed to be a snapshot."""
+
+TIMEOUT = 5.0
+"""Seconds in which a device that runs at all answers."""
+
+RETRY = 0.01
+"""Seconds between two attempts to connect while the listener's queue is full."""
+
+Snapshot = dict[str, Any]
+
+
+def status_socket(device: str) -> Path:
+    """Where a device can be asked, by its socket, as other commands take it."""
+    return Path(device.removeprefix(PREFIX) + SUFFIX)
+
+
+def running() -> list[Path]:
+    """The status sockets of devices that other commands of this user have started."""
+    return sorted(Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}"))
+
+
+def _connect(client: socket.socket, place: Path, until: float) -> None:
+    """Connect, also where others wait to be accepted, which a socket with a timeout does not."""
+    while True:
+        client.settimeout(max(0.001, until - time.monotonic()))
+        try:
+            client.connect(str(place))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError from None
+            time.sleep(RETRY)
+
+
+def ask(place: Path, timeout: float = TIMEOUT) -> Snapshot:
+    """A snapshot from the status socket `place`. Raises DeviceNotFound, PotashError."""
+    data = b""
+    until = time.monotonic() + timeout
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            _connect(client, place, until)
+            while len(data) < LARGEST and (piece := client.recv(1 << 16)):
+                data += piece
+                client.settimeout(max(0.001, until - time.monotonic()))
+        except TimeoutError:
+            raise PotashError(f"{place}: the device does not answer") from None
+        except OSError as error:
+            raise DeviceNotFound(
+                f"{place}: no device can be asked there: {error.strerror or error}"
+            ) from None
+    try:
+        found = json.loads(data)
+    except ValueError:
+        raise PotashError(f"{place}: what is there says nothing of a device") from None
+    if not isinstance(found, dict) or "version" not in found:
+        raise PotashError(f"{place}: what is there says nothing of a device")
+    return found

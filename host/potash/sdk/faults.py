@@ -1,0 +1,337 @@
+"""Faults that a device is to have: written as a line of text, sent, listed, cleared.
+
+    from potash.sdk import faults
+
+    faults.add(device, "io read status=UNRECOVERED_READ_ERROR count=3")
+    faults.add(device, "media write lba=100..199")
+    print(faults.listed(device)[0].struck)
+    faults.clear(device)
+
+A line is what the fault is about, and words for the rest:
+
+    io OPCODE | admin OPCODE    status=NAME [dnr] | delay=TIME | lost
+                                [queue=N] [nsid=N] [lba=FIRST..LAST | lba=FIRST+COUNT]
+    media read|write|any        [delay=TIME] [nsid=N] [lba=...]
+    interrupt                   [vector=N]
+    apu                         [at=now|start|job]
+
+each with [count=N] [after=N]. A device takes them only when it was started so that it does
+(`potash serve --allow-faults`); Invalid Command Opcode says that it was not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import csd_spec.opcodes
+import csd_spec.status
+import nvme_spec.opcodes
+from csd_spec.descriptors import DescriptorError
+from csd_spec.faults import (
+    ALL_FAULTS,
+    ANY,
+    FAULT_LIST_HEADER_SIZE,
+    FAULT_SIZE,
+    MOST_FAULTS,
+    Fault,
+    FaultFlags,
+    FaultKind,
+    FaultOperation,
+    FaultReceive,
+    FaultSend,
+    decode_faults,
+)
+from csd_spec.opcodes import DWORD_SIZE, FaultOpcode
+from nvme_spec.status import Status
+from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
+from potash.sdk.transport import encoded
+
+if TYPE_CHECKING:
+    from potash.sdk.device import Device
+
+__all__ = ["Fault", "add", "clear", "describe", "listed", "parse", "read_table"]
+
+_LIST_SIZE = FAULT_LIST_HEADER_SIZE + MOST_FAULTS * FAULT_SIZE
+
+_OPCODES: dict[str, tuple[type[IntEnum], ...]] = {
+    "io": (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
+    "admin": (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode),
+}
+_ACCESSES = {
+    "read": FaultFlags.READS,
+    "write": FaultFlags.WRITES,
+    "any": FaultFlags.READS | FaultFlags.WRITES,
+}
+_MOMENTS = {
+    "now": FaultFlags.AT_ONCE,
+    "start": FaultFlags.AT_START,
+    "job": FaultFlags(0),
+}
+_STATUSES: tuple[type[IntEnum], ...] = (Status, csd_spec.status.VendorStatus)
+_SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
+"""Microseconds of each unit."""
+
+_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1}
+"""Words of what each fault is about."""
+
+_BARE = frozenset({"lost", "dnr"})
+"""Words that stand by themselves."""
+
+_MOST = (1 << 32) - 1
+
+
+def add(device: Device, fault: Fault | str) -> int:
+    """Have a device go wrong; the number by which the fault can be cleared."""
+    wanted = parse(fault) if isinstance(fault, str) else fault
+    try:
+        data = wanted.encode()
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    send = FaultSend(FaultOperation.ADD)
+    return device.admin(FaultOpcode.FAULT_SEND, cdws=encoded(send), data_out=data).result
+
+
+def listed(device: Device) -> list[Fault]:
+    """The device's faults in the order in which they came, those that are spent included."""
+    size = min(_LIST_SIZE, device.max_transfer)
+    completion = device.admin(
+        FaultOpcode.FAULT_RECEIVE,
+        cdws=encoded(FaultReceive(size // DWORD_SIZE)),
+        data_in_length=size,
+    )
+    try:
+        return decode_faults(completion.data)
+    except DescriptorError as error:
+        raise DeviceMisbehaved(f"the device's faults are unreadable: {error}") from error
+
+
+def clear(device: Device, identifier: int = ALL_FAULTS) -> None:
+    """Have one fault end, or all of them."""
+    send = FaultSend(FaultOperation.CLEAR, identifier)
+    device.admin(FaultOpcode.FAULT_SEND, cdws=encoded(send))
+
+
+# Text.
+
+
+def parse(text: str) -> Fault:
+    """The fault that a line of text says. Raises InvalidRequest with what is wrong in it."""
+    head: list[str] = []
+    rest: dict[str, str] = {}
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if not equals and word not in _BARE:
+            head.append(word)
+            continue
+        if key in rest:
+            raise InvalidRequest(f"{text!r} says {key} twice")
+        if equals and key in _BARE:
+            raise InvalidRequest(f"{text!r} is no fault: {key} stands by itself")
+        rest[key] = value
+    try:
+        fault = _parse(head, rest)
+        fault.encode()
+        fault.check()
+    except ValueError as error:
+        raise InvalidRequest(f"{text!r} is no fault: {error}") from None
+    if rest:
+        raise InvalidRequest(f"{text!r} is no fault: {' '.join(head)} has no {next(iter(rest))}")
+    return fault
+
+
+def read_table(table: Mapping[str, object]) -> list[Fault]:
+    """The faults of a TOML document: [[fault]] tables with `on` and the words as keys.
+
+    Raises InvalidRequest.
+    """
+    entries = table.get("fault", [])
+    if set(table) - {"fault"} or not isinstance(entries, list):
+        raise InvalidRequest("a file of faults has [[fault]] tables and nothing else")
+    return [parse(_line(entry)) for entry in entries]
+
+
+def describe(fault: Fault) -> str:
+    """The line of text that says a fault: what `parse` reads."""
+    words = [*_described(fault)]
+    if fault.nsid:
+        words.append(f"nsid={fault.nsid}")
+    if fault.blocks:
+        words.append(f"lba={fault.lba}..{fault.lba + fault.blocks - 1}")
+    if fault.times != (1 if fault.kind is FaultKind.APU_DEATH else 0):
+        words.append(f"count={fault.times}")
+    if fault.after:
+        words.append(f"after={fault.after}")
+    return " ".join(words)
+
+
+def _parse(head: list[str], rest: dict[str, str]) -> Fault:
+    """Takes what it knows out of `rest`. Raises ValueError."""
+    what = head[0] if head else ""
+    if len(head) != _HEADS.get(what, -1):
+        raise ValueError("it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt or apu")
+    times = _number(rest, "count", 1 if what == "apu" else 0)
+    after = _number(rest, "after", 0)
+    match what:
+        case "apu":
+            moment = rest.pop("at", "job")
+            flags = _chosen(_MOMENTS, moment, "a moment")
+            return Fault(FaultKind.APU_DEATH, flags, times=times, after=after)
+        case "interrupt":
+            vector = _number(rest, "vector", ANY)
+            return Fault(FaultKind.INTERRUPT, queue=vector, times=times, after=after)
+    nsid = _number(rest, "nsid", 0)
+    lba, blocks = _range(rest.pop("lba", None))
+    if what == "media":
+        delay = _time(rest)
+        return Fault(
+            FaultKind.MEDIA_DELAY if delay else FaultKind.MEDIA_ERROR,
+            _chosen(_ACCESSES, head[1], "an access"),
+            nsid=nsid,
+            lba=lba,
+            blocks=blocks,
+            delay=delay,
+            times=times,
+            after=after,
+        )
+    effects = {"status", "delay", "lost"} & set(rest)
+    if len(effects) != 1:
+        raise ValueError("a command gets one of status=, delay= and lost")
+    flags = FaultFlags.ADMIN if what == "admin" else FaultFlags(0)
+    if "status" in rest and rest.pop("dnr", None) is not None:
+        flags |= FaultFlags.DNR
+    kind = {"status": FaultKind.STATUS, "delay": FaultKind.DELAY, "lost": FaultKind.LOST}
+    status = _named(_STATUSES, rest.pop("status"), "status") if "status" in rest else 0
+    delay = _time(rest)
+    rest.pop("lost", None)
+    return Fault(
+        kind[effects.pop()],
+        flags,
+        ANY if head[1] == "any" else _named(_OPCODES[what], head[1], "opcode"),
+        _number(rest, "queue", ANY),
+        nsid,
+        status,
+        lba,
+        blocks,
+        delay,
+        times,
+        after,
+    )
+
+
+def _described(fault: Fault) -> Iterable[str]:
+    match fault.kind:
+        case FaultKind.APU_DEATH:
+            yield "apu"
+            known = fault.flags & (FaultFlags.AT_ONCE | FaultFlags.AT_START)
+            yield f"at={next(name for name, flags in _MOMENTS.items() if flags == known)}"
+        case FaultKind.INTERRUPT:
+            yield "interrupt"
+            if fault.queue != ANY:
+                yield f"vector={fault.queue}"
+        case FaultKind.MEDIA_ERROR | FaultKind.MEDIA_DELAY:
+            known = fault.flags & _ACCESSES["any"]
+            yield "media"
+            yield next(name for name, flags in _ACCESSES.items() if flags == known)
+            if fault.delay:
+                yield f"delay={_duration(fault.delay)}"
+        case _:
+            what = "admin" if fault.admin else "io"
+            yield what
+            yield "any" if fault.opcode == ANY else _name(_OPCODES[what], fault.opcode).lower()
+            if fault.kind is FaultKind.STATUS:
+                yield f"status={_name(_STATUSES, fault.status)}"
+                if FaultFlags.DNR in fault.flags:
+                    yield "dnr"
+            elif fault.kind is FaultKind.DELAY:
+                yield f"delay={_duration(fault.delay)}"
+            else:
+                yield "lost"
+            if fault.queue != ANY:
+                yield f"queue={fault.queue}"
+
+
+def _line(entry: object) -> str:
+    """The words of one table of a TOML file."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("on"), str):
+        raise InvalidRequest('a [[fault]] says what it is about: on = "io read"')
+    words = [entry["on"]]
+    for key, value in entry.items():
+        if key == "on" or value is False:
+            continue
+        if not isinstance(value, str | int):
+            raise InvalidRequest(f"{key} of a [[fault]] is {value!r}, and not text or a number")
+        words.append(key if value is True else f"{key}={value}")
+    return " ".join(words)
+
+
+def _named(names: Iterable[type[IntEnum]], text: str, what: str) -> int:
+    """The number of a name of the standard's, or a number as it stands."""
+    wanted = text.upper().replace("-", "_")
+    for kind in names:
+        if wanted in kind.__members__:
+            return int(kind[wanted])
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ValueError(f"there is no {what} {text}") from None
+
+
+def _name(names: Iterable[type[IntEnum]], number: int) -> str:
+    for kind in names:
+        if number in kind.__members__.values():
+            return kind(number).name
+    return f"{number:#x}"
+
+
+def _chosen(choices: Mapping[str, FaultFlags], text: str, what: str) -> FaultFlags:
+    if text not in choices:
+        raise ValueError(f"{text} is not {what}: {', '.join(choices)}")
+    return choices[text]
+
+
+def _number(rest: dict[str, str], key: str, otherwise: int) -> int:
+    text = rest.pop(key, None)
+    if text is None:
+        return otherwise
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ValueError(f"{key}={text} is no number") from None
+
+
+def _range(text: str | None) -> tuple[int, int]:
+    """First block and number of blocks of FIRST..LAST, FIRST+COUNT or FIRST."""
+    if text is None:
+        return 0, 0
+    found = re.fullmatch(r"(\w+)(?:(\.\.|\+)(\w+))?", text)
+    try:
+        if found is None:
+            raise ValueError
+        first = int(found[1], 0)
+        last = first if found[3] is None else int(found[3], 0)
+    except ValueError:
+        raise ValueError(f"lba={text} is not FIRST..LAST or FIRST+COUNT") from None
+    blocks = last if found[2] == "+" else last - first + 1
+    if blocks < 1:
+        raise ValueError(f"lba={text} has no block in it")
+    return first, blocks
+
+
+def _time(rest: dict[str, str]) -> int:
+    """Microseconds of the delay; 0 without one."""
+    text = rest.pop("delay", None)
+    if text is None:
+        return 0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    delay = round(float(found[1]) * _SECONDS[found[2]]) if found else 0
+    if not 0 < delay <= _MOST:
+        raise ValueError(f"delay={text} is no time of at most an hour, like 50ms")
+    return delay
+
+
+def _duration(microseconds: int) -> str:
+    unit = next(name for name in ("s", "ms", "us") if microseconds % _SECONDS[name] == 0)
+    return f"{microseconds // _SECONDS[unit]}{unit}"

@@ -1,0 +1,180 @@
+"""What cores are tried on: a network's convolutions and matrix products, each as often as it occurs.
+
+Sources: "Deep Residual Learning for Image Recognition", table 1 (ResNet-18); TensorFlow Lite's
+`schema.fbs` and, for the padding called SAME, `padding.h`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ai_edge_litert import schema_py_generated as schema
+
+from potash.bench.vta_layers import SHAPES
+from potash.sdk.errors import PotashError
+from potash_firmware.tflite.validation import ModelError, validate
+from potash_firmware.vta_runtime.schedules import Conv2d, Matmul, ScheduleError
+
+Shape = Conv2d | Matmul
+
+LARGEST_MODEL = 1 << 30
+MOST_PRODUCTS = 1 << 40
+"""Multiplications of a layer: its stream has to fit into memory."""
+
+RESNET18 = {
+    "C1": 1, "C2": 4, "C4": 1, "C5": 1, "C6": 3, "C7": 1, "C8": 1, "C9": 3, "C10": 1, "C11": 1,
+    "C12": 3,
+}  # fmt: skip
+"""How often each layer of the VTA paper's table 1 is in ResNet-18; C3 is not."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Shapes with how often each occurs, and operators that are left out, by name."""
+
+    name: str
+    shapes: Mapping[Shape, int]
+    left_out: Mapping[str, int]
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions, padding included."""
+        return sum(2 * shape.products * count for shape, count in self.shapes.items())
+
+
+def network(name: str) -> Network:
+    """ResNet-18, a layer of it, or the model in a file that ends in .tflite.
+
+    Raises PotashError.
+    """
+    if name == "resnet18":
+        return Network(name, {SHAPES[layer]: count for layer, count in RESNET18.items()}, {})
+    if name in SHAPES:
+        return Network(name, {SHAPES[name]: 1}, {})
+    if not name.endswith(".tflite"):
+        raise PotashError(
+            f"{name!r} is no network; there are resnet18, its layers {', '.join(SHAPES)}, and files "
+            "that end in .tflite"
+        )
+    path = Path(name)
+    try:
+        if path.stat().st_size > LARGEST_MODEL:
+            raise PotashError(f"{path} is larger than any model")
+        model = path.read_bytes()
+    except OSError as error:
+        raise PotashError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        validate(model)
+        return of_model(path.name, model)
+    except (ModelError, ScheduleError) as error:
+        raise PotashError(f"{path}: {error}") from None
+    except (struct.error, IndexError, TypeError, ValueError):
+        # What the drive's own validation has no use for, it does not look at.
+        raise PotashError(f"{path}: the model is damaged") from None
+
+
+def of_model(name: str, model: bytes) -> Network:
+    """The network of a TensorFlow Lite model that `validate` has taken.
+
+    Raises ModelError where a convolution contradicts itself, ScheduleError where it has no output.
+    """
+    root: Any = schema.Model.GetRootAs(model, 0)
+    codes = [root.OperatorCodes(at) for at in range(root.OperatorCodesLength())]
+    shapes: Counter[Shape] = Counter()
+    left_out: Counter[str] = Counter()
+    for at in range(root.SubgraphsLength()):
+        graph = root.Subgraphs(at)
+        for index in range(graph.OperatorsLength()):
+            operator = graph.Operators(index)
+            code = codes[operator.OpcodeIndex()]
+            kind = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+            read = _READERS.get(kind)
+            found = None if read is None else read(graph, operator)
+            if found is None:
+                left_out[_NAMES.get(kind, f"operator {kind}")] += 1
+            elif found.products > MOST_PRODUCTS:
+                raise ModelError(
+                    f"a layer has {found.products} products, more than a sweep can time"
+                )
+            else:
+                shapes[found] += 1
+    if not shapes:
+        raise ModelError("the model has no convolution and no matrix product")
+    return Network(name, dict(shapes), dict(sorted(left_out.items())))
+
+
+def _convolution(graph: Any, operator: Any) -> Conv2d | None:
+    """CONV_2D: an image of NHWC and kernels of OHWI. None where its channels are grouped."""
+    image, kernels = _extents(graph, operator, 2)
+    if len(image) != 4 or len(kernels) != 4:
+        raise ModelError(f"a convolution of {image} with {kernels} is none")
+    options = schema.Conv2DOptions()
+    table = operator.BuiltinOptions()
+    if table is None:
+        raise ModelError("a convolution does not say its strides")
+    options.Init(table.Bytes, table.Pos)
+    images, height, width, channels = image
+    out_channels, *taps, depth = kernels
+    if depth != channels:
+        return None
+    stride = (options.StrideH(), options.StrideW())
+    dilation = (options.DilationHFactor(), options.DilationWFactor())
+    if min(*stride, *dilation, *taps) < 1:
+        raise ModelError(f"a convolution has strides {stride} and dilations {dilation}")
+    padding = (0, 0, 0, 0)
+    if options.Padding() == schema.Padding.SAME:
+        top, bottom = _same(height, taps[0], stride[0], dilation[0])
+        left, right = _same(width, taps[1], stride[1], dilation[1])
+        padding = (top, bottom, left, right)
+    return Conv2d(
+        images, channels, height, width, out_channels, (taps[0], taps[1]), stride, padding, dilation
+    )
+
+
+def _product(graph: Any, operator: Any) -> Matmul | None:
+    """FULLY_CONNECTED: rows of the input times the transpose of the weights."""
+    values, weights = _extents(graph, operator, 2)
+    if len(weights) != 2 or math.prod(values) % weights[1]:
+        raise ModelError(f"a matrix product of {values} with {weights} is none")
+    return Matmul(math.prod(values) // weights[1], weights[0], weights[1])
+
+
+def _same(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Zeroes before and behind, so that there is an output for each stride."""
+    reach = (taps - 1) * dilation + 1
+    total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+    return total // 2, total - total // 2
+
+
+def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]:
+    """The shapes of an operator's first inputs."""
+    if operator.InputsLength() < count or min(operator.Inputs(at) for at in range(count)) < 0:
+        raise ModelError("a convolution or matrix product lacks its image or its weights")
+    tensors = [graph.Tensors(operator.Inputs(at)) for at in range(count)]
+    found = [tuple(int(one.Shape(at)) for at in range(one.ShapeLength())) for one in tensors]
+    for extents in found:
+        if min(extents, default=0) < 1:
+            raise ModelError(f"a tensor has the shape {list(extents)}, which is not fixed")
+    return found
+
+
+_READERS: Mapping[int, Callable[[Any, Any], Shape | None]] = {
+    schema.BuiltinOperator.CONV_2D: _convolution,
+    schema.BuiltinOperator.FULLY_CONNECTED: _product,
+}
+_NAMES = {
+    number: name
+    for name, number in vars(schema.BuiltinOperator).items()
+    if not name.startswith("_")
+}
+
+
+def distinct(networks: Iterable[Network]) -> list[Shape]:
+    """Every shape of some networks once."""
+    return list(dict.fromkeys(shape for one in networks for shape in one.shapes))

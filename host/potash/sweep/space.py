@@ -1,0 +1,163 @@
+"""What is varied: knobs by name, and the cores that all their values together make.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.2 (the architecture's
+template and its parameters).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+
+from potash.cli.units import parse_size
+from potash_device.vta.config import Config, ConfigError
+from potash_device.vta.timing import ParameterError, Parameters
+
+MOST_CORES = 10_000
+"""Cores of one sweep: more are a slip of the hand."""
+
+
+class SpaceError(ValueError):
+    """What cannot be varied so; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """A core that is tried: what was varied of it, and what came of that.
+
+    `reason` says why there is no such core; there is one where it is empty.
+    """
+
+    varied: tuple[tuple[str, float], ...]
+    config: Config
+    parameters: Parameters
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """Something that can be varied: how a value is read, and the fields of `Config` that it sets."""
+
+    about: str
+    read: Callable[[str], float]
+    fields: Callable[[Config, float], Mapping[str, int]]
+
+
+def _log2(value: float, what: str) -> int:
+    log = math.log2(value) if value > 0 else math.nan
+    if not log.is_integer():
+        raise SpaceError(f"{what} {value:g} is no power of two")
+    return int(log)
+
+
+def _whole(text: str) -> float:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise SpaceError(f"{text!r} is no whole number") from None
+
+
+def _bytes(text: str) -> float:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise SpaceError(str(error)) from None
+
+
+def _factor(text: str) -> float:
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        raise SpaceError(f"{text!r} is no factor; write 1/2 or 2") from None
+
+
+def _block(_base: Config, value: float) -> Mapping[str, int]:
+    log = _log2(value, "a block of")
+    return {"log_block_in": log, "log_block_out": log}
+
+
+def _buffers(base: Config, value: float) -> Mapping[str, int]:
+    log = _log2(value, "a factor of")
+    names = [f"log_{name}_buff_size" for name in ("inp", "wgt", "acc")]
+    return {name: getattr(base, name) + log for name in names}
+
+
+def _shape(name: str) -> Callable[[Config, float], Mapping[str, int]]:
+    return lambda _base, value: {f"log_{name}": _log2(value, f"{name} of")}
+
+
+def _buffer(name: str) -> Callable[[Config, float], Mapping[str, int]]:
+    return lambda _base, value: {f"log_{name}_buff_size": _log2(value, f"a {name} buffer of")}
+
+
+KNOBS: Mapping[str, Knob] = {
+    "block": Knob("channels of a block, in and out", _whole, _block),
+    "block_in": Knob("input channels of a block", _whole, _shape("block_in")),
+    "block_out": Knob("output channels of a block", _whole, _shape("block_out")),
+    "batch": Knob("rows of an input element", _whole, _shape("batch")),
+    "buffers": Knob("how many times as large INP, WGT and ACC are", _factor, _buffers),
+    "uop": Knob("bytes of the micro-op buffer", _bytes, _buffer("uop")),
+    "inp": Knob("bytes of the input buffer", _bytes, _buffer("inp")),
+    "wgt": Knob("bytes of the weight buffer", _bytes, _buffer("wgt")),
+    "acc": Knob("bytes of the accumulators", _bytes, _buffer("acc")),
+}
+"""What can be varied of a core's configuration; further knobs are the clock's parameters."""
+
+PARAMETERS = tuple(field.name for field in fields(Parameters))
+
+DEFAULT = ("block=8,16,32", "buffers=1/4,1/2,1", "bus_bytes=4,8,16")
+"""What is varied if nothing is said: block size, buffers, bandwidth."""
+
+Axis = tuple[str, tuple[float, ...]]
+
+
+def axis(text: str) -> Axis:
+    """`NAME=VALUE,VALUE`. Raises SpaceError."""
+    name, equals, values = text.partition("=")
+    if name not in KNOBS and name not in PARAMETERS:
+        raise SpaceError(f"{name!r} is none of {', '.join([*KNOBS, *PARAMETERS])}")
+    if not equals or not all(values.split(",")):
+        raise SpaceError(f"{text!r} is not NAME=VALUE,VALUE")
+    if name in KNOBS:
+        found = [KNOBS[name].read(value) for value in values.split(",")]
+    else:
+        found = [_number(value, whole=name != "clock") for value in values.split(",")]
+    return name, tuple(dict.fromkeys(found))
+
+
+def cores(axes: Sequence[Axis], base: Config, parameters: Parameters) -> Iterator[Core]:
+    """Every core that the axes span. Raises SpaceError, at once, for too many or a wrong value."""
+    names = [name for name, _ in axes]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SpaceError(f"{twice} is varied twice")
+    if (count := math.prod(len(values) for _, values in axes)) > MOST_CORES:
+        raise SpaceError(f"these are {count} cores, and {MOST_CORES} are the most")
+    for name, values in axes:
+        for value in values if name in KNOBS else ():
+            KNOBS[name].fields(base, value)
+    return (_core(dict(zip(names, values, strict=True)), base, parameters)
+            for values in itertools.product(*(values for _, values in axes)))  # fmt: skip
+
+
+def _core(varied: Mapping[str, float], base: Config, parameters: Parameters) -> Core:
+    said = tuple(varied.items())
+    try:
+        changed: dict[str, int] = {}
+        for name, value in varied.items():
+            changed |= KNOBS[name].fields(base, value) if name in KNOBS else {}
+        clock = {name: value for name, value in varied.items() if name not in KNOBS}
+        timed = replace(parameters, **clock)  # type: ignore[arg-type]  # whole but for the clock
+        return Core(said, replace(base, **changed), timed)
+    except (ConfigError, ParameterError) as error:
+        return Core(said, base, parameters, str(error))
+
+
+def _number(text: str, *, whole: bool) -> float:
+    try:
+        return int(text, 0) if whole else float(text)
+    except ValueError:
+        raise SpaceError(f"{text!r} is no {'whole ' if whole else ''}number") from None

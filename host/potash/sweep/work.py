@@ -1,0 +1,41 @@
+"""A shape on a core: what a worker does. Nothing here may depend on which process it runs in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from potash.bench.vta_layers import STEPS
+from potash.sweep.networks import Shape
+from potash_device.vta import timing
+from potash_device.vta.config import Config
+from potash_device.vta.timing import Parameters
+from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, conv2d, matmul
+from potash_firmware.vta_runtime.schedules.search import stream_of
+
+
+class Task(NamedTuple):
+    """A shape to be cut into tiles for a core, and timed on its clock."""
+
+    shape: Shape
+    config: Config
+    parameters: Parameters
+
+
+class Outcome(NamedTuple):
+    """Cycles that it takes, or why there is no schedule."""
+
+    cycles: int | None
+    reason: str = ""
+
+
+def carry_out(task: Task) -> Outcome:
+    """Find the best schedule and its cycles; with the shift and the clamps of a quantised layer."""
+    shape, config, parameters = task
+    try:
+        if isinstance(shape, Conv2d):
+            plan = conv2d(shape, config, STEPS, parameters=parameters)
+        else:
+            plan = matmul(shape, config, STEPS, parameters=parameters)
+        return Outcome(timing.run(config, parameters, stream_of(plan)).cycles)
+    except ScheduleError as error:
+        return Outcome(None, str(error))

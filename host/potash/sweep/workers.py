@@ -1,0 +1,116 @@
+"""Who carries out the tasks: processes of this machine, or the workers of a Dask cluster.
+
+Both give each task's number with its outcome as it comes, and leave nothing running when the block
+ends, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any
+
+from potash.sdk.errors import PotashError
+from potash.sweep.work import Outcome, Task, carry_out
+
+Outcomes = Iterator[tuple[int, Outcome]]
+Workers = Callable[[Sequence[Task]], Outcomes]
+
+CONNECT_LIMIT = "10s"
+"""How long a scheduler may take to answer."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def local(count: int) -> Iterator[Workers]:
+    """So many processes of this machine, which begin afresh and end with this one."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, context, initializer=_tie, initargs=(os.getpid(),))
+
+    def work(tasks: Sequence[Task]) -> Outcomes:
+        # Ctrl-C at the terminal is this process's business, and it may come while they start.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            futures = {pool.submit(carry_out, task): at for at, task in enumerate(tasks)}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise PotashError(
+                "a worker has ended before its work was done; there may be too little memory for "
+                f"{count} of them: try --jobs 1"
+            ) from None
+
+    try:
+        yield work
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+        for process in multiprocessing.active_children():
+            process.join()
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[Workers]:
+    """The workers of the Dask scheduler at `address`, which must have Potash installed.
+
+    Raises PotashError where there is no such scheduler, or no Dask.
+    """
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError:
+        raise PotashError(
+            "--scheduler needs the Python package distributed: pip install 'potash[sweep]'"
+        ) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(address, timeout=CONNECT_LIMIT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PotashError(f"no Dask scheduler answers at {address}: {said}") from None
+
+    def work(tasks: Sequence[Task]) -> Outcomes:
+        if not client.scheduler_info()["workers"]:
+            raise PotashError(f"the Dask scheduler at {address} has no workers; start one")
+        futures = client.map(carry_out, tasks, pure=False)
+        numbers = {future.key: at for at, future in enumerate(futures)}
+        try:
+            for future in distributed.as_completed(futures, loop=client.loop):
+                try:
+                    yield numbers[future.key], future.result()
+                except Exception as error:  # whatever went wrong over there
+                    if isinstance(error, OSError | ImportError):
+                        why = f"{type(error).__name__}: {error}"
+                        raise PotashError(f"a worker of {address} failed: {why}") from None
+                    raise
+        finally:
+            client.cancel(futures)
+
+    with client:
+        yield work
+
+
+def _tie(parent: int) -> None:
+    """In a worker: end with the process that started it, and leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

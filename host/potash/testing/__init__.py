@@ -1,0 +1,33 @@
+"""Drives and guests for somebody else's tests: of a driver, of a host program, of firmware.
+
+With pytest, and nothing to import:
+
+    def test_the_next_read_succeeds(potash_device):
+        potash_device.add_fault("io read status=INTERNAL_ERROR count=1")
+        ...
+
+    @pytest.mark.potash(size="1G", faults=["media read lba=100..199"])
+    def test_linux_says_so(potash_guest):
+        assert potash_guest.capture(["dd", "if=/dev/nvme0n1", ...]).code == 1
+
+`potash_device_factory` and `potash_guest_factory` start as many as a test wants. Without pytest, or
+for fixtures of another scope: `booted_device` and `booted_guest`, which the fixtures are made of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from potash.testing.booting import BootedDevice, booted_device, booted_guest
+
+__all__ = ["BootedDevice", "booted_device", "booted_guest"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for, then: pytest imports this package in all of a user's sessions."""
+    if name in __all__:
+        from potash.testing import booting
+
+        return getattr(booting, name)
+    raise AttributeError(f"{__name__} has no {name}")

@@ -1,0 +1,176 @@
+"""Starting a drive, and a guest with drives, for as long as a test needs them."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from potash.sdk import faults as sdk_faults
+from potash.sdk.device import DEFAULT_TIMEOUT, Device
+from potash.sdk.faults import Fault
+from potash.sdk.transport import Transport
+from potash.sdk.vfio_user import open_vfio_user
+from potash.vm import images
+from potash.vm.drive import device_process, serving_each
+from potash.vm.guest import CPUS, MEMORY, Guest
+
+
+class DriveOptions(TypedDict, total=False):
+    """What a drive is started with; each is an option of `potash serve`."""
+
+    size: int | str
+    """Bytes of its one namespace, or text like "64M" (which is the default without media)."""
+    namespaces: Sequence[str]
+    """Several namespaces instead, each "SIZE" or "SIZE:BLOCK"."""
+    media: Path
+    """Where its blocks are kept (default: in memory)."""
+    accelerators: Sequence[str]
+    """Sizes of each one's buffers, "SIZE" or "INPUT:OUTPUT" (default: one of 64M)."""
+    faults: Sequence[str | Fault]
+    """What goes wrong from the start."""
+    serial: str
+    profile: str
+    engine: str
+    options: Sequence[str]
+    """Further options of `potash serve`, as on its command line."""
+
+
+DEFAULT_SIZE = "64M"
+
+
+def drive_options(wanted: DriveOptions) -> list[str]:
+    """The command line of a drive, which takes further faults by command."""
+    words = ["--allow-faults"]
+    if "size" in wanted:
+        words += ["--size", str(wanted["size"])]
+    elif not wanted.get("namespaces") and "media" not in wanted:
+        words += ["--size", DEFAULT_SIZE]
+    for namespace in wanted.get("namespaces", ()):
+        words += ["--namespace", namespace]
+    for accelerator in wanted.get("accelerators", ()):
+        words += ["--accelerator", accelerator]
+    for fault in wanted.get("faults", ()):
+        words += ["--fault", fault if isinstance(fault, str) else sdk_faults.describe(fault)]
+    if "media" in wanted:
+        words += ["--media", str(wanted["media"])]
+    for name, value in (
+        ("--serial", wanted.get("serial")),
+        ("--profile", wanted.get("profile")),
+        ("--engine", wanted.get("engine")),
+    ):
+        words += [name, value] if value is not None else []
+    return [*words, *wanted.get("options", ())]
+
+
+class BootedDevice(Device):
+    """A drive in a process of its own, and this process's way to it: an SDK `Device`.
+
+    Attributes:
+        socket: where it listens. It has one client at a time, which is this object.
+        process: what runs it.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        socket: Path,
+        process: subprocess.Popen[bytes],
+        owned: ExitStack,
+        *,
+        timeout: float,
+    ) -> None:
+        super().__init__(transport, timeout=timeout)
+        self.socket = socket
+        self.process = process
+        self._owned = owned
+
+    def close(self) -> None:
+        """Leave the drive and end it, as a user who presses Ctrl-C does."""
+        with self._owned:
+            super().close()
+
+    def kill(self) -> None:
+        """End the drive without a warning; what was flushed is on its media."""
+        self.process.kill()
+        self.process.wait()
+
+    def add_fault(self, fault: str | Fault) -> int:
+        """Have it go wrong from now on; the number by which that can be cleared."""
+        return sdk_faults.add(self, fault)
+
+    def faults(self) -> list[Fault]:
+        """Its faults, and how often each has struck."""
+        return sdk_faults.listed(self)
+
+    def clear_faults(self) -> None:
+        """Have nothing go wrong any more."""
+        sdk_faults.clear(self)
+
+
+def boot_device(
+    *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Unpack[DriveOptions]
+) -> BootedDevice:
+    """Start a drive and attach to it; `close` ends it.
+
+    Args:
+        timeout: seconds that a command may take.
+        verbose: let what the drive logs through to standard error.
+        wanted: what drive.
+
+    Raises:
+        PotashError: it does not start, and why.
+    """
+    with ExitStack() as stack:
+        # A test's own folder may be too deep for the name of a socket.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="potash-"))
+        socket = Path(folder) / "drive"
+        options = drive_options(wanted)
+        process = stack.enter_context(device_process(socket, *options, verbose=verbose))
+        transport = open_vfio_user(str(socket), timeout=timeout)
+        return BootedDevice(transport, socket, process, stack.pop_all(), timeout=timeout)
+
+
+@contextmanager
+def booted_device(
+    *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Unpack[DriveOptions]
+) -> Iterator[BootedDevice]:
+    """A drive for as long as the block lasts; takes and raises what `boot_device` does."""
+    with boot_device(timeout=timeout, verbose=verbose, **wanted) as device:
+        yield device
+
+
+@contextmanager
+def booted_guest(
+    *,
+    more: Sequence[DriveOptions] = (),
+    memory: int = MEMORY,
+    cpus: int = CPUS,
+    mirror: str | None = None,
+    verbose: bool = False,
+    **wanted: Unpack[DriveOptions],
+) -> Iterator[Guest]:
+    """A Linux guest with a drive at /dev/nvme0n1, for as long as the block lasts.
+
+    Args:
+        more: further drives, at /dev/nvme1n1 and on; each with a serial number of its own.
+        memory: in MiB.
+        cpus: number of processors.
+        mirror: the Debian archive's address (default: the one that apt is configured with).
+        verbose: let what the drives log through to standard error.
+        wanted: what drive.
+
+    Raises:
+        PackagesUnavailable: what the guest is made of cannot be brought to this machine.
+        PotashError: something does not start, and why.
+    """
+    found = images.prepare(mirror=mirror)
+    drives = [drive_options(one) for one in (wanted, *more)]
+    with (
+        serving_each(drives, verbose=verbose) as (first, *others),
+        Guest(found, first, memory, cpus, more=others) as guest,
+    ):
+        yield guest

@@ -1,0 +1,1 @@
+"""What all processes of a device have done, on one time axis, for people to look at."""

@@ -1,0 +1,130 @@
+"""The file that a viewer opens: Chrome's JSON trace-event format, written event after event.
+
+Viewers (ui.perfetto.dev, chrome://tracing) put events in order by themselves; where two begin in the
+same nanosecond, the one that is written first is the outer one.
+
+Source: "Trace Event Format" (the Chromium project).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+Event = dict[str, Any]
+
+MICROSECONDS = 1e6
+"""The format counts in microseconds; three digits behind the point are nanoseconds."""
+
+
+class Document:
+    """A trace that is being written to `file`; `began` is the time that it calls zero."""
+
+    def __init__(self, file: BinaryIO, began: float, about: Mapping[str, object]) -> None:
+        self.events = 0
+        """How many have been written, names of tracks not counted."""
+        self._file = file
+        self._began = began
+        self._flows = 0
+        self._tracks: dict[tuple[int, str], int] = {}
+        head = {"displayTimeUnit": "ns", "otherData": dict(about), "traceEvents": []}
+        text = json.dumps(head, ensure_ascii=False)
+        file.write(text[: text.rindex("]")].encode())
+        self._separator = b"\n"
+
+    def close(self) -> None:
+        """Write the end, without which the file is no JSON."""
+        self._file.write(b"\n]}\n")
+
+    def microseconds(self, moment: float) -> float:
+        """A moment of the monotonic clock, in seconds, on the document's axis."""
+        return round((moment - self._began) * MICROSECONDS, 3)
+
+    def write(self, event: Event) -> None:
+        """Append an event as it is."""
+        if event["ph"] != "M":
+            self.events += 1
+        line = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+        self._file.write(self._separator + line.encode())
+        self._separator = b",\n"
+
+    def name_process(self, process: int, name: str, place: int) -> None:
+        """Say what a process is called, and how far down it stands."""
+        for what, args in (
+            ("process_name", {"name": name}),
+            ("process_sort_index", {"sort_index": place}),
+        ):
+            self.write({"ph": "M", "pid": process, "tid": 0, "name": what, "args": args})
+
+    def track(self, process: int, name: str) -> int:
+        """The number of a process's track of that name, which is made where there is none."""
+        known = self._tracks.get((process, name))
+        if known is not None:
+            return known
+        number = self._tracks[process, name] = len(self._tracks) + 1
+        self.write(_about_track(process, number, "thread_name", {"name": name}))
+        return number
+
+    def sort_track(self, process: int, name: str, place: int) -> None:
+        """Say how far down in its process a track stands."""
+        number = self.track(process, name)
+        self.write(_about_track(process, number, "thread_sort_index", {"sort_index": place}))
+
+    def slice(
+        self,
+        process: int,
+        track: str,
+        name: str,
+        began: float,
+        ended: float,
+        *,
+        category: str,
+        about: Mapping[str, object] | None = None,
+    ) -> None:
+        """Something that took from one moment to another."""
+        start = self.microseconds(began)
+        event = {"ph": "X", "pid": process, "tid": self.track(process, track), "name": name}
+        times = {"ts": start, "dur": round(self.microseconds(ended) - start, 3)}
+        self.write(event | {"cat": category} | times | {"args": dict(about or {})})
+
+    def instant(
+        self, process: int, track: str, name: str, moment: float, about: Mapping[str, object]
+    ) -> None:
+        """Something that happened."""
+        event = {"ph": "i", "s": "t", "pid": process, "tid": self.track(process, track)}
+        self.write(event | {"name": name, "ts": self.microseconds(moment), "args": dict(about)})
+
+    def begin(self, process: int, track: str, name: str, moment: float, *, category: str) -> None:
+        """Something begins that `end` will end, inside of what has begun on that track before."""
+        event = {"ph": "B", "pid": process, "tid": self.track(process, track), "name": name}
+        self.write(event | {"cat": category, "ts": self.microseconds(moment)})
+
+    def end(
+        self, process: int, track: str, moment: float, about: Mapping[str, object] | None = None
+    ) -> None:
+        """What has begun last on a track ends."""
+        event = {"ph": "E", "pid": process, "tid": self.track(process, track)}
+        self.write(event | {"ts": self.microseconds(moment), "args": dict(about or {})})
+
+    def arrow_from(self, process: int, track: str, name: str, moment: float) -> int:
+        """An arrow leaves the slice that is there at that moment; gives its number."""
+        self._flows += 1
+        self._arrow("s", process, track, name, moment, self._flows)
+        return self._flows
+
+    def arrow_to(self, process: int, track: str, name: str, moment: float, number: int) -> None:
+        """The arrow arrives at the slice that is there at that moment."""
+        self._arrow("f", process, track, name, moment, number)
+
+    def _arrow(
+        self, phase: str, process: int, track: str, name: str, moment: float, number: int
+    ) -> None:
+        end = {"bp": "e"} if phase == "f" else {}
+        place = {"pid": process, "tid": self.track(process, track)}
+        about = {"name": name, "cat": "flow", "id": number, "ts": self.microseconds(moment)}
+        self.write({"ph": phase, **end, **place, **about})
+
+
+def _about_track(process: int, number: int, what: str, args: Event) -> Event:
+    return {"ph": "M", "pid": process, "tid": number, "name": what, "args": args}

@@ -1,0 +1,159 @@
+"""Having every device that a block starts write down what it does, and making one trace of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from potash.cli.drive.common import STREAM
+from potash.cli.files import replacing
+from potash.sdk.errors import PotashError
+from potash.tracing.device import DeviceTrace
+from potash.tracing.document import Document
+from potash.tracing.modelled import Modelled
+from potash.vm.cache import Progress
+from potash_device.vta.timing import PYNQ, Parameters
+
+VARIABLE = "POTASH_TRACE"
+"""The environment variable that names a folder, into which each device then writes its lines."""
+
+LINES = ".jsonl"
+
+TRACES = (".json", ".gz")
+"""What the names of traces end in, where anything else is lines."""
+
+PLACES = 8
+"""Room for the processes of one device, from the top of a trace."""
+
+REPORT_EVERY = 10_000
+"""Lines between two reports of progress."""
+
+
+class Recorded(NamedTuple):
+    """What a trace has in it."""
+
+    events: int
+    devices: int
+    unreadable: int
+    """Lines that were left out: a process that was killed may not have written all of its last."""
+
+
+def require_writable(out: Path) -> None:
+    """What is traced may take long: where nothing can be written is refused before it begins."""
+    if out != STREAM and not os.access(out.absolute().parent, os.W_OK):
+        raise PotashError(f"the trace cannot be written to {out}; choose another place")
+
+
+@contextmanager
+def recording(out: Path | None, progress: Progress) -> Iterator[None]:
+    """Make a trace of what the devices do that are started in the block; none where `out` is None.
+
+    It is written however the block ends. Raises what `write_trace` does, unless the block has said
+    already what was wrong.
+    """
+    if out is None:
+        yield
+        return
+    require_writable(out)
+    with folder_for_lines() as folder:
+        try:
+            yield
+        except BaseException:
+            with suppress(PotashError):
+                write_trace(lines_of(folder), out, progress)
+            raise
+        write_trace(lines_of(folder), out, progress)
+
+
+@contextmanager
+def folder_for_lines() -> Iterator[Path]:
+    """A folder that the devices which are started in the block write their lines into."""
+    before = os.environ.get(VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+        os.environ[VARIABLE] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ[VARIABLE]
+            else:
+                os.environ[VARIABLE] = before
+
+
+def lines_of(folder: Path) -> list[Path]:
+    """The files of lines in a folder, in the order in which their devices were started."""
+    return sorted(folder.glob(f"*{LINES}"), key=_begin)
+
+
+def write_trace(
+    sources: Sequence[Path],
+    out: Path,
+    progress: Progress,
+    parameters: Parameters = PYNQ,
+) -> Recorded:
+    """Make a trace of files of lines, one for each device.
+
+    The tensor accelerators' clock has `parameters`. Compressed where the name ends in .gz. Raises
+    PotashError where there is nothing to show, or it cannot be written.
+    """
+    began = [when for source in sources if (when := _begin(source)) > 0]
+    if not began:
+        raise PotashError("no device has written anything, so there is nothing to show")
+    with replacing(out) as file:
+        if out.suffix != ".gz":
+            return _write(sources, file, min(began), parameters, progress)
+        with gzip.open(file, "wb") as compressed:
+            return _write(sources, cast(BinaryIO, compressed), min(began), parameters, progress)
+
+
+def _write(
+    sources: Sequence[Path],
+    file: BinaryIO,
+    began: float,
+    parameters: Parameters,
+    progress: Progress,
+) -> Recorded:
+    about = {"clock": "CLOCK_MONOTONIC", "began": began, "vta_clock_hz": parameters.clock}
+    document = Document(file, began, about)
+    modelled = Modelled(document, parameters)
+    unreadable = 0
+    size, done = sum(source.stat().st_size for source in sources), 0
+    for number, source in enumerate(sources):
+        title = f"device {number}: " if len(sources) > 1 else ""
+        device = DeviceTrace(document, modelled, title, number * PLACES)
+        with source.open("rb") as lines:
+            for count, line in enumerate(lines):
+                done += len(line)
+                if count % REPORT_EVERY == REPORT_EVERY - 1:
+                    progress("writing the trace", done / max(size, 1))
+                try:
+                    device.take(json.loads(line, parse_float=_finite, parse_constant=_finite))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    unreadable += 1
+        device.close()
+    document.close()
+    return Recorded(document.events, len(sources), unreadable)
+
+
+def _finite(text: str) -> float:
+    """A number that JSON can say again. Raises ValueError."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of a trace's")
+    return value
+
+
+def _begin(source: Path) -> float:
+    """The time of a file's first line; 0 where there is none."""
+    with source.open("rb") as lines:
+        try:
+            return float(json.loads(lines.readline(), parse_constant=_finite)["time"])
+        except (ValueError, KeyError, TypeError):
+            return 0.0

@@ -1,0 +1,120 @@
+"""A system of the user's own in front of the drive: their kernel, their disks, their console.
+
+Nothing of ours runs in it, so nothing is frozen, copied in or run by command: QEMU boots what it is
+given, with the drives plugged in from the start, and has this process's terminal as its serial
+port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from potash.sdk.errors import PotashError
+from potash.vm.qemu import CLIENT, Accelerator, Qemu, bare_machine, root_ports
+from potash.vm.tether import tethered
+
+APPEND = "console=ttyS0"
+"""The kernel's command line when none is given: its console is the serial port."""
+
+_QCOW2_MAGIC = b"QFI\xfb"
+
+
+class Disk(NamedTuple):
+    """A file as a virtio disk, raw or qcow2; its blocks change only if it is `writable`."""
+
+    path: Path
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class System:
+    """What is booted: a kernel, or the boot loader of the first disk where there is no kernel."""
+
+    kernel: Path | None = None
+    initrd: Path | None = None
+    append: str = APPEND
+    disks: tuple[Disk, ...] = ()
+
+    def arguments(
+        self, memory: int, cpus: int, accelerator: Accelerator, sockets: Sequence[Path]
+    ) -> list[str]:
+        """QEMU's options for it.
+
+        Args:
+            memory: in MiB.
+            cpus: number of processors.
+            accelerator: what executes it.
+            sockets: the vfio-user sockets of its drives, in order.
+
+        Raises:
+            OSError: a disk cannot be read.
+        """
+        options = bare_machine(memory, cpus, accelerator)
+        if self.kernel is not None:
+            options += ["-kernel", str(self.kernel), "-append", self.append]
+        if self.initrd is not None:
+            options += ["-initrd", str(self.initrd)]
+        for number, disk in enumerate(self.disks):
+            options += _disk(f"disk{number}", disk)
+        options += root_ports()
+        for number, socket in enumerate(sockets):
+            address = {"type": "unix", "path": str(socket.absolute())}
+            drive = {"driver": CLIENT, "id": f"potash{number}", "bus": f"rp{number}"}
+            options += ["-device", _json({**drive, "socket": address})]
+        # The monitor shares the terminal: Ctrl-A C reaches it, Ctrl-A X ends QEMU.
+        options += ["-chardev", "stdio,id=console,mux=on,signal=off", "-serial", "chardev:console"]
+        return [*options, "-mon", "chardev=console,mode=readline"]
+
+
+def run(qemu: Qemu, arguments: Sequence[str]) -> None:
+    """Run a system at this process's terminal until it ends.
+
+    Raises:
+        PotashError: QEMU does not take it; what it said is the reason.
+    """
+    with tempfile.TemporaryFile() as said, _terminal():
+        process = subprocess.Popen(tethered([*qemu.command, *arguments]), stderr=said)
+        try:
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        if code:
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else f"it ended with {code} and said nothing"
+            raise PotashError(f"QEMU does not run the system: {reason}")
+
+
+def _disk(name: str, disk: Disk) -> list[str]:
+    with disk.path.open("rb") as stream:
+        form = "qcow2" if stream.read(len(_QCOW2_MAGIC)) == _QCOW2_MAGIC else "raw"
+    file = {"driver": "file", "filename": str(disk.path.absolute())}
+    node = {"driver": form, "node-name": name, "read-only": not disk.writable, "file": file}
+    return ["-blockdev", _json(node), "-device", f"virtio-blk-pci,drive={name}"]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[None]:
+    """Leave the terminal, if there is one, as it was: QEMU does not when it is killed."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, before)

@@ -1,0 +1,321 @@
+"""`potash.toml`: what it may say, what it must not, and that devices follow it."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import potash.sdk
+from potash import configuration
+from potash.configuration import (
+    AcceleratorSection,
+    Configuration,
+    ConfigurationError,
+    DeviceSection,
+    GuestSection,
+    NamespaceSection,
+)
+from potash.vm.drive import device_process
+from potash_device.vta.config import Config
+from support.docs import ROOT, blocks
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
+HERE = Path("/somewhere")
+
+WHOLE = """
+[device]
+socket = "run/drive.sock"
+media = "/srv/drive"
+capacity = "2G"
+read_only = true
+profile = "alkali"
+range_unit = "lba"
+range_count = "zero-based"
+engine = "interpreter"
+trace = "trace.jsonl"
+log_level = "debug"
+
+[namespace.1]
+size = "1G"
+[namespace.2]
+size = 1048576
+block_size = 512
+
+[accelerator.0]
+input_size = "4K"
+[accelerator.1]
+output_size = "1GiB"
+
+[vta]
+LOG_BLOCK = 5
+LOG_WGT_BUFF_SIZE = 19
+
+[guest]
+memory = "1G"
+cpus = 4
+debian_mirror = "http://debian.example/debian"
+"""
+
+
+def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "potash.cli.main", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_every_key_is_read() -> None:
+    found = configuration.parse(WHOLE, HERE)
+    assert found == Configuration(
+        device=DeviceSection(
+            socket=Path("/somewhere/run/drive.sock"),
+            media=Path("/srv/drive"),
+            capacity=2 << 30,
+            read_only=True,
+            profile="alkali",
+            range_unit="lba",
+            range_count="zero-based",
+            engine="interpreter",
+            trace=Path("/somewhere/trace.jsonl"),
+            log_level="debug",
+        ),
+        namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
+        accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
+        vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
+        guest=GuestSection(1 << 30, 4, "http://debian.example/debian"),
+    )
+
+
+def test_nothing_is_what_a_device_is_without_options() -> None:
+    assert configuration.parse("", HERE) == Configuration()
+    assert Configuration().accelerators == (AcceleratorSection(64 << 20, 64 << 20),)
+    assert Configuration().vta == Config.default()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[device", "it is not TOML"),
+        ("[devise]", "there is no section [devise]; did you mean device?"),
+        ("size = 1", "there is no section [size]; there are device, guest, namespace, accel"),
+        ("device = 1", "[device] must be a section"),
+        ("[device]\nmedai = 'x'", "[device] has no key medai; did you mean media?"),
+        ("[device]\nmedia = 1", "media in [device] is 1; it must be a text that is not empty"),
+        ("[device]\nmedia = ''", "it must be a text that is not empty"),
+        ("[device]\nread_only = 1", "read_only in [device] is 1; it must be true or false"),
+        ("[device]\nprofile = 'x'", "profile in [device] is 'x'; it must be alkali or potash"),
+        ("[device]\ncapacity = '1X'", 'it must be a size, as 1048576 or "1M"'),
+        ("[device]\ncapacity = true", "it must be a size"),
+        ("[device]\ncapacity = 1", "it must be 4 KiB to"),
+        ("[device]\ncapacity = '9999999999999999999T'", "it must be 4 KiB to"),
+        ("namespace = []", "[namespace.1] and on are sections, at most 64"),
+        ("[namespace.0]", "[namespace.0] is out of line: they are numbered from 1 without a gap"),
+        ("[namespace.1]\n[namespace.3]", "[namespace.3] is out of line"),
+        ("[namespace.01]", "[namespace.01] is out of line"),
+        ("[namespace]\n1 = 5", "[namespace.1] must be a section"),
+        ("[namespace.1]\nblock_size = 1024", "is 1024; it must be 512 or 4096"),
+        ("[namespace.1]\nblock_size = 512.0", "is 512.0; it must be 512 or 4096"),
+        ("[namespace.1]\nsize = 512", "size in [namespace.1] is less than one block of 4096"),
+        ("[accelerator.1]", "numbered from 0 without a gap"),
+        ("[accelerator.0]\ninput_size = '2G'", "it must be 4 KiB to 1 GiB"),
+        ("[vta]\nLOG_BLOCKS = 4", "[vta]: 'LOG_BLOCKS' is not a key"),
+        ("[vta]\nLOG_ACC_WIDTH = 4", "[vta]: LOG_ACC_WIDTH is 4"),
+        ("vta = 4", "[vta] must be a section"),
+        ("[guest]\nmemory = '320K'", "it must be 320 MiB to"),
+        ("[guest]\nmemory = 536870913", "in steps of 1 MiB"),
+        ("[guest]\ncpus = 0", "cpus in [guest] is 0; it must be a whole number, 1 to 64"),
+        ("a = " + "[" * 5000, "it is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        configuration.parse(text, HERE)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_none_are_named(tmp_path: Path) -> None:
+    for path, said in (
+        (tmp_path / "none.toml", "none.toml cannot be read: No such file or directory"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (Path("/dev/zero"), "/dev/zero is larger than any configuration"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            configuration.read(path)
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b'[device]\nmedia = "\xe9"\n')
+    with pytest.raises(ConfigurationError, match="latin.toml is not TOML: it is not UTF-8"):
+        configuration.read(latin)
+
+
+sizes = st.integers(4096, 1 << 30)
+paths = st.none() | st.text(min_size=1).map(lambda name: Path("/p") / name.strip("/."))
+configurations = st.builds(
+    Configuration,
+    device=st.builds(
+        DeviceSection,
+        socket=paths,
+        media=paths,
+        capacity=st.none() | st.integers(4096, (1 << 63) - 1),
+        read_only=st.booleans(),
+        profile=st.sampled_from(["alkali", "potash"]),
+        range_unit=st.sampled_from(["page", "lba"]),
+        range_count=st.sampled_from(["plain", "zero-based"]),
+        engine=st.sampled_from(["native", "interpreter"]),
+        trace=paths,
+        log_level=st.sampled_from(["debug", "info", "warning", "error"]),
+    ),
+    namespaces=st.lists(
+        st.builds(NamespaceSection, sizes, st.sampled_from([512, 4096])), max_size=12
+    ).map(tuple),
+    accelerators=st.lists(st.builds(AcceleratorSection, sizes, sizes), min_size=1, max_size=12).map(
+        tuple
+    ),
+    vta=st.builds(Config, log_wgt_buff_size=st.integers(16, 18), log_batch=st.integers(0, 1)),
+    guest=st.builds(
+        GuestSection,
+        st.integers(320, 1 << 20).map(lambda mebi: mebi << 20),
+        st.integers(1, 64),
+        st.none() | st.text(min_size=1),
+    ),
+)
+
+
+@settings(max_examples=40)
+@given(configurations)
+def test_what_is_written_reads_back_to_the_same(wanted: Configuration) -> None:
+    assert configuration.parse(configuration.write(wanted), HERE) == wanted
+
+
+def test_what_toml_cannot_say_is_refused() -> None:
+    broken = Configuration(DeviceSection(media=Path(os.fsdecode(b"/srv/\xff"))))
+    with pytest.raises(ConfigurationError, match="is no Unicode"):
+        configuration.write(broken)
+
+
+def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "potash.toml"
+    file.write_text(WHOLE)
+    done = potash_command(
+        "serve", "--config", file, "--print-config",
+        "--profile", "potash", "--size", "8M", "--read-write", "--socket", "/run/other",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    content = tomllib.loads(done.stdout)
+    assert content["device"] == {
+        "socket": "/run/other",
+        "media": "/srv/drive",
+        "capacity": "2G",
+        "read_only": False,
+        "profile": "potash",
+        "range_unit": "lba",
+        "range_count": "zero-based",
+        "engine": "interpreter",
+        "trace": str(tmp_path / "trace.jsonl"),
+        "log_level": "debug",
+    }
+    assert content["namespace"] == {"1": {"size": "8M", "block_size": 4096}}
+    assert content["accelerator"]["1"] == {"input_size": "64M", "output_size": "1G"}
+    guest = potash_command(
+        "guest", "--config", file, "--print-config", "--cpus", "2", "--namespace", "1M:512"
+    )
+    assert guest.returncode == 0, guest.stderr
+    content = tomllib.loads(guest.stdout)
+    assert (content["guest"]["memory"], content["guest"]["cpus"]) == ("1G", 2)
+    assert content["namespace"] == {"1": {"size": "1M", "block_size": 512}}
+    assert content["device"]["engine"] == "interpreter"
+
+
+@pytest.mark.parametrize("command", ["serve", "guest"])
+def test_a_wrong_file_ends_with_one_sentence(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "potash.toml"
+    file.write_text("[device]\nsokcet = 'x'\n")
+    done = potash_command(command, "--config", file)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (f"potash: {file}: [device] has no key sokcet; did you mean socket?\n")
+
+
+def test_a_device_is_what_its_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "potash.toml"
+    file.write_text(
+        """
+        [device]
+        socket = "overridden"
+        media = "drive"
+        range_unit = "lba"
+        [namespace.1]
+        size = "16M"
+        [namespace.2]
+        size = "1M"
+        block_size = 512
+        [accelerator.0]
+        [accelerator.1]
+        input_size = "8K"
+        output_size = "1M"
+        [vta]
+        LOG_BLOCK = 5
+        """
+    )
+    socket = tmp_path / "s"
+    with device_process(socket, "--config", str(file)):
+        with potash.sdk.open(f"vfio-user:{socket}") as device:
+            blocks = [device.identify_namespace(nsid).nsze for nsid in device.namespaces()]
+            assert blocks == [(16 << 20) // 4096, (1 << 20) // 512]
+            second = device.accelerators()[1]
+            assert (second.input_size, second.output_size) == (8192, 1 << 20)
+            result = device.accelerators()[0].run(
+                EXAMPLE / "program.o", EXAMPLE / "input.bin", args=[520, 1024], timeout=60
+            )
+        assert result.output == (EXAMPLE / "expected.bin").read_bytes(), "32 channels a block"
+    assert (tmp_path / "drive" / "namespaces.toml").is_file()
+    assert not (tmp_path / "overridden").exists()
+
+
+def test_a_device_says_where_it_is_as_its_file_told_it(tmp_path: Path) -> None:
+    file = tmp_path / "potash.toml"
+    file.write_text('[device]\nsocket = "named"\n[namespace.1]\nsize = "1M"\n')
+    command = [sys.executable, "-m", "potash.cli.main", "serve", "--json", "--config", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            report = json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+    assert report["socket"] == str(tmp_path / "named")
+    assert report["size"] == 1 << 20
+    assert process.returncode == 0
+
+
+def test_the_page_shows_a_configuration_and_every_key_with_its_default() -> None:
+    (shown,) = blocks("config.md", "toml")
+    found = configuration.parse(shown, HERE)
+    assert found.namespaces == (NamespaceSection(1 << 30, 4096), NamespaceSection(64 << 20, 512))
+    assert found.vta.block_in == 32
+    rows = (line.split("|") for line in (ROOT / "docs" / "config.md").read_text().splitlines())
+    defaults = {row[1].strip(): row[3].strip() for row in rows if len(row) == 5}
+    for name, section in (
+        ("device", DeviceSection),
+        ("namespace.1", NamespaceSection),
+        ("accelerator.0", AcceleratorSection),
+        ("guest", GuestSection),
+    ):
+        for field in dataclasses.fields(section):
+            told = defaults[f"`{field.name}`"].strip("`")
+            if field.default is not None:
+                text = f"[{name}]\n{field.name} = {told}\n"
+                assert configuration.parse(text, HERE) in (
+                    Configuration(),
+                    Configuration(namespaces=(NamespaceSection(),)),
+                ), field.name

@@ -1,0 +1,220 @@
+"""The pages on adding something, followed: each change is made to a copy of the source, and used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from potash.vm.drive import device_process
+from support.bpf_compiler import NO_COMPILER, compiler
+from support.docs import ROOT, SOCKET, blocks, environment
+
+LIMIT = 120
+TREES = ("device", "firmware", "host")
+
+
+def run(code: str, environ: Mapping[str, str], cwd: Path) -> str:
+    """What a block prints when it is run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(environ),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def changed(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of a copy of the source in which the page's changes have been made."""
+    for tree in TREES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / tree, folder / tree, ignore=ignored)
+    changes = blocks(page, "diff")
+    assert changes
+    for change in changes:
+        command = ["git", "apply", "-C1", "-"]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            input=change + "\n",
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        )
+        assert done.returncode == 0, f"{page}: {done.stderr}"
+    paths = os.pathsep.join(str(folder / tree) for tree in TREES)
+    monkeypatch.setenv("PYTHONPATH", paths)
+    yield {**environment(), "PYTHONPATH": paths}
+
+
+def test_a_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (attempt,) = blocks("adding/register.md", "python")
+    socket = tmp_path / "s"
+    with (
+        changed("adding/register.md", tmp_path, monkeypatch) as environ,
+        device_process(socket, "--size", "16M"),
+    ):
+        said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
+    assert said == "60 half seconds\n"
+
+
+def test_an_alu_opcode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (attempt,) = blocks("adding/alu-opcode.md", "python")
+    with changed("adding/alu-opcode.md", tmp_path, monkeypatch) as environ:
+        listed, output = run(attempt, environ, tmp_path).splitlines()
+        assert "alu" in listed and "xor" in listed
+        assert output == str([value ^ 5 for value in range(16)])
+        assert f"# {output}" in attempt
+        # The loops that numba compiles, as the Python that they are.
+        loops = (
+            "import numpy as np\n"
+            "from potash_device.vta.fast import alu\n"
+            "acc, other = np.arange(16, dtype=np.int32), np.full(16, 3, np.int32)\n"
+            "alu.with_immediate(acc, alu.XOR, np.int32(5))\n"
+            "alu.with_source(acc, other, alu.XOR)\n"
+            "print(acc.tolist())\n"
+        )
+        said = run(loops, {**environ, "NUMBA_DISABLE_JIT": "1"}, tmp_path)
+        assert said.strip() == str([value ^ 5 ^ 3 for value in range(16)])
+
+
+@pytest.mark.marathon
+def test_an_alu_opcode_in_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed sources are compiled anew, which takes its time."""
+    (attempt,) = blocks("adding/alu-opcode.md", "python")
+    assert 'The same with `engine="fast"`.' in (ROOT / "docs/adding/alu-opcode.md").read_text()
+    with changed("adding/alu-opcode.md", tmp_path, monkeypatch) as environ:
+        fast = attempt.replace('engine="readable"', 'engine="fast"')
+        said = run(fast, {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path)
+    assert said.splitlines()[-1] == str([value ^ 5 for value in range(16)])
+
+
+def test_an_nvme_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "adding/nvme-command.md"
+    handler, attempt = blocks(page, "python")
+    place = "firmware/potash_firmware/rpu/io/checksum.py"
+    assert f"`{place}`" in (ROOT / "docs" / page).read_text()
+    socket = tmp_path / "s"
+    with changed(page, tmp_path, monkeypatch) as environ:
+        (tmp_path / place).write_text(handler + "\n")
+        with device_process(socket, "--size", "16M"):
+            said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
+        assert said == "True\n"
+        supported = run(
+            "from potash_firmware.rpu.supported import page; print(page())", environ, tmp_path
+        )
+    (row,) = [line for line in supported.splitlines() if line.startswith("| A0h |")]
+    assert "Block Checksum" in row and "| yes | one active namespace |" in row
+
+
+def install(page: str, folder: Path) -> None:
+    """What pip makes of the page's package: its module, and what its metadata say."""
+    (description,), module = blocks(page, "toml"), blocks(page, "python")[0]
+    project = tomllib.loads(description)
+    name = project["project"]["name"]
+    (module_name,) = project["tool"]["setuptools"]["py-modules"]
+    (folder / f"{module_name}.py").write_text(module + "\n")
+    metadata = folder / f"{name.replace('-', '_')}-{project['project']['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    points = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
+        for group, entries in project["project"]["entry-points"].items()
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(points))
+
+
+@pytest.fixture
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of a Python that has the page's package."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    install("adding/helper.md", packages)
+    environ = environment()
+    environ["PYTHONPATH"] += os.pathsep + str(packages)
+    monkeypatch.setenv("PYTHONPATH", environ["PYTHONPATH"])
+    return environ
+
+
+def shell(code: str, environ: Mapping[str, str], cwd: Path) -> str:
+    done = subprocess.run(
+        ["sh", "-ec", code],
+        env=dict(environ),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_helper_of_another_package(tmp_path: Path, helper: dict[str, str]) -> None:
+    if compiler() is None:
+        pytest.skip(NO_COMPILER)
+    (program,) = blocks("adding/helper.md", "c")
+    attempt, on_drive = blocks("adding/helper.md", "sh")
+    (tmp_path / "bits.c").write_text(program + "\n")
+    assert shell(attempt, helper, tmp_path).splitlines()[-1].split() == ["12"]
+    assert "prints 12" in (ROOT / "docs" / "adding" / "helper.md").read_text()
+    listed = shell("potash bpf helpers", helper, tmp_path).splitlines()
+    assert listed[-1].split() == ["40", "popcount", "potash-popcount"]
+    named = shell("potash bpf disasm bits.o", helper, tmp_path)
+    assert "call popcount" in named
+    socket = tmp_path / "s"
+    with device_process(socket, "--size", "16M"):
+        said = shell(on_drive.replace(SOCKET, str(socket)), helper, tmp_path)
+    assert said.split() == ["12"]
+
+
+def test_a_helper_that_is_broken_harms_nobody_else(tmp_path: Path, helper: dict[str, str]) -> None:
+    (tmp_path / "packages" / "potash_popcount.py").write_text("raise RuntimeError('not today')\n")
+    command = [sys.executable, "-m", "potash.cli.main", "bpf", "helpers", "--json"]
+    done = subprocess.run(
+        command, env=helper, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 1
+    sentence = "the helper popcount of potash-popcount is left out: not today"
+    assert f'"problems": ["{sentence}"]' in done.stdout and '"name": "print"' in done.stdout
+    table = (
+        "| the package cannot be imported | `the helper popcount of potash-popcount is left out: ` "
+    )
+    assert table in (ROOT / "docs" / "adding" / "helper.md").read_text()
+    said = tmp_path / "said"
+    socket = tmp_path / "s"
+    with said.open("wb") as stream:
+        example = ROOT / "examples" / "add"
+        serve = ["serve", "--socket", str(socket), "--size", "16M", "--json"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "potash.cli.main", *serve],
+            env=helper,
+            stdout=subprocess.PIPE,
+            stderr=stream,
+        ) as device:
+            try:
+                assert device.stdout is not None and device.stdout.readline()
+                shell(
+                    f"potash run vfio-user:{socket} {example}/program.o {example}/input.bin out"
+                    " --arg 520 --arg 1024",
+                    helper,
+                    tmp_path,
+                )
+            finally:
+                device.terminate()
+    assert (tmp_path / "out").read_bytes() == (example / "expected.bin").read_bytes()
+    assert sentence in said.read_text()

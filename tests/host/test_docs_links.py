@@ -1,0 +1,94 @@
+"""Links of the documentation lead somewhere: to pages, to source files, to names that are in them."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from support.docs import ROOT
+
+DOCS = ROOT / "docs"
+SITE = runpy.run_path(str(DOCS / "site" / "source_links.py"))
+PAGES = [path.relative_to(DOCS).as_posix() for path in SITE["pages"]()]
+
+
+def anchors(text: str) -> set[str]:
+    """Where a page's headings can be linked to, as forges name them."""
+    body = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^#+ (.*)$", body, re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in found)
+    return {word.strip().replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_into_the_source_are_true(page: str) -> None:
+    assert SITE["problems"](page, (DOCS / page).read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_are_true(page: str) -> None:
+    place = DOCS / page
+    text = re.sub(r"^```.*?^```", "", place.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        other = (place.parent / path).resolve() if path else place
+        assert other.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors(other.read_text()), f"{page}: {target}"
+
+
+def test_the_readme_s_links_are_true() -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)\)", (ROOT / "README.md").read_text()):
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[`Board`](../device/potash_device/board.py)", None),
+        ("[`Board.reset()`](../device/potash_device/board.py)", None),
+        ("[board.py](../device/potash_device/board.py)", None),
+        ("[`board`](../device/potash_device/board.py)", None),
+        ("[the board](../device/potash_device)", None),
+        ("[`print`](../examples/include/potash.h)", None),
+        ("[`AluOpcode.MUL`](../device/potash_device/vta/isa.py)", None),
+        ("[`Core.error`](../device/potash_device/vta/core.py)", None),
+        ("`[`Bored`](../device/potash_device/board.py)`", "has no Bored"),
+        ("[`Board.bored`](../device/potash_device/board.py)", "has no Board.bored"),
+        ("[`Board`](../device/potash_device/bored.py)", "there is no device"),
+        ("[`tflite_gone`](../examples/include/potash.h)", "has no tflite_gone"),
+    ],
+)
+def test_what_is_not_there_is_found_out(text: str, problem: str | None) -> None:
+    said = SITE["problems"]("page.md", text)
+    assert (problem in said[0] and len(said) == 1) if problem else said == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"[\w./-]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(set(PAGES))
+
+
+def test_no_page_is_empty() -> None:
+    for page in PAGES:
+        assert len((DOCS / page).read_text().splitlines()) > 3, page
+
+
+def test_the_pictures_are_what_their_source_draws(tmp_path: Path) -> None:
+    drawn = runpy.run_path(str(DOCS / "site" / "draw.py"))["DRAWINGS"]
+    for name, draw in drawn.items():
+        assert (DOCS / "pictures" / name).read_bytes() == draw(), f"{name}: make pictures"
+
+
+def test_the_page_of_examples_is_what_they_say_of_themselves() -> None:
+    made = runpy.run_path(str(DOCS / "site" / "examples_page.py"))
+    page = (DOCS / "examples.md").read_text()
+    assert page == made["page"](made["index"]()), "make docs-page"
+    folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
+    listed = set(re.findall(r"^\| \[`(\w+)`\]", page, re.MULTILINE))
+    assert listed == {name for name in folders if not name.startswith(("_", "."))} - {"include"}

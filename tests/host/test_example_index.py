@@ -1,0 +1,107 @@
+"""`potash demo --list` and `--write`, and the platform's own commands, which are Makefile targets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from potash.cli.device.example import Example, example_names
+from potash.cli.device.example_index import described
+from potash.sdk.errors import PotashError
+from potash.vm.drive import device_process
+from support.docs import ROOT
+
+LIMIT = 120
+
+
+def potash(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "potash.cli.main", "demo", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def make(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The checkout's Makefile, with this Python's commands, in a folder that it may write to."""
+    command = ["make", "-f", str(ROOT / "Makefile"), f"BIN={Path(sys.executable).parent}"]
+    command += ["-o", ".venv/.ready", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+
+
+def test_the_list_has_a_line_for_each_example() -> None:
+    done = potash("--list")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert done.returncode == 0 and set(example_names()) <= set(lines)
+    assert lines["add"] == "Add two vectors"
+
+
+def test_the_list_as_json_says_what_each_teaches() -> None:
+    done = potash("--list", "--json")
+    listed = {one["name"]: one for one in json.loads(done.stdout)["examples"]}
+    assert set(example_names()) == {name for name, one in listed.items() if one["demo"]}
+    assert listed["grep"]["title"] == "Find lines in a log"
+    assert listed["grep"]["teaches"].startswith("searching text where it lies")
+    assert all("\n" not in one["teaches"] for one in listed.values())
+
+
+@pytest.mark.parametrize("text", [None, "no heading", "# Heading alone"])
+def test_a_folder_that_says_nothing_of_itself_is_named(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "README.md").write_text(text)
+    with pytest.raises(PotashError, match=tmp_path.name):
+        described(tmp_path)
+
+
+def test_an_example_is_built_and_loaded_as_on_the_platform(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    with device_process(socket, "--size", "64M"):
+        built = make(tmp_path, "example/build", "EXAMPLE=add")
+        assert built.returncode == 0, built.stderr
+        folder = tmp_path / "build/examples/add"
+        assert (folder / "program.o").read_bytes().startswith(b"\x7fELF")
+        assert not (folder / "output.bin").exists()
+        loaded = make(tmp_path, "example/load", "EXAMPLE=add", f"NVME_DEVICE=vfio-user:{socket}")
+    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.stdout.splitlines()[-1] == "equal"
+    assert (folder / "output.bin").read_bytes() == Example.load("add").expected
+
+
+def test_arguments_that_are_text_come_through(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    with device_process(socket, "--size", "64M"):
+        done = make(tmp_path, "example/load", "EXAMPLE=grep", f"NVME_DEVICE=vfio-user:{socket}")
+    assert done.returncode == 0, done.stderr
+    output = tmp_path / "build/examples/grep/output.bin"
+    assert output.read_bytes() == Example.load("grep").expected
+
+
+def test_a_wrong_output_is_an_error(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    command = ["example/load", "EXAMPLE=add", f"NVME_DEVICE=vfio-user:{socket}"]
+    assert make(tmp_path, "example/build").returncode == 0
+    expected = tmp_path / "build/examples/add/expected.bin"
+    expected.write_bytes(bytes(1024))
+    with device_process(socket, "--size", "64M"):
+        done = make(tmp_path, "-o", "example/build", *command)
+    assert done.returncode == 2 and "differ" in done.stdout
+
+
+def test_a_device_has_to_be_named(tmp_path: Path) -> None:
+    done = make(tmp_path, "example/load")
+    assert done.returncode == 2
+    assert "EXAMPLE=add NVME_DEVICE=/dev/nvme0n1 make example/load" in done.stderr
+
+
+def test_without_a_compiler_the_program_that_comes_with_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = potash("add", "--write", str(tmp_path / "out"))
+    if "there is no compiler" not in done.stderr:
+        pytest.skip("ziglang is installed")
+    program = (tmp_path / "out" / "program.o").read_bytes()
+    assert program == (ROOT / "examples" / "add" / "program.o").read_bytes()

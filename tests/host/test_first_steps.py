@@ -1,0 +1,274 @@
+"""What goes wrong in anybody's first hour: each is one sentence that says what to do, and whatever
+is interrupted leaves nothing behind."""
+
+import errno
+import os
+import resource
+import signal
+import socket as sockets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from potash.cli.app import run_app
+from potash.vm.drive import device_process
+from support.processes import descendants
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
+JOB = [str(EXAMPLE / "program.o"), str(EXAMPLE / "input.bin")]
+LENGTHS = ["--arg", "520", "--arg", "1024"]
+LIMIT = 60.0
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Said:
+    """Runs a command that must fail, in an empty folder, and gives its one sentence."""
+    monkeypatch.chdir(tmp_path)
+
+    def fail(*arguments: object) -> str:
+        capsys.readouterr()
+        assert run_app([*map(str, arguments)]) == 1
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        (line,) = shown.err.splitlines()
+        assert line.startswith("potash: ")
+        return line.removeprefix("potash: ")
+
+    return fail
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[str]:
+    with device_process(tmp_path / "s", "--size", "16M"):
+        yield f"vfio-user:{tmp_path / 's'}"
+
+
+def test_a_device_that_is_not_there(said: Said) -> None:
+    advice = "give one such as /dev/nvme0n1, or vfio-user:SOCKET where potash serve runs"
+    assert said("run", "/dev/nvme77n1", *JOB, "out") == (
+        f"cannot open /dev/nvme77n1: No such file or directory; {advice}"
+    )
+    assert said("acc", "identify", "") == f"cannot open '': No such file or directory; {advice}"
+    assert said("acc", "identify", "/dev/null").endswith("give one such as /dev/nvme0n1")
+    assert said("acc", "identify", JOB[0]) == (
+        f"{JOB[0]} is not a device; give one such as /dev/nvme0n1"
+    )
+    assert said("acc", "identify", "vfio-user:none") == (
+        "no device listens at none; start one with: potash serve --socket none"
+    )
+    assert not Path("out").exists()
+
+
+def test_a_device_that_this_user_may_not_open(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(path: object, *_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr("potash.sdk.ioctl.os.open", refuses)
+    assert said("acc", "identify", "/dev/nvme0") == (
+        "cannot open /dev/nvme0: Permission denied; run this as root"
+    )
+
+
+def test_a_socket_that_somebody_uses(said: Said, drive: str, tmp_path: Path) -> None:
+    assert said("serve", "--socket", tmp_path / "s").endswith("another process serves this socket")
+
+
+def test_a_socket_where_none_can_be(said: Said, tmp_path: Path) -> None:
+    assert said("serve", "--socket", "none/s") == (
+        f"the device cannot listen at {tmp_path}/none/s: there is no folder {tmp_path}/none; "
+        "make it, or choose another place"
+    )
+    long = tmp_path / ("x" * 108)
+    length = len(str(long))
+    assert said("serve", "--socket", long).endswith(
+        f"the path has {length} bytes, and 107 are the most; choose a shorter one"
+    )
+    Path("file").touch()
+    assert said("serve", "--socket", "file").endswith("there is something else than a socket")
+    assert os.listdir() == ["file"]
+
+
+def test_a_socket_that_a_killed_device_has_left_is_used_again(tmp_path: Path) -> None:
+    with sockets.socket(sockets.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "s"))
+    with device_process(tmp_path / "s", "--size", "16M"):
+        assert run_app(["acc", "identify", f"vfio-user:{tmp_path / 's'}"]) == 0
+
+
+def test_a_full_disk_is_named_with_the_file_that_it_has_no_room_for(
+    said: Said, drive: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said("run", drive, *JOB, "/dev/full", *LENGTHS) == (
+        "/dev/full cannot be written: No space left on device"
+    )
+    assert "choose another place" in said("run", drive, *JOB, "none/out", *LENGTHS)
+    # The drive goes on.
+    assert run_app(["run", drive, *JOB, "out", *LENGTHS]) == 0
+    assert Path("out").read_bytes() == (EXAMPLE / "expected.bin").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["vta", "info", "--json"], ["serve", "--print-config"]]
+)
+def test_a_full_disk_behind_standard_output(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "potash.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "potash: No space left on device where the output goes, or temporary files (TMPDIR)\n"
+    )
+
+
+def test_media_that_there_is_no_room_for_leave_no_file(tmp_path: Path) -> None:
+    """A limit on files' sizes stands for a small disk, on which a hole would have room."""
+    done = subprocess.run(
+        [sys.executable, "-m", "potash.cli", "serve", "--socket", "s", "--media", "new"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
+    )
+    assert done.returncode == 1
+    assert done.stderr == "potash: cannot use media new: File too large\n"
+    assert not list(tmp_path.iterdir())
+    kept = tmp_path / "new"
+    kept.touch()
+    again = subprocess.run(
+        [sys.executable, "-m", "potash.cli", "serve", "--socket", "s", "--media", "new"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=LIMIT,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
+    )
+    assert again.returncode == 1
+    assert kept.exists(), "a file that was there is its owner's"
+
+
+def working(folder: Path) -> bool:
+    """A drive has been started."""
+    return any(folder.glob("potash-*/drive"))
+
+
+DEMO = ["demo", "grep", "--embedded"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at_work", "number", "whole"),
+    [
+        # A key at a terminal is for everybody in the foreground.
+        (DEMO, working, signal.SIGINT, True),
+        (DEMO, working, signal.SIGTERM, False),
+        (DEMO, working, signal.SIGHUP, True),
+        (["bench", "nvme", "--pairs", "50"], None, signal.SIGINT, False),
+        (["doctor", "--no-boot"], None, signal.SIGTERM, False),
+    ],
+)
+def test_what_is_interrupted_leaves_nothing_behind(
+    tmp_path: Path,
+    arguments: list[str],
+    at_work: Callable[[Path], bool] | None,
+    number: signal.Signals,
+    whole: bool,
+) -> None:
+    """`at_work` says whether a command is at work, of which there are processes by then."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "potash.cli", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + LIMIT
+        try:
+            while not ((at_work is None or at_work(tmp_path)) and descendants(process.pid)):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.01)
+            started = descendants(process.pid)
+            (os.killpg if whole else os.kill)(process.pid, number)
+            _, wrong = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in wrong
+    if number is signal.SIGINT:
+        assert wrong.decode().splitlines()[-1] == "potash: interrupted"
+    assert not list(tmp_path.rglob("*"))
+    while alive := [pid for pid in started if _runs(pid)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+ENTRY = """
+import potash.cli.app
+from potash.cli.main import main
+
+class Interrupted:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+def run(arguments):
+    if arguments:
+        raise RuntimeError("a bug")
+    type("Made", (), {"field": Interrupted()})
+
+potash.cli.app.run_app = run
+main()
+"""
+
+
+def test_an_interrupt_while_a_class_is_made_is_one_and_a_bug_is_not_hidden() -> None:
+    def entry(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", ENTRY, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+
+    interrupted = entry()
+    assert (interrupted.returncode, interrupted.stderr) == (130, "potash: interrupted\n")
+    broken = entry("anything")
+    assert broken.returncode == 1
+    assert broken.stderr.endswith("RuntimeError: a bug\n")
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
+    """SIGHUP stays ignored where whoever starts the command has it ignored."""
+    script = (
+        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN);"
+        "import potash.cli.main as entry; import potash.cli.app as app;"
+        "app.run_app = lambda _: print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN);"
+        "entry.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert done.stdout == "True\n"

@@ -1,0 +1,167 @@
+"""The wheel: what is in it, and that it works where there is no checkout."""
+
+import email
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+import potash_firmware
+from potash_firmware.rpu import Identity
+from support.docs import ROOT
+
+PACKAGES = {
+    "csd_spec": "device",
+    "nvme_spec": "device",
+    "potash": "host",
+    "potash_device": "device",
+    "potash_firmware": "firmware",
+    "pyvfio_user": "device",
+}
+LEFT_BEHIND = ("examples/add/output.bin", "examples/add/drive.img", "host/potash/x.pyc")
+"""What running things leaves in a checkout, which git does not see."""
+
+
+def tracked(*folders: str) -> set[str]:
+    """The files that belong to the project."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("only git knows which files belong to the project, and this is no checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z", "--", *folders],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the project in which somebody has run things."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in tracked("pyproject.toml", ".gitignore", "README.md", "LICENSE", "examples",
+                        "device", "firmware", "host"):  # fmt: skip
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tree / name)
+    for name in LEFT_BEHIND:
+        (tree / name).write_bytes(b"left behind")
+    folder = tmp_path_factory.mktemp("dist")
+    (built,) = WheelBuilder(str(tree)).build(directory=str(folder), versions=["standard"])
+    return Path(built)
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Iterator[email.message.Message]:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        yield email.message_from_bytes(archive.read(name))
+
+
+def test_every_file_of_the_packages_and_examples_is_in_the_wheel(names: set[str]) -> None:
+    wanted = {name.partition("/")[2] for name in tracked("device", "firmware", "host")}
+    wanted |= {f"potash/{name}" for name in tracked("examples")}
+    inside = {name for name in names if ".dist-info/" not in name}
+    assert inside == wanted, "and nothing else, whatever lies beside it"
+    assert {"potash/examples/add/program.o", "potash/examples/include/potash.h"} <= inside
+
+
+def test_every_package_is_typed(names: set[str]) -> None:
+    assert {f"{name}/py.typed" for name in PACKAGES} <= names
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+
+
+def test_the_metadata_says_whose_it_is_and_under_which_licence(
+    wheel: Path, metadata: email.message.Message
+) -> None:
+    assert metadata["Name"] == "potash"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Author"] == "The Potash developers"
+    assert metadata["Requires-Python"] == ">=3.11"
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/licenses/LICENSE"))
+        text = archive.read(name).decode()
+    assert text == (ROOT / "LICENSE").read_text()
+    assert [line.strip() for line in text.splitlines()[1:4]] == [
+        "Apache License",
+        "Version 2.0, January 2004",
+        "http://www.apache.org/licenses/",
+    ]
+
+
+def test_the_version_stands_in_one_place(metadata: email.message.Message) -> None:
+    version = potash_firmware.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert metadata["Version"] == importlib.metadata.version("potash") == version
+    assert Identity().firmware_revision == version
+    assert len(version) <= 8, "FR of Identify Controller has no more"
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert f'"{version}"' not in (ROOT / "pyproject.toml").read_text()
+
+
+def test_an_installed_wheel_runs_its_examples_far_from_any_checkout(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Installed alone; what it depends on is that of this interpreter."""
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    installing = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    installing += ["--no-deps", "--no-index", "--quiet", "--no-compile", str(wheel)]
+    subprocess.run(installing, check=True, capture_output=True, timeout=60)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    ours = {"_potash.pth", *PACKAGES}
+    for found in Path(pip_folder()).iterdir():
+        if found.name not in ours and not found.name.startswith(("potash-", "__editable__")):
+            target = site / found.name
+            if not target.exists():
+                target.symlink_to(found)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    def potash(*arguments: str) -> str:
+        return subprocess.run(
+            [str(tmp_path / "venv" / "bin" / "potash"), *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+
+    assert potash("--version") == f"potash, version {potash_firmware.__version__}\n"
+    assert potash("demo", "--embedded").splitlines()[-1] == "equal"
+    where = [str(python), "-c", "import potash, potash_firmware; print(potash.__file__)"]
+    said = subprocess.run(where, env=environment, capture_output=True, text=True, check=True)
+    assert Path(said.stdout.strip()).is_relative_to(site)
+
+
+def pip_folder() -> str:
+    """Where this interpreter's packages are."""
+    return str(Path(pytest.__file__).parents[1])
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "potash.cli", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.endswith(f"version {potash_firmware.__version__}\n")

@@ -1,0 +1,141 @@
+"""The pytest plugin, as somebody else's tests use it: in pytest processes of their own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.docs import ROOT, SOURCES, blocks
+
+LIMIT = 120.0
+
+TESTS = """
+import pytest
+
+pytestmark = pytest.mark.potash(size="8M", serial="MODULE")
+
+
+def test_a_module_s_options(potash_device):
+    assert potash_device.capacity == 8 << 20
+    assert potash_device.identify_controller().sn == "MODULE"
+
+
+@pytest.mark.potash(size="16M", accelerators=["1M:64K", "2M"], faults=["io read lost count=1"])
+def test_s_own_are_nearer(potash_device):
+    assert potash_device.capacity == 16 << 20
+    assert potash_device.identify_controller().sn == "MODULE"
+    sizes = [(one.input_size, one.output_size) for one in potash_device.accelerators()]
+    assert sizes == [(1 << 20, 64 << 10), (2 << 20, 2 << 20)]
+    (fault,) = potash_device.faults()
+    potash_device.clear_faults()
+    assert potash_device.faults() == []
+    assert potash_device.add_fault(fault) == 2
+
+
+def test_two_at_a_time(potash_device_factory, tmp_path):
+    one = potash_device_factory(namespaces=["4M:512", "8M"], media=tmp_path / "folder")
+    other = potash_device_factory(serial="OTHER")
+    assert one.namespaces() == [1, 2]
+    assert one.socket != other.socket
+    other.kill()
+    assert len(one.read(0, 1)) == 512
+    one.close()
+    assert one.process.poll() == 0
+    assert len(potash_device_factory(media=tmp_path / "folder").read(0, 1)) == 512
+
+
+def test_that_fails(potash_device):
+    assert potash_device.read(0, 1) == b"something else"
+
+
+@pytest.mark.potash("64M")
+def test_with_an_option_without_a_name(potash_device):
+    pass
+
+
+@pytest.mark.potash(faults=["io reed lost"])
+def test_with_a_fault_that_is_none(potash_device):
+    pass
+"""
+
+
+def run(*words: object, cwd: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
+    scratch.mkdir()
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, words)]
+    paths = os.pathsep.join(SOURCES)
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def test_the_fixtures_do_as_they_are_told_and_leave_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text(TESTS)
+    scratch = tmp_path / "scratch"
+    done = run("-rA", "--strict-markers", f"--basetemp={tmp_path / 'base'}", cwd=tmp_path,
+               scratch=scratch)  # fmt: skip
+    assert "1 failed, 3 passed, 2 errors" in done.stdout
+    for name in ("a_module_s_options", "s_own_are_nearer", "two_at_a_time"):
+        assert f"PASSED test_theirs.py::test_{name}" in done.stdout
+    assert "takes options by their names" in done.stdout
+    assert "there is no opcode reed" in done.stdout
+    assert os.listdir(scratch) == []
+
+
+def test_the_example_passes(tmp_path: Path) -> None:
+    done = run("-q", "examples/faults", "-k", "not linux", cwd=ROOT, scratch=tmp_path / "scratch")
+    assert done.returncode == 0, done.stdout
+    assert "6 passed, 1 deselected" in done.stdout
+
+
+def test_what_the_page_shows_passes(tmp_path: Path) -> None:
+    code = blocks("testing.md", "python")
+    (tmp_path / "test_page.py").write_text("\n\n".join(code))
+    done = run("-q", "-k", "not linux", cwd=tmp_path, scratch=tmp_path / "scratch")
+    assert done.returncode == 0, done.stdout
+
+
+def test_pytest_pays_for_nothing_that_is_not_asked_for() -> None:
+    script = "import sys, pytest; before = set(sys.modules); import potash.testing.plugin; "
+    script += "print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert done.stdout.split() == ["potash", "potash.testing", "potash.testing.plugin"]
+
+
+def test_potash_itself_needs_no_pytest() -> None:
+    wanted = importlib.metadata.requires("potash") or []
+    assert [one for one in wanted if one.startswith("pytest") and "extra ==" not in one] == []
+    script = (
+        "import sys, potash.testing; potash.testing.booted_device; print('pytest' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_pytest_finds_the_plugin_where_potash_is_installed() -> None:
+    (entry,) = (
+        one for one in importlib.metadata.entry_points(group="pytest11") if one.name == "potash"
+    )
+    assert entry.value == "potash.testing.plugin"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    import potash.testing
+
+    with pytest.raises(AttributeError, match="has no nothing"):
+        _ = potash.testing.nothing

@@ -1,0 +1,72 @@
+"""Several drives in one guest: each has its own name, blocks and faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from potash.cli.app import run_app
+from potash.cli.device.guest import running_guest
+from potash.vm.images import GuestImages
+
+MIB = 1 << 20
+LIMIT = 120.0
+
+pytestmark = pytest.mark.usefixtures("images")
+
+
+def test_four_drives_are_four_controllers_and_share_nothing(tmp_path: Path) -> None:
+    count = 4
+    command = [sys.executable, "-m", "potash.cli.main", "guest", "--devices", str(count)]
+    for number in range(2):
+        command += ["--media", str(tmp_path / f"media{number}")]
+    script = """
+for n in 0 1 2 3; do cat /sys/class/nvme/nvme$n/serial /sys/class/nvme/nvme$n/subsysnqn; done
+for n in 0 1 2 3; do printf "drive $n" | dd of=/dev/nvme${n}n1 bs=4096 seek=$n conv=sync,fsync; done
+for n in 0 1 2 3; do head -c 16384 /dev/nvme${n}n1 | tr -d '\\0'; echo; done
+""".replace("fsync;", "fsync 2>/dev/null;")
+    done = subprocess.run(
+        [*command, "--size", "32M", "--", "sh", "-ec", script],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.strip() for line in lines[0:8:2]] == [
+        f"POTASH{number:04}" for number in range(1, 5)
+    ]
+    assert len(set(lines[1:8:2])) == count
+    assert lines[8:] == [f"drive {number}" for number in range(count)]
+    for number in range(2):
+        data = (tmp_path / f"media{number}").read_bytes()
+        assert data[number * 4096 :][:7] == b"drive %d" % number
+        assert len(data.replace(b"\0", b"")) == 7
+    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"media0", "media1"}
+
+
+def test_a_fault_of_one_drive_is_not_the_other_s(images: GuestImages) -> None:
+    with running_guest("--size", "8M", more=[["--size", "8M", "--serial", "B",
+                       "--fault", "media read"]], quiet=True) as guest:  # fmt: skip
+        read = ["dd", "bs=4096", "count=1", "iflag=direct", "of=/dev/null"]
+        assert guest.capture([*read, "if=/dev/nvme0n1"]).code == 0
+        assert guest.capture([*read, "if=/dev/nvme1n1"]).code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--devices", "5"], "5 is not in the range 1<=x<=4"),
+        (["--devices", "1", "--media", "a", "--media", "b"], "2 --media are too many"),
+    ],
+)
+def test_more_drives_than_there_are_places_are_wrong_usage(
+    capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert run_app(["guest", *options, "--", "true"]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,140 @@
+"""What Linux makes of a drive that goes wrong on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from csd_spec.faults import decode_faults
+from csd_spec.opcodes import FaultOpcode
+from potash.sdk.faults import parse
+from potash.vm.drive import serving
+from potash.vm.guest import Captured, Guest
+from potash.vm.images import GuestImages
+from support.docs import ROOT, SOURCES
+
+TIMEOUT = "/sys/block/nvme0n1/queue/io_timeout"
+"""Milliseconds until Linux wants to know what has become of a command."""
+
+
+@pytest.fixture(scope="module")
+def faulty(images: GuestImages) -> Iterator[Guest]:
+    with serving("--size", "64M", "--allow-faults") as socket, Guest(images, socket) as guest:
+        assert guest.run(["sh", "-c", f"echo 400 > {TIMEOUT}"]) == 0
+        yield guest
+
+
+@pytest.fixture
+def linux(faulty: Guest) -> Iterator[Guest]:
+    assert faulty.run(["dmesg", "-c"]) == 0
+    yield faulty
+    passthru(faulty, FaultOpcode.FAULT_SEND, "--cdw12=1")
+
+
+def passthru(guest: Guest, opcode: int, *words: str, stdin: bytes | None = None) -> bytes:
+    """One of our commands by nvme-cli, which an emulated processor starts faster than Python."""
+    argv = ["nvme", "admin-passthru", "/dev/nvme0", f"--opcode={opcode:#x}", *words]
+    done = guest.capture(argv, stdin)
+    assert done.code == 0, done
+    return done.stdout
+
+
+def add(guest: Guest, fault: str) -> None:
+    data = parse(fault).encode()
+    words = ["--cdw10=16", "--write", "--data-len=64", "--input-file=/dev/stdin"]
+    passthru(guest, FaultOpcode.FAULT_SEND, *words, stdin=data)
+
+
+def struck(guest: Guest) -> list[int]:
+    words = ["--cdw10=256", "--read", "--data-len=1024", "--raw-binary"]
+    page = passthru(guest, FaultOpcode.FAULT_RECEIVE, *words)
+    return [fault.struck for fault in decode_faults(page)]
+
+
+def read(guest: Guest, block: int = 0) -> Captured:
+    words = ["if=/dev/nvme0n1", "of=/dev/null", "bs=4096", f"skip={block}", "count=1"]
+    return guest.capture(["dd", *words, "iflag=direct"])
+
+
+def kernel(guest: Guest) -> str:
+    return guest.capture(["dmesg"]).stdout.decode()
+
+
+def test_an_error_of_the_media_reaches_the_program(linux: Guest) -> None:
+    add(linux, "media read lba=100..107")
+    assert read(linux, 99).code == 0
+    failed = read(linux, 107)
+    assert failed.code == 1
+    assert b"No data available" in failed.stderr, "ENODATA is what Linux has for the media"
+    # The kernel counts in sectors of 512 bytes.
+    assert f"critical medium error, dev nvme0n1, sector {107 * 8}" in kernel(linux)
+    assert struck(linux) == [1], "Do Not Retry was set"
+    log = linux.capture(["nvme", "error-log", "/dev/nvme0", "-e", "1", "-o", "json"])
+    assert json.loads(log.stdout)["errors"][0]["lba"] == 107
+
+
+def test_a_status_of_the_path_is_tried_again_until_it_succeeds(linux: Guest) -> None:
+    add(linux, "io read status=INTERNAL_PATH_ERROR count=3")
+    assert read(linux).code == 0
+    assert struck(linux) == [3]
+    add(linux, "io read status=INTERNAL_PATH_ERROR dnr count=1")
+    assert read(linux).code == 1
+    assert struck(linux) == [3, 1]
+
+
+def test_an_interrupt_that_is_dropped_is_made_up_for_by_looking(linux: Guest) -> None:
+    add(linux, "interrupt vector=1 count=1")
+    assert read(linux).code == 0
+    assert struck(linux) == [1]
+    assert "completion polled" in kernel(linux)
+
+
+def test_a_command_that_is_lost_comes_again_after_a_reset(linux: Guest) -> None:
+    add(linux, "io read lost count=1")
+    assert read(linux).code == 0
+    assert struck(linux) == [1], "it is the device's, and has outlived the reset"
+    said = kernel(linux)
+    assert "timeout, aborting" in said
+    assert "timeout, reset controller" in said
+
+
+def test_the_command_works_in_the_guest(linux: Guest) -> None:
+    script = """
+    set -e
+    potash fault add /dev/nvme0 io read delay=20ms count=2
+    dd if=/dev/nvme0n1 of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null
+    potash fault list /dev/nvme0n1 --json
+    """
+    done = linux.capture(["sh", "-c", script])
+    assert (done.code, done.stderr) == (0, b"")
+    added, listed = done.stdout.decode().splitlines()
+    assert added.endswith(": io read delay=20ms count=2")
+    (fault,) = json.loads(listed)["faults"]
+    assert (fault["struck"], fault["spent"]) == (1, False)
+
+
+def test_a_slow_answer_is_only_slow(linux: Guest) -> None:
+    add(linux, "io read delay=50ms count=1")
+    assert read(linux).code == 0
+    assert struck(linux) == [1]
+    assert "timeout" not in kernel(linux)
+
+
+def test_the_example_s_guest_passes(images: GuestImages) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "examples/faults", "-k", "linux"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout

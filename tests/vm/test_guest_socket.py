@@ -1,0 +1,53 @@
+"""`potash guest --socket`: a guest with a device that somebody else runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from potash.vm.drive import device_process
+
+LIMIT = 120.0
+
+
+def potash_guest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "potash.cli.main", "guest", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+@pytest.mark.usefixtures("images")
+def test_a_guest_uses_a_device_that_is_there_and_leaves_it(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    with device_process(socket, "--size", "16M") as device:
+        with potash.sdk.open(f"vfio-user:{socket}") as before:
+            before.write(3, b"from here".ljust(before.block_size, b"\0"))
+        script = (
+            "dd if=/dev/nvme0n1 bs=4096 skip=3 count=1 2>/dev/null | head -c 9;"
+            "echo from there | dd of=/dev/nvme0n1 bs=4096 seek=4 conv=fsync 2>/dev/null"
+        )
+        done = potash_guest("--socket", str(socket), "--", "sh", "-c", script)
+        assert (done.returncode, done.stdout) == (0, "from here"), done.stderr
+        assert device.poll() is None
+        with potash.sdk.open(f"vfio-user:{socket}") as after:
+            assert after.read(4, 1).startswith(b"from there\n")
+
+
+def test_a_socket_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    done = potash_guest("--socket", str(tmp_path / "s"), "--", "true")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"potash: no device listens at {tmp_path}/s; start one with: "
+        f"potash serve --socket {tmp_path}/s\n"
+    )
+
+
+@pytest.mark.parametrize("option", [("--size", "1G"), ("--media", "x"), ("--namespace", "1G")])
+def test_a_device_that_is_there_has_its_drive_already(
+    tmp_path: Path, option: tuple[str, str]
+) -> None:
+    done = potash_guest("--socket", str(tmp_path / "s"), *option)
+    assert done.returncode == 2 and "say what it is to `potash serve`" in done.stderr
