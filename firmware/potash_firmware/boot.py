@@ -10,8 +10,6 @@ import logging
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -33,13 +31,12 @@ from potash_device.media import (
 from potash_device.pcie import PciIdentity
 from potash_device.trace import record
 from potash_firmware.apu.config import (
-    CONFIG_VARIABLE,
     AcceleratorConfig,
     Config,
     NamespaceConfig,
     RangeBlocks,
-    format_descriptors,
 )
+from potash_firmware.apu_process import ApuProcess
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_rooms import LogSettings
 from potash_firmware.mailbox import SharedBuffers, pair
@@ -55,16 +52,6 @@ MESSAGES_PER_PASS = 64
 
 HOST_WRITES_WAITING = 1024
 """Host writes that wait for the RPU before the host's further messages wait in their socket."""
-
-RESTART_DELAY = 0.05
-LONGEST_RESTART_DELAY = 5.0
-"""Seconds before an APU that died is started again; doubled while it dies at once."""
-
-REAP_INTERVAL = 0.01
-"""Seconds between two looks at a process that was killed and is not gone yet."""
-
-STEADY_AFTER = 10.0
-"""Seconds after which an APU counts as started for good."""
 
 MIB = 1 << 20
 
@@ -103,83 +90,6 @@ ALKALI = DeviceSettings(
 
 PROFILES = {"potash": DeviceSettings(), "alkali": ALKALI}
 """Whole devices by name."""
-
-
-class ApuProcess:
-    """The APU's process while there is one; a context manager that leaves none behind."""
-
-    def __init__(self, config: Config, descriptors: Mapping[str, int]) -> None:
-        self._config = config
-        self._descriptors = dict(descriptors)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._may_start_at = 0.0
-        self._delay = RESTART_DELAY
-        self._started_at = 0.0
-        self.starts = 0
-        """How often there was a new process."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def pid(self) -> int | None:
-        """The process's identifier; None while there is none."""
-        return self._process.pid if self._process is not None else None
-
-    def wait_before_start(self) -> float:
-        """Seconds until the next start is allowed, or until it is worth asking again."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                return REAP_INTERVAL
-            self._process = None
-        return max(0.0, self._may_start_at - time.monotonic())
-
-    def start(self, mailbox: int) -> None:
-        """Run the APU with the descriptor `mailbox` as its end. Raises OSError."""
-        self._started_at = time.monotonic()
-        named = {"mailbox": mailbox, **self._descriptors}
-        command = [sys.executable, "-m", "potash_firmware.apu"]
-        command += ["--fds", format_descriptors(named)]
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=tuple(named.values()),
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
-        )
-        self.starts += 1
-
-    def stop(self) -> None:
-        """End the process and wait until it is gone."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def replace(self, config: Config, descriptors: Mapping[str, int]) -> None:
-        """End the process without waiting; the next one gets these."""
-        self._config = config
-        self._descriptors = dict(descriptors)
-        if self._process is not None:
-            self._process.kill()
-        self._may_start_at = 0.0
-        self._delay = RESTART_DELAY
-
-    def give_up(self) -> None:
-        """End the process without waiting, and allow the next one only when it is gone.
-
-        A process that is waiting for a disk ends when the disk answers, for which the device's loop
-        must not wait. If it was short-lived, or never came to life, the next one comes later.
-        """
-        if self._process is not None:
-            self._process.kill()
-        now = time.monotonic()
-        if now - self._started_at > STEADY_AFTER:
-            self._delay = RESTART_DELAY
-        self._may_start_at = now + self._delay
-        self._delay = min(2 * self._delay, LONGEST_RESTART_DELAY)
 
 
 class Device:

@@ -14,18 +14,18 @@ import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from csd_spec.status import StatusId
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import describe
+from potash_device.board import Board
+from potash_firmware.apu_process import ApuProcess
 from potash_firmware.mailbox.counters import Counters, Row, Word
 from potash_firmware.naming import command_name
-from potash_firmware.rpu import Rpu
+from potash_firmware.rpu import ApuLink, Rpu
 from pyvfio_user.places import listen, unlink
-
-if TYPE_CHECKING:
-    from potash_firmware.boot import Device
+from pyvfio_user.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,26 @@ BUFFER = 1 << 20
 NANOSECONDS = 1e9
 
 Snapshot = dict[str, object]
+
+
+class Running(Protocol):
+    """What of a running device is looked at: `boot.Device`."""
+
+    @property
+    def board(self) -> Board: ...
+    @property
+    def rpu(self) -> Rpu: ...
+    @property
+    def link(self) -> ApuLink: ...
+    @property
+    def server(self) -> Server: ...
+    @property
+    def apu(self) -> ApuProcess: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def accelerators(self) -> Mapping[int, int]:
+        """The place of each accelerator's row among the counters."""
 
 
 class StatusSocket:
@@ -83,7 +103,7 @@ class StatusSocket:
         return True
 
 
-def snapshot(device: Device) -> Snapshot:
+def snapshot(device: Running) -> Snapshot:
     """What there is to say of a device now; times in seconds."""
     rpu, board, link = device.rpu, device.board, device.link
     core = rpu.controller

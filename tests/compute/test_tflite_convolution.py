@@ -12,8 +12,8 @@ from potash.models.builder import FusedActivation, GraphBuilder, Padding
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.isa import Gemm
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.tflite.runtime import infer, inspect
 from potash_firmware.vta_runtime import Runtime

@@ -16,8 +16,9 @@ from potash.models.builder import FusedActivation, GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu
 from potash_firmware.tflite import kept
+from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.operators import addition, lines, mul
+from potash_firmware.tflite.operators import addition, mul
 from potash_firmware.tflite.partition import Partition
 from potash_firmware.tflite.runtime import Model, inspect
 from support.tflite import Bench, Int8, bench, reference

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu, AluOpcode
+from potash_firmware.tflite.arithmetic.division import divide
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.operators.division import divide
-from potash_firmware.tflite.operators.requantization import Steps
 from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.runtime import infer, inspect
 from potash_firmware.vta_runtime.schedules import Plane

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.vta_runtime.schedules import Channels, Plane

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.division import divide
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.operators import pooling
-from potash_firmware.tflite.operators.division import divide
-from potash_firmware.tflite.operators.requantization import Steps
 from potash_firmware.tflite.packing import Layout, Margin
 from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
 from potash_firmware.tflite.quantization import QuantizationError

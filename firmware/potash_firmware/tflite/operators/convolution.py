@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.capi import Array, Node, Padding, Tensor, TensorType, WindowOptions
 from potash_firmware.tflite.operators import checks
-from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.packing import Margin
 from potash_firmware.tflite.plans import Builder, Rounding, Settings
 from potash_firmware.tflite.quantization import (

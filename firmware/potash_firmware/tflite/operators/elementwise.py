@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from potash_device.vta.config import Config, MemoryId
+from potash_firmware.tflite.arithmetic.requantization import Steps, Values
 from potash_firmware.tflite.capi import Node, Tensor
 from potash_firmware.tflite.operators import checks
-from potash_firmware.tflite.operators.requantization import Steps, Values
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Sizes
 from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN

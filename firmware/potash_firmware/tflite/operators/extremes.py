@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.operators import elementwise
 from potash_firmware.tflite.operators.elementwise import Emit, Operand
-from potash_firmware.tflite.operators.requantization import Steps
 from potash_firmware.tflite.packing import Layout
 from potash_firmware.tflite.plans import Plan, Settings
 

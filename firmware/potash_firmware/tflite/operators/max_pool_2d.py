@@ -6,9 +6,9 @@ Source: `tflite/kernels/pooling.cc`, `internal/reference/integer_ops/pooling.h`.
 from collections.abc import Sequence
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.operators import pooling
-from potash_firmware.tflite.operators.requantization import Steps
 from potash_firmware.tflite.packing import Layout
 from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
 from potash_firmware.tflite.quantization import QuantizationError

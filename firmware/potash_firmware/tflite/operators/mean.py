@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.capi import Array, Node, Tensor
 from potash_firmware.tflite.operators import checks
-from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.packing import Layout, Sizes
 from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
 from potash_firmware.tflite.quantization import (

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic import lines
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps
+from potash_firmware.tflite.arithmetic.scaling import products, scale_down
 from potash_firmware.tflite.capi import ClampOptions, Node
-from potash_firmware.tflite.operators import elementwise, lines
+from potash_firmware.tflite.operators import elementwise
 from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Emit, Operand, Quantization
-from potash_firmware.tflite.operators.requantization import Scale, Steps
-from potash_firmware.tflite.operators.scaling import products, scale_down
 from potash_firmware.tflite.packing import Layout
 from potash_firmware.tflite.plans import Plan, Rounding, Settings
 from potash_firmware.tflite.quantization import (

@@ -5,9 +5,9 @@ Padding has no part in a window: taps that lie outside the image are left out.
 
 from potash_device.vta.config import Config
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Node, Tensor, WindowOptions
 from potash_firmware.tflite.operators import checks, convolution
-from potash_firmware.tflite.operators.requantization import Steps
 from potash_firmware.tflite.plans import Settings
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN, activation_range
 from potash_firmware.vta_runtime.schedules import TILE, Pool2d, ScheduleError, Sweep

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic import lines
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.capi import Activation, BuiltinOperator, Node
-from potash_firmware.tflite.operators import elementwise, lines
+from potash_firmware.tflite.operators import elementwise
 from potash_firmware.tflite.operators.elementwise import VALUES, Emit, Operand
-from potash_firmware.tflite.operators.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.packing import Layout
 from potash_firmware.tflite.plans import Plan, Settings
 from potash_firmware.tflite.quantization import (

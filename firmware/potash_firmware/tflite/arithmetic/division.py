@@ -13,7 +13,7 @@ Source: `tflite/kernels/internal/reference/integer_ops/pooling.h`.
 """
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.operators.requantization import Steps
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.quantization import INT8_MIN, QuantizationError
 from potash_firmware.vta_runtime.schedules import TILE, Plane
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.operators import lines
-from potash_firmware.tflite.operators.requantization import Scale, Steps, Values, requantize
+from potash_firmware.tflite.arithmetic import lines
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, Values, requantize
 from potash_firmware.vta_runtime.schedules import Plane
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.operators.requantization import Steps
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.vta_runtime.schedules import TILE, Plane
 
 Values = npt.NDArray[np.int64]
