@@ -23,7 +23,6 @@ FINISH = (3).to_bytes(16, "little")
 
 PENDING = frozenset(
     {
-        "bench model",
         "fault add",
         "fault clear",
         "fault list",
@@ -177,6 +176,7 @@ def test_a_device_announces_itself(tmp_path: Path, media: tuple[str, ...]) -> No
 def test_reports_of_examples(run: Run) -> None:
     check("demo", run("demo", "add", "--embedded"))
     check("demo", run("demo", "checksum", "--embedded"))
+    check("demo", run("demo", "digits", "--embedded"))
 
 
 def test_reports_of_programs(run: Run, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_reports_of_benches() -> None:
         alone("start", "time", "ms", [1.0, 2.0]),
     ]
     report = json.loads(json.dumps(document(results)))
-    for command in ("bench bpf", "bench nvme", "bench vta"):
+    for command in ("bench bpf", "bench model", "bench nvme", "bench vta"):
         check(command, report)
 
 

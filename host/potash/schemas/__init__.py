@@ -20,6 +20,7 @@ SCHEMAS: Mapping[str, str] = {
     "acc wait": "accelerator-status",
     "acc write": "accelerator-write",
     "bench bpf": "bench",
+    "bench model": "bench",
     "bench nvme": "bench",
     "bench vta": "bench",
     "bpf disasm": "bpf-disasm",
