@@ -1,5 +1,7 @@
-"""FULLY_CONNECTED of int8: a convolution of images of one pixel.
+"""FULLY_CONNECTED of int8: a convolution of images of one pixel, but for how its sums are scaled.
 
+LiteRT's reference kernel multiplies them by a floating-point number and rounds once, with halves away from zero;
+that of TensorFlow Lite 2.14 scales them as those of convolutions.
 Source: `tflite/kernels/fully_connected.cc`, `internal/reference/integer_ops/fully_connected.h`.
 """
 
@@ -10,10 +12,11 @@ import numpy as np
 from potash_firmware.tflite.capi import FullyConnectedOptions, Node
 from potash_firmware.tflite.operators import convolution
 from potash_firmware.tflite.packing import Layout, Sizes
-from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
+from potash_firmware.tflite.plans import Builder, Compute, Plan, Rounding, Settings
 from potash_firmware.tflite.quantization import (
     Multiplier,
     QuantizationError,
+    multipliers_of_floats,
     quantize_multiplier,
 )
 from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, Surface, feasible, layouts
@@ -77,7 +80,11 @@ def _finish(node: Node, settings: Settings) -> convolution.Finish:
     assert isinstance(node.options, FullyConnectedOptions)
     assert weights.constant is not None
     scales = convolution.scales_of(weights, weights.shape[0], 0)
-    if len(weights.scales) == 1:
+    if settings.floats and settings.rounding is Rounding.EXACT:
+        factors = [source.scale * scale / output.scale for scale in scales]
+        multipliers = multipliers_of_floats(factors, output.zero_point)
+        settings = settings._replace(rounding=Rounding.SINGLE)
+    elif len(weights.scales) == 1:
         multipliers = [_multiplier(source.scale, weights.scales[0], output.scale)] * len(scales)
     else:
         multipliers = convolution.multipliers(source, scales, output)
