@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime
 from support.tflite import reference
 from support.tflite_graphs import Network, network
-from support.tflite_values import SMALL
+from support.tflite_values import SMALL, spread
 
 CONFIGS = (Config.default(), SMALL)
 MARATHON, AT_ONCE = 20_000, 500
@@ -101,13 +104,28 @@ def test_models_that_share_a_delegate_come_and_go() -> None:
 
 
 def test_a_model_is_prepared_anew_for_other_shapes() -> None:
-    """As `Interpreter.resize_tensor_input` does it: nothing of the first shapes is left."""
-    its = network(1)
+    """As `Interpreter.resize_tensor_input` does it: nothing of the earlier shapes is left."""
+    random = np.random.default_rng(0)
+    graph = GraphBuilder()
+    x = graph.tensor((1, 5, 5, 3), 0.05, 3)
+    weights = graph.constant(random.integers(-99, 99, (8, 3, 3, 3)).astype(np.int8), 0.005)
+    model = graph.finish([x], [graph.max_pool2d(graph.conv2d(x, weights, None, 0.05, 1), 2)])
+
+    def results(delegates: list[VtaDelegate]) -> Iterator[bytes]:
+        interpreter = Interpreter(
+            model_content=model,
+            experimental_delegates=delegates,
+            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+        )
+        (given,), (wanted,) = interpreter.get_input_details(), interpreter.get_output_details()
+        for shape in ((1, 5, 5, 3), (2, 7, 9, 3), (1, 5, 5, 3)):
+            interpreter.resize_tensor_input(given["index"], shape)
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(given["index"], spread(shape))
+            interpreter.invoke()
+            yield interpreter.get_tensor(wanted["index"]).tobytes()
+
     with Runtime(Core.create(CONFIGS[0], 1 << 20)) as runtime:
-        model = Model(its.model, delegate=VtaDelegate(runtime), reference=True)
-        run(model, its, 1)
-        interpreter = model._interpreter
-        for details in interpreter.get_input_details():
-            interpreter.resize_tensor_input(details["index"], details["shape"])
-        interpreter.allocate_tensors()
-        run(model, its, 2)
+        delegate = VtaDelegate(runtime)
+        assert list(results([delegate])) == list(results([]))
+        assert delegate.nodes_run == 6 and delegate.partitions == 0

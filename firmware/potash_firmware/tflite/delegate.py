@@ -25,7 +25,6 @@ from potash_firmware.tflite.capi import (
     read_node,
     view,
 )
-from potash_firmware.tflite.interpreter import FLOATS
 from potash_firmware.tflite.operators import OPERATORS, operator, refusal
 from potash_firmware.tflite.partition import Partition, Stream, build
 from potash_firmware.tflite.plans import Operator, Rounding, Settings
@@ -92,6 +91,9 @@ class VtaDelegate:
     """
 
     def __init__(self, runtime: Runtime, rounding: Rounding = Rounding.EXACT) -> None:
+        # Here, as it loads TensorFlow Lite.
+        from potash_firmware.tflite.interpreter import FLOATS
+
         self._session = Session(runtime, Settings(runtime.config, rounding, FLOATS))
         self._handle = ffi.new_handle(self._session)
         self._native = ffi.new("TfLiteDelegate *")
