@@ -148,14 +148,6 @@ def rescale_once(values: Array64, significands: Array64, shifts: Array64) -> Arr
     return (values * significands + (np.int64(1) << total - 1)) >> total
 
 
-def rescale_once_away(values: Array64, significands: Array64, shifts: Array64) -> Array64:
-    """The same, rounded once and with halves away from zero, as the reference kernel of
-    FULLY_CONNECTED does."""
-    total = SIGNIFICAND_BITS + shifts
-    products = values * significands
-    return (products + (np.int64(1) << total - 1) - (products < 0)) >> total
-
-
 def multipliers_of_floats(factors: Sequence[float], zero_point: int) -> list[Multiplier]:
     """The multipliers with which `rescale_once` gives `std::round(value * factor)`, in double
     precision and with halves away from zero, wherever that and the zero point are an int8.
