@@ -92,6 +92,7 @@ def test_an_unknown_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
         ("make", "add-1", "--seed", "-1", "--output", "x"),
         ("run", "-", "--input", "-", "--compare"),
         ("run", "-", "--input", "-"),
+        ("info", "-", "--rounding", "double"),
     ],
 )
 def test_a_wrong_use_is_told_apart(
@@ -150,6 +151,27 @@ def test_a_model_runs_on_each_place(
     result, exact = (np.frombuffer(b, np.int8) for b in (output.read_bytes(), sums(add, values)))
     difference = np.abs(result.astype(int) - exact).max()
     assert difference <= (1 if place is Place.CPU else 0)
+
+
+HALVES = {"exact": [-1, 1, -2, 1], "single": [0, 1, -1, 1], "alkali": [-1, 1, -2, 1]}
+"""A quarter of -2, 2, -6 and 3: halves away from zero, or up; the platform's delegate has no MUL."""
+
+
+@pytest.mark.parametrize("rounding", HALVES)
+def test_a_model_is_rounded_as_one_asks(
+    rounding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = GraphBuilder()
+    x, y = (graph.tensor((1, 4), 0.5, 0) for _ in range(2))
+    file, given, output = (tmp_path / name for name in ("model", "input", "output"))
+    file.write_bytes(graph.finish((x, y), (graph.mul(x, y, 1.0, 0),)))
+    given.write_bytes(np.array([-2, 2, -6, 3, 1, 1, 1, 1], np.int8).tobytes())
+    asked = ("--rounding", rounding)
+    report = say(capsys, "run", file, "--input", given, "--output", output, *asked)
+    assert np.frombuffer(output.read_bytes(), np.int8).tolist() == HALVES[rounding]
+    assert (report["rounding"], report["nodes_on_vta"]) == (rounding, 1)
+    described = say(capsys, "info", file, *asked)
+    assert (described["rounding"], described["nodes_on_vta"]) == (rounding, 1)
 
 
 def test_places_are_compared(add: Path, values: Path, capsys: pytest.CaptureFixture[str]) -> None:

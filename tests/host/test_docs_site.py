@@ -86,6 +86,9 @@ def test_the_reference_has_what_the_docstrings_say(site: Path) -> None:
     page = html(site / "reference" / "sdk.html")
     for name in ("open", "Accelerator.run", "Device.read", "JobFailed"):
         assert f'id="potash.sdk.{name}"' in page
+    page = html(site / "reference" / "testing.html")
+    for name in ("BootedDevice.add_fault", "booted_guest", "plugin.potash_device"):
+        assert f'id="potash.testing.{name}"' in page
 
 
 @needs_mkdocs

@@ -15,6 +15,7 @@ from potash_device.vta.core import Core
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite import runtime
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
 from potash_firmware.vta_runtime import Runtime
 
@@ -30,7 +31,7 @@ class Place(StrEnum):
     CPU = "cpu"
     """TensorFlow Lite's fast kernels, as they round."""
     REFERENCE = "reference"
-    """TensorFlow Lite's reference kernels, whose bits the VTA gives."""
+    """TensorFlow Lite's reference kernels, whose bits the VTA gives where it rounds exactly."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,22 @@ class Difference:
     """In the tensor's own numbers, which for int8 are steps; NaN where only one of two is one."""
 
 
-def describe(model: bytes, config: Config) -> Described:
+def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) -> Described:
     """What is known of a model before it runs. Raises ModelError."""
-    nodes = runtime.inspect(model, _delegate(config))
+    nodes = runtime.inspect(model, _delegate(config, rounding))
     loaded = runtime.Model(model, delegate=None, reference=True)
     return Described(len(model), loaded.inputs, loaded.outputs, nodes)
 
 
-def run(model: bytes, inputs: bytes, place: Place, config: Config) -> Ran:
-    """Run a model once. Raises ModelError."""
-    delegate = _delegate(config) if place is Place.VTA else None
+def run(
+    model: bytes,
+    inputs: bytes,
+    place: Place,
+    config: Config,
+    rounding: Rounding = Rounding.EXACT,
+) -> Ran:
+    """Run a model once; `rounding` is the VTA's alone. Raises ModelError."""
+    delegate = _delegate(config, rounding) if place is Place.VTA else None
     loaded = runtime.Model(model, delegate=delegate, reference=place is Place.REFERENCE)
     output = bytearray(OUTPUT_ROOM)
     began = time.perf_counter()
@@ -115,8 +122,8 @@ def _difference(
     return Difference(left, right, int(apart.sum()), float(differences.max(initial=0.0)))
 
 
-def _delegate(config: Config) -> VtaDelegate:
-    return VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)))
+def _delegate(config: Config, rounding: Rounding) -> VtaDelegate:
+    return VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)), rounding)
 
 
 def places(on: Place, *, all_of_them: bool) -> Sequence[Place]:

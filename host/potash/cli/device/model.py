@@ -28,8 +28,17 @@ from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.running import Described, Place, Ran
 from potash_device.vta.config import Config
+from potash_firmware.tflite.plans import Rounding
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
 
+_rounding = click.option(
+    "--rounding",
+    type=click.Choice([one.value for one in Rounding]),
+    default=Rounding.EXACT.value,
+    show_default=True,
+    help="How the VTA rounds: as the reference kernels do, once only, or as the original "
+    "platform's delegate.",
+)
 _SEED = click.IntRange(0, (1 << 64) - 1)
 
 
@@ -76,13 +85,15 @@ def make(name: str | None, listed: bool, seed: int, output: Path | None, as_json
 @model.command()
 @click.argument("file", metavar="MODEL", type=readable_file)
 @config_option
+@_rounding
 @json_option
-def info(file: Path, config: Config, as_json: bool) -> None:
+def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
     """Show what MODEL takes and gives, and where each of its nodes runs and why."""
     with ending_on_signals(), showing() as progress:
-        described = apart_for(file, running.describe, bytes(read_whole(file, progress)), config)
+        data = bytes(read_whole(file, progress))
+        described = apart_for(file, running.describe, data, config, Rounding(rounding))
     if as_json:
-        click.echo(json.dumps(_document(described)))
+        click.echo(json.dumps({"rounding": rounding} | _document(described)))
         return
     click.echo("\n".join(_shown(file, described)))
 
@@ -106,6 +117,7 @@ def info(file: Path, config: Config, as_json: bool) -> None:
 )
 @click.option("--compare", is_flag=True, help="Run it on all three, and show where they differ.")
 @config_option
+@_rounding
 @json_option
 def run(
     file: Path,
@@ -114,6 +126,7 @@ def run(
     on: str,
     compare: bool,
     config: Config,
+    rounding: str,
     as_json: bool,
 ) -> None:
     """Run MODEL once, without a drive.
@@ -131,11 +144,13 @@ def run(
         data, inputs = bytes(read_whole(file, progress)), bytes(read_whole(given, progress))
         for place in places:
             progress(f"running {file.name} on {place}", None)
-            results[place] = apart_for(file, running.run, data, inputs, place, config)
+            results[place] = apart_for(
+                file, running.run, data, inputs, place, config, Rounding(rounding)
+            )
         if output is not None:
             write_model(output, results[Place(on)].output, progress)
     report, lines = _outcome(file, Place(on), results, output)
-    say(report, lines, as_json=as_json, aside=output == STREAM)
+    say(report | {"rounding": rounding}, lines, as_json=as_json, aside=output == STREAM)
 
 
 def _list(as_json: bool) -> None:
