@@ -116,8 +116,6 @@ def _convolution(graph: Any, operator: Any) -> Conv2d | None:
         raise ModelError(f"a convolution of {image} with {kernels} is none")
     options = schema.Conv2DOptions()
     table = operator.BuiltinOptions()
-    if table is None:
-        raise ModelError("a convolution does not say its strides")
     options.Init(table.Bytes, table.Pos)
     images, height, width, channels = image
     out_channels, *taps, depth = kernels
@@ -125,8 +123,6 @@ def _convolution(graph: Any, operator: Any) -> Conv2d | None:
         return None
     stride = (options.StrideH(), options.StrideW())
     dilation = (options.DilationHFactor(), options.DilationWFactor())
-    if min(*stride, *dilation, *taps) < 1:
-        raise ModelError(f"a convolution has strides {stride} and dilations {dilation}")
     padding = (0, 0, 0, 0)
     if options.Padding() == schema.Padding.SAME:
         top, bottom = _same(height, taps[0], stride[0], dilation[0])
