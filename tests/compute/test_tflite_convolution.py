@@ -14,6 +14,7 @@ from potash_device.vta.core import Core
 from potash_device.vta.isa import Gemm
 from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import FLOATS
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.tflite.runtime import infer, inspect
 from potash_firmware.vta_runtime import Runtime
@@ -159,6 +160,29 @@ def test_fully_connected(its: dict[str, Any], channels: bool, config: Config | N
         x, w, bias, output, its["zero_points"][1], activation=its["activation"]
     )
     check(graph.finish([x], [y]), values(x.shape, its["seed"]), math.prod(y.shape), config)
+
+
+@pytest.mark.skipif(not FLOATS, reason="TensorFlow Lite 2.14 scales as convolutions do")
+@pytest.mark.parametrize("exponent", [1, 4, 8, 11, 14])
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_nearest_of_a_product_is_litert_s(exponent: int, exact: bool) -> None:
+    """Sums next to all the places at which the output steps, and halves themselves: rounded once,
+    away from zero, as LiteRT's reference kernel of FULLY_CONNECTED does, and no other."""
+    random = np.random.default_rng(exponent)
+    weight = float(np.float32(0.5 if exact else random.uniform(0.5, 1)) * 2.0**-exponent)
+    for zero_point in (0, -7, 90):
+        places = np.rint((np.arange(-255, 256) - 0.5) / weight).astype(np.int64)
+        sums = np.unique(np.concatenate([places - 1, places, places + 1]))
+        graph = GraphBuilder()
+        x = graph.tensor((1, 1), 1.0)
+        w = graph.constant(np.zeros((len(sums), 1), np.int8), weight)
+        y = graph.fully_connected(x, w, graph.bias(sums, x, w), 1.0, zero_point)
+        model, data = graph.finish([x], [y]), values((1, 1), 1)
+        products = sums * weight
+        rounded = np.trunc(products + np.copysign(0.5, products)) + zero_point
+        expected = np.clip(rounded, -128, 127).astype(np.int8).tobytes()
+        assert reference(model, [data]) == expected
+        check(model, data, len(sums), None)
 
 
 def test_the_sums_are_the_cores_and_not_the_hosts() -> None:

@@ -1,5 +1,7 @@
 """Partitions: planned once, kept on disk, as large as the accelerator's memory lets them be."""
 
+import gc
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,12 @@ from potash.models.builder import GraphBuilder, Padding
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware import cache
+from potash_firmware.tflite import delegate as tflite_delegate
 from potash_firmware.tflite import kept
+from potash_firmware.tflite.capi import BuiltinOperator
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.operators import OPERATORS
+from potash_firmware.tflite.plans import Plan
 from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Convolution
@@ -112,6 +118,122 @@ def test_a_damaged_file_is_as_good_as_none(own_cache: Path, damage: bytes | None
     (file,) = (own_cache / kept.FOLDER).iterdir()
     file.write_bytes(file.read_bytes()[:-1] if damage is None else damage)
     assert run(model, data()) == expected
+
+
+def test_kept_instructions_are_made_again_where_only_a_tensor_lies_elsewhere(
+    own_cache: Path,
+) -> None:
+    model = chain()
+    with Runtime(Core.create(Config.default(), 1 << 22)) as runtime:
+        delegate = VtaDelegate(runtime)
+
+        def places() -> list[tuple[int, int]]:
+            ((_, partition),) = delegate._session.partitions.values()
+            return [(buffer.physical, buffer.size) for buffer in partition.builder.buffers]
+
+        loaded = Model(model, delegate=delegate)
+        ((_, size), *_) = places()
+        del loaded
+        room = runtime.alloc(size)
+        loaded = Model(model, delegate=delegate)
+        before = places()
+        del loaded
+        # The first tensor has to go to where `room` was, and all the rest is free.
+        assert runtime.alloc(size).physical == before[0][0]
+        room.free()
+        loaded = Model(model, delegate=delegate)
+        assert places()[0] != before[0] and sorted(places()[1:]) == sorted(before[1:])
+        output = bytearray(980)
+        length = loaded(data().tobytes(), memoryview(output))
+        assert bytes(output[:length]) == reference(model, [data()])
+
+
+HEADS: dict[str, object] = {
+    "no object": [],
+    "no streams": {"tensors": [], "pieces": []},
+    "a stream without numbers": {"streams": [["a", [1]]], "tensors": [], "pieces": []},
+    "a count below zero": {"streams": [[0, [-1]]], "tensors": [], "pieces": []},
+    "more than there is": {"streams": [[1 << 70, [1]]], "tensors": [], "pieces": []},
+    "half an instruction": {"streams": [[8, [0]]], "tensors": [], "pieces": []},
+    "more jobs' instructions than there are": {"streams": [[16, [9]]], "tensors": [], "pieces": []},
+    "a buffer of no bytes": {"streams": [], "tensors": [], "pieces": [[4096, 0]]},
+    "other streams": {"streams": [[16, [0]]] * 3, "tensors": [], "pieces": []},
+    "nothing": {"streams": [], "tensors": [], "pieces": []},
+}
+
+
+BEHIND = {
+    "half an instruction": 8,
+    "more jobs' instructions than there are": 16,
+    "other streams": 48,
+}
+"""Bytes behind the head, where there are as many as it says."""
+
+
+@pytest.mark.parametrize("head", [*HEADS, "nesting", "no length", "no JSON"])
+def test_contents_that_were_never_kept_are_as_good_as_none(own_cache: Path, head: str) -> None:
+    """Under the right digest: only whoever runs Potash can have put them there."""
+    model = chain()
+    expected = run(model, data())
+    (file,) = (own_cache / kept.FOLDER).iterdir()
+    text = {"nesting": b"[" * 100_000, "no JSON": b"{", "no length": b" "}.get(head)
+    text = text or json.dumps(HEADS[head]).encode()
+    contents = len(text).to_bytes(8, "little") + text + bytes(BEHIND.get(head, 0))
+    cache.store(own_cache / kept.FOLDER, file.stem, b"" if head == "no length" else contents)
+    assert kept.recall(file.stem) is None or head in ("nothing", "other streams")
+    assert run(model, data()) == expected
+
+
+def test_what_raises_while_it_is_planned_or_compiled_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    row = OPERATORS[BuiltinOperator.CONV_2D]
+    calls = 0
+
+    def fails(*_: object) -> Plan:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError("the second one")
+        return row.plan(*_)  # type: ignore[arg-type]
+
+    def emits(*_: object, **__: object) -> None:
+        raise OSError("no instructions")
+
+    with Runtime(Core.create(Config.default(), 1 << 22)) as runtime:
+        delegate = VtaDelegate(runtime)
+        before = free(runtime)
+        with monkeypatch.context() as patch:
+            patch.setattr(tflite_delegate, "operator", lambda _: row._replace(plan=fails))
+            with pytest.raises(OSError, match="the second one"):
+                Model(chain(), delegate=delegate)
+        with monkeypatch.context() as patch:
+            patch.setattr(Convolution, "emit", emits)
+            with pytest.raises(OSError, match="no instructions"):
+                Model(chain(), delegate=delegate)
+        assert free(runtime) == before and delegate.partitions == 0
+        output = bytearray(980)
+        length = Model(chain(), delegate=delegate)(data().tobytes(), memoryview(output))
+        assert bytes(output[:length]) == reference(chain(), [data()])
+
+
+def test_what_was_tried_and_had_no_room_is_gone_at_once() -> None:
+    gc.disable()
+    try:
+        with Runtime(Core.create(Config.default(), 1 << 15)) as runtime:
+            delegate = VtaDelegate(runtime)
+            before = free(runtime)
+            loaded = Model(chain(6), delegate=delegate)
+            assert delegate.partitions == 1
+            del loaded
+            assert delegate.partitions == 0 and free(runtime) == before
+    finally:
+        gc.enable()
+
+
+def free(runtime: Runtime) -> list[tuple[int, int]]:
+    """The free pieces of a runtime's memory."""
+    return list(runtime._heap._spans._free)
 
 
 @pytest.mark.parametrize("log_bytes", [13, 15, 16])

@@ -91,7 +91,10 @@ class VtaDelegate:
     """
 
     def __init__(self, runtime: Runtime, rounding: Rounding = Rounding.EXACT) -> None:
-        self._session = Session(runtime, Settings(runtime.config, rounding))
+        # Here, as it loads TensorFlow Lite.
+        from potash_firmware.tflite.interpreter import FLOATS
+
+        self._session = Session(runtime, Settings(runtime.config, rounding, FLOATS))
         self._handle = ffi.new_handle(self._session)
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle
@@ -136,8 +139,12 @@ class VtaDelegate:
     def raise_failure(self) -> None:
         """Raise, once, the exception that a callback met; return when there was none."""
         failure, self._session.failure = self._session.failure, None
-        if failure is not None:
-            raise failure
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            # Its traceback has this frame in it, and others in which the interpreter is.
+            del failure
 
 
 def _claim(session: Session, context: CData, delegate: CData) -> int:

@@ -30,6 +30,9 @@ def _module() -> Any:
         ) from error
 
 
+FLOATS: Final = os.environ.get(VARIABLE, "") != "tflite-runtime"
+"""Whether the reference kernel of FULLY_CONNECTED scales its sums in floating point, as LiteRT's does."""
+
 _chosen = _module()
 Interpreter: Any = _chosen.Interpreter
 OpResolverType: Any = _chosen.OpResolverType

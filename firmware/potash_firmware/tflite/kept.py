@@ -18,6 +18,7 @@ from typing import NamedTuple
 import potash_device.vta
 import potash_firmware.tflite
 import potash_firmware.vta_runtime
+from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_firmware import cache
 from potash_firmware.tflite.capi import Node, Tensor
 from potash_firmware.tflite.plans import Settings
@@ -31,6 +32,13 @@ LEAST = 1 << 10
 _HEAD = struct.Struct("<Q")
 
 
+class Span(NamedTuple):
+    """Where a buffer lies, and its bytes."""
+
+    physical: int
+    size: int
+
+
 class Piece(NamedTuple):
     """A buffer and what it has to hold."""
 
@@ -39,26 +47,62 @@ class Piece(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """The streams, with how many instructions each node has, and the buffers."""
+    """The streams, with how many instructions each job has, and the buffers: the tensors', of which
+    instructions want only that they lie where they lay, and those that hold something."""
 
     streams: tuple[tuple[bytes, tuple[int, ...]], ...]
+    tensors: tuple[Span, ...]
     pieces: tuple[Piece, ...]
+
+    def fits(self, jobs: Sequence[int], tensors: Sequence[Span]) -> bool:
+        """Whether these are instructions for streams of so many jobs, and for tensors that lie
+        there."""
+        return self.tensors == tuple(tensors) and [
+            len(counts) for _, counts in self.streams
+        ] == list(jobs)
 
 
 def recall(name: str) -> Compiled | None:
-    """What was kept under that name."""
+    """What was kept under that name; None where it is not as `keep` writes it."""
     try:
         contents = cache.load(cache.folder(FOLDER), name)
     except RuntimeError:
         return None
     if contents is None:
         return None
+    try:
+        return _decoded(contents)
+    except (struct.error, LookupError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _decoded(contents: bytes) -> Compiled:
+    """Raises struct.error, LookupError, TypeError, ValueError or RecursionError."""
     (length,) = _HEAD.unpack_from(contents)
     head = json.loads(contents[_HEAD.size : _HEAD.size + length])
-    parts = _parts(memoryview(contents)[_HEAD.size + length :])
-    streams = tuple((parts(size), tuple(counts)) for size, counts in head["streams"])
-    pieces = tuple(Piece(physical, parts(size)) for physical, size in head["pieces"])
-    return Compiled(streams, pieces)
+    parts = _Parts(memoryview(contents)[_HEAD.size + length :])
+    streams = tuple(
+        (parts(size), _numbers(counts, len(counts))) for size, counts in head["streams"]
+    )
+    tensors = tuple(Span(*_numbers(span, 2)) for span in head["tensors"])
+    spans = [Span(*_numbers(span, 2)) for span in head["pieces"]]
+    pieces = tuple(Piece(physical, parts(size)) for physical, size in spans)
+    if parts.left or not all(size for _, size in spans):
+        raise ValueError("there is more than was kept, or less")
+    for code, counts in streams:
+        # The last instruction ends the stream, and is no job's.
+        if len(code) % INSTRUCTION_BYTES or sum(counts) >= len(code) // INSTRUCTION_BYTES:
+            raise ValueError("a stream has not the instructions that it should have")
+    return Compiled(streams, tensors, pieces)
+
+
+def _numbers(values: object, count: int) -> tuple[int, ...]:
+    """So many numbers from 0 on. Raises TypeError, ValueError."""
+    if not isinstance(values, list) or len(values) != count:
+        raise ValueError(f"there are no {count} numbers")
+    if not all(type(value) is int and value >= 0 for value in values):
+        raise TypeError("these are no numbers from 0 on")
+    return tuple(values)
 
 
 def keep(name: str, compiled: Compiled) -> None:
@@ -68,6 +112,7 @@ def keep(name: str, compiled: Compiled) -> None:
     head = json.dumps(
         {
             "streams": [(len(code), counts) for code, counts in compiled.streams],
+            "tensors": compiled.tensors,
             "pieces": [(piece.physical, len(piece.contents)) for piece in compiled.pieces],
         }
     ).encode()
@@ -90,7 +135,7 @@ def name_of(
 ) -> str:
     """The name of a partition."""
     digest = hashlib.sha256(_sources())
-    digest.update(repr((asdict(settings.config), settings.rounding, inputs, outputs)).encode())
+    digest.update(repr((asdict(settings.config), *settings[1:], inputs, outputs)).encode())
     for node in nodes:
         digest.update(repr((node.operator, node.version, node.options)).encode())
         for tensor in (*node.inputs, *node.outputs):
@@ -128,12 +173,20 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
         yield from folder.rglob("*.py")
 
 
-class _parts:
+class _Parts:
     """Takes one part after the other from the front of some bytes."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
 
+    @property
+    def left(self) -> int:
+        """Bytes that nobody has taken."""
+        return len(self._data)
+
     def __call__(self, size: int) -> bytes:
+        """Raises ValueError where there are not so many."""
+        if not 0 <= size <= self.left:
+            raise ValueError("a part is longer than what is there")
         part, self._data = self._data[:size], self._data[size:]
         return bytes(part)

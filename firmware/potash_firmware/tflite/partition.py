@@ -28,7 +28,7 @@ from potash_firmware.tflite.plans import (
     Plan,
     Settings,
 )
-from potash_firmware.vta_runtime import Runtime
+from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 from potash_firmware.vta_runtime.schedules import Surface, move
 
 Operators: TypeAlias = Callable[[int], Operator]
@@ -341,14 +341,19 @@ class _Assembly:
         """The instructions of the jobs, kept or made."""
         groups = [step for step in self._steps if not isinstance(step, Arrangement)]
         compiled = kept.recall(name) if name else None
-        if compiled is None or not self._place(compiled.pieces):
-            begin = len(self._builder.buffers)
+        begin = len(self._builder.buffers)
+        tensors = tuple(kept.Span(buffer.physical, buffer.size) for buffer in self._builder.buffers)
+        if (
+            compiled is None
+            or not compiled.fits([len(jobs) for jobs in groups], tensors)
+            or not self._place(compiled.pieces)
+        ):
             streams = tuple(self._compile(jobs) for jobs in groups)
             pieces = (
                 kept.Piece(buffer.physical, bytes(buffer.view))
                 for buffer in self._builder.buffers[begin:]
             )
-            compiled = kept.Compiled(streams, tuple(sorted(pieces)))
+            compiled = kept.Compiled(streams, tensors, tuple(sorted(pieces)))
             if name:
                 kept.keep(name, compiled)
         return [
@@ -370,8 +375,11 @@ class _Assembly:
         not free at the same addresses."""
         begin = len(self._builder.buffers)
         for physical, contents in pieces:
-            buffer = self._builder.allocate(len(contents))
-            if buffer.physical != physical:
+            try:
+                buffer = self._builder.allocate(len(contents))
+            except VtaMemoryError:
+                buffer = None
+            if buffer is None or buffer.physical != physical:
                 self._builder.drop(begin)
                 return False
             buffer.view[:] = contents

@@ -25,6 +25,9 @@ INT8_MIN, INT8_MAX = -128, 127
 SIGNIFICAND_BITS = 31
 SHORT_SIGNIFICAND_BITS = 15
 
+_STRETCHES = (1, 0, 2, 3, 4, -1, 5, 6, 7, 8)
+"""How much larger significands are tried."""
+
 
 class QuantizationError(ValueError):
     """Quantisation parameters that TensorFlow Lite does not accept."""
@@ -145,12 +148,42 @@ def rescale_once(values: Array64, significands: Array64, shifts: Array64) -> Arr
     return (values * significands + (np.int64(1) << total - 1)) >> total
 
 
-def rescale_once_away(values: Array64, significands: Array64, shifts: Array64) -> Array64:
-    """The same, rounded once and with halves away from zero, as the reference kernel of
-    FULLY_CONNECTED does."""
-    total = SIGNIFICAND_BITS + shifts
-    products = values * significands
-    return (products + (np.int64(1) << total - 1) - (products < 0)) >> total
+def multipliers_of_floats(factors: Sequence[float], zero_point: int) -> list[Multiplier]:
+    """The multipliers with which `rescale_once` gives `std::round(value * factor)`, in double
+    precision and with halves away from zero, wherever that and the zero point are an int8.
+
+    They are a little larger than the factors, so that what is half below zero goes down. Raises
+    QuantizationError where none does.
+    """
+    real = np.array(factors, np.float64)
+    if not (np.isfinite(real).all() and (real > 0).all()):
+        raise QuantizationError("the scales of a product give no multipliers")
+    fractions, exponents = np.frexp(real)
+    if exponents.max() > 8 or exponents.min() < -22:
+        raise QuantizationError("the scales of a product are not for the VTA's 32 bits")
+    nearest = (fractions * 2.0**SIGNIFICAND_BITS).astype(np.int64)
+    results = np.arange(INT8_MIN + 1, INT8_MAX + 1)[:, None] - zero_point
+    halves = (2 * results - 1) << (SIGNIFICAND_BITS - 1 - exponents).astype(np.int64)
+    found = np.zeros(len(real), np.int64)
+    for more in _STRETCHES:
+        left = np.flatnonzero(found == 0)
+        tried = np.minimum(nearest[left] + more, (1 << SIGNIFICAND_BITS) - 1)
+        # The least value that gives each result.
+        least = -(-halves[:, left] // tried)
+        right = _rounded(least * real[left]) >= results
+        right &= _rounded((least - 1) * real[left]) < results
+        found[left] = np.where((right | (np.abs(least) >= 1 << 31)).all(axis=0), tried, 0)
+    if not found.all():
+        raise QuantizationError("no multiplier scales a product as the reference kernel does")
+    return [
+        Multiplier(significand, exponent)
+        for significand, exponent in zip(found.tolist(), exponents.tolist(), strict=True)
+    ]
+
+
+def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """`std::round`."""
+    return np.trunc(values + np.copysign(0.5, values))
 
 
 def _quantize(real: float, scale: float, zero_point: int) -> int:

@@ -34,7 +34,6 @@ from potash_firmware.tflite.quantization import (
     QuantizationError,
     rescale,
     rescale_once,
-    rescale_once_away,
     shorten,
 )
 from potash_firmware.vta_runtime.schedules import TILE, Channels, Plane, Step
@@ -103,8 +102,6 @@ class Scale:
     rounding: Rounding = Rounding.EXACT
     reach: int = _FAR
     """What all |x| are below."""
-    once_away: bool = False
-    """Rounded once, halves away from zero, in place of the exact rounding."""
 
     @classmethod
     def of(
@@ -139,8 +136,6 @@ class Scale:
         """What the steps give before the clamp, by definition, unless the rounding is the
         platform's: an array of [..., channels]."""
         multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
-        if self.once_away:
-            multiplied = rescale_once_away
         return multiplied(values, self.significands, self.shifts) + self.zero_point
 
     def clamped(self, values: Values) -> Values:
@@ -182,16 +177,11 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
         steps.add(AluOpcode.MAX, low)
     if (high < scale.reach - 1).any():
         steps.add(AluOpcode.MIN, high)
-    if not left.any() or scale.once_away:
+    if not left.any():
         short = ramps.shorten(_ramp(scale, low, high))
         if short is not None:
             _multiply_short(steps, short, scratch)
-            if left.any():
-                steps.add(AluOpcode.MAX, scale.low)
-                steps.add(AluOpcode.MIN, scale.high)
             return
-    if scale.once_away:
-        raise QuantizationError("the VTA's 32 bits do not tell the halves of a multiplier apart")
     if left.any():
         steps.add(AluOpcode.SHR, left)
     largest = int(
@@ -232,7 +222,7 @@ def _ramp(scale: Scale, low: Values, high: Values) -> ramps.Ramp:
         least=low,
         most=high,
         scaled=scale.scaled,
-        signed=scale.rounding is Rounding.EXACT and not scale.once_away and int(low.min()) < 0,
+        signed=scale.rounding is Rounding.EXACT and int(low.min()) < 0,
         loose=bool((scale.shifts < 0).any()),
     )
 

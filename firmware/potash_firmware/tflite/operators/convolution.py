@@ -5,7 +5,6 @@ The margin around a padded input holds z too, so that this is right at the borde
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requa
 from potash_firmware.tflite.capi import Array, Node, Padding, Tensor, TensorType, WindowOptions
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.packing import Margin
-from potash_firmware.tflite.plans import Builder, Rounding, Settings
+from potash_firmware.tflite.plans import Builder, Settings
 from potash_firmware.tflite.quantization import (
     Multiplier,
     QuantizationError,
@@ -93,11 +92,8 @@ def finish(
     multipliers: Sequence[Multiplier],
     activation: int,
     settings: Settings,
-    *,
-    once_away: bool = False,
 ) -> Finish:
-    """The steps after the products; `weights` are [O, ...]. The exact rounding is one with halves
-    away from zero where `once_away` says so. Raises QuantizationError."""
+    """The steps after the products; `weights` are [O, ...]. Raises QuantizationError."""
     sums = weights.reshape(len(weights), -1).sum(axis=1, dtype=np.int64)
     values = -source.zero_point * sums
     if bias is not None and bias.constant is not None:
@@ -107,8 +103,6 @@ def finish(
     steps.add(AluOpcode.ADD, values.astype(np.int32).astype(np.int64))
     low, high = activation_range(activation, output.scale, output.zero_point)
     scale = Scale.of(multipliers, output.zero_point, low, high, settings.rounding)
-    if settings.rounding is Rounding.EXACT:
-        scale = replace(scale, once_away=once_away)
     requantize(steps, scale, SCRATCH)
     return Finish(tuple(steps.steps), tuple(steps.vectors))
 

@@ -1,17 +1,23 @@
-"""FULLY_CONNECTED of int8: a convolution of images of one pixel.
+"""FULLY_CONNECTED of int8: a convolution of images of one pixel, but for how its sums are scaled.
 
-Unlike a convolution's, its sums are rounded once by the reference kernel, halves away from zero.
+LiteRT's reference kernel multiplies them by a floating-point number and rounds once, with halves away from zero;
+that of TensorFlow Lite 2.14 scales them as those of convolutions.
 Source: `tflite/kernels/fully_connected.cc`, `internal/reference/integer_ops/fully_connected.h`.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from potash_firmware.tflite.capi import FullyConnectedOptions, Node
 from potash_firmware.tflite.operators import convolution
 from potash_firmware.tflite.packing import Layout, Sizes
-from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
+from potash_firmware.tflite.plans import Builder, Compute, Plan, Rounding, Settings
 from potash_firmware.tflite.quantization import (
+    Multiplier,
     QuantizationError,
+    multipliers_of_floats,
+    quantize_multiplier,
 )
 from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, Surface, feasible, layouts
 
@@ -74,7 +80,14 @@ def _finish(node: Node, settings: Settings) -> convolution.Finish:
     assert isinstance(node.options, FullyConnectedOptions)
     assert weights.constant is not None
     scales = convolution.scales_of(weights, weights.shape[0], 0)
-    multipliers = convolution.multipliers(source, scales, output)
+    if settings.floats and settings.rounding is Rounding.EXACT:
+        factors = [source.scale * scale / output.scale for scale in scales]
+        multipliers = multipliers_of_floats(factors, output.zero_point)
+        settings = settings._replace(rounding=Rounding.SINGLE)
+    elif len(weights.scales) == 1:
+        multipliers = [_multiplier(source.scale, weights.scales[0], output.scale)] * len(scales)
+    else:
+        multipliers = convolution.multipliers(source, scales, output)
     return convolution.finish(
         weights.constant,
         bias,
@@ -83,5 +96,10 @@ def _finish(node: Node, settings: Settings) -> convolution.Finish:
         multipliers,
         node.options.activation,
         settings,
-        once_away=True,
     )
+
+
+def _multiplier(source: float, weights: float, output: float) -> Multiplier:
+    """As `GetQuantizedConvolutionMultipler` (`kernel_util.cc`), which multiplies in float32."""
+    product = float(np.float32(source) * np.float32(weights))
+    return quantize_multiplier(product / output)
