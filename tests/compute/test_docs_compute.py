@@ -1,6 +1,10 @@
 """The examples in `docs/vta.md`, `docs/schedules.md` and `docs/delegate.md`, pasted and run."""
 
-from support.docs import blocks, run_python
+import re
+
+from potash_firmware.tflite.capi import BuiltinOperator
+from potash_firmware.tflite.operators import OPERATORS
+from support.docs import ROOT, blocks, run_python
 
 
 def test_the_vta_s_example_adds() -> None:
@@ -16,6 +20,14 @@ def test_the_delegate_s_example_prints_what_the_page_says() -> None:
     (code,) = blocks("delegate.md", "python")
     (said,) = blocks("delegate.md", "text")
     assert run_python(code).strip() == said
+
+
+def test_the_delegate_s_page_has_every_operator() -> None:
+    text = (ROOT / "docs" / "delegate.md").read_text()
+    table = text.partition("| operator | on the VTA | claimed when |\n|---|---|---|\n")[2]
+    rows = table.partition("\n\n")[0].splitlines()
+    named = [name for row in rows for name in re.findall(r"[A-Z][A-Z0-9_]+", row.split("|")[1])]
+    assert sorted(named) == sorted(code.name for code in map(BuiltinOperator, OPERATORS))
 
 
 def test_the_example_of_a_schedule() -> None:

@@ -15,9 +15,8 @@ def test_the_session_prints_what_the_page_says(tmp_path: Path) -> None:
     shown = blocks("models.md", "text")[0].strip().splitlines()
     assert len(said) == len(shown)
     # What the fast kernels give depends on the input, which is random.
-    mine = ("cpu",) if any("3 of 3 nodes" in line for line in said) else ("cpu", "VTA", "vta")
     for line, expected in zip(said, shown, strict=True):
-        if not any(word in line + expected for word in mine):
+        if "cpu" not in line + expected:
             assert line.split() == expected.split()
 
 

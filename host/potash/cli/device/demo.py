@@ -69,9 +69,10 @@ def demo(
 
     add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
     a text in them, filter selects records by a field, checksum checks pages, digits classifies
-    images of handwritten digits, resnet18 a picture. A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
-    in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
-    result is what TensorFlow Lite's own reference kernels say, or plain Python.
+    images of handwritten digits, resnet18 a picture. A Linux guest is booted with the drive as
+    /dev/nvme0n1, and the host application's sequence runs in it; with --embedded a driver in this
+    process takes the guest's place. Ends with 0 only if the result is what TensorFlow Lite's own
+    reference kernels say, or plain Python.
     """
     if listed:
         show_index(as_json=as_json)
