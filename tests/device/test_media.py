@@ -119,3 +119,9 @@ def test_closing_the_executor_waits_for_its_work_and_leaves_nothing() -> None:
     assert set(os.listdir("/proc/self/fd")) == before
     with pytest.raises(RuntimeError):
         executor.submit(lambda: None)
+
+
+def test_a_flush_that_comes_after_the_end_has_nothing_to_do() -> None:
+    media = MemoryMedia.create(1 << 20)
+    media.close()
+    media.flush()

@@ -130,12 +130,16 @@ class Media:
 
         Linux reports a lost write once for each opening of a file and then forgets it: the next
         fdatasync(2) succeeds although the data is gone. So the first failure is final here: this
-        flush and every later one fails, and nothing more is written.
+        flush and every later one fails, and nothing more is written. A store that was closed in the
+        meantime, as of a namespace that is deleted while a flush waits, has nothing to flush.
         """
         if self.lost is not None:
             raise self.lost
+        descriptor = self.fd
+        if descriptor < 0:
+            return
         try:
-            os.fdatasync(self.fd)
+            os.fdatasync(descriptor)
         except OSError as error:
             self.lost = MediaError.of(error, "flushing")
             raise self.lost from None
