@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +25,13 @@ def potash(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def make(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The checkout's Makefile, with this Python's commands, in a folder that it may write to."""
+    """The checkout's Makefile, with this Python's commands, in a folder that it may write to; not as
+    a part of the make that may run these tests, which would have it say where it is."""
     command = ["make", "-f", str(ROOT / "Makefile"), f"BIN={Path(sys.executable).parent}"]
     command += ["-o", ".venv/.ready", *arguments]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=LIMIT, check=False
+        command, cwd=cwd, env=alone, capture_output=True, text=True, timeout=LIMIT, check=False
     )
 
 
