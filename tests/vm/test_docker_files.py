@@ -81,11 +81,14 @@ def test_the_script_is_a_shell_s_and_says_how_it_is_called() -> None:
     assert done.returncode == 1 and "say 'system' or 'checkout'" in done.stderr
 
 
+ONE = "http://one/debian"
+
+
 @pytest.mark.parametrize(
     "lists",
     [
-        {"sources.list": "# none\ndeb [arch=amd64 signed-by=/k] http://one/debian trixie main\n"},
-        {"sources.list.d/x.list": "deb http://one/debian trixie main contrib\n"},
+        {"sources.list": f"# none\ndeb [arch=amd64 signed-by=/k] {ONE} trixie main\n"},
+        {"sources.list.d/x.list": f"deb {ONE} trixie main contrib\n"},
         {
             "sources.list.d/debian.sources": "Types: deb\nURIs: http://one/debian\n"
             "Suites: trixie trixie-updates\nComponents: main\n\n"
