@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -42,12 +43,8 @@ def local(count: int) -> Iterator[Workers]:
     pool = ProcessPoolExecutor(count, context, initializer=_tie, initargs=(os.getpid(),))
 
     def work(tasks: Sequence[Task]) -> Outcomes:
-        # Ctrl-C at the terminal is this process's business, and it may come while they start.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with _interrupted_later():
             futures = {pool.submit(carry_out, task): at for at, task in enumerate(tasks)}
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -65,6 +62,30 @@ def local(count: int) -> Iterator[Workers]:
             process.terminate()
         for process in multiprocessing.active_children():
             process.join()
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """An interrupt while processes start comes when they have started: one that has only half of
+    what it begins with would say so on the terminal.
+
+    They inherit that it is blocked, as it is not their business. In this process that is not enough:
+    any other thread may take it for the main one.
+    """
+    came: list[int] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handlers[number] = signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @contextmanager
