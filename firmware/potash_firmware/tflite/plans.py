@@ -14,7 +14,7 @@ import numpy as np
 
 from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import Array, Node
-from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
+from potash_firmware.tflite.packing import Layout, Margin
 from potash_firmware.vta_runtime import Buffer, Runtime
 from potash_firmware.vta_runtime.schedules import Surface, layouts
 
@@ -138,8 +138,3 @@ class Operator(NamedTuple):
 
     supports: Callable[[Node, Settings], str | None]
     plan: Callable[[Node, Settings, Sequence[Layout | None]], Plan]
-
-
-def as_it_lies(given: Layout | None, shape: Sequence[int]) -> Layout:
-    """How an operator takes an input that may lie anyhow: as it does, or as images."""
-    return given.with_margin(NO_MARGIN) if given else Layout.image(shape)

@@ -9,7 +9,7 @@ kernels. They take Python integers or int64 arrays alike.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from potash_firmware.tflite.capi import Activation
 
 Array64 = npt.NDArray[np.int64]
-Integers = TypeVar("Integers", int, npt.NDArray[np.int64])
 
 INT8_MIN, INT8_MAX = -128, 127
 
@@ -109,31 +108,14 @@ def quantize_addition(left: float, right: float, output: float, left_shift: int)
     )
 
 
-def doubling_high_multiply(value: Integers, significand: int) -> Integers:
-    """`gemmlowp::SaturatingRoundingDoublingHighMul` (`fixedpoint.h`): value * significand / 2^31.
-
-    gemmlowp adds a nudge by sign and truncates; for every `significand` but INT32_MIN that equals
-    rounding to nearest with halves upwards.
-    """
-    return (value * significand + (1 << SIGNIFICAND_BITS - 1)) >> SIGNIFICAND_BITS
-
-
-def rounding_divide_by_power_of_two(value: Integers, exponent: int) -> Integers:
-    """`gemmlowp::RoundingDivideByPOT`: value / 2^exponent, halves away from zero."""
-    if exponent == 0:
-        return value
-    return (value + (1 << exponent - 1) + (value >> 63)) >> exponent
-
-
-def multiply(value: Integers, multiplier: Multiplier) -> Integers:
-    """`MultiplyByQuantizedMultiplierSmallerThanOneExp` (`tflite/kernels/internal/common.h`)."""
-    high = doubling_high_multiply(value, multiplier.significand)
-    return rounding_divide_by_power_of_two(high, -multiplier.shift)
-
-
 def rescale(values: Array64, significands: Array64, shifts: Array64) -> Array64:
-    """`MultiplyByQuantizedMultiplier` (`tflite/kernels/internal/common.cc`) with a multiplier for
-    each channel, the last axis; a positive one of `shifts` is a right shift."""
+    """`MultiplyByQuantizedMultiplier` (`tflite/kernels/internal/common.cc`) of 32-bit accumulators,
+    with a multiplier for each channel, the last axis; a positive one of `shifts` is a right shift.
+
+    gemmlowp's doubling high multiplication adds a nudge by sign and truncates; for a positive
+    significand that is rounding to nearest with halves upwards. Its division by a power of two rounds
+    halves away from zero.
+    """
     high = (
         (values << np.maximum(-shifts, 0)) * significands + (1 << SIGNIFICAND_BITS - 1)
     ) >> SIGNIFICAND_BITS
