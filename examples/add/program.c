@@ -22,7 +22,7 @@ int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx)
 		return WRONG_LENGTHS;
 	}
 	print("add: running the model");
-	tflite_vta(in, out, in_len, result_len, model_len);
+	tflite_vta(in, out, in_len - model_len, result_len, model_len);
 	set_output_length(result_len);
 	return DONE;
 }

@@ -40,14 +40,14 @@ struct context {
 static long (*const print)(const char *text) = (void *)1;
 
 /*
- * Run a TensorFlow Lite model: it lies at in[0] to in[model_len], its inputs follow up to
- * in[in_len], its outputs go to out[0] to out[out_len]. Returns how many bytes were written; a
- * model that cannot be run ends the program. The first computes on the processor, the second
- * gives to the tensor accelerator what that can do.
+ * Run a TensorFlow Lite model: its `model_len` bytes are at `in`, followed by its inputs, which
+ * have `input_len` bytes without the model; its outputs go to out[0] to out[out_len]. Returns how
+ * many bytes were written; a model that cannot be run ends the program. The first computes on the
+ * processor, the second gives to the tensor accelerator what that can do.
  */
-static long (*const tflite_apu)(const void *in, void *out, u64 in_len, u64 out_len,
+static long (*const tflite_apu)(const void *in, void *out, u64 input_len, u64 out_len,
 				u64 model_len) = (void *)2;
-static long (*const tflite_vta)(const void *in, void *out, u64 in_len, u64 out_len,
+static long (*const tflite_vta)(const void *in, void *out, u64 input_len, u64 out_len,
 				u64 model_len) = (void *)3;
 
 /* Say how much of the output buffer is the result; without it the whole buffer is. */

@@ -38,7 +38,7 @@ int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx)
 		print("resnet18: the arguments are the length of the model, and the number of classes");
 		return WRONG_ARGUMENTS;
 	}
-	tflite_vta(in, out, in_len, classes, model_len);
+	tflite_vta(in, out, in_len - model_len, classes, model_len);
 	for (u32 i = 0; i < classes; i++) {
 		u32 place = found;
 

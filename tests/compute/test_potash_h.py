@@ -101,8 +101,8 @@ def test_every_helper_is_called_as_it_is_declared(build: Callable[[str], bytes])
 	long model;
 
 	print("printed");
-	results[0] = tflite_apu(in, out + 4096, 5, 7, 3);
-	results[1] = tflite_vta(in, out + 4096, 6, 8, 2);
+	results[0] = tflite_apu(in, out + 4096, 2, 7, 3);
+	results[1] = tflite_vta(in, out + 4096, 4, 8, 2);
 	results[2] = set_output_length(100);
 	results[3] = log(LOG_ERROR, "error", 3);
 	results[4] = log(LOG_INFO, "news", 4);

@@ -124,8 +124,8 @@ class Helpers:
     ) -> int:
         """`tflite_apu(in, out, input_len, output_len, model_len)`: on the APU's own cores.
 
-        The model is at `in[0:model_len]`, its input follows up to `in[input_len]`. Returns how
-        many bytes of `out` were written.
+        The model is at `in[0:model_len]`, its `input_len` bytes of input follow, which do not
+        count the model. Returns how many bytes of `out` were written.
         """
         lengths = input_length, output_length, model_length
         return self._infer(
@@ -258,11 +258,7 @@ class Helpers:
         output_length: int,
         model_length: int,
     ) -> int:
-        if model_length > input_length:
-            raise _failed(
-                number, f"a model of {model_length} bytes is not within {input_length} of input"
-            )
-        whole = self._arena.bytes_at(source, input_length)
+        whole = self._arena.bytes_at(source, model_length + input_length)
         output = self._arena.bytes_at(target, output_length, write=True)
         model, inputs = whole[:model_length], whole[model_length:]
         return self._do(number, lambda: infer(model, inputs, output))
