@@ -98,6 +98,17 @@ def test_a_longer_tick_that_gains_nothing_is_given_up() -> None:
     assert ticks.count(200 * US) < 25
 
 
+@pytest.mark.parametrize("commands", [(0, 0), (7, 0), (0, 7)], ids=["none", "tried", "stayed"])
+def test_windows_without_any_command_can_be_compared(commands: tuple[int, int]) -> None:
+    """As when the host leaves its completion queue full: each look is for nothing."""
+    tuner = Tuner((20 * US, 200 * US))
+    ticks = set()
+    for window in range(100):
+        tuner.executed(commands[tuner.tick == 20 * US], 0.025 * (window + 1))
+        ticks.add(tuner.tick)
+    assert ticks == {20 * US, 200 * US}
+
+
 def test_while_there_is_work_it_ticks_and_after_a_while_without_it_may_arm() -> None:
     clock = Clock()
     notify = Notify(clock)

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -430,3 +431,37 @@ def test_a_transfer_slot_that_nobody_wants_any_more_is_free_again(host: Host) ->
         assert isinstance(message, Request)
         slots.add(message.slot)
     assert slots == set(range(16))
+
+
+def test_a_mistake_in_the_firmware_s_own_loop_ends_the_session_and_not_the_device(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CSTS.CFS is what a host learns of it (Base 2.0, section 3.1.3.6); a reset leads out."""
+    host.enable()
+    queue = host.create_io_queue()
+    with patch.object(host.rpu.controller.events, "deliver", side_effect=ZeroDivisionError("oh")):
+        host.place(queue, 0x00, 7, nsid=1)  # Flush, which the media executor does
+        host.ring(queue)
+        host.service()
+    assert host.fatal
+    (record,) = (one for one in caplog.records if one.levelname == "ERROR")
+    assert record.getMessage().endswith("a mistake of the firmware: ZeroDivisionError('oh')")
+    host.executor.run_all()
+    host.disable()
+    assert not host.fatal
+    host.enable()
+    assert host.command(host.create_io_queue(), 0x00, nsid=1).status == 0
+
+
+def test_a_mistake_that_stays_neither_spins_nor_fills_the_log(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.enable()
+    with patch.object(host.rpu.keeper, "service", side_effect=ZeroDivisionError("oh")):
+        for _ in range(20):
+            host.service()
+        host.disable()
+        for _ in range(20):
+            host.service()
+    assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 2
+    host.enable()

@@ -119,7 +119,7 @@ class Tuner:
         self._windows += 1
         if self._windows % 2:
             return
-        gain = tried.rate / stayed.rate
+        gain = _ratio(tried.rate, stayed.rate)
         if self._windows < TRIAL_WINDOWS and CLEARLY_WORSE < gain < CLEARLY_BETTER:
             return
         better = gain > MUST_GAIN
@@ -132,3 +132,13 @@ class Tuner:
             self._patience = min(2 * self._patience, MOST_STEADY_WINDOWS)
         self._trying = False
         self._windows = 0
+
+
+def _ratio(tried: float, stayed: float) -> float:
+    """How many times the rate, of commands a second; a window may have had none at all.
+
+    A host whose completion queue is full makes the device look again and again for nothing.
+    """
+    if not stayed:
+        return CLEARLY_BETTER if tried else 1.0
+    return tried / stayed

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Self
 
 THREADS = 4
@@ -49,10 +50,8 @@ class MediaExecutor:
 
     def finished(self) -> Iterator[Future[Any]]:
         """Everything that has ended since the last call, in the order of its ending."""
-        try:
+        with suppress(BlockingIOError):  # some may be left of a call that was not followed to its end
             os.eventfd_read(self._wake)
-        except BlockingIOError:
-            return
         while self._finished:
             yield self._finished.popleft()
 

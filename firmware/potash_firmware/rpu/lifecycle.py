@@ -149,9 +149,9 @@ class Lifecycle:
             self._controller.began()
             self._update_status(rdy=1)
         elif after is State.FAILED:
-            self._controller.failed()
             self._board.dma.stop()
             self._update_status(cfs=1)
+            self._controller.failed()
 
     def _end_session(self) -> None:
         """After this no data moves, no command is answered and no interrupt waits."""

@@ -80,6 +80,8 @@ OUTSTANDING_LIMIT = 4096
 ADMIN_LIMIT = 256
 """As much for Admin commands, which no flood of I/O keeps waiting."""
 
+FAULT_LOG_INTERVAL = 60.0
+"""Seconds before another failed pass is worth a line."""
 
 _DOORBELL_STATUS = {
     ErrorEvent.INVALID_DOORBELL_REGISTER: Status.INVALID_QUEUE_IDENTIFIER,
@@ -114,6 +116,8 @@ class Rpu:
         self._write_backs = WriteBacks(self.controller)
         self._features_version = -1
         self._burst = 0
+        self._cut_short = False
+        self._told_until = clock()
         self.controller.features.own_coalescing = self._own_coalescing
         board.reset_line = self.lifecycle.function_reset
 
@@ -177,10 +181,39 @@ class Rpu:
     def service(self, *, media: bool = True, apu: bool = True) -> bool:
         """Do what there is to do; True when more is waiting already.
 
+        Whatever the firmware does wrong here ends the session, with controller fatal status, and
+        not the drive.
+
         Args:
             media: the media executor may have finished something.
             apu: the APU may have said something.
         """
+        try:
+            # A pass that was cut short may have left some of what the executor has finished.
+            more = self._pass(media=media or self._cut_short, apu=apu)
+        except Exception as error:
+            self._fault(error)
+            more = not self._cut_short or bool(self._board.registers.host_writes)
+            self._cut_short = True
+        else:
+            self._cut_short = False
+        return more
+
+    def _fault(self, error: Exception) -> None:
+        """A pass has met a mistake of the firmware: a host that is there is told to reset."""
+        reason = f"a mistake of the firmware: {error!r}"
+        log.debug("a pass of the firmware was cut short", exc_info=error)
+        if self.lifecycle.state in (State.ENABLING, State.READY):
+            try:
+                self.lifecycle.fail(reason)
+            except Exception as second:  # perhaps the same, in what is recorded of a fault
+                log.debug("the fault is not recorded whole", exc_info=second)
+        elif self._clock() >= self._told_until:  # no line for each pass of a mistake that stays
+            self._told_until = self._clock() + FAULT_LOG_INTERVAL
+            log.error("%s", reason)
+
+    def _pass(self, *, media: bool, apu: bool) -> bool:
+        """One pass of the service."""
         self._take_host_writes()
         if media:
             self._take_media()
