@@ -12,19 +12,27 @@ from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import FRAME_SIZE
 from potash_firmware.bpf.isa import Class, Instruction, Jump, Mode
 from potash_firmware.bpf.native import values
-from potash_firmware.bpf.native.linear import Symbol
+from potash_firmware.bpf.native.linear import Symbol, wrapped
 
 MOST_INSTRUCTIONS = 128
 """Of a stretch: what is to be known at one of them is gathered from all behind it."""
 
 
+MOST_SPAN = 1 << 32
+"""Bytes that one check can stand for: more than any valid program's accesses lie apart."""
+
+
 class Check(NamedTuple):
-    """Before the instruction at `pc`: bytes `low` to `high`, from that one's address, are there."""
+    """Before the instruction at `pc`: bytes `low` to `high`, from that one's address, are there.
+
+    It stands for the accesses at `covers`, of which `pc` is the first.
+    """
 
     pc: int
     low: int
     high: int
     write: bool
+    covers: tuple[int, ...]
 
 
 class Stretch(NamedTuple):
@@ -68,21 +76,14 @@ def stretches(
             begin = index
 
 
-class _Group(NamedTuple):
-    """Accesses that lie at constant distances; the first one's place and constant."""
-
-    pc: int
-    origin: int
-    low: int
-    high: int
-
-
 def _checks(
     instructions: list[Instruction], pcs: Sequence[int], proven: Collection[int]
 ) -> dict[int, list[Check]]:
     evaluator = values.Evaluator(instructions, values.forget)
     environment = values.start()
-    groups: dict[tuple[frozenset[tuple[Symbol, int]], bool], _Group] = {}
+    open_: dict[tuple[frozenset[tuple[Symbol, int]], bool], tuple[int, Check]] = {}
+    """By unknowns: the check that further accesses may come under, and its first one's constant."""
+    done: list[Check] = []
     for pc in pcs:
         instruction = instructions[pc]
         if (
@@ -92,12 +93,18 @@ def _checks(
             and not is_atomic(instruction)
         ):
             at, terms = evaluator.address(environment, pc)
-            key = terms, writes(instruction)
-            group = groups.get(key, _Group(pc, at, at, at))
-            low, high = min(group.low, at), max(group.high, at + instruction.size)
-            groups[key] = group._replace(low=low, high=high)
+            write = writes(instruction)
+            origin, check = open_.get((terms, write), (at, Check(pc, 0, 0, write, ())))
+            # Addresses wrap, so two that are far apart as numbers may be neighbours.
+            distance = wrapped(at - origin)
+            low, high = min(check.low, distance), max(check.high, distance + instruction.size)
+            if high - low > MOST_SPAN:
+                done.append(check)
+                origin, check, low, high = at, Check(pc, 0, 0, write, ()), 0, instruction.size
+            wider = check._replace(low=low, high=high, covers=(*check.covers, pc))
+            open_[terms, write] = origin, wider
         evaluator.step(environment, pc)
     checks: dict[int, list[Check]] = {}
-    for (_, write), (pc, origin, low, high) in groups.items():
-        checks.setdefault(pc, []).append(Check(pc, low - origin, high - origin, write))
+    for check in (*done, *(check for _, check in open_.values())):
+        checks.setdefault(check.pc, []).append(check)
     return checks

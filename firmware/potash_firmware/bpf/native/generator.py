@@ -26,7 +26,7 @@ from potash_firmware.bpf.native.context import Leave, Word
 from potash_firmware.bpf.native.nests import Nest
 from potash_firmware.bpf.native.ranges import Proof
 from potash_firmware.bpf.native.registers import read_first
-from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer
+from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked
 
 PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
 _ARGUMENTS = range(1, 6)
@@ -74,7 +74,7 @@ class _Generator:
         lines += self._prologue.values()
         lines.append(f"  store i64 {fuel}, ptr %fuel")
         lines.append(f"  br label %{self._entrance(None, self._function.entry)}")
-        return "\n".join([*lines, self._writer.text(), "}", ""])
+        return checked("\n".join([*lines, self._writer.text(), "}", ""]))
 
     # What every function finds out once
 

@@ -49,8 +49,8 @@ MOST_BLOCKS = 256
 MOST_CONDITIONAL = 3
 """Blocks with accesses that a turn may leave out, for a loop that is worth vectorising."""
 
-MOST_TURN_FACTOR = 1 << 12
-"""As MOST_FACTOR, for what is multiplied by the number of a turn already."""
+MOST_TERMS = 16
+"""Unknowns in a form that a proof computes; with MOST_FACTOR they bound what it computes with."""
 
 
 def find(instructions: Sequence[Instruction], function: Function, flow: Flow) -> list[Nest]:
@@ -402,10 +402,9 @@ class _Analysis:
 
     def _computable(self, form: Linear, counted: set[int]) -> bool:
         """Whether a form has a range, given the loops whose turns can be counted."""
-        return all(
-            (symbol.header in counted and abs(factor) <= MOST_TURN_FACTOR)
-            if isinstance(symbol, Turn | Times | Drift)
-            else abs(factor) <= MOST_FACTOR
+        return len(form.terms) <= MOST_TERMS and all(
+            abs(factor) <= MOST_FACTOR
+            and (not isinstance(symbol, Turn | Times | Drift) or symbol.header in counted)
             for symbol, factor in form.terms
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from potash_firmware.bpf.native import values
-from potash_firmware.bpf.native.linear import Linear, number, unknown
+from potash_firmware.bpf.native.linear import Linear, near, number, unknown
 from potash_firmware.bpf.native.nests import Merged, Unsteady, Widened
 from potash_firmware.bpf.native.values import Bounded, Value
 
@@ -30,14 +30,14 @@ def unwidened(form: Linear) -> Linear:
 
 
 def static(form: Linear) -> tuple[int, int] | None:
-    """The lowest and highest value of a form whose symbols all have bounds."""
+    """The lowest and highest value of a form whose symbols all have bounds, if these are near."""
     low = high = form.constant
     for symbol, factor in form.terms:
         if not isinstance(symbol, Bounded | Merged):
             return None
         ends = factor * symbol.low, factor * symbol.high
         low, high = low + min(ends), high + max(ends)
-    return low, high
+    return (low, high) if near(low, high) else None
 
 
 def merged(block: int, register: int, ways: list[Value]) -> Value:
@@ -49,10 +49,11 @@ def merged(block: int, register: int, ways: list[Value]) -> Value:
     differences = [form - forms[0] for form in forms]
     if all(difference.known for difference in differences):
         constants = [difference.constant for difference in differences]
-        if len(set(constants)) == 1:
+        low, high = min(constants), max(constants)
+        if low == high:
             return Value(forms[0])
-        gap = Merged(block, register, min(constants), max(constants))
-        return Value(forms[0] + unknown(gap))
+        if near(low, high):
+            return Value(forms[0] + unknown(Merged(block, register, low, high)))
     bounds = [static(form) for form in forms]
     known = [one for one in bounds if one is not None]
     if len(known) == len(bounds):

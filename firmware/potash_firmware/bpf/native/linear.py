@@ -12,6 +12,13 @@ from typing import NamedTuple
 _WRAP = 1 << 64
 _HALF = 1 << 63
 
+FAR = 1 << 62
+"""What a proof speaks of lies no further from 0; whatever may lie further is unknown to it.
+
+Unknowns have limits within this, so a few of them, times factors of 31 bits, never overflow the
+128 bits that `ranges` computes with.
+"""
+
 Symbol = Hashable
 """Something that has one value, which is not known; two of them are the same when equal.
 
@@ -53,6 +60,11 @@ class Linear(NamedTuple):
     def known(self) -> bool:
         """Whether this is just a number."""
         return not self.terms
+
+
+def near(low: int, high: int) -> bool:
+    """Whether a proof may speak of a value from `low` to `high`."""
+    return -FAR <= low and high <= FAR
 
 
 def number(value: int) -> Linear:

@@ -1,7 +1,18 @@
 """The code in front of a nest of loops that tells whether it can do without its own checks.
 
-Everything is computed as intervals of integers wide enough that nothing overflows: a register has
-one value, a turn's number goes from 0 to the last.
+Everything is computed as intervals of 128-bit integers: a register has one value, a turn's number
+goes from 0 to the last. Nothing overflows as long as all that was required before holds, and once
+something does not, the rest no longer matters:
+
+* An unknown is a register, a limit that is known before (`linear.near`), the number of a turn, or
+  one of these times such a number. It is required to lie within FAR, 2^62, right where it is
+  computed; before that it is at most 2^62 times MOST_TURNS, 2^110.
+* A form is a constant of 64 bits and at most MOST_TERMS, 16, unknowns, each times MOST_FACTOR,
+  2^31, at most: below 2^98.
+* The ends of a loop's test are required to lie within FAR, and their distance below MOST_TURNS.
+* Instructions of a turn are those of the program, which are less than 2^32, and the costs, each
+  required to lie below FAR, of at most MOST_BLOCKS, 256, inner loops: below 2^71. Times the turns
+  they are below 2^120.
 """
 
 from __future__ import annotations
@@ -12,7 +23,7 @@ from functools import reduce
 from potash_firmware.bpf.arena import BASE
 from potash_firmware.bpf.native import lowering
 from potash_firmware.bpf.native.blocks import Function
-from potash_firmware.bpf.native.linear import Linear, Symbol
+from potash_firmware.bpf.native.linear import FAR, Linear, Symbol
 from potash_firmware.bpf.native.loops import Loop
 from potash_firmware.bpf.native.nests import (
     FALLING,
@@ -31,8 +42,7 @@ from potash_firmware.bpf.native.values import Bounded, Start
 from potash_firmware.bpf.native.writer import Writer
 
 MOST_TURNS = 1 << 48
-_FAR = 1 << 62
-"""No bound of a loop that is believed lies further from 0."""
+"""No loop is believed to have as many turns."""
 
 Interval = tuple[str, str]
 
@@ -83,8 +93,13 @@ class Proof:
 
     def _register(self, register: int) -> str:
         if register not in self._values:
-            self._values[register] = self._wide(lowering.get(self._writer, register))
+            self._values[register] = value = self._wide(lowering.get(self._writer, register))
+            self._near(value, value)
         return self._values[register]
+
+    def _near(self, low: str, high: str) -> None:
+        self._require("sge", low, -FAR)
+        self._require("sle", high, FAR)
 
     # Intervals
 
@@ -108,10 +123,13 @@ class Proof:
                 return "0", self._turn(header, short)
             case Times(header=header, register=register):
                 most = self._do("mul", self._turn(header, short), self._register(register))
+                self._near(most, most)
                 return self._smaller(most, 0), self._larger(most, 0)
             case Drift(header=header, low=low, high=high):
                 turn = self._turn(header, short)
-                return self._do("mul", turn, min(low, 0)), self._do("mul", turn, max(high, 0))
+                ends = self._do("mul", turn, min(low, 0)), self._do("mul", turn, max(high, 0))
+                self._near(*ends)
+                return ends
         raise AssertionError(f"{symbol} has no range")
 
     def _turn(self, header: int, short: frozenset[int]) -> str:
@@ -127,8 +145,8 @@ class Proof:
             self._interval(test.right, frozenset()),
         )
         for low, high in (left, right):
-            self._require("sge", low, -_FAR if test.jump in SIGNED else 0)
-            self._require("sle", high, _FAR)
+            self._require("sge", low, -FAR if test.jump in SIGNED else 0)
+            self._require("sle", high, FAR)
         falling = test.step < 0
         if falling:
             distance = self._do("sub", left[1], right[0])
@@ -194,5 +212,5 @@ class Proof:
             turn = self._do("add", self._cost(child), turn)
         turns = self._do("add", self._last[loop.header], 1)
         cost = self._do("mul", turns, turn)
-        self._require("slt", cost, _FAR)
+        self._require("slt", cost, FAR)
         return cost

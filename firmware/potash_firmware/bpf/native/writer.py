@@ -1,6 +1,9 @@
 """LLVM assembly, a line at a time."""
 
+import re
 from collections.abc import Sequence
+
+from potash_firmware.bpf.errors import EngineUnavailable
 
 LIKELY, UNLIKELY = "!prof !0", "!prof !1"
 
@@ -19,6 +22,28 @@ ARENA, CONTEXT = "!tbaa !5", "!tbaa !6"
 """The program cannot reach the context, so accesses to one never touch the other."""
 SCALAR = "!llvm.loop !7"
 """On a loop's way back: not to be vectorised."""
+
+_TYPE_OR_LITERAL = re.compile(r"\bi(\d+)\b|(?<![\w%@!.-])(-?\d+)\b")
+
+
+def checked(text: str) -> str:
+    """`text`, whose integer literals all fit the type that stands in front of them.
+
+    LLVM cuts one that does not without a word, so it could turn a bound into 0. Raises
+    EngineUnavailable, which leaves the program to the interpreter.
+    """
+    bits = 0
+    for kind, literal in _TYPE_OR_LITERAL.findall(text):
+        if kind:
+            bits = int(kind)
+        elif not fits(int(literal), bits):
+            raise EngineUnavailable(f"an internal error: {literal} does not fit in {bits} bits")
+    return text
+
+
+def fits(value: int, bits: int) -> bool:
+    """Whether a type has a value; only the types of instructions, up to 64 bits, are unsigned too."""
+    return -(1 << bits - 1) <= value < 1 << (bits if bits <= 64 else bits - 1)
 
 
 class Writer:
