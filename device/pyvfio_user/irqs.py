@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyvfio_user.payloads import SetIrqs
 from pyvfio_user.protocol import IrqFlags, IrqSetFlags
+from pyvfio_user.signalling import Signal
 
 _EVENTFD_LINK = "anon_inode:[eventfd]"
 """What /proc calls an eventfd."""
@@ -33,27 +33,21 @@ class Irq:
 class _Line:
     """One interrupt that the client has enabled, with its eventfd or without one."""
 
-    __slots__ = ("_eventfd", "_poll")
+    __slots__ = ("_eventfd", "_signal")
 
     def __init__(self, eventfd: int | None) -> None:
         self._eventfd = eventfd
-        self._poll = select.poll()
-        if eventfd is not None:
-            self._poll.register(eventfd, select.POLLOUT)
+        self._signal = Signal(eventfd) if eventfd is not None else None
 
     def signal(self) -> bool:
-        """Add one to the eventfd; False when there is none.
-
-        A client can fill its eventfd's counter, and a write to a full one blocks; the 0.3 µs of a
-        look before it keep the device's loop from that. A full counter has been signalled.
-        """
-        if self._eventfd is None:
+        """Add one to the eventfd; False when there is none."""
+        if self._signal is None:
             return False
-        if self._poll.poll(0):
-            os.eventfd_write(self._eventfd, 1)
+        self._signal()
         return True
 
     def close(self) -> None:
+        self._signal = None
         if self._eventfd is not None:
             os.close(self._eventfd)
             self._eventfd = None

@@ -50,7 +50,7 @@ class MediaExecutor:
 
     def finished(self) -> Iterator[Future[Any]]:
         """Everything that has ended since the last call, in the order of its ending."""
-        with suppress(BlockingIOError):  # some may be left of a call that was not followed to its end
+        with suppress(BlockingIOError):  # what an earlier call left is here all the same
             os.eventfd_read(self._wake)
         while self._finished:
             yield self._finished.popleft()

@@ -192,6 +192,7 @@ class Rpu:
             # A pass that was cut short may have left some of what the executor has finished.
             more = self._pass(media=media or self._cut_short, apu=apu)
         except Exception as error:
+            log.debug("a pass of the firmware was cut short", exc_info=True)
             self._fault(error)
             more = not self._cut_short or bool(self._board.registers.host_writes)
             self._cut_short = True
@@ -202,12 +203,11 @@ class Rpu:
     def _fault(self, error: Exception) -> None:
         """A pass has met a mistake of the firmware: a host that is there is told to reset."""
         reason = f"a mistake of the firmware: {error!r}"
-        log.debug("a pass of the firmware was cut short", exc_info=error)
         if self.lifecycle.state in (State.ENABLING, State.READY):
             try:
                 self.lifecycle.fail(reason)
-            except Exception as second:  # perhaps the same, in what is recorded of a fault
-                log.debug("the fault is not recorded whole", exc_info=second)
+            except Exception:  # perhaps the same, in what is recorded of a fault
+                log.debug("the fault is not recorded whole", exc_info=True)
         elif self._clock() >= self._told_until:  # no line for each pass of a mistake that stays
             self._told_until = self._clock() + FAULT_LOG_INTERVAL
             log.error("%s", reason)
