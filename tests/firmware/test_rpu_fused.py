@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from csd_spec.faults import Fault, FaultFlags, FaultKind
 from potash_device.media import FileMedia
 from support.nvme_host import DATA, PAGE, Host, Queue
 
@@ -280,3 +281,88 @@ def test_a_reset_forgets_a_lone_half(host: Host, queue: Queue) -> None:
 def test_the_admin_queue_has_no_fused_operations(host: Host) -> None:
     for fuse in (1, 2, 3):
         assert host.command(host.admin, 0x06, cdws=(1,), flags=fuse).status == 0x002
+
+
+# Aborts and injected faults.
+
+
+def abort(host: Host, cid: int) -> int:
+    """Bit 0 of dword 0: 0 where the command was aborted."""
+    host.place(host.admin, 0x08, 0x99, cdws=(cid << 16 | 1,))
+    host.ring(host.admin)
+    host.service()
+    (own,) = host.reap(host.admin)
+    assert own.status == 0
+    return own.dw0
+
+
+def test_a_write_whose_waiting_compare_is_aborted_fails_with_it(host: Host, queue: Queue) -> None:
+    host.put(OTHER, DATA + 2 * PAGE)
+    host.place(queue, WRITE, 9, nsid=1, prp1=DATA + 2 * PAGE, cdws=(0, 0, FUA))
+    place_first(host, queue)
+    place_second(host, queue)
+    host.ring(queue)
+    host.service()
+    assert abort(host, 1) == 0
+    assert run(host, queue) == [(1, 0x007), (9, 0), (2, 0x009)]
+    assert block(host) == OTHER
+    assert not host.rpu.controller.outstanding
+
+
+def fault(host: Host, kind: FaultKind, opcode: int, **fields: int) -> None:
+    host.rpu.controller.faults.add(Fault(kind, FaultFlags(0), opcode=opcode, times=1, **fields))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "answers", "left"),
+    [
+        (COMPARE, [(1, 0x006), (2, 0x009)], OLD),
+        (WRITE, [(1, 0), (2, 0x006)], OLD),
+    ],
+)
+def test_an_injected_status_strikes_the_half_that_it_names(
+    host: Host, queue: Queue, opcode: int, answers: list[tuple[int, int]], left: bytes
+) -> None:
+    fault(host, FaultKind.STATUS, opcode, status=0x006)
+    place_first(host, queue)
+    place_second(host, queue)
+    assert run(host, queue) == answers
+    assert block(host) == left
+    assert [one.struck for one in host.rpu.controller.faults.listed()] == [1]
+
+
+@pytest.mark.parametrize(("opcode", "answers"), [(COMPARE, []), (WRITE, [(1, 0)])])
+def test_a_half_that_an_injected_fault_loses_writes_nothing(
+    host: Host, queue: Queue, opcode: int, answers: list[tuple[int, int]]
+) -> None:
+    fault(host, FaultKind.LOST, opcode)
+    place_first(host, queue)
+    place_second(host, queue)
+    assert run(host, queue) == answers
+    host.place(queue, READ, 3, nsid=1, prp1=DATA + 2 * PAGE)
+    assert run(host, queue) == [(3, 0)]
+    assert block(host) == OLD
+
+
+@pytest.mark.parametrize("opcode", [COMPARE, WRITE])
+def test_an_injected_delay_of_one_half_delays_both(host: Host, queue: Queue, opcode: int) -> None:
+    fault(host, FaultKind.DELAY, opcode, delay=1_000_000)
+    place_first(host, queue)
+    place_second(host, queue)
+    assert run(host, queue) == []
+    host.now += 1.1
+    assert run(host, queue) == [(1, 0), (2, 0)]
+    assert block(host) == NEW
+
+
+def test_a_delayed_compare_that_is_aborted_takes_its_write_with_it(
+    host: Host, queue: Queue
+) -> None:
+    fault(host, FaultKind.DELAY, COMPARE, delay=1_000_000)
+    place_first(host, queue)
+    place_second(host, queue)
+    assert run(host, queue) == []
+    assert abort(host, 1) == 0
+    host.now += 1.1
+    assert run(host, queue) == [(1, 0x007), (2, 0x009)]
+    assert block(host) == OLD

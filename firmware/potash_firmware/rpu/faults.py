@@ -28,7 +28,7 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.media_work import MediaFailure
 from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.tasks import Steps, Tasks
@@ -232,21 +232,29 @@ class Faults:
 
         Raises NvmeError.
         """
+        struck = self.struck(command)
+        return self.delayed(
+            struck,
+            lambda: outcome(struck, command, lambda: self._with_apu(command, carry_out)),
+            nothing_to_undo,
+        )
+
+    def struck(self, command: Command) -> list[Fault]:
+        """The faults that strike a command; each counts."""
         candidates = self.io if command.queue.qid else self.admin
-        struck = [one.fault for one in candidates if _concerns(one, command) and self.strikes(one)]
+        return [one.fault for one in candidates if _concerns(one, command) and self.strikes(one)]
+
+    def delayed(
+        self,
+        struck: Iterable[Fault],
+        step: Callable[[], Result],
+        recall: Callable[[], bool] | None,
+    ) -> Result:
+        """Take `step` after the delays of `struck`; `recall` ends the command before that."""
         delay = sum(fault.delay for fault in struck) * MICROSECOND
-
-        def go_on() -> Result:
-            for fault in struck:
-                if fault.kind is FaultKind.STATUS:
-                    raise _failure(fault, command)
-                if fault.kind is FaultKind.LOST:
-                    return Pending(object(), _never)
-            return self._with_apu(command, carry_out)
-
         if not delay:
-            return go_on()
-        return Pending(self._tasks.start(_rest(delay)), lambda _: go_on(), lambda: True)
+            return step()
+        return Pending(self._tasks.start(_rest(delay)), lambda _: step(), recall)
 
     def heard(self, vectors: Iterable[int]) -> set[int]:
         """The interrupts that come out, of those that are to be sent."""
@@ -275,6 +283,21 @@ class Faults:
 
         end(at_start=True)
         return _then(carry_out(), lambda: end(at_start=False))
+
+
+def outcome(struck: Iterable[Fault], command: Command, step: Callable[[], Result]) -> Result:
+    """What the faults `struck` make of a command, or else its `step`. Raises NvmeError."""
+    for fault in struck:
+        if fault.kind is FaultKind.STATUS:
+            raise _failure(fault, command)
+        if fault.kind is FaultKind.LOST:
+            return lost()
+    return step()
+
+
+def lost() -> Pending:
+    """How a command ends that is never answered."""
+    return Pending(object(), _never)
 
 
 def _concerns(one: _Armed, command: Command) -> bool:

@@ -10,6 +10,7 @@ Specification 1.0, section 3.1.1 (Compare and Write).
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import Fuse
@@ -18,6 +19,7 @@ from potash_device.controller.queues import SubmissionQueue
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.faults import lost, outcome
 from potash_firmware.rpu.io.blocks import (
     Target,
     after,
@@ -86,30 +88,54 @@ class _CompareAndWrite:
         self._first = first
         self._second = second
         self._conflict = first.key == second.key or second.key in controller.outstanding
+        strike = controller.faults.struck
+        self._first_faults = [] if self._conflict else strike(first)
+        self._second_faults = [] if self._conflict else strike(second)
         self._before: set[Future[object]] = set()
         self._work: Future[Outcome] | None = None
         self._aborted: NvmeError | None = None
         self._write_refused: NvmeError | None = None
+        self._write_lost = False
 
     def compare(self) -> Result:
+        """The first half's first step: after its delays, check both halves and begin the work."""
+        return self._delayed(self._compare, self._recalled)
+
+    def write(self) -> Result:
+        """The second half's: wait for the same work, and say what it means for this half."""
+        return self._delayed(self._write)
+
+    def _delayed(
+        self, step: Callable[[], Result], recall: Callable[[], bool] | None = None
+    ) -> Result:
+        """An injected delay of either half delays both."""
+        struck = (*self._first_faults, *self._second_faults)
+        return self._controller.faults.delayed(struck, step, recall)
+
+    def _recalled(self) -> bool:
+        """A host aborts the first half, of which nothing has begun yet."""
+        self._first_failed(NvmeError(Status.ABORT_REQUESTED, detail="it was aborted"))
+        return True
+
+    def _compare(self) -> Result:
         """Check both halves, and have the work done when nothing is in its way."""
         try:
-            return self._begin()
+            return outcome(self._first_faults, self._first, self._begin)
         except NvmeError as error:
             # Where the pair makes no sense both halves say why; else the second says that it
             # failed with the first.
-            self._aborted = self._aborted or NvmeError(
-                Status.FAILED_FUSED_COMMAND, detail=f"its first half failed: {error.detail}"
-            )
+            if self._aborted is None:
+                self._first_failed(error)
             raise
 
-    def write(self) -> Result:
-        """Wait for the same work; what it means for this half is said when it has ended."""
+    def _write(self) -> Result:
         if self._aborted is not None:
             raise self._aborted
         if self._work is not None:
             return Pending(self._controller.end_of({self._work}), lambda _: self._written())
-        return Pending(self._controller.end_of(set(self._before)), lambda _: self.write())
+        if not self._before:
+            return lost()  # an injected fault has lost the first half
+        return Pending(self._controller.end_of(set(self._before)), lambda _: self._write())
 
     def _begin(self) -> Result:
         controller, first, second = self._controller, self._first, self._second
@@ -135,10 +161,10 @@ class _CompareAndWrite:
             )
         expected = gathered(controller, first, blocks.length)
         namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
-        wait = after(controller, namespace, ranges, self.compare, writes=True, alone=True)
+        wait = after(controller, namespace, ranges, self._compare, writes=True, alone=True)
         if wait is not None:
             self._before = namespace.in_flight.in_the_way(*ranges[0], writes=True, alone=True)
-            return wait
+            return replace(wait, recall=self._recalled)
         require_correctable(namespace, blocks.slba, blocks.blocks)
         content, durable = self._content(blocks)
         media, dulbe = namespace.media, controller.dulbe(namespace)
@@ -157,6 +183,9 @@ class _CompareAndWrite:
         """What is to be written and whether durably; a write that is refused leaves it at that."""
         controller = self._controller
         try:
+            if outcome(self._second_faults, self._second, lambda: None) is not None:
+                self._write_lost = True
+                return None, False
             require_pointer(self._second)
             fua = target(controller, self._second).fua
             require_writable(controller, blocks.namespace)
@@ -188,6 +217,8 @@ class _CompareAndWrite:
             raise self._aborted
         if self._write_refused is not None:
             raise self._write_refused
+        if self._write_lost:
+            return lost()
         _, error = self._work.result()
         if error is not None:
             raise write_error(self._controller, self._blocks.namespace, error)
