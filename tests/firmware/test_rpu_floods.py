@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from csd_spec.faults import Fault, FaultFlags, FaultKind
 from potash_firmware.mailbox.messages import Reply, Request, Reset
 from support.nvme_host import CC, CSTS, DOORBELLS, Host
 
@@ -129,6 +130,53 @@ def test_shutdowns_do_not_pile_up_before_slow_media(host: Host) -> None:
     assert host.read32(CSTS) >> 2 & 3 == 2
     host.write32(CC, 0)
     host.enable()
+
+
+def test_formats_and_resets_in_turn_pile_nothing_up(host: Host) -> None:
+    for _ in range(20):
+        for cid in range(15):
+            host.place(host.admin, 0x80, cid, nsid=1)
+        host.ring(host.admin)
+        host.service()
+        host.disable()
+        host.enable()
+    assert len(host.executor.waiting) == 1, "the one that had begun"
+    assert host.command(host.admin, 0x80, 99, nsid=1).status == 0
+    assert host.rpu.controller.allocated[1].formats == 2
+
+
+def test_no_more_is_begun_than_slow_media_take(host: Host) -> None:
+    """A self-test that is ended is remembered on the media, whatever becomes of the command."""
+    for _ in range(20):
+        for cid in range(15):
+            host.place(host.admin, 0x14, cid, cdws=(0xF,))
+        host.ring(host.admin)
+        host.service()
+        host.disable()
+        host.begin_enable()
+        host.service()
+    assert len(host.executor.waiting) <= 64
+    host.executor.run_all()
+    host.service()
+    assert host.ready
+
+
+def test_delays_of_commands_that_a_reset_forgot_are_forgotten(host: Host) -> None:
+    host.rpu.controller.faults.add(
+        Fault(FaultKind.DELAY, FaultFlags(0), opcode=0x02, delay=3_000_000_000)
+    )
+    queue = host.create_io_queue(size=256)
+    for cid in range(200):
+        host.place(queue, 0x02, cid, nsid=1)
+    host.ring(queue)
+    host.service()
+    assert host.rpu.controller.tasks.timeout == 3000
+    host.place(host.admin, 0x06, 1, cdws=(1,))
+    host.ring(host.admin)
+    host.service()
+    assert len(host.reap(host.admin)) == 1, "an Admin command does not wait for them"
+    host.disable()
+    assert host.rpu.controller.tasks.timeout is None
 
 
 def test_an_apu_that_dies_twice_before_anybody_looks_fails_a_command_once(host: Host) -> None:

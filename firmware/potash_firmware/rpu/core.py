@@ -153,6 +153,7 @@ class Core:
         """Forget the host's session; what the media still does is waited for by the loop."""
         self.statistics.resets += 1
         self.outstanding.clear()
+        self.tasks.reset()
         self.aborted.clear()
         self._awaited.clear()
         self.fused.clear()

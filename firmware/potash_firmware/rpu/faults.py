@@ -254,7 +254,7 @@ class Faults:
         delay = sum(fault.delay for fault in struck) * MICROSECOND
         if not delay:
             return step()
-        return Pending(self._tasks.start(_rest(delay)), lambda _: step(), recall)
+        return Pending(self._tasks.start(_rest(delay), of_command=True), lambda _: step(), recall)
 
     def heard(self, vectors: Iterable[int]) -> set[int]:
         """The interrupts that come out, of those that are to be sent."""

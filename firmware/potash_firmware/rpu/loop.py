@@ -377,7 +377,9 @@ class Rpu:
         """There is something in the queue, and room for what comes of it."""
         outstanding = self.controller.outstanding
         if queue.qid == 0:
-            return queue.ready and outstanding.admin < ADMIN_LIMIT
+            return (
+                queue.ready and outstanding.admin < ADMIN_LIMIT and not self.controller.tasks.full
+            )
         return (
             queue.ready
             and len(self.controller.unfinished) < MEDIA_WORK_LIMIT

@@ -4,9 +4,10 @@ A task is a generator. It runs in the loop's thread, and yields what it waits fo
 be made by the media executor, whose result it is sent, futures that must have ended, or seconds
 that are to pass. So a long operation reads from top to bottom, and between two of its steps the loop serves everybody else.
 
-A task belongs to the drive, not to the host that asked for it: a reset forgets the command, and the
-task goes on to its end. Those that change what there is are exclusive: each begins when the one
-before has ended.
+A task that has begun belongs to the drive, not to the host that asked for it: a reset forgets the
+command, and the task goes on to its end. A command's task that still waits for its turn, or only for
+a time to pass, is dropped with the command. Those that change what there is are exclusive: each
+begins when the one before has ended.
 """
 
 import logging
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 Step = Callable[[], Any] | set[Future[Any]] | float
 """What a task waits for: a call on the media executor, the end of these futures, or the time."""
 
+TASK_LIMIT = 64
+"""Tasks beyond which no Admin command is fetched: resets forget commands, but not what they began."""
+
 Steps = Generator[Step, Any, int | None]
 """A task's work; it returns dword 0 of a completion, or raises NvmeError."""
 
@@ -31,9 +35,11 @@ Steps = Generator[Step, Any, int | None]
 class Task:
     """An operation under way; its end is a token that a command can wait for."""
 
-    def __init__(self, steps: Steps, *, exclusive: bool) -> None:
+    def __init__(self, steps: Steps, *, exclusive: bool, of_command: bool) -> None:
         self.steps = steps
         self.exclusive = exclusive
+        self.of_command = of_command
+        """It is a command's, which a reset forgets."""
         self.call: Future[Any] | None = None
         """The call that the media executor makes for it."""
         self.awaited: set[Future[Any]] = set()
@@ -67,18 +73,30 @@ class Tasks:
         self._queue: deque[Task] = deque()
 
     @property
+    def full(self) -> bool:
+        """No command should begin another task, but for one that only passes time."""
+        return len(self._running) - self.resting + len(self._queue) >= TASK_LIMIT
+
+    def reset(self) -> None:
+        """A controller reset: drop the commands' tasks that have begun nothing."""
+        self._queue = deque(task for task in self._queue if not task.of_command)
+        for task in [one for one in self._running if one.of_command and one.until is not None]:
+            self._running.remove(task)
+            self.resting -= 1
+
+    @property
     def calls(self) -> "set[Future[Any]]":
         """What the media executor does for tasks now."""
         return {task.call for task in self._running if task.call is not None}
 
     def command(self, steps: Steps, *, exclusive: bool = True) -> Result:
         """Begin a task for a command: its result, or `Pending` until it has ended."""
-        task = self.start(steps, exclusive=exclusive)
+        task = self.start(steps, exclusive=exclusive, of_command=True)
         return task.result() if task.ended else Pending(task, lambda _: task.result())
 
-    def start(self, steps: Steps, *, exclusive: bool = False) -> Task:
+    def start(self, steps: Steps, *, exclusive: bool = False, of_command: bool = False) -> Task:
         """Begin a task, which may be over when this returns, or wait for its turn."""
-        task = Task(steps, exclusive=exclusive)
+        task = Task(steps, exclusive=exclusive, of_command=of_command)
         if exclusive and any(one.exclusive for one in self._running):
             self._queue.append(task)
         else:
