@@ -164,6 +164,21 @@ def test_an_idle_device_records_nothing(start: Start) -> None:
         assert host.rpu.keeper.timeout == DAY - 3600
 
 
+def test_a_snapshot_that_is_due_between_two_records_waits_for_the_next(start: Start) -> None:
+    with start() as host:
+        host.enable()
+        queue = host.create_io_queue()
+        host.now += DAY - 10
+        assert host.command(queue, WRITE, nsid=1).status == 0
+        host.now += 10
+        host.service()
+        timeout = host.rpu.keeper.timeout
+        assert timeout is not None and timeout > 0
+        host.now += timeout
+        host.service()
+        assert len(host.executor.waiting) == 1
+
+
 SAVEABLE = {0x01: 5, 0x04: 300, 0x06: 0, 0x08: 0x0203, 0x0A: 1, 0x0B: 0x1}
 
 

@@ -125,7 +125,7 @@ class Keeper:
         """Seconds until something is to be recorded; None while it is being done."""
         if self._saving is not None:
             return None
-        due = self._snapshot_at
+        due = max(self._snapshot_at, self._due)  # a snapshot waits for the next record
         if self._activity != self._recorded:
             due = min(due, self._due)
         return max(0.0, due - self._clock())
