@@ -1,13 +1,17 @@
 """Firmware download and commit: pieces of any size, slots, and what outlives a power cycle."""
 
+import errno
 import hashlib
 import os
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from potash_device.media import Flash, Sidecar
+from nvme_spec.status import NvmeError
+from potash_device.media import SIDECAR_SIZE, Flash, MediaError, MemoryMedia, Sidecar
+from potash_firmware.rpu.firmware import Download
 from support.nvme_host import DATA, PAGE, Host
 
 COMMIT, DOWNLOAD, IDENTIFY, GET_LOG = 0x10, 0x11, 0x06, 0x02
@@ -181,3 +185,64 @@ def test_a_slot_that_is_damaged_is_an_empty_one(host: Host, damaged: str) -> Non
         os.pwrite(host.sidecar.media.fd, bytes([0xFF]) * 0x20000, 0)
     again = after_a_power_cycle(host)
     assert (again.images, again.active) == ({}, 1)
+
+
+class WriteProtected:
+    """Media that can only be read."""
+
+    def before(self, offset: int, length: int, *, writes: bool) -> None:
+        if writes:
+            raise MediaError(errno.EIO, "no writes today")
+
+
+def test_ranges_that_have_come_are_those_of_a_model() -> None:
+    """Random pieces against a set of all dwords."""
+    order = random.Random(2)
+    for _ in range(30):
+        download, came = Download(), set[int]()
+        for _ in range(60):
+            first, size = order.randrange(1, 60), order.randrange(1, 8)
+            piece = set(range(first, first + size))
+            content = bytes([first]) * 4 * size
+            if came & piece:
+                with pytest.raises(NvmeError):
+                    download.put(4 * first, [memoryview(content)])
+            else:
+                download.put(4 * first, [memoryview(content)])
+                came |= piece
+        for dword in sorted(set(range(70)) - came):
+            download.put(4 * dword, [memoryview(b"gaps")])
+        assert len(download.take()) == 4 * 70
+
+
+def test_a_piece_takes_no_longer_behind_thousands_of_gaps() -> None:
+    download, piece = Download(), [memoryview(b"four")]
+    began = time.process_time()
+    for number in range(20_000):
+        download.put(8 * number, piece)
+    assert time.process_time() - began < 2, "80 seconds where every piece looks at all the others"
+    for number in range(20_000, 1 << 16):
+        download.put(8 * number, piece)
+    with pytest.raises(NvmeError):
+        download.put(8 << 16, piece)
+    download.put(4, piece)
+
+
+@pytest.mark.parametrize(("slot", "action"), [(2, 1), (2, 2), (3, 1)])
+def test_a_commit_that_failed_is_not_in_force_after_a_power_cycle(slot: int, action: int) -> None:
+    """The record that could not be written then is written later for another reason."""
+    sidecar = MemoryMedia.create(SIDECAR_SIZE)
+    with Host(sidecar=sidecar) as host:
+        host.enable()
+        send(host, b"PTSHFW1\0first\0\0\0", 4096)
+        assert commit(host, 2, 0) == 0
+        before = slots(host)
+        if action == 1:
+            send(host, b"PTSHFW1\0second\0\0", 4096)
+        sidecar.impair(WriteProtected())
+        assert commit(host, slot, action) == 0x006
+        sidecar.impair(None)
+        host.sidecar.save()
+        assert slots(host) == before
+        again = after_a_power_cycle(host)
+        assert (again.active, list(again.images)) == (1, [2])

@@ -80,19 +80,16 @@ class Flash:
         stored = StoredImage(len(image), _revision(image, digest), digest)
         others = {number: one for number, one in self.images.items() if number != slot}
         if slot in self.images:
-            self._write_table(others)
+            self._write_table(others, self.active)
         self.media.write_from([image], _region(slot))
         self.media.flush()
-        if activate:
-            self.active = slot
-        self._write_table({**others, slot: stored})
+        self._write_table({**others, slot: stored}, slot if activate else self.active)
         log.info("%d bytes of firmware %s written to slot %d", len(image), stored.revision, slot)
         return stored
 
     def activate(self, slot: int) -> None:
         """Make a slot the one that is active from the next power-on. Raises MediaError."""
-        self.active = slot
-        self._write_table(self.images)
+        self._write_table(self.images, slot)
 
     def check(self, slot: int) -> None:
         """Read an image again. Raises MediaError where it is not the one in the table."""
@@ -100,14 +97,23 @@ class Flash:
         if image is not None and not self._holds(slot, image) and self.images.get(slot) is image:
             raise MediaError(errno.EIO, f"the image in firmware slot {slot} is damaged")
 
-    def _write_table(self, images: Mapping[int, StoredImage]) -> None:
-        # A new dictionary each time: others may be going through the one that was.
-        self.images = dict(images)
+    def _write_table(self, images: Mapping[int, StoredImage], active: int) -> None:
+        """Have the table kept. Raises MediaError; it is then the one before, now and later.
+
+        The sidecar is written again for others' sake, who must not bring a failed commit into force.
+        """
+        before = self.sidecar.get(SECTION)
         slots = {
             str(slot): [one.length, one.revision, one.digest.hex()] for slot, one in images.items()
         }
-        self.sidecar.put(SECTION, {"active": self.active, "slots": slots})
-        self.sidecar.save()
+        self.sidecar.put(SECTION, {"active": active, "slots": slots})
+        try:
+            self.sidecar.save()
+        except MediaError:
+            self.sidecar.put(SECTION, before)
+            raise
+        # A new dictionary each time: others may be going through the one that was.
+        self.images, self.active = dict(images), active
 
     def _holds(self, slot: int, image: StoredImage) -> bool:
         digest = hashlib.sha256()

@@ -8,11 +8,15 @@ Source: NVM Express Base Specification 2.0, section 3.11 (firmware update proces
 """
 
 import mmap
+from bisect import bisect_left, bisect_right
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.flash import IMAGE_LIMIT, LAST_SLOT, Flash
 
 BUILT_IN_SLOT = 1
+
+RANGE_LIMIT = 1 << 16
+"""Separate ranges of a download; pages in random order are half as many at most."""
 
 
 class Download:
@@ -20,43 +24,53 @@ class Download:
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
-        self._pieces: list[tuple[int, int]] = []
+        self._bounds: list[int] = []
+        """Start and end of each range that has come, in order; ranges that meet are one."""
 
     def put(self, offset: int, views: list[memoryview]) -> None:
-        """Take a piece. Raises NvmeError past the limit, and where some of it has come before."""
+        """Take a piece, of one byte at least.
+
+        Raises NvmeError past the limit, where some of it has come before, and for too many gaps.
+        """
         end = offset + sum(map(len, views))
         if end > IMAGE_LIMIT:
             raise NvmeError(
                 Status.INVALID_FIELD, detail=f"an image has at most {IMAGE_LIMIT} bytes"
             )
-        if any(start < end and offset < stop for start, stop in self._pieces):
+        at = bisect_right(self._bounds, offset)
+        if at % 2 or at != bisect_left(self._bounds, end):
             if offset:
                 raise NvmeError(
                     Status.OVERLAPPING_RANGE,
                     detail=f"some of the {end - offset} bytes at {offset} have been downloaded",
                 )
             self.clear()
+            at = 0
+        joined = [offset] == self._bounds[at - 1 : at], [end] == self._bounds[at : at + 1]
+        if len(self._bounds) >= 2 * RANGE_LIMIT and not any(joined):
+            raise NvmeError(Status.INVALID_FIELD, detail="the pieces leave too many gaps")
         if self._memory is None:
             self._memory = mmap.mmap(-1, IMAGE_LIMIT)
-        self._pieces = _joined([*self._pieces, (offset, end)])
+        before, behind = joined
+        self._bounds[at - before : at + behind] = [offset][before:] + [end][behind:]
         for view in views:
             self._memory[offset : offset + len(view)] = view
             offset += len(view)
 
     def take(self) -> memoryview:
         """The whole image, and begin anew. Raises NvmeError when there is none, or one with gaps."""
-        memory, pieces = self._memory, self._pieces
+        memory, bounds = self._memory, self._bounds
         self.clear()
-        if memory is None or len(pieces) != 1 or pieces[0][0] != 0:
+        if memory is None or len(bounds) != 2 or bounds[0] != 0:
             raise NvmeError(
                 Status.INVALID_FIRMWARE_IMAGE, detail="no image without gaps was downloaded"
             )
-        return memoryview(memory)[: pieces[0][1]]
+        return memoryview(memory)[: bounds[1]]
 
     def clear(self) -> None:
         """Forget what was downloaded."""
         self._memory = None
-        self._pieces = []
+        self._bounds = []
 
 
 class FirmwareSlots:
@@ -94,14 +108,3 @@ class FirmwareSlots:
         writable = range(BUILT_IN_SLOT + 1, LAST_SLOT + 1)
         free = [slot for slot in writable if slot not in self.flash.images]
         return (free or [slot for slot in writable if slot != self.active])[0]
-
-
-def _joined(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges from start to end, those that touch made one."""
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(pieces):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
