@@ -10,11 +10,11 @@ from nvme_spec.persistent_events import FormatStarted
 from potash_device.media import SIDECAR_SIZE, FileMedia
 from support.nvme_host import CC, DATA, PAGE, Host
 
-GET_LOG, DOWNLOAD, COMMIT, IDENTIFY = 0x02, 0x11, 0x10, 0x06
+GET_LOG, SET_FEATURES, DOWNLOAD, COMMIT, IDENTIFY = 0x02, 0x09, 0x11, 0x10, 0x06
 READ, ESTABLISH, RELEASE, HEADER = 0, 1, 2, 3
 """Actions, bits 9:8 of CDW10."""
 
-SNAPSHOT, FIRMWARE, RESET, HARDWARE, FORMAT, TELEMETRY = 1, 2, 4, 5, 7, 0xC
+SNAPSHOT, FIRMWARE, TIMESTAMP, RESET, HARDWARE, FORMAT, TELEMETRY = 1, 2, 3, 4, 5, 7, 0xC
 UNSAFE_SHUTDOWN, FATAL = 8, 9
 
 Start = Callable[[], Host]
@@ -198,6 +198,23 @@ def test_events_outlive_a_power_cycle(start: Start) -> None:
         assert [kind for kind, _ in found] == [SNAPSHOT, RESET, HARDWARE, FORMAT, SNAPSHOT, RESET]
         assert found[2][1] == struct.pack("<HH", UNSAFE_SHUTDOWN, 0)
         assert found[3][1] == struct.pack("<IB3xI", 9, 1, 0x200)
+
+
+def test_a_new_timestamp_is_an_event_with_the_one_before(host: Host) -> None:
+    restart(host)
+    year_2020, year_2021 = 1_577_836_800_000, 1_609_459_200_000
+    host.now += 2.5
+    host.put(year_2020.to_bytes(8, "little"))
+    assert host.command(host.admin, SET_FEATURES, cdws=(0x0E,)).status == 0
+    host.now += 1.5
+    host.put(year_2021.to_bytes(8, "little"))
+    assert host.command(host.admin, SET_FEATURES, cdws=(0x0E,)).status == 0
+    (new, old) = (data for kind, data in events(host) if kind == TIMESTAMP)
+    set_by_host = 1 << 49
+    assert struct.unpack("<QQ", old) == (7500, 7500)
+    assert struct.unpack("<QQ", new) == (year_2020 + 1500 | set_by_host, 9000)
+    assert host.command(host.admin, SET_FEATURES, prp1=1 << 40, cdws=(0x0E,)).status != 0
+    assert kinds(host).count(TIMESTAMP) == 2
 
 
 def test_a_day_later_there_is_a_snapshot(host: Host) -> None:

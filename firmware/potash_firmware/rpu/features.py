@@ -44,7 +44,7 @@ class Features:
         self._clock = clock
         self._values: dict[Key, Value] = {}
         self._saved: dict[Key, Value] = {}
-        self._timestamp_since = 0.0
+        self._reset_at = self._timestamp_since = 0.0
         self.version = 0
         """Changes with every value, for those that act on them."""
         self.own_coalescing: Callable[[], int] = lambda: 0
@@ -56,7 +56,7 @@ class Features:
     def reset(self) -> None:
         """Back to what was saved, or else to the defaults."""
         self._values = dict(self._saved)
-        self._timestamp_since = self._clock()
+        self._reset_at = self._timestamp_since = self._clock()
         self._changed()
 
     @property
@@ -212,6 +212,11 @@ class Features:
         return Timestamp(
             timestamp=(start + passed) % _TIMESTAMP_LIMIT, origin=TimestampOrigin.SET_BY_HOST
         )
+
+    @property
+    def milliseconds_since_reset(self) -> int:
+        """How long ago the last controller reset was."""
+        return int((self._clock() - self._reset_at) / MILLISECOND)
 
     @property
     def host_identifier(self) -> int:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from nvme_spec.commands import GetFeatures, SetFeatures
 from nvme_spec.features import FeatureId, KeepAliveTimer, Select
+from nvme_spec.persistent_events import TimestampChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
@@ -35,7 +36,12 @@ def set_features(controller: Controller, command: Command) -> Result:
         )
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     data = _data(controller, command, feature.taken(fields.value))
+    timestamp = controller.timestamp()
     result = features.set(fields.fid, fields.value, nsids, data, save=fields.save)
+    if fields.fid == FeatureId.TIMESTAMP:
+        controller.persistent_events.add(
+            TimestampChanged(previous=timestamp, since_reset=features.milliseconds_since_reset)
+        )
     _AFTER.get(fields.fid, _nothing)(controller)
     if not (fields.save or feature.persistent):
         return result
