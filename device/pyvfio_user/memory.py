@@ -6,8 +6,9 @@ gets are memoryviews. It drops them when it is told that memory has changed; the
 are given back by garbage collection after the last view, never under one, so that no order of
 messages can make a view dangle.
 
-A file must be sealed against shrinking (memfd_create(2), F_SEAL_SHRINK): a client that cut an
-unsealed one short would kill this process with SIGBUS at its next access.
+A file must be a memfd of ordinary pages that is sealed against shrinking (memfd_create(2),
+F_SEAL_SHRINK): a client that cut an unsealed one short would kill this process with SIGBUS at its
+next access. So would one that punched a hole into huge pages, of which there may be none left.
 
 Source: `docs/interop/vfio-user.rst` in QEMU's sources, sections "VFIO_USER_DMA_MAP" and
 "VFIO_USER_DMA_UNMAP".
@@ -31,7 +32,10 @@ ADDRESS_LIMIT = 1 << 64
 MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
 """Windows at a time."""
 MAX_FILES = 64
-"""Files at a time; each takes a descriptor of this process for as long as it is mapped."""
+"""Files at a time; each takes a descriptor of this process for as long as it is mapped. A file that
+has grown is mapped again for the windows behind its old end, and counts as another one."""
+MAX_BYTES = 1 << 44
+"""Bytes of all files that are mapped, which take as much of this process's addresses."""
 
 MAX_PIECES = 1024
 """Windows that one access may cross."""
@@ -56,6 +60,16 @@ _FileId = tuple[int, int]
 """A file's st_dev and st_ino."""
 
 
+class _Content:
+    """A file, mapped whole as it was then, and how many windows show it."""
+
+    __slots__ = ("view", "windows")
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.windows = 0
+
+
 class _Mapping(NamedTuple):
     """One window: the bytes for reading and for writing, each None where that is refused."""
 
@@ -63,7 +77,7 @@ class _Mapping(NamedTuple):
     end: int
     source: memoryview | None
     target: memoryview | None
-    file: _FileId | None
+    content: _Content | None
 
 
 _start = attrgetter("start")
@@ -75,7 +89,9 @@ class AddressSpace:
 
     def __init__(self) -> None:
         self._mappings: list[_Mapping] = []
-        self._files: dict[_FileId, memoryview] = {}
+        self._files: dict[_FileId, _Content] = {}
+        self._outgrown: set[_Content] = set()
+        """Files that windows still show as they were before they grew."""
         self._last = _NOWHERE
         self.generation = next(_generations)
         """Changes with every map and unmap, and is never the same for two clients."""
@@ -94,9 +110,10 @@ class AddressSpace:
 
         The descriptor stays the caller's. Without one the window exists, and every access to it is
         refused, as it is to what is not `readable` or `writable`. Raises OSError: EEXIST where the
-        window overlaps another one, ENOSPC for too many windows or files, EINVAL for a range that wraps or
-        leaves the file and for a file that is not sealed against shrinking, EACCES or EPERM where
-        the file may not be mapped so. Nothing has changed then.
+        window overlaps another one, ENOSPC for too many windows, files or bytes of files, EINVAL for
+        a range that wraps or leaves the file and for a file that is no memfd of ordinary pages or is
+        not sealed against shrinking, EACCES or EPERM where the file may not be mapped so. Nothing has
+        changed then.
         """
         if size <= 0 or min(address, offset) < 0 or address + size > ADDRESS_LIMIT:
             raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
@@ -109,13 +126,14 @@ class AddressSpace:
             )
         if len(self._mappings) >= MAX_MAPPINGS:
             raise OSError(errno.ENOSPC, f"{MAX_MAPPINGS} windows are mapped already")
-        source = target = file = None
+        source = target = content = None
         if fd is not None:
-            file, content = self._file(fd, offset + size, writable=writable)
-            window = content[offset : offset + size]
+            content = self._content(fd, offset + size, writable=writable)
+            content.windows += 1
+            window = content.view[offset : offset + size]
             source = window.toreadonly() if readable else None
             target = window if writable else None
-        mapping = _Mapping(address, address + size, source, target, file)
+        mapping = _Mapping(address, address + size, source, target, content)
         insort(self._mappings, mapping, key=_start)
         self.generation = next(_generations)
 
@@ -124,7 +142,11 @@ class AddressSpace:
         at = bisect_right(self._mappings, address, key=_start) - 1
         if at < 0 or self._mappings[at][:2] != (address, address + size):
             raise OSError(errno.ENOENT, f"no window has exactly the {size} bytes at {address:#x}")
-        del self._mappings[at]
+        content = self._mappings.pop(at).content
+        if content is not None:
+            content.windows -= 1
+            if not content.windows:
+                self._outgrown.discard(content)
         self._last = _NOWHERE
         self.generation = next(_generations)
 
@@ -132,6 +154,7 @@ class AddressSpace:
         """Close every window, and forget the files behind them."""
         self._mappings.clear()
         self._files.clear()
+        self._outgrown.clear()
         self._last = _NOWHERE
         self.generation = next(_generations)
 
@@ -198,7 +221,7 @@ class AddressSpace:
             raise AccessFault(address, size, "nothing is mapped there")
         return self._mappings[at]
 
-    def _file(self, fd: int, end: int, *, writable: bool) -> tuple[_FileId, memoryview]:
+    def _content(self, fd: int, end: int, *, writable: bool) -> _Content:
         """The whole of a file that has at least `end` bytes; OSError where it may not be used."""
         # In this order: a size is only worth knowing once it cannot shrink.
         _require_sealed(fd)
@@ -210,28 +233,40 @@ class AddressSpace:
             )
         file = (status.st_dev, status.st_ino)
         content = self._files.get(file)
-        if content is None:
-            self._make_room()
-        if content is None or len(content) < end or (writable and content.readonly):
-            content = self._files[file] = _mapped(fd, status.st_size, writable=writable)
-        return file, content
+        if content is None or len(content.view) < end or (writable and content.view.readonly):
+            self._make_room(status.st_size)
+            made = _Content(_mapped(fd, status.st_size, writable=writable))
+            if content is not None and content.windows:
+                self._outgrown.add(content)
+            content = self._files[file] = made
+        return content
 
-    def _make_room(self) -> None:
-        """Forget the files that no window shows, where one more would be too many."""
-        if len(self._files) >= MAX_FILES:
-            used = {mapping.file for mapping in self._mappings}
-            self._files = {file: view for file, view in self._files.items() if file in used}
-        if len(self._files) >= MAX_FILES:
-            raise OSError(errno.ENOSPC, f"the memory of {MAX_FILES} files is mapped already")
+    def _make_room(self, size: int) -> None:
+        """Forget the files that no window shows, where another of `size` bytes would be too much."""
+        if self._is_full(size):
+            self._files = {file: one for file, one in self._files.items() if one.windows}
+        if self._is_full(size):
+            raise OSError(
+                errno.ENOSPC,
+                f"{MAX_FILES} files, or {MAX_BYTES} bytes of files, are mapped already",
+            )
+
+    def _is_full(self, size: int) -> bool:
+        mapped = [*self._files.values(), *self._outgrown]
+        return len(mapped) >= MAX_FILES or sum(len(one.view) for one in mapped) + size > MAX_BYTES
 
 
 def _require_sealed(fd: int) -> None:
+    """Refuse what this process could not touch safely for as long as it is mapped."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
         seals = 0
     if not seals & fcntl.F_SEAL_SHRINK:
         raise OSError(errno.EINVAL, "memory must come as a memfd that is sealed against shrinking")
+    # Only tmpfs and hugetlbfs have seals, and the block size of the latter is that of its pages.
+    if os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+        raise OSError(errno.EINVAL, "memory must come in ordinary pages, not in huge ones")
 
 
 def _mapped(fd: int, size: int, *, writable: bool) -> memoryview:

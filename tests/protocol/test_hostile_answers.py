@@ -155,7 +155,7 @@ ROWS = [
     mapping("growing", 0),
     mapping("growing", errno.EINVAL, size=2 * PAGE),
     mapping("empty", errno.EINVAL),
-    mapping("huge", errno.ENOMEM),
+    mapping("huge", errno.ENOSPC),
     *(
         mapping(name, errno.EINVAL)
         for name in ("eventfd", "/dev/null", "/dev/zero", "folder", "path", "epoll")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvfio_user.client import SealedMemory
-from pyvfio_user.memory import MAX_FILES, AccessFault, AddressSpace
+from pyvfio_user.memory import MAX_BYTES, MAX_FILES, AccessFault, AddressSpace
 from support.vfio_user import leaked, open_descriptors
 
 PAGE = 4096
@@ -198,6 +198,20 @@ def test_memory_that_is_not_sealed_against_shrinking_is_refused(space: AddressSp
         os.close(fd)
 
 
+def test_memory_in_huge_pages_is_refused(space: AddressSpace) -> None:
+    """Nothing seals it against holes, and an access to one ends the process when no page is left."""
+    try:
+        fd = os.memfd_create("huge pages", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError:
+        pytest.skip("this kernel has no huge pages")
+    try:
+        os.ftruncate(fd, 1 << 21)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        _refused(space, 0, 1 << 21, fd, number=errno.EINVAL)
+    finally:
+        os.close(fd)
+
+
 def test_a_file_that_may_only_be_read_is_mapped_so(space: AddressSpace) -> None:
     with SealedMemory(PAGE) as memory:
         readonly = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
@@ -323,6 +337,38 @@ def test_the_number_of_files_is_bounded_and_the_unused_make_room(space: AddressS
             file.close()
 
 
+def test_a_file_that_grows_with_each_window_is_as_many_files(space: AddressSpace) -> None:
+    """Each time it is mapped anew, which takes a descriptor and addresses of this process."""
+    fd = os.memfd_create("growing", os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    before = open_descriptors()
+    try:
+        for page in range(MAX_FILES):
+            os.ftruncate(fd, (page + 1) * PAGE)
+            _map(space, page * PAGE, PAGE, fd, page * PAGE)
+        os.ftruncate(fd, (MAX_FILES + 1) * PAGE)
+        _refused(space, 1 << 32, PAGE, fd, MAX_FILES * PAGE, number=errno.ENOSPC)
+        assert len(leaked(before)) == MAX_FILES
+        space.unmap(0, PAGE)
+        assert len(leaked(before)) == MAX_FILES - 1
+        _map(space, 1 << 32, PAGE, fd, MAX_FILES * PAGE)
+        _map(space, 0, PAGE, fd)
+        assert len(leaked(before)) == MAX_FILES
+    finally:
+        space.unmap_all()
+        os.close(fd)
+    assert not leaked(before)
+
+
+def test_the_bytes_of_all_files_are_bounded(space: AddressSpace) -> None:
+    with SealedMemory(MAX_BYTES // 2) as half, SealedMemory(MAX_BYTES // 2 + 1) as more:
+        _map(space, 0, PAGE, half.fd)
+        _refused(space, 1 << 32, PAGE, more.fd, number=errno.ENOSPC)
+        space.unmap(0, PAGE)
+        _map(space, 1 << 32, PAGE, more.fd)
+        space.unmap_all()
+
+
 @settings(max_examples=60)
 @given(
     steps=st.lists(st.tuples(st.booleans(), st.integers(0, 15), st.integers(1, 4)), max_size=40),
@@ -386,12 +432,12 @@ def test_sealed_memory_leaves_nothing_open_even_under_a_view() -> None:
     assert not leaked(before)
 
 
-def test_a_mapping_that_is_too_large_for_the_process_is_refused(space: AddressSpace) -> None:
+def test_a_file_that_is_too_large_for_the_process_is_refused(space: AddressSpace) -> None:
     fd = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, 1 << 62)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        _refused(space, 0, 1 << 62, fd, number=errno.ENOMEM)
+        _refused(space, 0, 1 << 62, fd, number=errno.ENOSPC)
     finally:
         os.close(fd)
 
