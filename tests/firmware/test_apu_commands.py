@@ -198,6 +198,12 @@ def test_firmware_that_is_larger_than_one_command_comes_in_pieces(apu: Board) ->
     assert apu.read_firmware(4096, offset=piece)[1] == image[piece : piece + 4096]
 
 
+def test_large_firmware_in_one_piece_replaces_what_was_there(apu: Board) -> None:
+    first, second = (program(mov(0, value), exit_, padding=70_000) for value in (1, 2))
+    assert apu.run(first, b"data").return_value == 1
+    assert apu.run(second, b"data").return_value == 2
+
+
 def test_firmware_has_a_largest_size(apu: Board) -> None:
     image = program(mov(0, 3), exit_, padding=1_100_000)
     assert apu.send_firmware(image[: 512 * 1024]) == FIRMWARE_REFUSED

@@ -8,8 +8,6 @@ Alkali CSD platform documentation, section 4.3.2 (Send Firmware, Read Firmware).
 
 from __future__ import annotations
 
-import struct
-
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import VendorStatus
@@ -17,15 +15,11 @@ from nvme_spec.status import NvmeError, Status
 from potash_firmware import bpf
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.model import Accelerator, Subsystem
+from potash_firmware.bpf.object_file import stated_size
 
 PIECE_MINIMUM = 64 * 1024
 """A shorter piece that leaves the firmware incomplete is a broken file, not a part of one: every
 host moves at least this much with one command."""
-
-ELF_MAGIC = b"\x7fELF"
-_SECTION_TABLE = struct.Struct("<Q8x6xHH")
-_SECTION_TABLE_AT = 0x28
-"""In the ELF64 header: the table's offset, then the size and the number of its entries."""
 
 
 def installed(accelerator: Accelerator, identifier: int) -> bytes:
@@ -62,7 +56,7 @@ def receive(
     image = bytes(before) + piece
     accelerator.staged.pop(identifier, None)
     _require_room(subsystem, accelerator, limits, identifier, len(image))
-    if len(image) < _stated_size(image) <= limits.firmware_size and len(piece) >= PIECE_MINIMUM:
+    if len(piece) >= PIECE_MINIMUM and len(image) < _stated_size(image) <= limits.firmware_size:
         accelerator.staged[identifier] = bytearray(image)
         return
     try:
@@ -73,11 +67,11 @@ def receive(
 
 
 def _stated_size(image: bytes) -> int:
-    """Where an object file says that its section table ends, which is where compilers put it."""
-    if not image.startswith(ELF_MAGIC) or len(image) < _SECTION_TABLE_AT + _SECTION_TABLE.size:
+    """How long an object file says that it is; 0 of anything else."""
+    try:
+        return stated_size(image)
+    except bpf.ElfError:
         return 0
-    at, entry_size, entries = _SECTION_TABLE.unpack_from(image, _SECTION_TABLE_AT)
-    return int(at + entry_size * entries)
 
 
 def _require_room(

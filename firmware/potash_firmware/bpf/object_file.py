@@ -18,6 +18,7 @@ MAX_NAME = 1024
 
 _IDENT = b"\x7fELF" + bytes([2, 1, 1])  # 64 bits, little endian, version 1
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+"""Elf64_Ehdr."""
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQ")
@@ -66,6 +67,17 @@ class Binding(IntEnum):
     WEAK = 2
 
 
+class _Header(NamedTuple):
+    """`table` is where the section headers begin, `names` the section that names them."""
+
+    kind: int
+    machine: int
+    table: int
+    entry_size: int
+    entries: int
+    names: int
+
+
 class Section(NamedTuple):
     number: int
     name: str
@@ -104,18 +116,16 @@ class ObjectFile:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        if len(data) < _HEADER.size or not data.startswith(_IDENT):
-            raise ElfError("this is not a 64-bit little endian ELF file")
-        header = _HEADER.unpack_from(data)
-        _, kind, machine, _, _, _, table, _, _, _, _, entry_size, count, names = header
-        if kind != _ET_REL or machine != EM_BPF:
+        header = _header(data)
+        if header.kind != _ET_REL or header.machine != EM_BPF:
             raise ElfError("this ELF file is not a relocatable object for BPF")
-        if entry_size != _SECTION.size:
-            raise ElfError(f"a section header has {_SECTION.size} bytes, not {entry_size}")
-        rows = self._table(_SECTION, table, count * _SECTION.size, "the section headers")
+        if header.entry_size != _SECTION.size:
+            raise ElfError(f"a section header has {_SECTION.size} bytes, not {header.entry_size}")
+        size = header.entries * _SECTION.size
+        rows = self._table(_SECTION, header.table, size, "the section headers")
         # The names are found through the table, so the sections first come without them.
         unnamed = [_section(number, row) for number, row in enumerate(rows)]
-        strings = self._strings(unnamed, names)
+        strings = self._strings(unnamed, header.names)
         self.sections = [
             section._replace(name=_string(strings, row[0]))
             for section, row in zip(unnamed, rows, strict=True)
@@ -182,6 +192,23 @@ class ObjectFile:
         if offset + size > len(self._data):
             raise ElfError(f"{what} reaches past the end of the file")
         return self._data[offset : offset + size]
+
+
+def stated_size(data: bytes) -> int:
+    """Where the file whose first bytes these are says that its section headers end.
+
+    That is the end of the file in what compilers write. Raises ElfError for no ELF file, and for one
+    that is cut off within its header.
+    """
+    header = _header(data)
+    return header.table + header.entry_size * header.entries
+
+
+def _header(data: bytes) -> _Header:
+    if len(data) < _HEADER.size or not data.startswith(_IDENT):
+        raise ElfError("this is not a 64-bit little endian ELF file")
+    _, kind, machine, *_, table, _, _, _, _, entry_size, entries, names = _HEADER.unpack_from(data)
+    return _Header(kind, machine, table, entry_size, entries, names)
 
 
 def _section(number: int, row: tuple[int, ...]) -> Section:
