@@ -71,6 +71,8 @@ class DeviceSettings:
     """How local storage commands count."""
     log: LogSettings = field(default_factory=LogSettings)
     """What the APU and its workers say of themselves; this process's own log is its owner's."""
+    platform_status: bool = False
+    """Whether an accelerator is done after a job that failed, as the platform has it."""
     count_cycles: bool = False
     """Whether the counters have the cycles of the tensor accelerator, which have to be modelled."""
 
@@ -85,6 +87,7 @@ ALKALI = DeviceSettings(
             qualified_name="NVMe Open Source Controller",
         )
     ),
+    platform_status=True,
 )
 """What the scripts and programs that were published for the original platform look for."""
 
@@ -304,6 +307,7 @@ class Device:
             vta=settings.board.vta.to_mapping(),
             engine=settings.engine,
             count_cycles=settings.count_cycles,
+            platform_status=settings.platform_status,
             log=settings.log,
         )
 

@@ -38,6 +38,8 @@ def test_every_state_has_a_row_and_a_status() -> None:
         ("START RETURNED WORKER_LOST WRITTEN", State.DONE, StatusId.DONE),
         ("START RETURNED RESET", State.IDLE, StatusId.IDLE),
         ("START FAULTED RESET", State.IDLE, StatusId.IDLE),
+        ("NOT_LOADED", State.NOT_LOADED, StatusId.FAILED),
+        ("NOT_LOADED START", State.RUNNING, StatusId.RUNNING),
     ],
 )
 def test_a_jobs_way(events: str, state: State, status: StatusId) -> None:

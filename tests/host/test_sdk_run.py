@@ -24,6 +24,7 @@ from potash.sdk import (
     FileSink,
     FileSource,
     InvalidRequest,
+    JobFailed,
     JobTimeout,
     PotashError,
 )
@@ -110,6 +111,19 @@ def test_what_cannot_run_changes_nothing(accelerator: Accelerator, tmp_path: Pat
     assert accelerator.status().status == StatusId.DONE
     assert accelerator.read_firmware() == ARGUMENTS_BACK
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_job_is_one_on_a_device_that_calls_it_done(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with (
+        device_process(path, "--size", "64M", "--profile", "alkali"),
+        potash.sdk.open(f"vfio-user:{path}", timeout=10.0) as opened,
+    ):
+        accelerator = opened.accelerators()[0]
+        with pytest.raises(JobFailed, match="failed: memory access out of bounds") as caught:
+            accelerator.run(program(mov(1, 0), load(0, 1), exit_), b"12345", timeout=LIMIT)
+        assert caught.value.status.status == StatusId.DONE
+        assert accelerator.run(ARGUMENTS_BACK, b"12345", args=[1, 2, 3], timeout=LIMIT).output
 
 
 def test_a_refused_program_says_why_with_its_status(accelerator: Accelerator) -> None:

@@ -79,7 +79,8 @@ class Config:
 
     `vta` is the accelerator hardware's configuration, its LOG_ names to numbers; `engine` is what
     runs programs. With `count_cycles` a worker finds out how many cycles each stream would take.
-    `log` is what the APU and its workers say of themselves.
+    `log` is what the APU and its workers say of themselves. With `platform_status` an accelerator is
+    done after a job that failed, and failed when Start finds no program, as the platform has it.
     """
 
     accelerators: tuple[AcceleratorConfig, ...]
@@ -89,6 +90,7 @@ class Config:
     vta: Mapping[str, int] = field(default_factory=dict)
     engine: Engine = Engine.NATIVE
     count_cycles: bool = False
+    platform_status: bool = False
     log: LogSettings = field(default_factory=LogSettings)
 
     def to_json(self) -> str:
@@ -110,6 +112,7 @@ class Config:
                 dict(raw.pop("vta", {})),
                 Engine(raw.pop("engine", Engine.NATIVE)),
                 bool(raw.pop("count_cycles", False)),
+                bool(raw.pop("platform_status", False)),
                 LogSettings(**raw.pop("log", {})),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -159,6 +159,10 @@ class Jobs:
             )
         self._hand_over(accelerator)
 
+    def not_loaded(self, accelerator: Accelerator) -> None:
+        """There is no program to start. Raises OutOfSequence while the accelerator is busy."""
+        self._fire(accelerator, Event.NOT_LOADED)
+
     def stop(self, accelerator: Accelerator) -> None:
         """Stop the job, if there is one; it has stopped when the accelerator is not busy."""
         self._interrupt(accelerator, Event.STOP)

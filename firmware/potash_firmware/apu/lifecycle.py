@@ -27,6 +27,8 @@ class State(Enum):
     DONE = auto()
     FAILED = auto()
     STOPPED = auto()
+    NOT_LOADED = auto()
+    """There was no program to start (`Config.platform_status` alone)."""
 
 
 class Event(Enum):
@@ -41,6 +43,7 @@ class Event(Enum):
     WORKER_LOST = auto()
     WRITTEN = auto()
     WRITE_FAILED = auto()
+    NOT_LOADED = auto()
 
 
 class OutOfSequence(Exception):
@@ -53,6 +56,7 @@ def _at_rest(state: State) -> dict[Event, State]:
         Event.STOP: state,
         Event.RESET: State.IDLE,
         Event.WORKER_LOST: state,
+        Event.NOT_LOADED: State.NOT_LOADED,
     }
 
 
@@ -61,6 +65,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.DONE: _at_rest(State.DONE),
     State.FAILED: _at_rest(State.FAILED),
     State.STOPPED: _at_rest(State.STOPPED),
+    State.NOT_LOADED: _at_rest(State.NOT_LOADED),
     State.RUNNING: {
         Event.RETURNED: State.WRITING,
         Event.FAULTED: State.FAILED,
@@ -103,8 +108,12 @@ STATUS: dict[State, StatusId] = {
     State.DONE: StatusId.DONE,
     State.FAILED: StatusId.FAILED,
     State.STOPPED: StatusId.STOPPED,
+    State.NOT_LOADED: StatusId.FAILED,
 }
 """What a host is told."""
+
+PLATFORM_STATUS = STATUS | {State.FAILED: StatusId.DONE}
+"""The same as the platform's firmware says it: done after every execution, a failed one too."""
 
 DYING = frozenset({State.STOPPING, State.EXPIRING, State.RESETTING})
 

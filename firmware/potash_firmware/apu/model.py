@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from csd_spec.descriptors import (
     StatusDescriptor,
 )
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
+from csd_spec.status import StatusId
 from potash_firmware.apu.config import AcceleratorConfig, Config
 from potash_firmware.apu.lifecycle import STATUS, State, is_busy
 from potash_firmware.apu.log import Clock, Log, Snapshot
@@ -107,12 +109,12 @@ class Accelerator:
         ranges = self.buffers.input_ranges
         return sum(r.length for r in ranges) if ranges else self.buffers.input_length or 0
 
-    def status(self) -> AcceleratorStatus:
-        """What Get Accelerator Status says."""
+    def status(self, meanings: Mapping[State, StatusId] = STATUS) -> AcceleratorStatus:
+        """What Get Accelerator Status says; `meanings` is STATUS or PLATFORM_STATUS."""
         active = KEEP_ACTIVE_FIRMWARE if self.active is None else self.active
         outcome = self.outcome
         return AcceleratorStatus(
-            STATUS[self.state],
+            meanings[self.state],
             (
                 StatusDescriptor(CapabilityId.FIRMWARE, active, outcome.return_value),
                 StatusDescriptor(CapabilityId.INPUT_BUFFER, 0, outcome.consumed),

@@ -339,7 +339,8 @@ class Accelerator:
         between two polls doubles from the first of `poll` to the second, in seconds, and where the
         device tells of the end up to one second; `progress` is called before each. Raises
         JobFailed, with what the log says, when the job failed or was stopped or when there is none,
-        and JobTimeout when it still runs. A poll that the device fails without Do Not Retry, as it
+        and JobTimeout when it still runs. A device with the profile `alkali` calls a failed job done;
+        only its log says more, which `run` reads. A poll that the device fails without Do Not Retry, as it
         does while its application processor starts again, is repeated.
         """
         deadline = None if timeout is None else self._clock() + timeout
@@ -355,7 +356,7 @@ class Accelerator:
                 if status.status == StatusId.DONE:
                     return status
                 if status.status != StatusId.RUNNING:
-                    raise self._job_failed(status)
+                    raise self.failure(status, self.log())
                 failures = 0
             except CommandFailed as error:
                 failures += 1
@@ -383,9 +384,8 @@ class Accelerator:
         with suppress(CommandFailed):
             self.device.log_page(LOG_PAGE, DWORD_SIZE, lsi=self.id)
 
-    def _job_failed(self, status: AcceleratorStatus) -> JobFailed:
-        """What to raise for a job that is neither running nor done."""
-        log = self.log()
+    def failure(self, status: AcceleratorStatus, log: LogPage) -> JobFailed:
+        """What to raise for a job without a result."""
         if status.status == StatusId.IDLE:
             reason = f"accelerator {self.id} has no job; start one"
         elif status.status == StatusId.STOPPED:

@@ -20,7 +20,7 @@ from potash.sdk.errors import (
     JobTimeout,
     PotashError,
 )
-from potash.sdk.log import of_last_job, printed
+from potash.sdk.log import is_fault, of_last_job, printed
 from potash.sdk.places import (
     BlockSink,
     BlockSource,
@@ -176,10 +176,14 @@ def run(
             if isinstance(error, JobTimeout):
                 raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
             raise
+        log = accelerator.log()
+        entries = of_last_job(log.entries)
+        if is_fault(entries):
+            raise accelerator.failure(status, log)
         told.report(f"done: {status.produced} bytes of output, return value {status.return_value}")
         source.confirm()
         output = sink.collect(accelerator, status.produced, told)
-        return JobResult(output, status, of_last_job(accelerator.log().entries))
+        return JobResult(output, status, entries)
     finally:
         source.close()
         sink.close(still_written=still_written)

@@ -8,6 +8,7 @@ from csd_spec.opcodes import LOG_PAGE, GlobalOperation
 from nvme_spec.commands import GetLogPage
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.command import Answer, Context, Later, Result
+from potash_firmware.apu.lifecycle import PLATFORM_STATUS, STATUS
 from potash_firmware.mailbox.messages import Request
 
 
@@ -44,9 +45,10 @@ def identify(context: Context, request: Request) -> Result:
 def get_status(context: Context, request: Request) -> Result:
     command = fields.GetStatus.decode(request.cdws)
     accelerator = context.accelerator(command.accelerator)
+    meanings = PLATFORM_STATUS if context.config.platform_status else STATUS
     return Answer(
         accelerator.status_snapshot.read(
-            lambda: accelerator.status().encode(), retain=command.retain
+            lambda: accelerator.status(meanings).encode(), retain=command.retain
         )
     )
 

@@ -40,7 +40,12 @@ def _start(
     chosen = command.firmware
     if chosen == KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
         chosen = accelerator.active
-    image = _selected(accelerator, chosen)
+    try:
+        image = _selected(accelerator, chosen)
+    except NvmeError:
+        if context.config.platform_status:
+            context.jobs.not_loaded(accelerator)
+        raise
     arguments = bytes(context.data(request))
     try:
         decode_arguments(arguments)
