@@ -100,6 +100,7 @@ class CommandByte(IntEnum):
     CID = 2
     NSID = 4
     PRP1 = 24
+    PRP2 = 32
     CDW10 = 40
     CDW11 = 44
     CDW12 = 48

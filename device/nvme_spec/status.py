@@ -177,18 +177,26 @@ def describe(status: int) -> str:
 class NvmeError(Exception):
     """A command ends with `status` (`SCT << 8 | SC`) instead of success.
 
-    `dnr` is the Do Not Retry bit of the completion; `detail` says for a person what was wrong, and
-    `location` where in the command, as the error log wants it (`nvme_spec.logs`).
+    `dnr` is the Do Not Retry bit of the completion; `detail` says for a person what was wrong. The
+    error log is given `location`, where in the command it was (`nvme_spec.logs`), and `lba`, the first
+    block that has to do with it; 0 where none has.
     """
 
     def __init__(
-        self, status: int, *, dnr: bool = True, detail: str = "", location: int | None = None
+        self,
+        status: int,
+        *,
+        dnr: bool = True,
+        detail: str = "",
+        location: int | None = None,
+        lba: int = 0,
     ) -> None:
         super().__init__(status, dnr, detail)
         self.status = status
         self.dnr = dnr
         self.detail = detail
         self.location = location
+        self.lba = lba
 
     def __str__(self) -> str:
         return f"{describe(self.status)}: {self.detail}" if self.detail else describe(self.status)

@@ -118,6 +118,21 @@ def test_a_command_that_waits_for_a_slot_of_the_mailbox_is_given_up(
     assert statuses(host, other) == [(17, ABORT_REQUESTED)]
 
 
+def test_the_accelerators_log_is_given_up_while_it_waits_for_a_slot(
+    host: Host, queue: Queue
+) -> None:
+    host.connect_apu()
+    other = host.create_io_queue(2)
+    for cid in range(1, 16):
+        host.place(queue, 0x91, cid)
+    host.place(other, 0x91, 16)
+    for one in (queue, other):
+        host.ring(one)
+    host.service()
+    send(host, host.admin, 0x02, 17, 127 << 16 | 0xC0)
+    assert abort(host, 0, 17) == ABORTED
+
+
 @pytest.mark.parametrize(("qid", "cid"), [(0, 5), (1, 5), (9, 5), (0xFFFF, 0xFFFF)])
 def test_what_is_not_there_is_not_aborted(host: Host, queue: Queue, qid: int, cid: int) -> None:
     assert abort(host, qid, cid) == NOT_ABORTED

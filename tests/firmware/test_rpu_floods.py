@@ -7,7 +7,7 @@ import pytest
 
 from csd_spec.faults import Fault, FaultFlags, FaultKind
 from potash_firmware.mailbox.messages import Reply, Request, Reset
-from support.nvme_host import CC, CSTS, DOORBELLS, Host
+from support.nvme_host import AQA, CC, CSTS, DOORBELLS, Host
 
 SHUTDOWN = 1 << 14
 ENABLE = 4 << 20 | 6 << 16 | 1
@@ -190,3 +190,23 @@ def test_an_apu_that_dies_twice_before_anybody_looks_fails_a_command_once(host: 
         host.connect_apu()
     host.service()
     assert [(one.cid, one.status) for one in host.reap(queue)] == [(7, 0x006)]
+
+
+def test_a_host_that_enables_with_bad_settings_is_logged_once_a_minute(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(size_shift: int) -> list[str]:
+        caplog.clear()
+        for _ in range(50):
+            host.write32(CC, 0)
+            host.write32(CC, 4 << 20 | size_shift << 16 | 1)
+            host.service()
+            assert host.fatal
+        return [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+
+    assert len(fail(size_shift=5)) == 1
+    assert fail(size_shift=5) == []
+    host.write32(AQA, 0)
+    assert len(fail(size_shift=6)) == 1, "another reason is another line"
+    host.now += 60
+    assert len(fail(size_shift=5)) == 1

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.media import MemoryMedia
+from potash_firmware.mailbox.messages import Reply, Request
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host
 
@@ -97,6 +98,49 @@ def test_an_entry_says_which_parameter_was_wrong(host: Host) -> None:
         (2, 1, 2, dnr | 0x00B << 1, 4, 0, 0xFFFFFFFE),
         (1, 1, 1, dnr | 0x080 << 1, 40, 0x1_0000_0007, 1),
     ]
+
+
+def test_an_entry_has_the_first_block_that_is_not_there(host: Host) -> None:
+    """Which the command names at byte 40, or its data does, or nobody (section 5.16.1.2)."""
+    queue = host.create_io_queue()
+    nowhere, cdw10 = 0xFFFF, 40
+    host.put(struct.pack("<IIQIIQ", 0, 8, 16, 0, 8, 250))  # ranges of Dataset Management
+    source = struct.pack("<8xQH14x", 300, 0)  # and of Copy, whose number of blocks is 0's based
+    host.put(source, DATA + PAGE)
+    host.put(struct.pack("<B15xQQ32x", 0, 254, 4), DATA + 2 * PAGE)  # an LBA range
+    apu = host.connect_apu()
+    for opcode, cdws, prp1 in (
+        (0x02, (250, 0, 9), DATA),
+        (0x09, (1, 4), DATA),
+        (0x19, (3, 0, 0), DATA + PAGE),
+        (0x19, (400, 0, 0), DATA),
+    ):
+        assert host.command(queue, opcode, nsid=1, cdws=cdws, prp1=prp1).status == 0x080, opcode
+    done = host.command(host.admin, 0x09, nsid=1, cdws=(3,), prp1=DATA + 2 * PAGE)
+    assert done.status == 0x080
+    host.place(queue, 0x88, 7, nsid=1, cdws=(0, 0x1234))
+    host.ring(queue)
+    host.service()
+    request = apu.receive()
+    assert isinstance(request, Request)
+    apu.send(Reply(request.tag, 0x080, dnr=True))
+    host.service()
+    assert [one.status for one in host.reap(queue)] == [0x080]
+    assert [entry[4:6] for entry in reversed(errors(host))] == [
+        (cdw10, 256),
+        (nowhere, 256),
+        (nowhere, 300),
+        (cdw10, 400),
+        (nowhere, 256),
+        (nowhere, 0),
+    ]
+
+
+def test_an_entry_says_which_prp_is_not_aligned(host: Host) -> None:
+    queue = host.create_io_queue()
+    for prps in ({"prp1": DATA + 1}, {"prp2": DATA + 8}):
+        assert host.command(queue, 0x02, nsid=1, cdws=(0, 0, 1), **prps).status == 0x013
+    assert [entry[4] for entry in errors(host)] == [32, 24]
 
 
 def test_what_a_driver_asks_to_find_out_makes_no_entry(host: Host) -> None:

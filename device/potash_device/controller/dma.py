@@ -9,6 +9,7 @@ Source: NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page 
 
 import struct
 
+from nvme_spec.logs import CommandByte
 from nvme_spec.status import NvmeError, Status
 from pyvfio_user.memory import AccessFault, AddressSpace
 
@@ -133,7 +134,7 @@ def _pieces(prp1: int, length: int, entries: bytes) -> list[tuple[int, int]]:
     """
     if length == 0:
         return []
-    _require_alignment(prp1, PRP_ALIGNMENT)
+    _require_alignment(prp1, PRP_ALIGNMENT, CommandByte.PRP1)
     pieces = []
     start, end = prp1, prp1 + min(length, PAGE_SIZE - prp1 % PAGE_SIZE)
     left = length - (end - start)
@@ -148,10 +149,12 @@ def _pieces(prp1: int, length: int, entries: bytes) -> list[tuple[int, int]]:
     return pieces
 
 
-def _require_alignment(entry: int, alignment: int) -> None:
+def _require_alignment(entry: int, alignment: int, location: int = CommandByte.PRP2) -> None:
     if entry % alignment:
         raise NvmeError(
-            Status.INVALID_PRP_OFFSET, detail=f"PRP entry {entry:#x} is not {alignment}-aligned"
+            Status.INVALID_PRP_OFFSET,
+            detail=f"PRP entry {entry:#x} is not {alignment}-aligned",
+            location=location,
         )
 
 

@@ -29,7 +29,6 @@ from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
-from potash_firmware.rpu.media_work import MediaFailure
 from potash_firmware.rpu.namespace import Namespace
 from potash_firmware.rpu.tasks import Steps, Tasks
 
@@ -324,7 +323,7 @@ def _failure(fault: Fault, command: Command) -> NvmeError:
     of_media = split(fault.status).sct == StatusCodeType.MEDIA_AND_DATA_INTEGRITY
     if of_media and command.queue.qid and entry.opcode in _WITH_BLOCKS:
         lba = max(ReadWrite.decode(entry.cdws).slba, fault.lba)
-        return MediaFailure(fault.status, dnr=dnr, detail=detail, lba=lba)
+        return NvmeError(fault.status, dnr=dnr, detail=detail, lba=lba)
     return NvmeError(fault.status, dnr=dnr, detail=detail)
 
 

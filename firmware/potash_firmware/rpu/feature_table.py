@@ -158,7 +158,9 @@ def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
             raise _refuse("a range has no blocks")
         if one.slba + one.nlb > limits.blocks(nsid):
             raise NvmeError(
-                Status.LBA_OUT_OF_RANGE, detail=f"a range leaves the {limits.blocks(nsid)} blocks"
+                Status.LBA_OUT_OF_RANGE,
+                detail=f"a range leaves the {limits.blocks(nsid)} blocks",
+                lba=max(one.slba, limits.blocks(nsid)),
             )
     ranges.sort(key=lambda one: one.slba)
     for before, one in pairwise(ranges):

@@ -35,6 +35,10 @@ COMMAND_SETS = (CommandSetSelected.NVM, CommandSetSelected.ALL_SUPPORTED)
 """What CC.CSS may select. It is the NVM command set both times, as there is no other."""
 
 
+LOG_INTERVAL = 60.0
+"""Seconds before the same kind of failure is worth another line."""
+
+
 class State(Enum):
     """What the controller is doing."""
 
@@ -72,13 +76,18 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 class Lifecycle:
     """CC and CSTS of one controller. `on_reset` is called whenever a host's session ends."""
 
-    def __init__(self, controller: Controller, on_reset: Callable[[], None]) -> None:
+    def __init__(
+        self, controller: Controller, on_reset: Callable[[], None], clock: Callable[[], float]
+    ) -> None:
         self.state = State.DISABLED
         self.serving = False
         """Commands may be fetched and executed."""
         self._controller = controller
         self._board = controller.board
         self._on_reset = on_reset
+        self._clock = clock
+        self._told: dict[str, float] = {}
+        """Until when a kind of failure has had its line in the log."""
         self._flush: Future[list[Flushed]] | None = None
         """The flush that a shutdown has begun, be it one of a session that is over."""
         self._flush_is_due = False
@@ -101,7 +110,10 @@ class Lifecycle:
 
     def fail(self, reason: str) -> None:
         """Controller fatal status: only a reset leads out."""
-        log.error("controller fatal status: %s", reason)
+        now, kind = self._clock(), reason.partition(":")[0]
+        if now >= self._told.get(kind, now):  # a host may fail as often as it likes
+            self._told[kind] = now + LOG_INTERVAL
+            log.error("controller fatal status: %s", reason)
         self._enter(Event.FAIL)
 
     def start_if_possible(self) -> None:

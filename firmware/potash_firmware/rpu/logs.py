@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nvme_spec.commands import ReadWrite
 from nvme_spec.identify import encode_namespace_list
 from nvme_spec.logs import (
     CHANGED_NAMESPACE_LIST_OVERFLOW,
@@ -25,10 +24,10 @@ from nvme_spec.logs import (
     LbaStatusElement,
     LbaStatusLog,
     SmartLog,
+    parameter_error_location,
 )
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
-from potash_firmware.rpu.media_work import MediaFailure
 
 ERROR_LOG_ENTRIES = 64
 """Entries kept; ELPE in Identify Controller is one less, being 0's based."""
@@ -60,7 +59,6 @@ _LOCATIONS: dict[int, int] = {
     Status.COMMAND_ID_CONFLICT: CommandByte.CID,
     Status.INVALID_NAMESPACE: CommandByte.NSID,
     Status.INVALID_PRP_OFFSET: CommandByte.PRP1,
-    Status.LBA_OUT_OF_RANGE: CommandByte.CDW10,
     Status.INVALID_QUEUE_IDENTIFIER: CommandByte.CDW10,
     Status.INVALID_QUEUE_SIZE: CommandByte.CDW10 + 2,
     Status.COMPLETION_QUEUE_INVALID: CommandByte.CDW11 + 2,
@@ -69,7 +67,7 @@ _LOCATIONS: dict[int, int] = {
     Status.INVALID_FIRMWARE_SLOT: CommandByte.CDW10,
     Status.INVALID_FORMAT: CommandByte.CDW10,
     Status.INVALID_LOG_PAGE: CommandByte.CDW10,
-    Status.FEATURE_NOT_SAVEABLE: CommandByte.CDW10 + 3,
+    Status.FEATURE_NOT_SAVEABLE: parameter_error_location(CommandByte.CDW10 + 3, 7),
     Status.FEATURE_NOT_CHANGEABLE: CommandByte.CDW10,
     Status.FEATURE_NOT_NAMESPACE_SPECIFIC: CommandByte.NSID,
 }
@@ -108,7 +106,7 @@ class ErrorLog:
             status=error.status,
             dnr=int(error.dnr),
             parameter_error_location=location,
-            lba=_lba(command, error),
+            lba=error.lba,
             nsid=command.entry.nsid,
         )
 
@@ -129,15 +127,6 @@ class ErrorLog:
         """The log page: the newest entry first, unused ones zero."""
         entries = b"".join(map(bytes, self._entries))
         return entries.ljust(ERROR_LOG_ENTRIES * ErrorLogEntry.SIZE, b"\0")
-
-
-def _lba(command: Command, error: NvmeError) -> int:
-    """The first block that is to blame; 0 where none is."""
-    if isinstance(error, MediaFailure):
-        return error.lba
-    if error.status == Status.LBA_OUT_OF_RANGE:
-        return ReadWrite.decode(command.entry.cdws).slba
-    return 0
 
 
 class Health:

@@ -105,7 +105,7 @@ class Rpu:
         self.controller = Controller(board, settings, apu, supported, clock)
         self.keeper = self.controller.keeper
         self.keep_alive = self.controller.keep_alive
-        self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended)
+        self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._faults = self.controller.faults
         self._board = board
         self._apu = apu

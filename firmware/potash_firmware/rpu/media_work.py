@@ -79,14 +79,6 @@ class BlocksInFlight:
         }
 
 
-class MediaFailure(NvmeError):
-    """A command ends because of the media, at block `lba`."""
-
-    def __init__(self, status: int, *, dnr: bool, detail: str, lba: int) -> None:
-        super().__init__(status, dnr=dnr, detail=detail)
-        self.lba = lba
-
-
 class MediaFailures:
     """The failures of one controller's media.
 
@@ -127,12 +119,12 @@ class MediaFailures:
             self._on_loss()
         return self._failure(Status.WRITE_FAULT, nsid, error, lba)
 
-    def _failure(self, status: Status, nsid: int, error: MediaError, lba: int) -> MediaFailure:
+    def _failure(self, status: Status, nsid: int, error: MediaError, lba: int) -> NvmeError:
         self._on_failure()
         key, now = (nsid, status, error.errno), self._clock()
         if now >= self._told.get(key, now):
             self._told[key] = now + LOG_INTERVAL
             log.error("namespace %d, block %d: %s", nsid, lba, error.strerror)
-        return MediaFailure(
+        return NvmeError(
             status, dnr=error.errno not in _MAY_PASS, detail=str(error.strerror), lba=lba
         )

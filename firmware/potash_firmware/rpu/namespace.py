@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.media_work import BlocksInFlight
@@ -43,12 +44,18 @@ class Namespace:
         """Bytes of all logical blocks."""
         return self.blocks * self.block_size
 
-    def byte_range(self, lba: int, count: int) -> tuple[int, int]:
-        """First byte and length of `count` blocks from `lba`. Raises NvmeError past the end."""
+    def byte_range(
+        self, lba: int, count: int, *, location: int = NO_PARAMETER_ERROR_LOCATION
+    ) -> tuple[int, int]:
+        """First byte and length of `count` blocks from `lba`, which stands in the command at
+        `location`. Raises NvmeError past the end.
+        """
         if lba + count > self.blocks:
             raise NvmeError(
                 Status.LBA_OUT_OF_RANGE,
                 detail=f"{count} blocks from {lba} on leave the namespace's {self.blocks}",
+                location=location,
+                lba=max(lba, self.blocks),
             )
         return lba * self.block_size, count * self.block_size
 

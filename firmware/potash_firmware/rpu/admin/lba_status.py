@@ -10,6 +10,7 @@ Source: NVM Command Set Specification 1.0, section 4.2.1.
 from collections.abc import Iterator
 from functools import partial
 
+from nvme_spec.logs import CommandByte
 from nvme_spec.ranges import (
     LBA_STATUS_DESCRIPTOR_SIZE,
     LBA_STATUS_HEADER_SIZE,
@@ -39,7 +40,7 @@ def get_lba_status(controller: Controller, command: Command) -> Result:
             Status.INVALID_FIELD, detail=f"{fields.length} bytes are more than MDTS allows"
         )
     slba = fields.slba
-    namespace.byte_range(slba, max(fields.rl, 1))
+    namespace.byte_range(slba, max(fields.rl, 1), location=CommandByte.CDW10)
     count = fields.rl or namespace.blocks - slba
     room = max(0, fields.length - LBA_STATUS_HEADER_SIZE) // LBA_STATUS_DESCRIPTOR_SIZE
     bad = UncorrectableBlocks()

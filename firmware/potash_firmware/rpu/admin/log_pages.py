@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 5.16.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage
@@ -131,8 +131,8 @@ def _after_reading(
     """Once the page has reached the host, its event is over, unless the host retains it."""
     if isinstance(result, Pending):
         resume = result.resume
-        return Pending(
-            result.token, lambda value: _after_reading(controller, page, fields, resume(value))
+        return replace(
+            result, resume=lambda value: _after_reading(controller, page, fields, resume(value))
         )
     if not fields.rae:
         page.after_reading(controller)

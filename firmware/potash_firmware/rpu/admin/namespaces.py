@@ -31,7 +31,7 @@ from nvme_spec.identify import (
     IdentifyNamespace,
     decode_controller_list,
 )
-from nvme_spec.logs import SelfTestResult
+from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SelfTestResult
 from nvme_spec.persistent_events import FormatCompleted, FormatStarted, NamespaceChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
@@ -221,9 +221,13 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
 
 def _wanted(wanted: IdentifyNamespace) -> tuple[NamespaceSettings, int]:
     """The namespace that a host describes, and its bytes. Raises NvmeError."""
-    block_size = _block_size(wanted.format_index_upper << 4 | wanted.format_index)
+    # What is wrong lies in the data, and not in the command.
+    location = NO_PARAMETER_ERROR_LOCATION
+    block_size = _block_size(wanted.format_index_upper << 4 | wanted.format_index, location)
     if wanted.metadata_extended or wanted.dps:
-        raise NvmeError(Status.INVALID_FORMAT, detail="no format has metadata or protection")
+        raise NvmeError(
+            Status.INVALID_FORMAT, detail="no format has metadata or protection", location=location
+        )
     if not wanted.nsze or wanted.ncap > wanted.nsze:
         raise NvmeError(
             Status.INVALID_FIELD, detail=f"{wanted.ncap} blocks of {wanted.nsze} can be used"
@@ -314,10 +318,12 @@ def _detach_now(controller: Controller, nsids: Iterable[int]) -> dict[int, Names
 # What all of them ask.
 
 
-def _block_size(index: int) -> int:
+def _block_size(index: int, location: int | None = None) -> int:
     """Bytes of a block in the format of that number. Raises NvmeError."""
     if index >= len(BLOCK_SIZES):
-        raise NvmeError(Status.INVALID_FORMAT, detail=f"there is no LBA format {index}")
+        raise NvmeError(
+            Status.INVALID_FORMAT, detail=f"there is no LBA format {index}", location=location
+        )
     return BLOCK_SIZES[index]
 
 

@@ -17,7 +17,6 @@ from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import MAX_TRANSFER
-from potash_firmware.rpu.media_work import MediaFailure
 from potash_firmware.rpu.namespace import Namespace
 
 STEP = 4 << 20
@@ -66,7 +65,7 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
         raise NvmeError(
             Status.INVALID_FIELD, detail=f"{fields.blocks} blocks are more than MDTS allows"
         )
-    namespace.byte_range(fields.slba, fields.blocks)
+    namespace.byte_range(fields.slba, fields.blocks, location=CommandByte.CDW10)
     return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac)
 
 
@@ -88,7 +87,7 @@ def require_correctable(namespace: Namespace, slba: int, blocks: int) -> None:
     """Raise NvmeError for blocks that were made uncorrectable."""
     lba = namespace.uncorrectable.first_in(slba, blocks)
     if lba is not None:
-        raise MediaFailure(
+        raise NvmeError(
             Status.UNRECOVERED_READ_ERROR,
             dnr=True,
             detail=f"block {lba} was made uncorrectable",
@@ -121,7 +120,7 @@ def commit(media: Media) -> None:
 def read_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
     """What a command ends with that could not read."""
     if isinstance(error, DeallocatedError):
-        return MediaFailure(
+        return NvmeError(
             Status.DEALLOCATED_OR_UNWRITTEN_BLOCK,
             dnr=True,
             detail=str(error.strerror),

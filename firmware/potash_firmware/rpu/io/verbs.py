@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from nvme_spec.commands import DatasetManagement, DatasetRange
+from nvme_spec.logs import CommandByte
 from nvme_spec.ranges import COPY_FORMAT_0, Copy, SourceRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
@@ -36,7 +37,6 @@ from potash_firmware.rpu.io.blocks import (
     write_error,
 )
 from potash_firmware.rpu.io.limits import copy_limits
-from potash_firmware.rpu.media_work import MediaFailure
 from potash_firmware.rpu.namespace import Namespace
 
 
@@ -94,7 +94,7 @@ def first_difference(
 def differs(namespace: Namespace, at: int) -> NvmeError:
     """What a comparison ends with that has found a difference in byte `at` of the media."""
     lba = at // namespace.block_size
-    return MediaFailure(
+    return NvmeError(
         Status.COMPARE_FAILURE, dnr=True, detail=f"block {lba} holds something else", lba=lba
     )
 
@@ -200,7 +200,7 @@ def copy(controller: Controller, command: Command) -> Result:
     if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
         raise _too_much(f"{total} blocks in {len(listed)} ranges")
     sources = [namespace.byte_range(one.slba, one.blocks) for one in listed]
-    offset, length = namespace.byte_range(fields.sdlba, total)
+    offset, length = namespace.byte_range(fields.sdlba, total, location=CommandByte.CDW10)
     require_writable(controller, namespace)
 
     def begin() -> Result:
