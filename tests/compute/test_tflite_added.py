@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash_firmware.tflite.operators import OPERATORS, added, lent
+from potash_firmware.tflite.operators import OPERATORS, added, installed
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.tflite.writer import ModelBuilder
 from support.docs import blocks
@@ -39,22 +39,22 @@ def package(folder: Path, points: str, code: str, name: str = "potash_abs") -> N
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
-    lent.cache_clear()
+    installed.cache_clear()
     yield tmp_path
     for name in ("potash_abs", "other_abs"):
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
-    lent.cache_clear()
+    installed.cache_clear()
 
 
-def points(name: str = "ABS", value: str = "potash_abs:ABS") -> str:
+def points(name: str = "ABS", value: str = "potash_abs:lower") -> str:
     return f"[{added.GROUP}]\n{name} = {value}\n"
 
 
 def test_the_operator_of_the_page_runs_on_the_vta(folder: Path) -> None:
     (code,) = blocks("adding/operator.md", "python")
     (toml,) = blocks("adding/operator.md", "toml")
-    assert 'ABS = "potash_abs:ABS"' in toml
+    assert 'ABS = "potash_abs:lower"' in toml
     assert added.GROUP in toml
     package(folder, points(), code)
     data = np.random.default_rng(0).integers(-128, 128, SHAPE, np.int8)
@@ -68,10 +68,7 @@ def test_the_operator_of_the_page_runs_on_the_vta(folder: Path) -> None:
         assert report.reason == "the scales of the absolute value differ"
 
 
-GOOD = (
-    "from potash_firmware.tflite.plans import Operator\n"
-    "ABS = Operator(lambda node, settings: 1 / 0, None)\n"
-)
+GOOD = "def lower(node, settings):\n    return 1 / 0\n"
 
 
 def test_one_that_fails_leaves_its_nodes_to_tensorflow_lite(folder: Path) -> None:
@@ -88,7 +85,7 @@ def test_one_that_fails_leaves_its_nodes_to_tensorflow_lite(folder: Path) -> Non
     [
         (points("NO_SUCH"), GOOD, "TensorFlow Lite has no operator of that name"),
         (points("CONV_2D"), GOOD, "Potash has that operator itself"),
-        (points(), "ABS = 7\n", "potash_abs:ABS is not an Operator"),
+        (points(), "lower = 7\n", "potash_abs:lower is not a function"),
         (points(), "raise SystemExit('no')\n", "no"),
         (points(value="no_such_module:ABS"), GOOD, "No module named 'no_such_module'"),
     ],
@@ -103,7 +100,7 @@ def test_what_is_no_operator_is_left_out(folder: Path, given: str, code: str, pr
 
 def test_two_of_one_name_are_both_left_out(folder: Path) -> None:
     package(folder, points(), GOOD)
-    package(folder, points(value="other_abs:ABS"), GOOD, "other_abs")
+    package(folder, points(value="other_abs:lower"), GOOD, "other_abs")
     found = added.collect(metadata.entry_points(group=added.GROUP), OPERATORS)
     assert found.operators == {}
     assert len(found.problems) == 2

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash_device.vta.config import Config
 from potash_device.vta.stream import StreamError
+from potash_firmware import cache
 from potash_firmware.tflite import delegate, operators
-from potash_firmware.tflite.capi import Array, BuiltinOperator
+from potash_firmware.tflite.capi import Array, BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
-from potash_firmware.tflite.operators import add
+from potash_firmware.tflite.lowering import Lowering, Refusal, Settings
+from potash_firmware.tflite.operators import addition as adder
 from potash_firmware.tflite.partition import Partition
-from potash_firmware.tflite.plans import Operator
 from potash_firmware.tflite.runtime import ModelError, inspect
 from potash_firmware.tflite.writer import FusedActivation, ModelBuilder, add_model
 from support.tflite import Bench, bench, reference
@@ -183,21 +185,32 @@ def test_a_kernel_that_fails_surfaces_its_own_exception(
         )
 
 
-@pytest.mark.parametrize("phase", ["supports", "plan"])
+@pytest.mark.parametrize("phase", ["lower", "place"])
 def test_a_failure_while_claiming_surfaces_too(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     def fail(*_: object) -> Any:
         raise Breakdown(phase)
 
-    table = {
-        BuiltinOperator.ADD: Operator(
-            supports=fail if phase == "supports" else add.supports,
-            plan=fail if phase == "plan" else add.plan,
-        )
-    }
-    monkeypatch.setattr(operators, "OPERATORS", table)
-    monkeypatch.setattr(delegate, "OPERATORS", table)
+    lower = fail if phase == "lower" else lambda *_: Lowering(fail)
+    monkeypatch.setattr(operators, "OPERATORS", {BuiltinOperator.ADD: lower})
     with bench() as vta, pytest.raises(Breakdown, match=phase):
         vta.infer(simple_model(), (LEFT, RIGHT), 256)
+
+
+def test_each_node_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = []
+
+    def counted(node: Node, settings: Settings) -> Lowering | Refusal:
+        lowered.append(node.index)
+        return adder.lower(node, settings)
+
+    monkeypatch.setattr(operators, "OPERATORS", {BuiltinOperator.ADD: counted})
+    model = chain(schema.BuiltinOperator.HARD_SWISH)
+    with bench() as vta:
+        assert vta.infer(model, (LEFT, RIGHT), 256) == reference(model, (LEFT, RIGHT))
+        claimed = [
+            one.node for (graph,) in [vta.delegate.decisions] for one in graph if not one.reason
+        ]
+        assert lowered == claimed
 
 
 def test_what_a_dram_has_no_room_for_runs_on_tensorflow_lite() -> None:
@@ -208,8 +221,10 @@ def test_what_a_dram_has_no_room_for_runs_on_tensorflow_lite() -> None:
 
 
 def test_a_core_that_fails_half_way_does_not_spoil_the_next_run(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # What an earlier run compiled and cached is not compiled.
+    monkeypatch.setattr(cache, "folder", lambda of: tmp_path / of)
     with bench() as vta:
         push, calls = vta.runtime.push_alu, []
 

@@ -13,8 +13,8 @@ from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Load, Store
 from potash_firmware.tflite.capi import BuiltinOperator, ConcatenationOptions, Node, TensorType
 from potash_firmware.tflite.capi import Tensor as Operand
-from potash_firmware.tflite.operators import refusal
-from potash_firmware.tflite.plans import Settings
+from potash_firmware.tflite.lowering import Refusal, Settings
+from potash_firmware.tflite.operators import lower
 from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime.schedules import Way, joined
 from potash_firmware.vta_runtime.schedules.transfers import Axis
@@ -278,7 +278,9 @@ class TestConcatenation:
             outputs=(tensor("out", (2, 7)),),
             options=ConcatenationOptions(axis, activation),
         )
-        assert refusal(node, Settings(Config.default())) == reason
+        found = lower(node, Settings(Config.default()))
+        assert isinstance(found, Refusal)
+        assert str(found) == reason
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from potash_device.vta.core import Core
 from potash_firmware import cache
 from potash_firmware.tflite import delegate as tflite_delegate
 from potash_firmware.tflite import kept
-from potash_firmware.tflite.capi import BuiltinOperator
+from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.operators import OPERATORS
-from potash_firmware.tflite.plans import Plan
+from potash_firmware.tflite.lowering import Layouts, Lowering, Placement, Refusal, Settings
+from potash_firmware.tflite.operators import lower
 from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Convolution
@@ -184,18 +184,22 @@ def test_contents_that_were_never_kept_are_as_good_as_none(own_cache: Path, head
     assert run(model, data()) == expected
 
 
-def test_what_raises_while_it_is_planned_or_compiled_leaves_nothing(
+def test_what_raises_while_it_is_placed_or_compiled_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
-    row = OPERATORS[BuiltinOperator.CONV_2D]
     calls = 0
 
-    def fails(*_: object) -> Plan:
+    def lowered(node: Node, settings: Settings) -> Lowering | Refusal:
+        found = lower(node, settings)
+        assert isinstance(found, Lowering)
+        return Lowering(lambda given: fails(found, given))
+
+    def fails(found: Lowering, given: Layouts) -> Placement:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise OSError("the second one")
-        return row.plan(*_)  # type: ignore[arg-type]
+        return found.place(given)
 
     def emits(*_: object, **__: object) -> None:
         raise OSError("no instructions")
@@ -204,7 +208,7 @@ def test_what_raises_while_it_is_planned_or_compiled_leaves_nothing(
         delegate = VtaDelegate(runtime)
         before = free(runtime)
         with monkeypatch.context() as patch:
-            patch.setattr(tflite_delegate, "operator", lambda _: row._replace(plan=fails))
+            patch.setattr(tflite_delegate, "lower", lowered)
             with pytest.raises(OSError, match="the second one"):
                 Model(chain(), delegate=delegate)
         with monkeypatch.context() as patch:

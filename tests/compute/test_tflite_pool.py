@@ -15,7 +15,7 @@ from potash_device.vta.isa import Alu, AluOpcode
 from potash_firmware.tflite.arithmetic.division import divide
 from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import infer, inspect
 from potash_firmware.vta_runtime.schedules import Plane
 from support.tflite import Bench, Int8, bench, reference

@@ -11,7 +11,7 @@ import pytest
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
-from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.vta_runtime.schedules import Channels, Plane
 

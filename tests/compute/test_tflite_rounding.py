@@ -13,7 +13,7 @@ import pytest
 
 from potash.models.builder import FusedActivation, GraphBuilder, Padding
 from potash_firmware.tflite import kept
-from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.lowering import Rounding
 from support.tflite import Bench, bench, reference
 
 GRID = np.arange(-128, 128, dtype=np.int8)

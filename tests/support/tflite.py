@@ -18,7 +18,7 @@ from potash_device.vta.isa import Instruction
 from potash_device.vta.simulator import Event
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
-from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import infer
 from potash_firmware.vta_runtime import Runtime
 

@@ -156,7 +156,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     from potash_firmware.tflite import operators
 
     engine = usable(config.engine)
-    for problem in (*added.found().problems, *operators.lent().problems):
+    for problem in (*added.found().problems, *operators.installed().problems):
         log.error("%s", problem)
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.

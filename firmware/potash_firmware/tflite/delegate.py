@@ -17,6 +17,7 @@ from potash_firmware.tflite.capi import (
     INIT_FAILED,
     BuiltinOperator,
     CData,
+    Node,
     Status,
     callback,
     ffi,
@@ -25,9 +26,9 @@ from potash_firmware.tflite.capi import (
     read_node,
     view,
 )
-from potash_firmware.tflite.operators import OPERATORS, operator, refusal
+from potash_firmware.tflite.lowering import Lowering, Refusal, Rounding, Settings
+from potash_firmware.tflite.operators import OPERATORS, lower
 from potash_firmware.tflite.partition import Partition, Stream, build
-from potash_firmware.tflite.plans import Operator, Rounding, Settings
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
@@ -55,6 +56,8 @@ class Session:
     """For each graph, by its context's address, what was decided last."""
     partitions: dict[int, tuple[CData, Partition]] = field(default_factory=dict)
     """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
+    lowered: dict[int, tuple[Node, Lowering]] = field(default_factory=dict)
+    """The nodes that are claimed in the graph that is being decided about, by their numbers."""
     too_much: set[tuple[int, int]] = field(default_factory=set)
     """Graphs' numbers and nodes for which the accelerator's memory had no room."""
     failure: BaseException | None = None
@@ -148,51 +151,56 @@ class VtaDelegate:
 
 
 def _claim(session: Session, context: CData, delegate: CData) -> int:
-    decisions = []
+    """Decide about a graph's nodes. Partitions are made of those that are claimed before this
+    returns, so that each node is lowered once."""
     graph = session.graph(context)
+    decisions = []
+    lowered = {}
     for index in read_execution_plan(context):
         node = read_node(context, index)
-        reason = refusal(node, session.settings)
-        if reason is None and (graph, index) in session.too_much:
+        reason = None
+        if (graph, index) in session.too_much:
             reason = "the VTA's memory has no room for it"
+        else:
+            found = lower(node, session.settings)
+            if isinstance(found, Refusal):
+                reason = str(found)
+            else:
+                lowered[index] = node, found
         decisions.append(Decision(index, node.operator, node.version, reason))
     session.decisions[int(ffi.cast("intptr_t", context))] = tuple(decisions)
-    claimed = [decision.node for decision in decisions if decision.reason is None]
-    if not claimed:
+    if not lowered:
         return Status.OK
-    nodes = ffi.new("TfLiteIntArray *", [len(claimed), claimed])
+    nodes = ffi.new("TfLiteIntArray *", [len(lowered), list(lowered)])
     replace = context.ReplaceNodeSubsetsWithDelegateKernels
-    return int(replace(context, _REGISTRATION[0], nodes, delegate))
+    session.lowered = lowered
+    try:
+        return int(replace(context, _REGISTRATION[0], nodes, delegate))
+    finally:
+        session.lowered = {}
 
 
 def _make_partition(session: Session, context: CData, params: CData) -> CData:
-    nodes = [read_node(context, index) for index in read_ints(params.nodes_to_replace)]
+    lowered = [session.lowered[index] for index in read_ints(params.nodes_to_replace)]
     try:
         partition = build(
-            nodes,
+            lowered,
             read_ints(params.input_tensors),
             read_ints(params.output_tensors),
             session.runtime,
             session.settings,
-            _operator,
             # What another package's operators depend on is not known.
-            keep=all(node.operator in OPERATORS for node in nodes),
+            keep=all(node.operator in OPERATORS for node, _ in lowered),
         )
     except VtaMemoryError:
         # The other half may fit; whoever made the interpreter tries again.
-        half = nodes[len(nodes) // 2 :]
-        session.too_much |= {(session.graph(context), node.index) for node in half}
+        half = lowered[len(lowered) // 2 :]
+        session.too_much |= {(session.graph(context), node.index) for node, _ in half}
         raise
     kernel = Kernel(session, partition)
     handle = ffi.new_handle(kernel)
     session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition
     return handle
-
-
-def _operator(code: int) -> Operator:
-    found = operator(code)
-    assert found is not None
-    return found
 
 
 @callback("int(TfLiteContext *, TfLiteDelegate *)", Status.ERROR)

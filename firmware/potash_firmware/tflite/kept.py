@@ -21,7 +21,7 @@ import potash_firmware.vta_runtime
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_firmware import cache
 from potash_firmware.tflite.capi import Node, Tensor
-from potash_firmware.tflite.plans import Settings
+from potash_firmware.tflite.lowering import Settings
 
 FOLDER = "models"
 LIMIT = 64

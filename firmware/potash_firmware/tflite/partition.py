@@ -1,10 +1,10 @@
-"""A run of nodes as streams: laid out, planned and compiled once, then run as often as wanted.
+"""Adjacent nodes as streams: placed and compiled once, then run as often as wanted.
 
-Three passes make it. Forwards, each node says how its tensors have to lie; a tensor that two nodes
-want differently lies in both ways, and is brought from the first to the other. Backwards, the
-margins that readers want add up. Forwards again, memory is given out. Then the nodes append their
-instructions, unless those were kept from another time. The streams, with their constants, stay in
-the accelerator's memory.
+Three passes make it. Forwards, each node decides about the layouts of its tensors; a tensor that two
+nodes want differently has both layouts, and is converted from the first to the other. Backwards, the
+margins that readers want add up. Forwards again, memory is allocated. Then the nodes append their
+instructions, unless those were cached earlier. The streams, with their constants, stay in the
+accelerator's memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,26 +17,25 @@ from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
 from potash_firmware.tflite import kept
 from potash_firmware.tflite.capi import Array, Node, Tensor, name_of
-from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, moved, pack, unpack
-from potash_firmware.tflite.plans import (
+from potash_firmware.tflite.lowering import (
     Alias,
     Arrange,
     Builder,
     Compute,
     Emit,
-    Operator,
-    Plan,
+    Lowering,
+    Placement,
     Settings,
 )
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, moved, pack, unpack
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 from potash_firmware.vta_runtime.schedules import Surface, move
 
-Operators: TypeAlias = Callable[[int], Operator]
-"""The operator of a code."""
+Lowered: TypeAlias = tuple[Node, Lowering]
 
 
 class Copy(NamedTuple):
-    """A tensor in one layout of its. Aliases have their own."""
+    """A tensor in one of its layouts. Aliases have their own."""
 
     tensor: int
     sizes: Sizes
@@ -137,24 +136,24 @@ class Partition:
 
 
 def build(
-    nodes: Sequence[Node],
+    lowered: Sequence[Lowered],
     inputs: Sequence[int],
     outputs: Sequence[int],
     runtime: Runtime,
     settings: Settings,
-    operators: Operators,
     *,
     keep: bool = True,
 ) -> Partition:
-    """Make a partition of `nodes`, whose border are the tensors `inputs` and `outputs`, and `keep`
-    on disk what was compiled.
+    """Make a partition of nodes, whose border are the tensors `inputs` and `outputs`, and `keep` on
+    disk what was compiled.
 
     Raises VtaMemoryError where the accelerator's memory is too small for it.
     """
-    draft = _Draft(settings)
-    for node in nodes:
-        draft.add(node, operators(node.operator))
+    draft = _Draft()
+    for node, lowering in lowered:
+        draft.add(node, lowering)
     draft.spread_margins()
+    nodes = [node for node, _ in lowered]
     builder = Builder(runtime)
     name = kept.name_of(nodes, inputs, outputs, settings) if keep else None
     try:
@@ -169,41 +168,40 @@ def build(
 class _Draft:
     """The first two passes."""
 
-    settings: Settings
-    plans: list[tuple[Node, Plan]] = field(default_factory=list)
+    placements: list[tuple[Node, Placement]] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)
-    """How each tensor lies at first."""
+    """Each tensor's first layout."""
     margins: dict[Copy, Margin] = field(default_factory=dict)
 
-    def add(self, node: Node, operator: Operator) -> None:
-        """Plan a node."""
+    def add(self, node: Node, lowering: Lowering) -> None:
+        """Place a node."""
         for tensor in (*node.inputs, *node.outputs):
             if tensor is not None:
                 self.tensors[tensor.index] = tensor
         given = [self.layouts.get(tensor.index) if tensor else None for tensor in node.inputs]
-        plan = operator.plan(node, self.settings, given)
-        for tensor, layout in zip(node.inputs, plan.inputs, strict=True):
+        placement = lowering.place(given)
+        for tensor, layout in zip(node.inputs, placement.inputs, strict=True):
             if tensor is not None and layout is not None:
                 home = Layout.image(tensor.shape) if layout.spread else layout
                 self.layouts.setdefault(tensor.index, home)
-        for tensor, layout in zip(node.outputs, plan.outputs, strict=True):
+        for tensor, layout in zip(node.outputs, placement.outputs, strict=True):
             assert tensor is not None
             self.layouts[tensor.index] = layout
-        self.plans.append((node, plan))
+        self.placements.append((node, placement))
 
     def spread_margins(self) -> None:
         """Give each copy the margin that all its readers have room in."""
-        for node, plan in reversed(self.plans):
-            for tensor, layout in zip(node.inputs, plan.inputs, strict=True):
+        for node, placement in reversed(self.placements):
+            for tensor, layout in zip(node.inputs, placement.inputs, strict=True):
                 if tensor is None or layout is None:
                     continue
                 margin = layout.margin
-                if isinstance(plan.work, Alias):
+                if isinstance(placement.work, Alias):
                     (output,) = node.outputs
                     assert output is not None
-                    margin = plan.work.margin(
-                        self.margin(Copy(output.index, plan.outputs[0].sizes))
+                    margin = placement.work.margin(
+                        self.margin(Copy(output.index, placement.outputs[0].sizes))
                     )
                 copy = Copy(tensor.index, layout.sizes, layout.spread)
                 self.margins[copy] = self.margin(copy).joined(margin)
@@ -238,8 +236,8 @@ class _Assembly:
         ]
         for copy in entries:
             self._make(copy)
-        for node, plan in self._draft.plans:
-            self._add(node, plan)
+        for node, placement in self._draft.placements:
+            self._add(node, placement)
         self._end_stream()
         streams = iter(self._streams(name))
         steps = (step if isinstance(step, Arrangement) else next(streams) for step in self._steps)
@@ -253,17 +251,17 @@ class _Assembly:
             steps=tuple(steps),
         )
 
-    def _add(self, node: Node, plan: Plan) -> None:
+    def _add(self, node: Node, placement: Placement) -> None:
         inputs = [
             None if tensor is None or layout is None else self._reach(node, tensor, layout)
-            for tensor, layout in zip(node.inputs, plan.inputs, strict=True)
+            for tensor, layout in zip(node.inputs, placement.inputs, strict=True)
         ]
         copies = [
             Copy(tensor.index, layout.sizes)
-            for tensor, layout in zip(node.outputs, plan.outputs, strict=True)
+            for tensor, layout in zip(node.outputs, placement.outputs, strict=True)
             if tensor is not None
         ]
-        match plan.work:
+        match placement.work:
             case Compute(emit):
                 self._jobs.append(Job(node, emit, inputs, [self._make(copy) for copy in copies]))
             case Alias(surface):
@@ -273,7 +271,7 @@ class _Assembly:
                 sources = tuple(
                     Source(surface, layout.sizes, tensor.shape)
                     for tensor, layout, surface in zip(
-                        node.inputs, plan.inputs, inputs, strict=True
+                        node.inputs, placement.inputs, inputs, strict=True
                     )
                     if tensor and layout and surface
                 )

@@ -15,7 +15,7 @@ from potash_device.vta.core import Core
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite import runtime
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
 from potash_firmware.vta_runtime import Runtime
 

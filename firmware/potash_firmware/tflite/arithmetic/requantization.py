@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import ramps
-from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.quantization import (
     SHORT_SIGNIFICAND_BITS,
     SIGNIFICAND_BITS,

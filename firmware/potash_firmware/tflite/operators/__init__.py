@@ -1,7 +1,7 @@
-"""The operators that the delegate takes over: one module, and one row of this table, for each.
+"""The operators that the delegate runs on the VTA, by their code in TensorFlow Lite.
 
-An operator says why it cannot take a node (`supports`) and makes once what does not depend on the
-activations (`plan`); the partition runs it. Other packages may lend operators (`added`).
+A row is a function `lower(node, settings)`, which prepares a node once or refuses it. Other installed
+packages may add operators (`added`).
 """
 
 import functools
@@ -10,71 +10,67 @@ from importlib import metadata
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
+from potash_firmware.tflite.lowering import Lower, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import (
-    add,
     added,
-    average_pool_2d,
+    addition,
     concatenation,
     conv2d,
-    depthwise_conv2d,
     extremes,
     fully_connected,
-    max_pool_2d,
     mean,
     mul,
     pad,
+    pooling,
     rectifiers,
     reshape,
-    sub,
     transpose,
 )
-from potash_firmware.tflite.plans import Operator, Settings
+from potash_firmware.tflite.quantization import QuantizationError
+from potash_firmware.vta_runtime.schedules import ScheduleError
 
-OPERATORS: Mapping[int, Operator] = MappingProxyType(
+OPERATORS: Mapping[int, Lower] = MappingProxyType(
     {
-        BuiltinOperator.ADD: Operator(add.supports, add.plan),
-        BuiltinOperator.AVERAGE_POOL_2D: Operator(average_pool_2d.supports, average_pool_2d.plan),
-        BuiltinOperator.CONCATENATION: Operator(concatenation.supports, concatenation.plan),
-        BuiltinOperator.CONV_2D: Operator(conv2d.supports, conv2d.plan),
-        BuiltinOperator.DEPTHWISE_CONV_2D: Operator(
-            depthwise_conv2d.supports, depthwise_conv2d.plan
-        ),
-        BuiltinOperator.FULLY_CONNECTED: Operator(fully_connected.supports, fully_connected.plan),
-        BuiltinOperator.MAXIMUM: Operator(extremes.supports, extremes.plan),
-        BuiltinOperator.MAX_POOL_2D: Operator(max_pool_2d.supports, max_pool_2d.plan),
-        BuiltinOperator.MEAN: Operator(mean.supports, mean.plan),
-        BuiltinOperator.MINIMUM: Operator(extremes.supports, extremes.plan),
-        BuiltinOperator.MUL: Operator(mul.supports, mul.plan),
-        BuiltinOperator.PAD: Operator(pad.supports, pad.plan),
-        BuiltinOperator.RELU: Operator(rectifiers.supports, rectifiers.plan),
-        BuiltinOperator.RELU6: Operator(rectifiers.supports, rectifiers.plan),
-        BuiltinOperator.RELU_N1_TO_1: Operator(rectifiers.supports, rectifiers.plan),
-        BuiltinOperator.RESHAPE: Operator(reshape.supports, reshape.plan),
-        BuiltinOperator.SUB: Operator(sub.supports, sub.plan),
-        BuiltinOperator.TRANSPOSE: Operator(transpose.supports, transpose.plan),
+        BuiltinOperator.ADD: addition.lower,
+        BuiltinOperator.AVERAGE_POOL_2D: pooling.lower_average,
+        BuiltinOperator.CONCATENATION: concatenation.lower,
+        BuiltinOperator.CONV_2D: conv2d.lower,
+        BuiltinOperator.DEPTHWISE_CONV_2D: conv2d.lower_depthwise,
+        BuiltinOperator.FULLY_CONNECTED: fully_connected.lower,
+        BuiltinOperator.MAXIMUM: extremes.lower,
+        BuiltinOperator.MAX_POOL_2D: pooling.lower_max,
+        BuiltinOperator.MEAN: mean.lower,
+        BuiltinOperator.MINIMUM: extremes.lower,
+        BuiltinOperator.MUL: mul.lower,
+        BuiltinOperator.PAD: pad.lower,
+        BuiltinOperator.RELU: rectifiers.lower,
+        BuiltinOperator.RELU6: rectifiers.lower,
+        BuiltinOperator.RELU_N1_TO_1: rectifiers.lower,
+        BuiltinOperator.RESHAPE: reshape.lower,
+        BuiltinOperator.SUB: addition.lower,
+        BuiltinOperator.TRANSPOSE: transpose.lower,
     }
 )
 
 
-def operator(code: int) -> Operator | None:
-    """The operator of a `TfLiteBuiltinOperator`, ours or another package's."""
-    return OPERATORS.get(code) or lent().operators.get(code)
-
-
 @functools.cache
-def lent() -> added.Found:
-    """The operators of the packages that are installed; looked for once in a process."""
+def installed() -> added.Found:
+    """The operators of installed packages; searched for once in a process."""
     return added.collect(metadata.entry_points(group=added.GROUP), OPERATORS)
 
 
-def refusal(node: Node, settings: Settings) -> str | None:
-    """Why the VTA does not run this node; None when it does."""
-    its = operator(node.operator)
+def lower(node: Node, settings: Settings) -> Lowering | Refusal:
+    """The node prepared for the VTA, or why the VTA does not run it."""
+    its = OPERATORS.get(node.operator) or installed().operators.get(node.operator)
     if its is None:
-        return "the VTA has no kernel for this operator"
+        return Refusal("the VTA has no kernel for this operator")
     try:
-        return its.supports(node, settings)
+        return its(node, settings)
+    except Refusal as refusal:
+        return refusal
+    except (QuantizationError, ScheduleError) as error:
+        return Refusal(str(error))
     except Exception as error:
         if node.operator in OPERATORS:
             raise
-        return f"the operator of another package failed: {error or type(error).__name__}"
+        return Refusal(f"the operator of another package failed: {error or type(error).__name__}")

@@ -1,13 +1,13 @@
-"""Operators that other packages lend to the delegate, beside Potash's own.
+"""Operators that other packages add to Potash's own.
 
 A package that is installed beside Potash names each in its entry points, under the name that it has
 in TensorFlow Lite's schema:
 
     [project.entry-points."potash.operators"]
-    ABS = "my_package:ABS"
+    ABS = "my_package:lower"
 
-and the object there is a `potash_firmware.tflite.plans.Operator`. One that cannot be used is left
-out, and `Found.problems` says why; its nodes then run on TensorFlow Lite.
+and the object there is a function, a `potash_firmware.tflite.lowering.Lower`. One that cannot be used
+is left out, and `Found.problems` says why; its nodes then run on TensorFlow Lite.
 
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """
@@ -18,14 +18,14 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from potash_firmware.tflite.plans import Operator
+from potash_firmware.tflite.lowering import Lower
 
 GROUP = "potash.operators"
 
 
 @functools.cache
 def codes() -> Mapping[str, int]:
-    """TensorFlow Lite's operators by their names in its schema, which is loaded for it."""
+    """TensorFlow Lite's operators by their names in its schema, which this imports."""
     from ai_edge_litert import schema_py_generated as schema
 
     named = vars(schema.BuiltinOperator).items()
@@ -34,9 +34,9 @@ def codes() -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is, by code, and what is wrong with the rest, a sentence each."""
+    """The operators by code, and what is wrong with the others, a sentence each."""
 
-    operators: Mapping[int, Operator]
+    operators: Mapping[int, Lower]
     problems: tuple[str, ...]
 
 
@@ -45,28 +45,27 @@ def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found
     is among the codes of Potash's `own`."""
     points = sorted(points, key=lambda point: (point.name, point.value))
     names = Counter(point.name for point in points)
-    operators: dict[int, Operator] = {}
+    operators: dict[int, Lower] = {}
     problems = []
     for point in points:
         package = point.dist.name if point.dist is not None else point.module
         try:
             if names[point.name] > 1:
                 raise ValueError("another package has one of that name")
-            its = _load(point, own)
-            operators[codes()[point.name]] = its
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code
+            operators[codes()[point.name]] = _load(point, own)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is another package's code
             why = str(error) or type(error).__name__
             problems.append(f"the operator {point.name} of {package} is left out: {why}")
     return Found(operators, tuple(problems))
 
 
-def _load(point: metadata.EntryPoint, own: Container[int]) -> Operator:
+def _load(point: metadata.EntryPoint, own: Container[int]) -> Lower:
     """Raises whatever the package raises, and ValueError or TypeError for what is no operator."""
     if point.name not in codes():
         raise ValueError("TensorFlow Lite has no operator of that name")
     if codes()[point.name] in own:
         raise ValueError("Potash has that operator itself")
-    operator = point.load()
-    if not isinstance(operator, Operator):
-        raise TypeError(f"{point.value} is not an Operator")
-    return operator
+    lower: Lower = point.load()
+    if not callable(lower):
+        raise TypeError(f"{point.value} is not a function")
+    return lower

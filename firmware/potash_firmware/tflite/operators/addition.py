@@ -1,4 +1,4 @@
-"""What ADD and SUB have in common.
+"""ADD and SUB of two int8 tensors.
 
 The reference kernels (`tflite/kernels/add.cc`, `sub.cc`, `internal/reference/add.h`) bring both
 operands to one scale, shifted left by 20 bits, add them, and scale the sum down to the output. All
@@ -7,7 +7,7 @@ that comes of it is known beforehand for the 65536 pairs of values, so that most
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -21,17 +21,15 @@ from potash_firmware.tflite.arithmetic.requantization import (
     Values,
     requantize,
 )
-from potash_firmware.tflite.capi import ClampOptions, Node
-from potash_firmware.tflite.operators import elementwise
-from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Emit, Operand, Quantization
-from potash_firmware.tflite.packing import Layout
-from potash_firmware.tflite.plans import Plan, Rounding, Settings
+from potash_firmware.tflite.capi import BuiltinOperator, ClampOptions, Node
+from potash_firmware.tflite.lowering import Lowering, Rounding, Settings
+from potash_firmware.tflite.operators import checks, elementwise
+from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Operand, Quantization
 from potash_firmware.tflite.quantization import (
     INT8_MIN,
     SHORT_SIGNIFICAND_BITS,
     Addition,
     Multiplier,
-    QuantizationError,
     activation_range,
     quantize_addition,
     shorten,
@@ -50,24 +48,10 @@ LINES = 2048
 """Lines that are kept."""
 
 _SCRATCH = (Plane(2), Plane(3))
-
-
-def supports(node: Node, settings: Settings, sign: int, what: str) -> str | None:
-    """Why the VTA does not run left + sign * right; None when it does."""
-    reason = elementwise.refusal(node, settings, 2, what)
-    if reason is not None:
-        return reason
-    if not isinstance(node.options, ClampOptions):
-        return f"{what} has no options"
-    try:
-        return elementwise.room(node, settings, _emit(node, settings, sign))
-    except QuantizationError as error:
-        return str(error)
-
-
-def plan(node: Node, settings: Settings, given: Sequence[Layout | None], sign: int) -> Plan:
-    """Make a node ready that `supports` has no objection to."""
-    return elementwise.plan(node, settings, given, _emit(node, settings, sign))
+_SIGNS: Mapping[int, tuple[int, str]] = {
+    BuiltinOperator.ADD: (1, "an addition"),
+    BuiltinOperator.SUB: (-1, "a subtraction"),
+}
 
 
 class Sum(NamedTuple):
@@ -103,14 +87,15 @@ class Sum(NamedTuple):
         return self.left.scale / self.output.scale, self.sign * self.right.scale / self.output.scale
 
 
-def _emit(node: Node, settings: Settings, sign: int) -> Emit:
-    """Raises QuantizationError where TensorFlow Lite fails."""
-    left, right = (Quantization.of(tensor) for tensor in node.inputs if tensor is not None)
-    output = node.outputs[0]
-    assert output and isinstance(node.options, ClampOptions)
-    limits = activation_range(node.options.activation, output.scale, output.zero_point)
-    its = Sum(left, right, Quantization.of(output), limits, settings.rounding, sign)
-    assert its.scale
+def lower(node: Node, settings: Settings) -> Lowering:
+    """Raises Refusal, QuantizationError where TensorFlow Lite fails."""
+    sign, what = _SIGNS[node.operator]
+    sources, target = elementwise.tensors(node, settings, 2, what)
+    left, right = (Quantization.of(tensor) for tensor in sources)
+    output = Quantization.of(target)
+    limits = activation_range(checks.options(node, ClampOptions, what).activation, *output)
+    its = Sum(left, right, output, limits, settings.rounding, sign)
+    scale = its.scale
 
     def emit(steps: Steps, first: int, other: Operand | None) -> None:
         assert other is not None
@@ -126,9 +111,9 @@ def _emit(node: Node, settings: Settings, sign: int) -> Emit:
             factors = line.factors if first == 0 else line.factors[::-1]
             lines.emit(steps, line._replace(factors=factors), (TILE, OTHER))
         else:
-            _add(steps, its, (TILE, OTHER) if first == 0 else (OTHER, TILE))
+            _add(steps, its, scale, (TILE, OTHER) if first == 0 else (OTHER, TILE))
 
-    return emit
+    return elementwise.lowering(sources, target, settings, emit)
 
 
 @functools.lru_cache(TABLES)
@@ -157,7 +142,7 @@ def _constant_line(its: Sum, first: int, value: int) -> lines.Line | None:
     return lines.fit(its.slopes[first : first + 1], (VALUES,), wanted)
 
 
-def _add(steps: Steps, its: Sum, planes: tuple[Plane, Plane]) -> None:
+def _add(steps: Steps, its: Sum, scale: Scale, planes: tuple[Plane, Plane]) -> None:
     """Append the sum as it is defined, of the operands in `planes`."""
     operands = zip((its.left, its.right), its.factors[:2], planes, strict=True)
     for operand, factor, plane in operands:
@@ -170,7 +155,7 @@ def _add(steps: Steps, its: Sum, planes: tuple[Plane, Plane]) -> None:
     if its.sign < 0:
         steps.add(AluOpcode.MUL, -1, planes[1])
     steps.add(AluOpcode.ADD, OTHER)
-    requantize(steps, its.scale, (OTHER, *_SCRATCH))
+    requantize(steps, scale, (OTHER, *_SCRATCH))
 
 
 def _scale_operand(steps: Steps, factor: Multiplier, plane: Plane, rounding: Rounding) -> None:

@@ -4,60 +4,57 @@ The input's zero point z goes into the bias: sum(w * (x - z)) + b = sum(w * x) +
 The margin around a padded input holds z too, so that this is right at the borders as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
-from potash_firmware.tflite.capi import Array, Node, Padding, Tensor, TensorType, WindowOptions
+from potash_firmware.tflite.capi import (
+    Array,
+    Node,
+    Padding,
+    Tensor,
+    TensorType,
+    WindowOptions,
+)
+from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks
-from potash_firmware.tflite.packing import Margin
-from potash_firmware.tflite.plans import Builder, Settings
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
 from potash_firmware.tflite.quantization import (
     Multiplier,
     QuantizationError,
     activation_range,
     quantize_multiplier,
 )
-from potash_firmware.vta_runtime.schedules import (
-    Conv2d,
-    Plane,
-    ScheduleError,
-    Step,
-    Surface,
-    conv2d,
-)
+from potash_firmware.tflite.windows import count, same_padding
+from potash_firmware.vta_runtime.schedules import Conv2d, Plane, Surface, conv2d, feasible
 
 SCRATCH = (Plane(1), Plane(2))
 
 
-class Finish(NamedTuple):
-    """What happens to the sums: ALU steps, and their vectors."""
+class Operands(NamedTuple):
+    """The tensors of a node, and the constants' values."""
 
-    steps: tuple[Step, ...]
-    vectors: tuple[Array, ...]
-
-
-def tensors(node: Node) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """The input, the weights, the bias if there is one, and the output."""
-    source, weights, *rest = node.inputs
-    output = node.outputs[0]
-    assert source
-    assert weights
-    assert output
-    return source, weights, rest[0] if rest else None, output
+    source: Tensor
+    weights: Tensor
+    values: Array
+    bias: Array | None
+    output: Tensor
 
 
-def refusal(node: Node, settings: Settings, what: str) -> str | None:
-    """Why `what` has not the tensors that it should have; None when it has."""
-    reason = checks.first((checks.core(settings.config), checks.arity(node, (2, 3), what)))
-    if reason is not None:
-        return reason
-    if node.inputs[1] is None:
-        return "the weights are left out"
-    return checks.first(map(checks.quantized, (node.inputs[0], node.outputs[0])))
+def operands(node: Node, settings: Settings, what: str) -> Operands:
+    """A node's. Raises Refusal where they are not those of `what` on the VTA."""
+    (source,), output = checks.tensors(node, settings, (2, 3), what, 1)
+    weights, bias = (*node.inputs[1:], None)[:2]
+    if weights is None:
+        raise Refusal("the weights are left out")
+    if weights.constant is None or weights.type != TensorType.INT8:
+        raise Refusal("the weights are not constants of int8")
+    if bias is not None and (bias.constant is None or bias.type != TensorType.INT32):
+        raise Refusal("the bias is not constants of int32")
+    return Operands(source, weights, weights.constant, bias.constant if bias else None, output)
 
 
 def scales_of(weights: Tensor, channels: int, axis: int) -> tuple[float, ...]:
@@ -73,107 +70,82 @@ def scales_of(weights: Tensor, channels: int, axis: int) -> tuple[float, ...]:
     return scales
 
 
-def weights_refusal(weights: Tensor | None, bias: Tensor | None, channels: int) -> str | None:
-    """Why weights and bias are not those of a convolution on the VTA; None when they are."""
-    if weights is None or weights.constant is None or weights.type != TensorType.INT8:
-        return "the weights are not constants of int8"
-    if bias is not None and (
-        bias.constant is None or bias.type != TensorType.INT32 or bias.size != channels
-    ):
-        return "the bias is not constants of int32, one for each output channel"
-    return None
-
-
-def finish(
-    weights: Array,
-    bias: Tensor | None,
-    source: Tensor,
-    output: Tensor,
-    multipliers: Sequence[Multiplier],
-    activation: int,
-    settings: Settings,
-) -> Finish:
-    """The steps after the products; `weights` are [O, ...]. Raises QuantizationError."""
-    sums = weights.reshape(len(weights), -1).sum(axis=1, dtype=np.int64)
-    values = -source.zero_point * sums
-    if bias is not None and bias.constant is not None:
-        values = values + bias.constant.reshape(-1)
-    steps = Steps()
-    # As the sums themselves, it is what 32 bits keep of it.
-    steps.add(AluOpcode.ADD, values.astype(np.int32).astype(np.int64))
-    low, high = activation_range(activation, output.scale, output.zero_point)
-    scale = Scale.of(multipliers, output.zero_point, low, high, settings.rounding)
-    requantize(steps, scale, SCRATCH)
-    return Finish(tuple(steps.steps), tuple(steps.vectors))
-
-
-def multipliers(source: Tensor, scales: Sequence[float], output: Tensor) -> list[Multiplier]:
+def multipliers(its: Operands, scales: Sequence[float]) -> list[Multiplier]:
     """Those of `PopulateConvolutionQuantizationParams` (`kernel_util.cc`): in double precision.
 
     Raises QuantizationError.
     """
-    return [quantize_multiplier(source.scale * scale / output.scale) for scale in scales]
+    return [quantize_multiplier(its.source.scale * scale / its.output.scale) for scale in scales]
 
 
-def window_margin(
+def windows(
     options: WindowOptions, kernel: tuple[int, int], image: tuple[int, int]
 ) -> tuple[tuple[int, int], Margin]:
-    """Rows and columns of the output, and the padding: `ComputePaddingHeightWidth` (`padding.h`).
+    """Rows and columns of the output, and the padding, which is none where windows end inside."""
+    same = options.padding == Padding.SAME
+    axes = list(zip(image, kernel, options.stride, options.dilation, strict=True))
+    height, width = (count(*axis, same=same) for axis in axes)
+    pads = [pad for axis in axes for pad in same_padding(*axis)] if same else ()
+    return (height, width), Margin(*pads)
 
-    Padding is what windows reach beyond the image; there is none where they end inside.
+
+def epilogue(
+    its: Operands,
+    by_channel: Array,
+    multipliers: Sequence[Multiplier],
+    activation: int,
+    settings: Settings,
+) -> Steps:
+    """The steps after the products; `by_channel` are the weights as [O, ...].
+
+    Raises Refusal, QuantizationError.
     """
-    sizes, pads = [], []
-    for length, size, stride, dilation in zip(
-        image, kernel, options.stride, options.dilation, strict=True
-    ):
-        reach = (size - 1) * dilation + 1
-        if options.padding == Padding.SAME:
-            count = -(-length // stride)
-            total = max((count - 1) * stride + reach - length, 0)
-        else:
-            count = (length - reach) // stride + 1
-            total = 0
-        sizes.append(count)
-        pads += [total // 2, total - total // 2]
-    return (sizes[0], sizes[1]), Margin(*pads)
+    sums = by_channel.reshape(len(by_channel), -1).sum(axis=1, dtype=np.int64)
+    values = -its.source.zero_point * sums
+    if its.bias is not None:
+        if its.bias.size != len(sums):
+            raise Refusal("the bias has not a value for each output channel")
+        values = values + its.bias.reshape(-1)
+    steps = Steps()
+    # As the sums themselves, it is what 32 bits keep of it.
+    steps.add(AluOpcode.ADD, values.astype(np.int32).astype(np.int64))
+    low, high = activation_range(activation, its.output.scale, its.output.zero_point)
+    scale = Scale.of(multipliers, its.output.zero_point, low, high, settings.rounding)
+    requantize(steps, scale, SCRATCH)
+    return steps
 
 
-def shape(
-    options: WindowOptions,
-    source: Tensor,
-    kernel: tuple[int, int],
-    output: Tensor,
-    *,
-    depthwise: bool = False,
-) -> tuple[Conv2d, Margin]:
-    """The convolution of the image with its margin, and the margin. Raises ScheduleError."""
-    images, height, width, channels = source.shape
-    if min(*options.stride, *options.dilation, *kernel) < 1:
-        raise ScheduleError("a stride, a dilation or a side of the kernel is zero")
-    size, margin = window_margin(options, kernel, (height, width))
-    if output.shape != (images, *size, output.shape[-1]):
-        raise ScheduleError("the convolution's output has another shape than it should")
-    made = Conv2d(
-        images=images,
-        in_channels=channels,
-        height=height + margin.top + margin.bottom,
-        width=width + margin.left + margin.right,
-        out_channels=output.shape[-1],
-        kernel=kernel,
-        stride=options.stride,
-        dilation=options.dilation,
-        depthwise=depthwise,
-    )
-    return made, margin
+def lowering(
+    node: Node,
+    settings: Settings,
+    what: str,
+    shape: Conv2d,
+    steps: Steps,
+    pack: Callable[[], Array],
+    layouts: tuple[Layout, Layout],
+    margin: Margin = NO_MARGIN,
+) -> Lowering:
+    """A convolution, `what`, of the image with that margin around it. `pack` gives the weights as the
+    core reads them, `layouts` are those of the image and of the output.
 
+    Raises Refusal where no tiling fits.
+    """
+    if not feasible(shape, settings.config, steps.steps):
+        raise Refusal(f"the VTA's buffers are too small for {what}")
 
-def emit(
-    builder: Builder, shape: Conv2d, packed: Array, its: Finish, image: Surface, output: Surface
-) -> None:
-    """Append a convolution: of `image` with what surrounds it, where the shape says so."""
-    dense = image.is_dense and output.is_dense
-    plan = conv2d(shape, builder.config, its.steps, flat=dense)
-    channels = [
-        builder.channels(np.broadcast_to(vector, shape.out_channels)) for vector in its.vectors
-    ]
-    plan.emit(builder.runtime, image, builder.constant(packed), output, channels=channels)
+    def emit(
+        builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
+    ) -> None:
+        image, output = inputs[0], outputs[0]
+        assert image is not None
+        image = image.grown(*margin)
+        # Rows without a margin between them are taken for a single one.
+        flat = image.is_dense and output.is_dense
+        channels = [builder.channels(vector, shape.out_channels) for vector in steps.vectors]
+        weights = builder.constant(pack())
+        plan = conv2d(shape, builder.config, steps.steps, flat=flat)
+        plan.emit(builder.runtime, image, weights, output, channels=channels)
+
+    image, output = layouts
+    inputs = (image.with_margin(margin), *[None] * (len(node.inputs) - 1))
+    return Lowering.fixed(inputs, (output,), Compute(emit))

@@ -1,8 +1,8 @@
-"""What operators that take values one by one have in common: where the values lie, and the run.
+"""What elementwise operators have in common: the layouts of their tensors, and the stream.
 
-One input, a *whole* one, lies as the output does and is loaded into the tile. So is another one, into
+One input, a *whole* one, has the output's layout and is loaded into the tile. So is another one, into
 plane 1; but a number for each channel needs no plane of its own, whether it is constant or not. What
-is repeated in other ways the host repeats while it packs.
+is broadcast in other ways the host repeats while it packs.
 """
 
 import math
@@ -15,9 +15,17 @@ import numpy as np
 from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite.arithmetic.requantization import Steps, Values
 from potash_firmware.tflite.capi import Node, Tensor
+from potash_firmware.tflite.lowering import (
+    Builder,
+    Compute,
+    Layouts,
+    Lowering,
+    Placement,
+    Refusal,
+    Settings,
+)
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Sizes
-from potash_firmware.tflite.plans import Builder, Compute, Plan, Settings
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN
 from potash_firmware.vta_runtime import Buffer
 from potash_firmware.vta_runtime.schedules import (
@@ -57,57 +65,61 @@ class Quantization(NamedTuple):
         return cls(tensor.scale, tensor.zero_point)
 
 
-def refusal(node: Node, settings: Settings, inputs: int, what: str) -> str | None:
-    """Why the tensors of a node with that many inputs are not for the VTA; None when they are."""
-    reason = checks.first((checks.core(settings.config), checks.arity(node, (inputs,), what)))
-    if reason is not None:
-        return reason
-    reason = checks.first(checks.quantized(tensor) for tensor in (*node.inputs, *node.outputs))
-    if reason is not None:
-        return reason
-    sources, output = _tensors(node)
+def tensors(node: Node, settings: Settings, inputs: int, what: str) -> tuple[list[Tensor], Tensor]:
+    """The inputs of a node, of which there are so many, and its output. Raises Refusal where they are
+    not for the VTA."""
+    sources, output = checks.tensors(node, settings, (inputs,), what)
     if np.broadcast_shapes(*(tensor.shape for tensor in sources)) != output.shape:
-        return f"{what} has another shape than its inputs give"
-    return None
+        raise Refusal(f"{what} has another shape than its inputs give")
+    return sources, output
 
 
-def room(node: Node, settings: Settings, emit: Emit) -> str | None:
-    """Whether there is room for the steps. Raises QuantizationError where `emit` does."""
-    for given in (Layout.flat(node.outputs[0].shape) if node.outputs[0] else None, None):
-        place = _place(node, [given] * len(node.inputs), settings.config)
+def lowering(sources: Sequence[Tensor], output: Tensor, settings: Settings, emit: Emit) -> Lowering:
+    """The operator that `emit` appends, which is called once for each way to place its inputs.
+
+    Raises Refusal where there is no room for the steps, and what `emit` raises.
+    """
+    config = settings.config
+    known: dict[tuple[tuple[int, ...], int | None], Steps] = {}
+
+    def steps_of(operands: _Operands) -> Steps:
+        key = operands.planes, operands.vector
+        if key not in known:
+            known[key] = operands.steps(emit)
+        return known[key]
+
+    for given in (Layout.flat(output.shape), None):
+        operands = _place(sources, output, [given] * len(sources), config)
         try:
-            _schedule(Extent(1, 1, 1, 1), place, place.steps(emit), settings.config)
+            _schedule(Extent(1, 1, 1, 1), operands, steps_of(operands), config)
         except ScheduleError:
-            return "the VTA's accumulator memory is too small"
-    return None
+            raise Refusal("the VTA's accumulator memory is too small") from None
 
+    def place(given: Layouts) -> Placement:
+        operands = _place(sources, output, given, config)
+        steps = steps_of(operands)
 
-def plan(node: Node, settings: Settings, given: Sequence[Layout | None], emit: Emit) -> Plan:
-    """A node that `refusal` and `room` have no objection to."""
-    place = _place(node, given, settings.config)
-    steps = place.steps(emit)
+        def run(
+            builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
+        ) -> None:
+            planes = [inputs[at] for at in operands.planes]
+            surfaces = [surface for surface in (*planes, *outputs) if surface is not None]
+            even = operands.vector is None and all(one.size == 1 for one in steps.vectors)
+            *tiles, target = _rows(surfaces, even)
+            extent = Extent(target.groups, target.blocks, target.height, target.width)
+            vector = None if operands.vector is None else inputs[operands.vector]
+            channels = _vectors(builder, steps, extent.blocks * config.block_out, vector)
+            plan = _schedule(extent, operands, steps, config)
+            plan.emit(builder.runtime, tiles, target, channels=channels)
 
-    def run(builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]) -> None:
-        config = builder.config
-        sources = [inputs[at] for at in place.planes]
-        surfaces = [surface for surface in (*sources, *outputs) if surface is not None]
-        even = place.vector is None and all(one.size == 1 for one in steps.vectors)
-        surfaces = _rows(surfaces, even)
-        *tiles, target = surfaces
-        extent = Extent(target.groups, target.blocks, target.height, target.width)
-        _schedule(extent, place, steps, config).emit(
-            builder.runtime,
-            tiles,
-            target,
-            channels=_vectors(builder, steps, extent, place.vector, inputs),
-        )
+        return Placement(operands.inputs, (operands.output,), Compute(run))
 
-    return Plan(place.inputs, (place.output,), Compute(run))
+    return Lowering(place)
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Which input is loaded into which plane, and how the tensors lie."""
+class _Operands:
+    """The tensors' layouts, and which input is loaded into which plane."""
 
     inputs: tuple[Layout | None, ...]
     output: Layout
@@ -124,8 +136,7 @@ class _Place:
         return steps
 
 
-def _place(node: Node, given: Sequence[Layout | None], config: Config) -> _Place:
-    sources, output = _tensors(node)
+def _place(sources: Sequence[Tensor], output: Tensor, given: Layouts, config: Config) -> _Operands:
     whole = [at for at, tensor in enumerate(sources) if tensor.size == output.size]
     layout = next((its for at, its in enumerate(given) if its and at in whole), None)
     layout = layout.with_margin(NO_MARGIN) if layout else _images_or_flat(output, config)
@@ -136,24 +147,24 @@ def _place(node: Node, given: Sequence[Layout | None], config: Config) -> _Place
         range(len(sources)), key=lambda at: (at not in whole, sources[at].constant is not None)
     )
     if len(sources) == 1:
-        return _Place(tuple(layouts), layout, (0,), None)
+        return _Operands(tuple(layouts), layout, (0,), None)
     second = 1 - first
     tensor = sources[second]
     if second not in whole and tensor.constant is not None:
         if tensor.size == 1 or _by_channel(tensor, output, layout, config):
             layouts[second] = None
             values = tensor.constant.reshape(-1).astype(np.int64)
-            return _Place(tuple(layouts), layout, (first,), values)
+            return _Operands(tuple(layouts), layout, (first,), values)
     elif second not in whole and _by_channel(tensor, output, layout, config):
         images = math.prod(tensor.shape[:-1])
         layouts[second] = Layout(Sizes(images, 1, 1, output.shape[-1]))
-        return _Place(tuple(layouts), layout, (first,), _VECTOR, second)
-    return _Place(tuple(layouts), layout, (first, second), OTHER)
+        return _Operands(tuple(layouts), layout, (first,), _VECTOR, second)
+    return _Operands(tuple(layouts), layout, (first, second), OTHER)
 
 
 def _by_channel(tensor: Tensor, output: Tensor, layout: Layout, config: Config) -> bool:
-    """Whether it has a value for each channel of the images as which the output lies, or for each
-    channel of each image."""
+    """Whether the output's layout is images, and the tensor has a value for each channel, or for
+    each channel of each image."""
     if layout.sizes != Layout.image(output.shape).sizes or not output.shape:
         return False
     shape = (1,) * (len(output.shape) - len(tensor.shape)) + tensor.shape
@@ -171,19 +182,13 @@ def _images_or_flat(output: Tensor, config: Config) -> Layout:
     return image if image.elements(config) <= WASTE * flat.elements(config) else flat
 
 
-def _tensors(node: Node) -> tuple[list[Tensor], Tensor]:
-    output = node.outputs[0]
-    assert output is not None
-    return [tensor for tensor in node.inputs if tensor is not None], output
-
-
-def _schedule(extent: Extent, place: _Place, steps: Steps, config: Config) -> Elementwise:
-    return elementwise(extent, config, (MemoryId.ACC_8BIT,) * len(place.planes), steps.steps)
+def _schedule(extent: Extent, operands: _Operands, steps: Steps, config: Config) -> Elementwise:
+    return elementwise(extent, config, (MemoryId.ACC_8BIT,) * len(operands.planes), steps.steps)
 
 
 def _rows(surfaces: list[Surface], even: bool) -> list[Surface]:
-    """Surfaces with rows as long as may be: all elements in one where all of them are treated
-    evenly, else a plane's, and only where nothing lies between."""
+    """Surfaces with rows as long as possible: all elements in one where all of them have the same
+    steps, else a plane's, and only where there is no margin between them."""
     if even and all(surface.is_contiguous for surface in surfaces):
         return [surface.as_row() for surface in surfaces]
     if all(surface.is_dense for surface in surfaces):
@@ -192,18 +197,13 @@ def _rows(surfaces: list[Surface], even: bool) -> list[Surface]:
 
 
 def _vectors(
-    builder: Builder,
-    steps: Steps,
-    extent: Extent,
-    vector: int | None,
-    inputs: Sequence[Surface | None],
+    builder: Builder, steps: Steps, lanes: int, activation: Surface | None
 ) -> list[Buffer | Surface]:
-    lanes = extent.blocks * builder.config.block_out
+    """The steps' vectors; an empty one stands for the activation."""
     made: list[Buffer | Surface] = []
     for values in steps.vectors:
-        surface = None if values.size or vector is None else inputs[vector]
-        if surface is not None:
-            made.append(surface)
+        if activation is not None and not values.size:
+            made.append(activation)
         else:
-            made.append(builder.channels(np.resize(values, lanes) if values.size == 1 else values))
+            made.append(builder.channels(values, lanes if values.size == 1 else values.size))
     return made

@@ -4,7 +4,6 @@ Source: `tflite/kernels/mul.cc`, `internal/reference/integer_ops/mul.h`.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +13,10 @@ from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.arithmetic.requantization import Scale, Steps
 from potash_firmware.tflite.arithmetic.scaling import products, scale_down
 from potash_firmware.tflite.capi import ClampOptions, Node
-from potash_firmware.tflite.operators import elementwise
-from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Emit, Operand, Quantization
-from potash_firmware.tflite.packing import Layout
-from potash_firmware.tflite.plans import Plan, Rounding, Settings
+from potash_firmware.tflite.lowering import Lowering, Rounding, Settings
+from potash_firmware.tflite.operators import checks, elementwise
+from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Operand, Quantization
 from potash_firmware.tflite.quantization import (
-    QuantizationError,
     activation_range,
     quantize_multiplier,
     single_precision_ratio,
@@ -56,32 +53,15 @@ class Product(NamedTuple):
         )
 
 
-def supports(node: Node, settings: Settings) -> str | None:
-    """Why the VTA does not run this multiplication; None when it does."""
-    reason = elementwise.refusal(node, settings, 2, "a multiplication")
-    if reason is not None:
-        return reason
-    if not isinstance(node.options, ClampOptions):
-        return "a multiplication has no options"
-    try:
-        return elementwise.room(node, settings, _emit(node, settings))
-    except QuantizationError as error:
-        return str(error)
-
-
-def plan(node: Node, settings: Settings, given: Sequence[Layout | None]) -> Plan:
-    """Make a node ready that `supports` has no objection to."""
-    return elementwise.plan(node, settings, given, _emit(node, settings))
-
-
-def _emit(node: Node, settings: Settings) -> Emit:
-    """Raises QuantizationError where TensorFlow Lite fails."""
-    left, right = operands = [Quantization.of(tensor) for tensor in node.inputs if tensor]
-    output = node.outputs[0]
-    assert output and isinstance(node.options, ClampOptions)
-    limits = activation_range(node.options.activation, output.scale, output.zero_point)
-    its = Product(left, right, Quantization.of(output), limits, settings.rounding.elsewhere)
-    assert its.scale
+def lower(node: Node, settings: Settings) -> Lowering:
+    """Raises Refusal, QuantizationError."""
+    what = "a multiplication"
+    sources, target = elementwise.tensors(node, settings, 2, what)
+    left, right = operands = [Quantization.of(tensor) for tensor in sources]
+    output = Quantization.of(target)
+    limits = activation_range(checks.options(node, ClampOptions, what).activation, *output)
+    its = Product(left, right, output, limits, settings.rounding.elsewhere)
+    scale = its.scale
 
     def emit(steps: Steps, first: int, other: Operand | None) -> None:
         assert other is not None
@@ -102,9 +82,9 @@ def _emit(node: Node, settings: Settings) -> Emit:
             steps.add(AluOpcode.ADD, -one.zero_point)
         steps.add(AluOpcode.MUL, other)
         every = products(VALUES - left.zero_point, VALUES - right.zero_point)
-        scale_down(steps, its.scale, its.real, every, _SCRATCH)
+        scale_down(steps, scale, its.real, every, _SCRATCH)
 
-    return emit
+    return elementwise.lowering(sources, target, settings, emit)
 
 
 @functools.lru_cache(LINES)

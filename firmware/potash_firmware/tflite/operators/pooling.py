@@ -1,68 +1,143 @@
-"""What MAX_POOL_2D and AVERAGE_POOL_2D have in common: windows on images, one scale before and after.
+"""MAX_POOL_2D and AVERAGE_POOL_2D of int8: windows on images, one scale for input and output.
 
-Padding has no part in a window: taps that lie outside the image are left out.
+Padding has no part in a window: taps outside the image are left out. Averages are sums, divided by
+how many values a window has in the image; those at the borders have fewer, so that the output is
+computed in rectangles of windows with equally many.
+
+Source: `tflite/kernels/pooling.cc`, `internal/reference/integer_ops/pooling.h`.
 """
 
-from potash_device.vta.config import Config
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.division import divide
 from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Node, Tensor, WindowOptions
+from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution
-from potash_firmware.tflite.plans import Settings
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN, activation_range
-from potash_firmware.vta_runtime.schedules import TILE, Pool2d, ScheduleError, Sweep
+from potash_firmware.vta_runtime.schedules import (
+    TILE,
+    Plane,
+    Pool2d,
+    Pooling,
+    ScheduleError,
+    Surface,
+    Sweep,
+    pool2d,
+)
 from potash_firmware.vta_runtime.schedules.shapes import blocks
 
+MOST_PARTS = 1024
+"""With more rectangles than that the stream would be too long for what it does."""
 
-def refusal(node: Node, settings: Settings) -> str | None:
-    """Why this is no pooling for the VTA; None when it may be one."""
-    reason = checks.first(
-        (
-            checks.core(settings.config),
-            checks.arity(node, (1,), "a pooling"),
-            *map(checks.quantized, (*node.inputs, *node.outputs)),
-        )
-    )
-    if reason is not None:
-        return reason
-    source, output = tensors(node)
-    if not isinstance(node.options, WindowOptions) or len(source.shape) != 4:
-        return "a pooling has options, and images as input"
-    if min(*node.options.size, *node.options.stride) < 1:
-        return "a pooling has no window or stride of 0"
-    return checks.same_scale(source, output)
+SCRATCH = (Plane(1), Plane(2))
 
 
-def tensors(node: Node) -> tuple[Tensor, Tensor]:
-    """The image and the output."""
-    source, output = node.inputs[0], node.outputs[0]
-    assert source and output
-    return source, output
+class Part(NamedTuple):
+    """The windows of one rectangle, the steps after them, and what of the output is around it."""
+
+    pooling: Pooling
+    steps: Steps
+    around: Margin = NO_MARGIN
 
 
-def shape(node: Node, config: Config) -> Pool2d:
-    """The windows. Raises ScheduleError where the output has another shape."""
-    source, output = tensors(node)
-    its = node.options
-    assert isinstance(its, WindowOptions)
+def lower_max(node: Node, settings: Settings) -> Lowering:
+    """MAX_POOL_2D. Raises Refusal, QuantizationError, ScheduleError."""
+    its = _operands(node, settings)
+    steps = Steps()
+    _clamp(steps, its)
+    pooling = pool2d(its.shape, settings.config, AluOpcode.MAX, steps.steps)
+    return lowering([Part(pooling, steps)], [Layout.image(its.source.shape)], its.layout)
+
+
+def lower_average(node: Node, settings: Settings) -> Lowering:
+    """AVERAGE_POOL_2D. Raises Refusal, QuantizationError, ScheduleError."""
+    its = _operands(node, settings)
+    shape = its.shape
+    down, across = list(_runs(shape.down)), list(_runs(shape.across))
+    if len(down) * len(across) > MOST_PARTS:
+        raise ScheduleError("the pooling has windows of too many sizes at its borders")
+    parts = []
+    for (top, rows, height), (left, columns, width) in itertools.product(down, across):
+        steps = Steps()
+        divide(steps, height * width, SCRATCH)
+        _clamp(steps, its)
+        below = shape.down.windows - top - rows.windows
+        right = shape.across.windows - left - columns.windows
+        part = shape._replace(down=rows, across=columns)
+        pooling = pool2d(part, settings.config, AluOpcode.ADD, steps.steps)
+        parts.append(Part(pooling, steps, Margin(top, below, left, right)))
+    return lowering(parts, [Layout.image(its.source.shape)], its.layout)
+
+
+def lowering(parts: Sequence[Part], inputs: Sequence[Layout | None], output: Layout) -> Lowering:
+    """Windows on the first input."""
+
+    def emit(
+        builder: Builder, surfaces: Sequence[Surface | None], outputs: Sequence[Surface]
+    ) -> None:
+        image = surfaces[0]
+        assert image is not None
+        for pooling, steps, around in parts:
+            channels = [builder.channels(vector, output.sizes.channels) for vector in steps.vectors]
+            target = outputs[0].grown(*(-places for places in around))
+            pooling.emit(builder.runtime, image, target, channels=channels)
+
+    return Lowering.fixed(inputs, (output,), Compute(emit))
+
+
+class _Operands(NamedTuple):
+    source: Tensor
+    output: Tensor
+    activation: int
+    shape: Pool2d
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.image(self.output.shape)
+
+
+def _operands(node: Node, settings: Settings) -> _Operands:
+    """Raises Refusal, and ScheduleError where the output has another shape."""
+    what, config = "a pooling", settings.config
+    (source,), output = checks.tensors(node, settings, (1,), what)
+    options = checks.options(node, WindowOptions, what)
+    if len(source.shape) != 4:
+        raise Refusal("a pooling has images as input")
+    if min(*options.size, *options.stride) < 1:
+        raise Refusal("a pooling has no window or stride of 0")
+    checks.same_scale(source, output)
     images, height, width, channels = source.shape
-    size, margin = convolution.window_margin(its, its.size, (height, width))
+    size, margin = convolution.windows(options, options.size, (height, width))
     if output.shape != (images, *size, channels):
         raise ScheduleError("the pooling's output has another shape than it should")
-    return Pool2d(
+    shape = Pool2d(
         blocks(images, config.batch),
         blocks(channels, config.block_out),
-        Sweep(height, size[0], its.size[0], its.stride[0], margin.top),
-        Sweep(width, size[1], its.size[1], its.stride[1], margin.left),
+        Sweep(height, size[0], options.size[0], options.stride[0], margin.top),
+        Sweep(width, size[1], options.size[1], options.stride[1], margin.left),
     )
+    return _Operands(source, output, options.activation, shape)
 
 
-def clamp(steps: Steps, node: Node) -> None:
+def _clamp(steps: Steps, its: _Operands) -> None:
     """Append the fused activation. Raises QuantizationError."""
-    _, output = tensors(node)
-    assert isinstance(node.options, WindowOptions)
-    low, high = activation_range(node.options.activation, output.scale, output.zero_point)
+    low, high = activation_range(its.activation, its.output.scale, its.output.zero_point)
     if low > INT8_MIN:
         steps.add(AluOpcode.MAX, low, TILE)
     if high < INT8_MAX:
         steps.add(AluOpcode.MIN, high, TILE)
+
+
+def _runs(sweep: Sweep) -> Iterator[tuple[int, Sweep, int]]:
+    """Adjacent windows with equally many pixels of the image: the first, they, and how many pixels."""
+    windows = range(sweep.windows)
+    pixels = itertools.groupby(windows, lambda first: len(sweep.seen(first, 1, sweep.taps)))
+    for count, its in pixels:
+        first, *others = its
+        before = sweep.before - first * sweep.stride
+        yield first, sweep._replace(windows=1 + len(others), before=before), count

@@ -1,40 +1,39 @@
 """RESHAPE of int8: the same values in the same order, and so the same surface.
 
-A tensor of any shape may lie as images of any sizes, so that nothing is done until a node wants it to
-lie otherwise; the shape that is asked for is the output's. Source: `tflite/kernels/reshape.cc`.
+A tensor of any shape may have a layout of images of any sizes, so that nothing is done until a node
+wants another layout. The output's shape is the one asked for. Source: `tflite/kernels/reshape.cc`.
 """
 
-from collections.abc import Sequence
-
-from potash_firmware.tflite.capi import Node
+from potash_firmware.tflite.capi import Node, Tensor
+from potash_firmware.tflite.lowering import (
+    Alias,
+    Layouts,
+    Lowering,
+    Placement,
+    Refusal,
+    Settings,
+)
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.packing import NO_MARGIN, Layout
-from potash_firmware.tflite.plans import Alias, Plan, Settings
 
 
-def supports(node: Node, settings: Settings) -> str | None:
-    """Why the VTA does not run this node; None when it does."""
-    return checks.moving(node, settings, (1, 2), "a reshape") or (
-        None if _fits(node) else "the reshape's output has another size than its input"
-    )
+def lower(node: Node, settings: Settings) -> Lowering:
+    """Raises Refusal."""
+    (source,), output = checks.tensors(node, settings, (1, 2), "a reshape", 1)
+    checks.same_scale(source, output)
+    if source.size != output.size:
+        raise Refusal("the reshape's output has another size than its input")
+    return same_surface(output)
 
 
-def plan(node: Node, settings: Settings, given: Sequence[Layout | None]) -> Plan:
-    """Make a node ready that `supports` has no objection to."""
-    output = node.outputs[0]
-    assert output
-    lies, *others = given
-    # What nobody has laid out yet lies as the output's readers are likely to want it.
-    layout = lies.with_margin(NO_MARGIN) if lies else Layout.image(output.shape)
-    return Plan((layout, *[None] * len(others)), (layout,), same_surface())
+def same_surface(output: Tensor) -> Lowering:
+    """The output is the first input."""
 
+    def place(given: Layouts) -> Placement:
+        first, *others = given
+        # Without a layout it gets the one that the output's readers are likely to want.
+        layout = first.with_margin(NO_MARGIN) if first else Layout.image(output.shape)
+        work = Alias(lambda surface: surface, lambda margin: margin)
+        return Placement((layout, *[None] * len(others)), (layout,), work)
 
-def same_surface() -> Alias:
-    """The output is the input."""
-    return Alias(lambda surface: surface, lambda margin: margin)
-
-
-def _fits(node: Node) -> bool:
-    source, output = node.inputs[0], node.outputs[0]
-    assert source and output
-    return source.size == output.size
+    return Lowering(place)

@@ -28,7 +28,7 @@ from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.running import Described, Place, Ran
 from potash_device.vta.config import Config
-from potash_firmware.tflite.plans import Rounding
+from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
 
 _rounding = click.option(

@@ -1,8 +1,8 @@
-"""What an operator makes of a node: how its tensors have to lie, and how its outputs come about.
+"""What an operator makes of a node: the layouts of its tensors, and how its outputs come about.
 
-There are three ways. `Compute` appends instructions to the partition's stream. `Alias` says that the
-output is there already: the input's surface, seen differently. `Arrange` moves values between
-layouts, which only the host can where they change places within an element.
+There are three kinds of work. `Compute` appends instructions to the partition's stream. `Alias` says
+that the output is there already: the input's surface, seen differently. `Arrange` permutes values
+between layouts, which only the host can do where values change places within an element.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Rounding(Enum):
     SINGLE = "single"
     """Once, with halves up, as kernels built with TFLITE_SINGLE_ROUNDING do."""
     ALKALI = "alkali"
-    """With multipliers of 16 bits, as the platform's own delegate does: off by one at times."""
+    """With multipliers of 16 bits, as the platform's own delegate does: sometimes off by one."""
 
     @property
     def elsewhere(self) -> "Rounding":
@@ -65,9 +65,10 @@ class Builder:
         np.frombuffer(buffer.view, values.dtype)[:] = values.reshape(-1)
         return buffer
 
-    def channels(self, values: Array) -> Buffer:
-        """A number for each channel, for an epilogue's vector."""
-        return self.constant(layouts.pack_channels(values, self.config))
+    def channels(self, values: Array, count: int) -> Buffer:
+        """An epilogue's vector for `count` channels: a number for each, or one for all."""
+        each = np.broadcast_to(values, count)
+        return self.constant(layouts.pack_channels(each, self.config))
 
     def stream(self) -> bytes:
         """The instructions since the last one, with their micro-ops in the partition's memory."""
@@ -76,13 +77,13 @@ class Builder:
         return code
 
     def drop(self, begin: int) -> None:
-        """Give the memory back that was allocated after the first `begin` buffers."""
+        """Free the memory that was allocated after the first `begin` buffers."""
         for buffer in self.buffers[begin:]:
             buffer.free()
         del self.buffers[begin:]
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self.drop(0)
 
 
@@ -100,8 +101,8 @@ class Compute:
 
 @dataclass(frozen=True)
 class Alias:
-    """The one output is the one packed input: `surface` says where in it, and `margin` which margin
-    the input needs for the output to have the given one."""
+    """The one output is the one packed input: `surface` gives its surface in the input's, and
+    `margin` the margin that the input needs for the output to have the given one."""
 
     surface: Callable[[Surface], Surface]
     margin: Callable[[Margin], Margin]
@@ -109,32 +110,48 @@ class Alias:
 
 @dataclass(frozen=True)
 class Arrange:
-    """The one output has the packed inputs' values at other places: `arrange` makes an array of the
+    """The one output has the packed inputs' values in another order: `arrange` makes an array of the
     output's shape from arrays of the inputs'."""
 
     arrange: Callable[..., Array]
 
 
 Work: TypeAlias = Compute | Alias | Arrange
+Layouts: TypeAlias = Sequence[Layout | None]
+"""Of a node's inputs: None for a constant, and for a tensor that has no layout yet."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A node made ready: the layouts of its inputs (None for one that is not read packed) and
-    outputs, and the work. An input's margin is what the work reads of it besides."""
+class Placement:
+    """The layouts of a node's inputs (None for one that is not read packed) and outputs, and the
+    work. An input's margin is what the work reads around it."""
 
     inputs: tuple[Layout | None, ...]
     outputs: tuple[Layout, ...]
     work: Work
 
 
-class Operator(NamedTuple):
-    """How one builtin operator runs on the accelerator.
+@dataclass(frozen=True)
+class Lowering:
+    """A node that runs on the accelerator. `place` decides about layouts, given those that its
+    inputs have so far."""
 
-    `supports` says in one clause why it does not run a node, or None. `plan` makes a node ready that
-    it does run, given how its inputs lie so far: None for a constant and for what nobody has laid
-    out yet.
-    """
+    place: Callable[[Layouts], Placement]
 
-    supports: Callable[[Node, Settings], str | None]
-    plan: Callable[[Node, Settings, Sequence[Layout | None]], Plan]
+    @classmethod
+    def fixed(
+        cls, inputs: Sequence[Layout | None], outputs: Sequence[Layout], work: Work
+    ) -> "Lowering":
+        """One whose layouts do not depend on those of its inputs."""
+        placement = Placement(tuple(inputs), tuple(outputs), work)
+        return cls(lambda given: placement)
+
+
+class Refusal(Exception):
+    """Why the accelerator does not run a node, in one clause."""
+
+
+Lower: TypeAlias = Callable[[Node, Settings], Lowering | Refusal]
+"""How one builtin operator runs on the accelerator: computes once for each node what does not depend
+on activations. Returns or raises a Refusal for a node that does not run there; the message of a
+QuantizationError or ScheduleError is a reason too."""
