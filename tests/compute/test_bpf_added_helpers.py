@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from potash_firmware.bpf import AddedHelper, Fault, FaultKind
+from csd_spec.program import Helper
+from potash_device.trace import COMPUTE
+from potash_firmware.bpf import AddedHelper, Fault, FaultKind, added
 from potash_firmware.bpf.added import GROUP, NUMBERS, Found, collect
+from potash_firmware.bpf.helpers import Helpers, Services
 from support.bpf import arena
 
 HERE = "helpers_for_a_test"
@@ -102,3 +106,18 @@ def test_memory_is_checked_by_the_arena() -> None:
     with pytest.raises(Fault) as raised:
         bound(0, 8, 0, 0, 0)
     assert raised.value.kind is FaultKind.OUT_OF_BOUNDS
+
+
+def test_calls_of_added_helpers_are_traced_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = collect([point("twice", "TWICE")])
+    traced: list[object] = []
+
+    def sink(point: str, known: Mapping[str, object]) -> None:
+        traced.append(known["helper"])
+
+    monkeypatch.setattr(added, "found", lambda: found)
+    monkeypatch.setattr(COMPUTE, "sink", sink)
+    table = Helpers(arena(), Services(print, lambda *_: 0, lambda *_: 0), 0).table()
+    assert table[40](21, 0, 0, 0, 0) == 42
+    assert table[Helper.SET_OUTPUT_LENGTH](0, 0, 0, 0, 0) == 0
+    assert traced == ["twice", "set_output_length"]

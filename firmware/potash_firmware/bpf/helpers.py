@@ -91,12 +91,16 @@ class Helpers:
 
     def table(self) -> Mapping[int, Helper]:
         """Number to function, as the machine wants them."""
+        extra = added.found().helpers
         table = self._functions()
+        table.update((number, one.bound(self._arena)) for number, one in extra.items())
         if COMPUTE.sink is None:
             return table
-        return {number: _watched(number, helper) for number, helper in table.items()}
+        names = {number: one.name for number, one in extra.items()}
+        names.update((number, number.name.lower()) for number in HelperNumber)
+        return {number: _watched(names[number], helper) for number, helper in table.items()}
 
-    def _functions(self) -> Mapping[int, Helper]:
+    def _functions(self) -> dict[int, Helper]:
         return {
             HelperNumber.PRINT: self.print,
             HelperNumber.TFLITE_APU: self.tflite_apu,
@@ -110,7 +114,6 @@ class Helpers:
             HelperNumber.TFLITE_OPEN: self.tflite_open,
             HelperNumber.TFLITE_RUN: self.tflite_run,
             HelperNumber.TFLITE_CLOSE: self.tflite_close,
-            **{number: one.bound(self._arena) for number, one in added.found().helpers.items()},
         }
 
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:
@@ -272,9 +275,8 @@ class Helpers:
             raise _failed(number, _text(error)) from error
 
 
-def _watched(number: int, helper: Helper) -> Helper:
-    """A helper whose calls are told to who watches; `arguments` are the registers r1 to r5."""
-    name = HelperNumber(number).name.lower()
+def _watched(name: str, helper: Helper) -> Helper:
+    """A helper whose calls are traced; `arguments` are the registers r1 to r5."""
 
     def watched(*arguments: int) -> int:
         with COMPUTE.span("bpf.helper", helper=name, arguments=arguments):
