@@ -18,6 +18,7 @@ from potash.cli.app import COMMANDS, potash, run_app
 from potash.schemas import SCHEMAS, page, schema
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
+from support.bpf_elf import Name, elf, text
 from support.docs import ROOT
 
 ADD = ROOT / "examples" / "add"
@@ -115,6 +116,19 @@ def test_a_report_that_breaks_its_schema_is_seen() -> None:
     for wrong in ({**good, "sent": "8"}, {**good, "more": 1}, {"accelerator": 0}):
         with pytest.raises(AssertionError):
             check("fw send", wrong)
+
+
+def test_a_program_may_return_a_negative_number(run: Run, tmp_path: Path) -> None:
+    # r0 = -1; exit (BPF Instruction Set Architecture, RFC 9669, sections 4.1 and 4.3)
+    code = bytes.fromhex("b7 00 00 00 ff ff ff ff 95 00 00 00 00 00 00 00")
+    (tmp_path / "negative.o").write_bytes(elf([text(code)], [Name("prog")]))
+    report = run("bpf", "exec", tmp_path / "negative.o")
+    assert report["return_value"] == -1
+    check("bpf exec", report)
+    for command in ("run", "acc status"):
+        form = schema(SCHEMAS[command])["properties"]["return_value"]
+        assert Draft202012Validator(form).is_valid(-(1 << 63))
+        assert not Draft202012Validator(form).is_valid(1 << 63)
 
 
 def test_reports_of_a_drive_and_its_accelerators(

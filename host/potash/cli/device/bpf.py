@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from potash.cli.drive.common import STREAM, ProgramArgument
+from potash.cli.drive.common import STREAM, ProgramArgument, returned
 from potash.cli.units import Size
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
@@ -22,7 +22,7 @@ from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.debug_info import printable
 from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.engine import Engine, usable
-from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter
+from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter, signed
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -186,7 +186,7 @@ def exec_(
 
 def _report(ran: Ran, printed: Sequence[str], output: Path | None, *, as_json: bool) -> None:
     aside = output == STREAM
-    value = ran.return_value
+    value = signed(ran.return_value, 64)  # as the drive's status gives it
     if as_json:
         report = {
             "output": None if output is None else str(output),
@@ -197,10 +197,9 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None, *, as_json: b
         }
         click.echo(json.dumps(report), err=aside)
         return
-    signed = f" ({value - (1 << 32)} as int)" if 1 << 31 <= value < 1 << 32 else ""
     where = "" if aside or output is None else f" in {output}"
     click.echo(
-        f"{len(ran.output)} bytes{where}; the program returned {value}{signed} "
+        f"{len(ran.output)} bytes{where}; the program returned {returned(value)} "
         f"after {ran.instructions} instructions",
         err=aside,
     )
