@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.fast.alu import with_immediate, with_source
+from potash_device.vta.fast.lanes import with_lanes
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import (
@@ -395,3 +397,17 @@ class TestPaths:
             assert np.array_equal(found, given)
         pair.fast.reset()
         assert not any(getattr(pair.fast, name).any() for name in ("uop", "inp", "wgt", "acc"))
+
+
+def test_an_opcode_that_an_alu_lacks_is_refused_there() -> None:
+    values, lacking = np.arange(32, dtype=np.int32), len(AluOpcode)
+    before = values.copy()
+    at = values.ctypes.data
+    for operate in (
+        lambda: with_immediate(values, lacking, np.int32(3)),
+        lambda: with_source(values[:16], values[16:], lacking),
+        lambda: with_lanes(lacking, at, at + 64, 1),
+    ):
+        with pytest.raises(NotImplementedError):
+            operate()
+    assert (values == before).all()

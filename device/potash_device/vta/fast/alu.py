@@ -128,9 +128,11 @@ def with_immediate(target: Any, opcode: Number, imm: Number) -> None:
     elif opcode == SHR:
         for at in range(target.size):
             target[at] <<= -imm & SHIFT_MASK
-    else:
+    elif opcode == MUL:
         for at in range(target.size):
             target[at] *= imm
+    else:
+        raise NotImplementedError("the fast ALU lacks this opcode")
 
 
 @compiled
@@ -152,6 +154,8 @@ def with_source(target: Any, source: Any, opcode: Number) -> None:
                 target[at] >>= amount & SHIFT_MASK
             else:
                 target[at] <<= -amount & SHIFT_MASK
-    else:
+    elif opcode == MUL:
         for at in range(target.size):
             target[at] *= source[at]
+    else:
+        raise NotImplementedError("the fast ALU lacks this opcode")

@@ -33,8 +33,10 @@ def with_lanes(opcode: Number, target: Number, source: Number, count: Number) ->
         _loop(ADD, target, source, count)
     elif opcode == SHR:
         _loop(SHR, target, source, count)
-    else:
+    elif opcode == MUL:
         _loop(MUL, target, source, count)
+    else:
+        raise NotImplementedError("the fast ALU lacks this opcode")
 
 
 @intrinsic
