@@ -333,14 +333,16 @@ def _wake_on_time() -> None:
 class StopSignals:
     """SIGINT, SIGTERM and SIGHUP as something to wait for; a context manager.
 
-    Enter it before anybody is told that the device is there: who is told may end it at once.
+    A SIGHUP that is ignored, as under nohup(1), stays ignored. Enter it before anybody is told that the device is there: who is told may end it at once.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __enter__(self) -> Self:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._before = {one: signal.signal(one, lambda *_: None) for one in self.NUMBERS}
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        numbers = [one for one in self.NUMBERS if one != signal.SIGHUP or not ignored]
+        self._before = {one: signal.signal(one, lambda *_: None) for one in numbers}
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         return self
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -258,3 +259,17 @@ def test_the_loop_wakes_for_the_counters_record(
     steps = run(device, 0.5)
     assert len(saved) == 1
     assert steps < 10
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
+    """As under nohup(1)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with boot.StopSignals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert select.select([stop], [], [], 0)[0] == []
+            signal.raise_signal(signal.SIGTERM)
+            assert select.select([stop], [], [], 0)[0] == [stop]
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -161,6 +161,22 @@ def test_a_program_in_c_is_built_first(drive: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "program.c"]
 
 
+def test_a_hang_up_that_is_ignored_stays_ignored(drive: str, tmp_path: Path) -> None:
+    (tmp_path / "forever.o").write_bytes(FOREVER)
+    words = ["run", drive, tmp_path / "forever.o", ADD / "input.bin", tmp_path / "out", "-v"]
+    command = ["nohup", sys.executable, "-m", "potash.cli.main", *map(str, words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line == b"start\n":
+                break
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 128 + signal.SIGTERM
+    assert ignored & 1 << signal.SIGHUP - 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_a_drive_for_the_next_one(
     drive: str, number: signal.Signals, tmp_path: Path

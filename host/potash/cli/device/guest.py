@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -99,7 +97,6 @@ def running_guest(
         verbose: show what the device logs.
     """
     with ExitStack() as stack:
-        stack.enter_context(ending_on_signals())
         with reporting(quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
             sockets = (
@@ -112,21 +109,6 @@ def running_guest(
                 Guest(found, first, memory, cpus, more=others, progress=progress)
             )
         yield guest
-
-
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as an exception does, so that everything is cleaned up."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @click.command()
@@ -355,7 +337,6 @@ def _boot(
 ) -> None:
     """Run a system of the user's at this terminal, to its end."""
     with ExitStack() as stack:
-        stack.enter_context(ending_on_signals())
         with reporting() as progress:
             emulator = images.prepare_qemu(progress, mirror=mirror, refresh=refresh)
             sockets = (

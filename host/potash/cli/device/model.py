@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from potash.cli.device.guest import ending_on_signals
 from potash.cli.device.model_convert import import_, quantize
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import (
@@ -70,7 +69,7 @@ def make(name: str | None, listed: bool, seed: int, output: Path | None, as_json
         return
     if name is None or output is None:
         raise click.UsageError("name a network and give --output, or use --list")
-    with ending_on_signals(), showing() as progress:
+    with showing() as progress:
         data = make_network(name, seed, progress)
         write_model(output, data, progress)
     report = {"network": name, "seed": seed, "output": str(output), "bytes": len(data)}
@@ -89,7 +88,7 @@ def make(name: str | None, listed: bool, seed: int, output: Path | None, as_json
 @json_option
 def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
     """Show what MODEL takes and gives, and where each of its nodes runs and why."""
-    with ending_on_signals(), showing() as progress:
+    with showing() as progress:
         data = bytes(read_whole(file, progress))
         described = apart_for(file, running.describe, data, config, Rounding(rounding))
     if as_json:
@@ -140,7 +139,7 @@ def run(
         raise click.UsageError("MODEL and --input cannot both be standard input")
     places = running.places(Place(on), all_of_them=compare)
     results = {}
-    with ending_on_signals(), showing() as progress:
+    with showing() as progress:
         data, inputs = bytes(read_whole(file, progress)), bytes(read_whole(given, progress))
         for place in places:
             progress(f"running {file.name} on {place}", None)

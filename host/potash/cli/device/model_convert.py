@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from potash.cli.device.guest import ending_on_signals
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import json_option, readable_file, writable_file
 from potash.cli.drive.common import STREAM, say
@@ -40,7 +39,7 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path, as_json: bool)
     It runs on the samples first, and the scales are made to fit what flows through it. Needs the
     extra quantize: pip install 'potash[quantize]'.
     """
-    with ending_on_signals(), showing() as progress:
+    with showing() as progress:
         data = bytes(read_whole(file, progress))
         pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
         progress(f"quantising {file.name}", None)
@@ -73,7 +72,7 @@ def import_(file: Path, output: Path, as_json: bool) -> None:
     for potash model quantize. Pictures are NxHxWxC from then on. Needs the extra onnx:
     pip install 'potash[onnx]'.
     """
-    with ending_on_signals(), showing() as progress:
+    with showing() as progress:
         data = bytes(read_whole(file, progress))
         progress(f"importing {file.name}", None)
         made = apart_for(file, onnx_import.convert, data)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from potash.cli.device.guest import ending_on_signals
 from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
 from potash.cli.device.vta_options import columns, json_option, writable_file
 from potash.cli.drive.common import STREAM
@@ -91,7 +90,7 @@ def sweep(
         raise click.UsageError(f"--vary: {error}") from None
     tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]
     crew = workers.cluster(scheduler) if scheduler else workers.local(jobs or workers.processors())
-    with ending_on_signals(), reporting() as progress, crew as work:
+    with reporting() as progress, crew as work:
         found = points.swept(cores, tried, against, work, progress)
     if plot is not None:
         with replacing(plot) as file:

@@ -95,6 +95,8 @@ def _run(command: Sequence[str]) -> int:
             raise PotashError(f"{command[0]} cannot be run: {error.strerror}") from None
         with child:
             for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup
+                    continue
                 before[number] = signal.signal(number, lambda one, _: child.send_signal(one))
             code = child.wait()
     finally:

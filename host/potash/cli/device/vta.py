@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from potash.cli.device.guest import ending_on_signals
 from potash.cli.device.vta_clock import roofline, time, trace
 from potash.cli.device.vta_options import (
     GIGA,
@@ -97,7 +96,7 @@ def run(
     """
     if insns == dram == STREAM:
         raise click.UsageError("--insns and --dram cannot both be standard input")
-    with ending_on_signals(), reporting() as progress:
+    with reporting() as progress:
         stream, image = read_stream(insns, progress), read_whole(dram, progress)
         if not image:
             raise PotashError(f"{dram} is empty; DRAM has at least one byte")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -142,22 +140,6 @@ def accelerator_of(name: str, identifier: int | None) -> Iterator[Accelerator]:
     """One accelerator of a device. Raises what `opened` and `choose` do."""
     with opened(name) as device:
         yield choose(device, identifier)
-
-
-@contextlib.contextmanager
-def ending_cleanly() -> Iterator[None]:
-    """Let a request to end come as an exception, so that what was begun is undone."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, end) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def read_input(path: Path) -> bytes:

@@ -15,7 +15,6 @@ from potash.cli.drive.common import (
     STREAM,
     ProgramArgument,
     Seconds,
-    ending_cleanly,
     input_file,
     json_option,
     opened,
@@ -140,7 +139,7 @@ def run(
     _require_writable(output)
     image = program_of(program)
     try:
-        with opened(device) as drive, ending_cleanly(), showing() as progress:
+        with opened(device) as drive, showing() as progress:
             source, sink = _ends(drive, input, output, copy, lba, output_size)
 
             def report(step: str) -> None:
