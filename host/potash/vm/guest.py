@@ -31,6 +31,7 @@ from potash.vm.machine import Machine
 from potash.vm.qemu import CLIENT
 from potash.vm.snapshot import Shape
 from potash.vm.terminal import descriptor_sink, follow, raw, size
+from potash.vm.unpacking import unpack
 
 MEMORY = 512
 CPUS = 1
@@ -276,7 +277,7 @@ class Guest:
             archive.seek(0)
             try:
                 with tarfile.open(fileobj=archive) as tar:
-                    tar.extractall(place, filter="data")
+                    unpack(tar, place)
                 _replace(place / origin.name, target)
             except (OSError, tarfile.TarError) as error:
                 raise PotashError(f"{source} cannot be copied to {target}: {error}") from error

@@ -1,0 +1,46 @@
+"""Nothing is called that the oldest Python lacks that is asked for, its first release included.
+
+What came with 3.12 or later the type checker finds, and ruff for syntax. What came with a bugfix
+release of 3.11 neither knows; there is little of it: Python's documentation, "Changed in version 3.11.x".
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("device", "docs", "examples", "firmware", "host", "tests")
+
+LATE = re.compile(
+    r"\b(?:extract|extractall|unpack_archive)\([^()]*\bfilter\s*="  # 3.11.4
+    r"|\b(?:data|fully_trusted|tar)_filter\b"
+    r"|\b[GS]etReparseDeferralEnabled\b"  # 3.11.9
+    r"|\b(?:getaddresses|parseaddr)\([^()]*\bstrict\s*="  # 3.11.10
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'tar.extractall(place, filter="data")',
+        "unpack_archive(\n    name,\n    filter=choose,\n)",
+        "tarfile.data_filter(member, place)",
+        "from tarfile import data_filter",
+    ],
+)
+def test_what_came_with_a_bugfix_release_is_found(source: str) -> None:
+    assert LATE.search(source)
+
+
+def test_nothing_of_it_is_used() -> None:
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 500
+    files.remove(Path(__file__))
+    assert [path for path in files if LATE.search(path.read_text())] == []
+
+
+def test_the_type_checker_is_set_to_the_oldest_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["requires-python"] == f">={project['tool']['mypy']['python_version']}"
