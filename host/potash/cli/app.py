@@ -7,6 +7,7 @@ sentence and exit code 1; a wrong use of the command line is exit code 2.
 
 import errno
 import importlib
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -78,6 +79,8 @@ def run_app(arguments: Sequence[str]) -> int:
     options = [option for option in options if option != "--debug"]
     try:
         potash(options + given, standalone_mode=False)
+        if sys.stdout is not None:  # which it is where it was closed
+            sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:

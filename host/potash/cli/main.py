@@ -1,5 +1,6 @@
 """The console script's entry: as little as possible before an interrupt can be answered."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -26,7 +27,23 @@ def main() -> None:
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         code = _interrupted()
+    finally:
+        _drop_unwritten()
     sys.exit(code)
+
+
+def _drop_unwritten() -> None:
+    """Forget output that cannot be written, of which the user has been told.
+
+    Python would try it again at its end, and exit with 120 and a message of its own.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
