@@ -4,6 +4,9 @@ Each has a loop or a group of accesses whose limits, computed with too few bits,
 interpreter says what is right of them: they fault, or end at the limit.
 """
 
+import pytest
+
+from potash_firmware.bpf.native import checks, induction, joins, ranges
 from support.bpf_assembler import assemble
 
 WIDE = (1 << 62) + 1
@@ -183,3 +186,24 @@ def products(*, store: bool = False) -> bytes:
     out{index}:
         """
     return assemble(f"{text}\n{access('r1', store)}\nif r3 == 12345 goto root\nexit")
+
+
+def _spans(patch: pytest.MonkeyPatch) -> None:
+    """Distances in a group of accesses are neither taken modulo 2^64 nor limited."""
+    patch.setattr(checks, "wrapped", lambda value: value)
+    patch.setattr(checks, "MOST_SPAN", 1 << 70)
+
+
+def _limits(patch: pytest.MonkeyPatch) -> None:
+    """The limits of merged values, and of what a turn adds, have any size."""
+    patch.setattr(joins, "near", lambda low, high: True)
+
+
+def _overflow(patch: pytest.MonkeyPatch) -> None:
+    """What a proof computes with at run time has any size: registers, products, sums of them."""
+    patch.setattr(ranges.Proof, "_near", lambda *_: None)
+    patch.setattr(induction, "MOST_TERMS", 1000)
+
+
+PUT_BACK = {"spans": _spans, "limits": _limits, "overflow": _overflow}
+"""Each puts a fault back that once led out of the arena, its limits taken away."""

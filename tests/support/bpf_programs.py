@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
-from potash_firmware.bpf.arena import Layout
+from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import Fault
+from potash_firmware.bpf.interpreter import Helper
 from support.bpf import (
     ADD,
     ALU,
@@ -117,10 +119,17 @@ class Observed:
     calls: tuple[tuple[int, ...], ...]
 
 
-def observe(engine: Engine, case: Case) -> Observed:
-    """Run a case on an engine."""
-    memory = bytearray(case.memory)
-    space = arena(memory)
+class Surroundings(NamedTuple):
+    """What a run of a case is given: the arena, the helpers, and what notes their calls."""
+
+    arena: Arena
+    helpers: dict[int, Helper]
+    calls: list[tuple[int, ...]]
+
+
+def surroundings(case: Case) -> Surroundings:
+    """All that a run changes, made anew."""
+    space = arena(bytearray(case.memory))
     calls: list[tuple[int, ...]] = []
 
     def helper(number: int) -> Callable[[int, int, int, int, int], int]:
@@ -132,15 +141,27 @@ def observe(engine: Engine, case: Case) -> Observed:
 
         return call
 
-    helpers = {number: helper(number) for number in HELPERS}
+    return Surroundings(space, {number: helper(number) for number in HELPERS}, calls)
+
+
+def observe(engine: Engine, case: Case) -> Observed:
+    """Run a case on an engine."""
+    space, helpers, calls = surroundings(case)
     try:
         value, executed = execute(
             engine, case.code, case.entry, space, helpers, case.arguments, case.limit
         )
     except Fault as fault:
-        told = (fault.kind, fault.pc, fault.address, fault.reason)
-        return Observed(None, told, None, bytes(memory), tuple(calls))
-    return Observed(value, None, executed, bytes(memory), tuple(calls))
+        return seen(fault, 0, space, calls)
+    return seen(value, executed, space, calls)
+
+
+def seen(ended: Fault | int, executed: int, space: Arena, calls: list[tuple[int, ...]]) -> Observed:
+    """A run that ended with a fault or a value."""
+    if isinstance(ended, Fault):
+        told = (ended.kind, ended.pc, ended.address, ended.reason)
+        return Observed(None, told, None, bytes(space.memory), tuple(calls))
+    return Observed(ended, None, executed, bytes(space.memory), tuple(calls))
 
 
 # Single instructions

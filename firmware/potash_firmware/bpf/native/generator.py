@@ -8,6 +8,7 @@ Every instruction is counted. A stretch of instructions is paid for at its begin
 much was spent is looked at where the way leads back, and before calls.
 """
 
+import itertools
 from collections.abc import Collection, Sequence
 
 from potash_firmware.bpf import isa
@@ -22,6 +23,7 @@ from potash_firmware.bpf.native.checks import (
     is_atomic,
     stretches,
 )
+from potash_firmware.bpf.native.claims import Claims, Hoist
 from potash_firmware.bpf.native.context import Leave, Word
 from potash_firmware.bpf.native.nests import Nest
 from potash_firmware.bpf.native.ranges import Proof
@@ -43,6 +45,12 @@ def generate(code: Code, function: Function, *, exported: bool) -> str:
     return _Generator(code, function).definition(exported)
 
 
+def claims(code: Code, function: Function) -> tuple[str, Claims]:
+    """The definition of `function`, and what it takes for proven."""
+    generator = _Generator(code, function)
+    return generator.definition(exported=False), generator.claims
+
+
 class _Generator:
     def __init__(self, code: Code, function: Function) -> None:
         self._instructions = list(code.instructions)
@@ -57,6 +65,7 @@ class _Generator:
         """The one whose version without checks is being written."""
         self._writer = Writer()
         self._prologue: dict[str, str] = {}
+        self.claims = Claims()
 
     def definition(self, exported: bool) -> str:
         for block in self._function.blocks.values():
@@ -132,10 +141,12 @@ class _Generator:
         order = self._order[nest.loop.header]
         writer.label(f"proof{order}")
         limits = self._from_context(Word.READABLE), self._from_context(Word.WRITABLE)
-        holds = Proof(writer, nest, self._function).holds(
-            *limits, lambda: writer.value("load i64, ptr %fuel")
-        )
+        proof = Proof(writer, nest, self._function)
+        holds = proof.holds(*limits, lambda: writer.value("load i64, ptr %fuel"))
         writer.branch(holds, f"u{order}", f"b{order}", LIKELY)
+        self.claims.hoists[nest.loop.header] = Hoist(
+            nest, f"proof{order}", proof.last, proof.reach, proof.cost
+        )
         self._nest = nest
         for start, block in self._function.blocks.items():
             if start in nest.loop.blocks:
@@ -183,9 +194,13 @@ class _Generator:
     def _block(self, block: Block) -> None:
         writer = self._writer
         writer.label(self._label(block.start))
-        proven = self._nest.proven if self._nest is not None else ()
+        version, proven = None, dict[int, int]()
+        if self._nest is not None:
+            version, proven = self._nest.loop.header, self._nest.proven
         for stretch in stretches(self._instructions, block.pcs, proven):
             self._stretch(stretch)
+            for check in itertools.chain(*stretch.checks.values()):
+                self.claims.covered.update({(version, pc): check for pc in check.covers})
         if block.traps:
             self._leave(Leave.REPLAY, block.end, 0)
             return

@@ -70,7 +70,7 @@ def _choose(
     if nest is not None and len(nest.proven) == len(_accesses(instructions, function, loop)):
         return [nest]
     inner = [one for child in loop.children for one in _choose(instructions, function, flow, child)]
-    if nest is None or not {pc for one in inner for pc in one.proven} <= nest.proven:
+    if nest is None or not {pc for one in inner for pc in one.proven} <= nest.proven.keys():
         return inner
     return [nest]
 
@@ -163,7 +163,7 @@ class _Analysis:
             tests,
             ranges,
             sorted(resolved, key=repr),
-            frozenset(proven),
+            proven,
             counted,
             self._branching(),
         )
@@ -408,11 +408,12 @@ class _Analysis:
             for symbol, factor in form.terms
         )
 
-    def _ranges(self) -> tuple[list[Range], set[Fits], set[int]]:
-        """Where accesses reach that can be proven, under which conditions, and which these are."""
+    def _ranges(self) -> tuple[list[Range], set[Fits], dict[int, int]]:
+        """Where accesses reach that can be proven, under which conditions; whose range is which."""
         found: dict[tuple[frozenset[tuple[Symbol, int]], bool, frozenset[int]], Range] = {}
+        indices: dict[tuple[frozenset[tuple[Symbol, int]], bool, frozenset[int]], int] = {}
         conditions: set[Fits] = set()
-        proven: set[int] = set()
+        proven: dict[int, int] = {}
         for start in self._order:
             environment = list(self._before[start])
             short = self._short(start)
@@ -427,8 +428,8 @@ class _Analysis:
                         one is not None and self._computable(one, set(self._tests)) for one in forms
                     ):
                         conditions |= needed
-                        proven.add(pc)
                         key = form.terms, writes(instruction), short
+                        proven[pc] = indices.setdefault(key, len(indices))
                         at, end = form.constant, form.constant + instruction.size
                         old = found.get(key, Range(form.terms, at, end, key[1], short))
                         found[key] = old._replace(low=min(old.low, at), high=max(old.high, end))

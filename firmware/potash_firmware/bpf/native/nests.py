@@ -125,7 +125,7 @@ class Nest:
     """A loop that is worth a version without checks, with what has to hold for that.
 
     `tests` has, outer ones first, the loops whose turns can be counted in advance and matter.
-    `proven` are accesses that need no check in that version. When it is `counted`, an upper bound
+    `proven` are accesses that need no check in that version, each with its range's index. When it is `counted`, an upper bound
     of its instructions is known.
     """
 
@@ -133,7 +133,7 @@ class Nest:
     tests: dict[int, Test]
     ranges: list[Range]
     conditions: list[Fits]
-    proven: frozenset[int]
+    proven: dict[int, int]
     counted: bool
     branching: frozenset[int]
     """Latches of loops most of which a turn may leave out."""

@@ -55,14 +55,18 @@ class Proof:
         self._nest = nest
         self._function = function
         self._true: list[str] = []
-        self._last: dict[int, str] = {}
+        self.last: dict[int, str] = {}
         """The number of each loop's last turn, by its header."""
+        self.reach: list[tuple[str, str]] = []
+        """Where each range begins and ends."""
+        self.cost: str | None = None
+        """Instructions of the whole nest."""
         self._values: dict[int, str] = {}
 
     def holds(self, readable: str, writable: str, fuel: Callable[[], str]) -> str:
         """Whether the nest needs no checks; the limits of the arena are i64, so is `fuel`."""
         for header, test in self._nest.tests.items():
-            self._last[header] = self._turns(test)
+            self.last[header] = self._turns(test)
         for condition in self._nest.conditions:
             low, high = self._interval(condition.form, frozenset())
             least, most = (-(1 << 31), (1 << 31) - 1) if condition.signed else (0, (1 << 32) - 1)
@@ -71,7 +75,8 @@ class Proof:
         for one in self._nest.ranges:
             self._inside(one, writable if one.write else readable)
         if self._nest.counted:
-            self._require("sle", self._cost(self._nest.loop), self._wide(fuel()))
+            self.cost = self._cost(self._nest.loop)
+            self._require("sle", self.cost, self._wide(fuel()))
         return reduce(lambda one, other: self._writer.value(f"and i1 {one}, {other}"), self._true)
 
     # Pieces
@@ -133,7 +138,7 @@ class Proof:
         raise AssertionError(f"{symbol} has no range")
 
     def _turn(self, header: int, short: frozenset[int]) -> str:
-        last = self._last[header]
+        last = self.last[header]
         return self._do("add", last, -1) if header in short else last
 
     # Loops
@@ -199,9 +204,11 @@ class Proof:
 
     def _inside(self, one: Range, limit: str) -> None:
         low, high = self._interval(Linear(0, one.terms), one.short)
-        self._require("sge", self._do("add", low, one.low), BASE)
+        begin, behind = self._do("add", low, one.low), self._do("add", high, one.high)
+        self._require("sge", begin, BASE)
         end = self._do("add", self._wide(limit, signed=False), BASE)
-        self._require("sle", self._do("add", high, one.high), end)
+        self._require("sle", behind, end)
+        self.reach.append((begin, behind))
 
     def _cost(self, loop: Loop) -> str:
         """At most how many instructions a loop executes each time that it is entered."""
@@ -210,7 +217,7 @@ class Proof:
         turn = str(own)
         for child in loop.children:
             turn = self._do("add", self._cost(child), turn)
-        turns = self._do("add", self._last[loop.header], 1)
+        turns = self._do("add", self.last[loop.header], 1)
         cost = self._do("mul", turns, turn)
         self._require("slt", cost, FAR)
         return cost
