@@ -12,12 +12,12 @@ which then has too many: that harms nobody but itself.
 from __future__ import annotations
 
 import array
-import os
 import socket
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from pyvfio_user.descriptors import close_all, close_socket, may_receive
 from pyvfio_user.protocol import HEADER, TYPE_MASK, Header, MessageType, ProtocolError
 
 MAX_MSG_FDS = 8
@@ -26,7 +26,10 @@ READ_SIZE = 1 << 16
 """Bytes asked for at a time where no message has been begun."""
 
 _FD_SIZE = array.array("i").itemsize
-_ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_MSG_FDS * _FD_SIZE)
+_MOST_FDS = 253
+"""What the kernel lets through with one message. There is room for all of them: those that it has
+to drop it closes itself, while this process waits."""
+_ANCILLARY_SIZE = socket.CMSG_SPACE(_MOST_FDS * _FD_SIZE)
 
 
 class Disconnected(Exception):
@@ -76,7 +79,7 @@ class Connection:
         """Close the socket, and the descriptors that nobody has taken."""
         close_all(self._fds)
         self._fds = _NO_FDS
-        self._socket.close()
+        close_socket(self._socket)
 
     @property
     def has_message(self) -> bool:
@@ -191,11 +194,13 @@ class Connection:
         # Those of a message begun earlier are ours too, though nobody will ever take them.
         self._fds = [*self._fds, *fds] or _NO_FDS
         self._fds_end = self._end
-        if flags & socket.MSG_CTRUNC:
+        if len(self._fds) > MAX_MSG_FDS or flags & socket.MSG_CTRUNC:
             raise ProtocolError(
                 f"a message came with more than {MAX_MSG_FDS} file descriptors, or with more than"
                 " this process may open"
             )
+        if not may_receive():
+            raise ProtocolError("too many descriptors of clients take long to close")
         if begun and fds:
             raise ProtocolError("file descriptors came in the middle of a message")
 
@@ -225,9 +230,3 @@ def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % _FD_SIZE])
     return list(fds)
-
-
-def close_all(fds: Iterable[int]) -> None:
-    """Close file descriptors."""
-    for fd in fds:
-        os.close(fd)

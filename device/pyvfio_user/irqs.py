@@ -14,12 +14,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyvfio_user.descriptors import is_eventfd
 from pyvfio_user.payloads import SetIrqs
 from pyvfio_user.protocol import IrqFlags, IrqSetFlags
 from pyvfio_user.signalling import Signal
-
-_EVENTFD_LINK = "anon_inode:[eventfd]"
-"""What /proc calls an eventfd."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class InterruptLines:
 def _duplicated(eventfds: Sequence[int]) -> list[int]:
     """Descriptors of our own for `eventfds`, or OSError and none."""
     for fd in eventfds:
-        if os.readlink(f"/proc/self/fd/{fd}") != _EVENTFD_LINK:
+        if not is_eventfd(fd):
             raise _invalid("a descriptor that came for an interrupt is not an eventfd")
     mine: list[int] = []
     try:

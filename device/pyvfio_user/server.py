@@ -8,13 +8,16 @@ device's state is the device's, and stays.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from pyvfio_user.connection import Connection, Disconnected, close_all
+from pyvfio_user.connection import Connection, Disconnected
+from pyvfio_user.descriptors import close_all, close_socket, may_receive
 from pyvfio_user.device import Device, InterruptLines, Irq, Region
 from pyvfio_user.memory import AddressSpace
 from pyvfio_user.payloads import REGION_ACCESS
@@ -29,7 +32,11 @@ MAX_MESSAGE = HEADER.size + REGION_ACCESS.size + MAX_TRANSFER
 MAX_QUEUED = 4 * MAX_MESSAGE
 """Bytes of replies that a client may leave unread before it loses its connection."""
 BACKLOG = 8
-"""Clients that wait for the present one to leave."""
+"""Clients that wait for the present one to leave, or to be turned away."""
+NEGOTIATION_TIME = 5.0
+"""Seconds in which a client has to negotiate its version, which is the first thing to do."""
+ACCEPT_PAUSE = 0.5
+"""Seconds before the next try where the system has no descriptor, or memory, for a client."""
 
 
 def _silent(reason: str) -> None:
@@ -39,7 +46,8 @@ def _silent(reason: str) -> None:
 class Server:
     """Serves `device` at the socket `path`, once entered as a context manager.
 
-    `on_disconnect` is told, in one sentence, why each client's connection ended.
+    `on_disconnect` is told, in one sentence, why each client's connection ended; `on_refuse` why
+    one was not served at all.
     """
 
     def __init__(
@@ -48,14 +56,19 @@ class Server:
         device: Device,
         *,
         on_disconnect: Callable[[str], None] = _silent,
+        on_refuse: Callable[[str], None] = _silent,
     ) -> None:
         self.path = os.fspath(path)
         self._device = device
         self._on_disconnect = on_disconnect
+        self._on_refuse = on_refuse
         self._listener: socket.socket | None = None
         self._identity = (0, 0)
         self._connection: Connection | None = None
         self._session: Session | None = None
+        self._limit: float | None = None
+        """When the client must have negotiated; None when it has."""
+        self._accept_at = 0.0
 
     def __enter__(self) -> Self:
         """Listen. Raises OSError: EADDRINUSE where the path is in use or is no socket."""
@@ -76,6 +89,8 @@ class Server:
             return
         try:
             self._end("the server closed the connection")
+            self._accept_at = 0.0
+            self.turn_away("the server is closing")
         finally:
             self._listener.close()
             self._listener = None
@@ -98,6 +113,53 @@ class Server:
         if self._listener is None:
             raise ValueError("the server is not listening")
         return self._listener.fileno()
+
+    @property
+    def listener(self) -> int:
+        """The listening socket's descriptor, -1 without one; see `turn_away`."""
+        return self._listener.fileno() if self._listener is not None else -1
+
+    @property
+    def sources(self) -> list[Connection | socket.socket]:
+        """What to wait for to be readable, for an owner that turns others away.
+
+        The client's socket if there is one, as `fileno`, and the listening one behind it, except
+        while accepting has to pause.
+        """
+        if self._accept_at and time.monotonic() >= self._accept_at:
+            self._accept_at = 0.0
+        waiting: list[Connection | socket.socket] = []
+        if self._connection is not None:
+            waiting.append(self._connection)
+        if self._listener is not None and not self._accept_at:
+            waiting.append(self._listener)
+        return waiting
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until `expire` or `step` has something to do though nothing comes; None: never."""
+        if self._limit is None and not self._accept_at:
+            return None
+        due = min(one for one in (self._limit, self._accept_at) if one)
+        return max(0.0, due - time.monotonic())
+
+    def expire(self) -> None:
+        """End the connection of a client that does not negotiate in time."""
+        if self._limit is not None and time.monotonic() >= self._limit:
+            self._end(f"the client did not negotiate within {NEGOTIATION_TIME:g} seconds")
+
+    def turn_away(self, reason: str = "there is a client already") -> None:
+        """Close the connections that wait to be accepted: whoever made them learns at once.
+
+        An owner that does so calls it when `listener` is readable and `step` has nothing to do, or
+        it would turn away whom the client has left its place to.
+        """
+        for _ in range(BACKLOG + 1):
+            waiting = self._take()
+            if waiting is None:
+                return
+            close_socket(waiting)
+            self._on_refuse(reason)
 
     def wants_write(self) -> bool:
         """Whether replies wait for `fileno` to become writable."""
@@ -124,6 +186,8 @@ class Server:
                     close_all(message.fds)
             if reply is not None:
                 connection.send(reply)
+            if self._limit is not None and session.attached:
+                self._limit = None
         except (Disconnected, ProtocolError) as error:
             self._end(str(error))
         return True
@@ -136,21 +200,38 @@ class Server:
         return limit
 
     def _accept(self) -> bool:
-        if self._listener is None:
-            raise ValueError("the server is not listening")
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        client = self._take()
+        if client is None:
             return False
         client.setblocking(False)
         self._connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
         self._session = Session(self._device)
+        self._limit = time.monotonic() + NEGOTIATION_TIME
         return True
+
+    def _take(self) -> socket.socket | None:
+        """The next client that has connected; None where there is none, or none can be had."""
+        if self._listener is None:
+            raise ValueError("the server is not listening")
+        if self._accept_at and time.monotonic() < self._accept_at:
+            return None
+        self._accept_at = 0.0
+        try:
+            if not may_receive():
+                raise OSError(errno.EMFILE, "too many descriptors of clients take long to close")
+            return self._listener.accept()[0]
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return None
+        except OSError as error:
+            # It may stay so for long, and the listening socket readable with it.
+            self._accept_at = time.monotonic() + ACCEPT_PAUSE
+            self._on_refuse(f"nobody can be accepted for now: {error.strerror}")
+            return None
 
     def _end(self, reason: str) -> None:
         """The client is gone, or must go."""
         connection, session = self._connection, self._session
-        self._connection = self._session = None
+        self._connection = self._session = self._limit = None
         if connection is None or session is None:
             return
         connection.close()

@@ -74,6 +74,11 @@ class Session:
         self._attached = False
         self._commands = _OPENING
 
+    @property
+    def attached(self) -> bool:
+        """Whether the version has been negotiated, and the device is the client's."""
+        return self._attached
+
     def handle(self, message: Message) -> bytes | None:
         """Do what a message asks, and return the reply to send, if it wants one.
 

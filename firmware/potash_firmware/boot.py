@@ -2,13 +2,12 @@
 
 This is the one place where the whole device is put together: the vfio-user server in front of the
 board, the RPU's service loop, the APU's process and the mailbox between them, all waited for in one
-`select`. An APU that dies is started again; what it was asked fails, and the drive goes on.
+place. An APU that dies is started again; what it was asked fails, and the drive goes on.
 """
 
 import ctypes
 import logging
 import os
-import select
 import signal
 import time
 from collections.abc import Collection, Mapping
@@ -43,6 +42,7 @@ from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings
 from potash_firmware.status import StatusSocket, snapshot
+from potash_firmware.waiting import READ, WRITE, Source, Waiting
 from pyvfio_user.server import Server
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ MESSAGES_PER_PASS = 64
 
 HOST_WRITES_WAITING = 1024
 """Host writes that wait for the RPU before the host's further messages wait in their socket."""
+
+REFUSAL_LOG_INTERVAL = 10.0
+"""Seconds before the next client that is refused is worth a line."""
 
 MIB = 1 << 20
 
@@ -130,10 +133,12 @@ class Device:
         self._powered = False
         self._busy = True
         self._more_messages = True
+        self._refusal_told_until = 0.0
 
     def __enter__(self) -> Self:
         settings = self._settings
         with ExitStack() as stack:
+            self._waiting = stack.enter_context(Waiting())
             buffers = stack.enter_context(
                 SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
             )
@@ -169,6 +174,7 @@ class Device:
                     self._socket,
                     self.board,
                     on_disconnect=lambda reason: log.info("the host is gone: %s", reason),
+                    on_refuse=self._refused,
                 )
             )
             if self._status_path is not None:
@@ -200,12 +206,8 @@ class Device:
         then.
         """
         ready = self._wait(timeout, wake)
-        server, port = self.server, self.link.port
-        # A pass at a tick finds nothing to read nearly always: asking each would cost 5 µs.
-        if (self._more_messages or server.fileno() in ready) and len(
-            self.board.registers.host_writes
-        ) < HOST_WRITES_WAITING:
-            self._more_messages = server.drain(MESSAGES_PER_PASS) == MESSAGES_PER_PASS
+        port = self.link.port
+        self._serve_host(ready)
         if port is not None and port.wants_write():
             port.flush()
         self._busy = self.rpu.service(
@@ -220,31 +222,50 @@ class Device:
             self._status.answer(lambda: snapshot(self))
         return wake in ready
 
-    def _wait(self, timeout: float | None, wake: int | None) -> Collection[int | None]:
+    def _serve_host(self, ready: Collection[int]) -> None:
+        """Do what the host's messages ask, and turn away who comes while there is a host."""
+        server = self.server
+        # A pass at a tick finds nothing to read nearly always: asking each would cost 5 µs.
+        if (self._more_messages or server.fileno() in ready) and len(
+            self.board.registers.host_writes
+        ) < HOST_WRITES_WAITING:
+            self._more_messages = server.drain(MESSAGES_PER_PASS) == MESSAGES_PER_PASS
+        if server.timeout == 0.0:
+            server.expire()
+        # Not before the last host's messages are all read, the end of its connection with them.
+        if server.connected and server.listener in ready and not self._more_messages:
+            server.turn_away()
+
+    def _refused(self, reason: str) -> None:
+        now = time.monotonic()
+        if now >= self._refusal_told_until:
+            self._refusal_told_until = now + REFUSAL_LOG_INTERVAL
+            log.warning("a client is refused: %s", reason)
+
+    def _wait(self, timeout: float | None, wake: int | None) -> Collection[int]:
         """The descriptors that have become readable or writable."""
         server, port = self.server, self.link.port
-        readable = [server.fileno(), self.board.executor.fileno()]
-        writable = [server.fileno()] if server.wants_write() else []
+        waiting: list[tuple[Source | int, int]] = [(one, READ) for one in server.sources]
+        if server.wants_write():
+            waiting[0] = (waiting[0][0], READ | WRITE)
+        waiting.append((self.board.executor, READ))
         if port is not None and not port.closed:
-            readable.append(port.fileno())
-            if port.wants_write():
-                writable.append(port.fileno())
+            waiting.append((port, READ | WRITE if port.wants_write() else READ))
         if wake is not None:
-            readable.append(wake)
+            waiting.append((wake, READ))
         if self._status is not None:
-            readable.append(self._status.fileno())
+            waiting.append((self._status, READ))
         limit: float | None = 0.0
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
             self.rpu.watch()
         if limit != 0.0:
             rpu = self.rpu
-            limits = [timeout, limit, rpu.keeper.timeout, rpu.keep_alive.timeout]
+            limits = [timeout, limit, rpu.keeper.timeout, rpu.keep_alive.timeout, server.timeout]
             limits.append(rpu.controller.tasks.timeout)
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = min((one for one in limits if one is not None), default=None)
-        incoming, outgoing, _ = select.select(readable, writable, (), limit)
-        return incoming + outgoing if outgoing else incoming
+        return self._waiting.wait(waiting, limit)
 
     def _keep_apu(self) -> None:
         """Take leave of an APU that is gone, and start another one when it is time."""

@@ -16,8 +16,9 @@ import pytest
 from potash_device.media import SIDECAR_SIZE, Media, MemoryMedia, Sidecar
 from potash_firmware import boot
 from potash_firmware.mailbox.messages import WriteBack
+from pyvfio_user import server
 from support.nvme_host import CC
-from support.vfio_user import open_descriptors
+from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors
 
 
 class NoProcess:
@@ -273,3 +274,22 @@ def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_client_that_says_nothing_is_dropped_and_the_next_one_served(
+    device: boot.Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "NEGOTIATION_TIME", 0.2)
+    with RawClient(device.server) as silent, RawClient(device.server) as other:
+        while not other.disconnected:
+            device.run_once(timeout=0)
+        assert not silent.disconnected
+        assert "a client is refused: there is a client already" in caplog.text
+        began = time.monotonic()
+        while not silent.disconnected:
+            device.run_once(timeout=5)  # which the end of its time cuts short
+        assert time.monotonic() - began < 3.0
+    with RawClient(device.server) as client:
+        client.send(command(VERSION, QEMU_VERSION))
+        while not client.replies():
+            device.run_once(timeout=1)

@@ -298,7 +298,7 @@ def test_nobody_at_the_socket_says_how_to_start_a_device(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (b"", DeviceGone),
+        (b"", DeviceNotFound),
         (struct.pack("<HHIII", 9, 9, 16, 1, 0), DeviceMisbehaved),  # a reply to something else
         (struct.pack("<HHIII", 0, 1, 3, 1, 0), DeviceMisbehaved),  # shorter than its header
         (struct.pack("<HHIII", 0, 1, 16, 0x21, 22), DeviceMisbehaved),  # EINVAL

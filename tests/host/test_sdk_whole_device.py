@@ -1,6 +1,8 @@
 """The SDK against a whole device: registers, firmware, accelerators, all in their own processes."""
 
 import os
+import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,3 +139,35 @@ def test_a_device_that_is_killed_is_gone_and_leaves_nothing_behind(tmp_path: Pat
         with pytest.raises(DeviceNotFound):
             potash.sdk.open(f"vfio-user:{path}")
     assert open_descriptors() == before
+
+
+def test_a_second_client_learns_at_once_that_the_device_is_busy(
+    device: Device, socket: Path
+) -> None:
+    began = time.monotonic()
+    for _ in range(10):
+        with pytest.raises(DeviceNotFound, match="is busy with another client"):
+            potash.sdk.open(f"vfio-user:{socket}")
+    assert time.monotonic() - began < 4.0  # an answer that nobody gives takes 5 s
+    device.flush()
+
+
+def test_clients_one_after_the_other_are_never_turned_away(socket: Path) -> None:
+    for _ in range(30):
+        with potash.sdk.open(f"vfio-user:{socket}") as device:
+            device.flush()
+
+
+def test_an_application_may_have_many_descriptors_of_its_own(socket: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip("this process may not have so many descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    held = [os.dup(0) for _ in range(1100)]
+    try:
+        with potash.sdk.open(f"vfio-user:{socket}") as device:
+            assert len(device.read(0, 1)) == BLOCK
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

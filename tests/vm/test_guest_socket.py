@@ -45,6 +45,19 @@ def test_a_socket_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     )
 
 
+def test_a_device_that_has_a_client_is_busy_and_nothing_is_booted(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    with device_process(socket, "--size", "16M"), potash.sdk.open(f"vfio-user:{socket}"):
+        done = potash_guest("--socket", str(socket), "--", "true")
+    assert (done.returncode, done.stderr) == (
+        1,
+        (
+            f"potash: the device at {socket} is busy with another client; "
+            "try again when that has left\n"
+        ),
+    )
+
+
 @pytest.mark.parametrize("option", [("--size", "1G"), ("--media", "x"), ("--namespace", "1G")])
 def test_a_device_that_is_there_has_its_drive_already(
     tmp_path: Path, option: tuple[str, str]

@@ -154,6 +154,20 @@ def open_vfio_user(path: str, *, timeout: float) -> VfioUserTransport:
         )
 
 
+def require_free(path: str) -> None:
+    """See that a device listens at `path` and takes a client, for somebody who says less about it.
+
+    Raises DeviceNotFound where there is none, or it has a client already.
+    """
+    with ExitStack() as resources:
+        try:
+            client = resources.enter_context(Client(path))
+        except OSError as error:
+            raise _not_found(path, error) from error
+        with _device_errors():
+            _negotiate(client, path)
+
+
 def _not_found(path: str, error: OSError) -> DeviceNotFound:
     reason = error.strerror or str(error)
     if not path:
@@ -166,11 +180,12 @@ def _not_found(path: str, error: OSError) -> DeviceNotFound:
 
 
 def _negotiate(client: Client, path: str) -> None:
-    """Begin the conversation, for which the device takes one client after the other."""
+    """Begin the conversation, for which the device takes one client at a time."""
     try:
         client.negotiate()
     except VfioUserError as error:
-        if error.errno != errno.ETIMEDOUT:
+        # It closes the connection of a further one; a server of another kind lets it wait.
+        if error.errno not in (errno.ETIMEDOUT, errno.ECONNRESET):
             raise
         raise DeviceNotFound(
             f"the device at {path} is busy with another client; try again when that has left"

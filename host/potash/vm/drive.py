@@ -79,8 +79,9 @@ def device_process(
 def _listens(process: subprocess.Popen[bytes]) -> bool:
     """Whether the device has said that it listens, before it ended or the limit was over."""
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], START_LIMIT)
-    return bool(readable and process.stdout.readline())
+    waiting = select.poll()
+    waiting.register(process.stdout, select.POLLIN)
+    return bool(waiting.poll(START_LIMIT * 1000) and process.stdout.readline())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

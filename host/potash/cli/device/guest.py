@@ -19,8 +19,8 @@ from potash.cli.device.vta_options import writable_file
 from potash.cli.units import Size, short
 from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
 from potash.sdk import faults as sdk_faults
-from potash.sdk.errors import DeviceNotFound
 from potash.sdk.faults import Fault
+from potash.sdk.vfio_user import require_free
 from potash.tracing.recording import recording
 from potash.vm import images, snapshot, system
 from potash.vm.drive import serving_each
@@ -267,10 +267,8 @@ def guest(
         raise click.UsageError(
             "the device at --socket has its drive; say what it is to `potash serve`"
         )
-    if served is not None and not served.is_socket():
-        raise DeviceNotFound(
-            f"no device listens at {served}; start one with: potash serve --socket {served}"
-        )
+    if served is not None:
+        require_free(str(served))
     count = max(1, len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")

@@ -5,6 +5,7 @@ NVM Express Base Specification 2.0, sections 3.5.1 (initialization), 3.6 (shutdo
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -55,8 +56,8 @@ class Controller:
     def __init__(self, function: PciFunction, memory: DriverMemory, eventfds: list[int]) -> None:
         self._function = function
         self._memory = memory
-        self._admin_eventfd = eventfds[0]
-        self._io_eventfd = eventfds[-1]
+        self._admin_eventfd = _Interrupt(eventfds[0])
+        self._io_eventfd = _Interrupt(eventfds[-1])
         self._io_vector = len(eventfds) - 1
         self._capabilities = Capabilities()
         self._queues: list[QueuePair] = []
@@ -190,11 +191,8 @@ class Controller:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return False
-        eventfd = self._io_eventfd if queue.qid else self._admin_eventfd
-        ready, _, _ = select.select([eventfd], [], [], min(remaining, LIVENESS_POLL))
-        if ready:
-            os.eventfd_read(eventfd)
-        else:
+        interrupt = self._io_eventfd if queue.qid else self._admin_eventfd
+        if not interrupt.wait(min(remaining, LIVENESS_POLL)):
             self._require_health()
         return True
 
@@ -229,6 +227,22 @@ class Controller:
 
     def _write(self, register: Register, value: int) -> None:
         self._function.write_register(register.offset, register.width, value)
+
+
+class _Interrupt:
+    """A vector's eventfd, which may have any number: the application has descriptors of its own."""
+
+    def __init__(self, eventfd: int) -> None:
+        self._eventfd = eventfd
+        self._poll = select.poll()
+        self._poll.register(eventfd, select.POLLIN)
+
+    def wait(self, seconds: float) -> bool:
+        """Take the interrupt if it comes in time, to the next whole millisecond."""
+        if not self._poll.poll(math.ceil(seconds * 1000)):
+            return False
+        os.eventfd_read(self._eventfd)
+        return True
 
 
 def _queue_pair(qid: int, entries: int, memory: QueueMemory) -> QueuePair:

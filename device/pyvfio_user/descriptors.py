@@ -1,0 +1,81 @@
+"""Letting go of descriptors that a client has sent, without waiting for it.
+
+close(2) may wait: for the peer of a TCP socket that lingers (SO_LINGER), for the server of a file in
+a FUSE or network file system, for ever if these say nothing. What is of another kind than a client
+has reason to send is closed in a thread that nobody waits for. So is a socket with messages that
+were never received, whose descriptors the system closes with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import termios
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+
+MAX_CLOSING = 32
+"""Threads in which a close has not ended yet, from which on nothing more is taken of clients."""
+
+EVENTFD_LINK = "anon_inode:[eventfd]"
+"""What /proc calls an eventfd."""
+
+_closing: set[threading.Thread] = set()
+
+
+def may_receive() -> bool:
+    """Whether what comes with a message could be let go of: not while too much is being closed."""
+    return len(_closing) < MAX_CLOSING
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors, those that may take long in a thread."""
+    slow = []
+    for fd in fds:
+        if _is_quick(fd):
+            os.close(fd)
+        else:
+            slow.append(fd)
+    if slow:
+        _apart(*(partial(os.close, fd) for fd in slow))
+
+
+def close_socket(sock: socket.socket) -> None:
+    """Close a UNIX socket, of which the other end notices at once."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    # Nothing can come any more now. A descriptor comes with a byte at least.
+    unread = fcntl.ioctl(sock, termios.FIONREAD, struct.pack("i", 0))
+    if struct.unpack("i", unread)[0]:
+        _apart(sock.close)
+    else:
+        sock.close()
+
+
+def is_eventfd(fd: int) -> bool:
+    """Whether a descriptor is an eventfd."""
+    return os.readlink(f"/proc/self/fd/{fd}") == EVENTFD_LINK
+
+
+def _is_quick(fd: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return is_eventfd(fd)
+    return True  # only files in memory have seals
+
+
+def _apart(*closes: Callable[[], None]) -> None:
+    def run() -> None:
+        for close in closes:
+            with suppress(OSError):  # the descriptor is gone nevertheless
+                close()
+        _closing.discard(thread)
+
+    thread = threading.Thread(target=run, name="close", daemon=True)
+    _closing.add(thread)
+    thread.start()

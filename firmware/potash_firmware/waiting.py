@@ -1,0 +1,72 @@
+"""Waiting for descriptors: any number of them, of any value, for as short as a tick of the loop.
+
+select(2) knows no descriptor from 1024 on, and epoll_wait(2) no time below a millisecond. So it is
+epoll that waits for everything, and select that waits for epoll where the time is limited.
+"""
+
+import select
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+READ = select.EPOLLIN
+WRITE = select.EPOLLOUT
+
+_FD_SETSIZE = 1024
+
+
+class Source(Protocol):
+    """What can be waited for."""
+
+    def fileno(self) -> int: ...
+
+
+class Waiting:
+    """What was waited for last, and its descriptor; a context manager.
+
+    Make it early: where its own descriptor is 1024 or more, waits end at whole milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._exact = self._epoll.fileno() < _FD_SETSIZE
+        self._sources: list[tuple[Source | int, int]] = []
+        self._fds: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._epoll.close()
+
+    def wait(
+        self, sources: Sequence[tuple[Source | int, int]], limit: float | None
+    ) -> Collection[int]:
+        """The descriptors that are ready, after `limit` seconds at most; none then.
+
+        `sources` come with READ, WRITE or both. What is closed must be gone from them, and another
+        object must be there for what is opened again, be it under the same number.
+        """
+        if sources != self._sources:
+            self._change(sources)
+        if limit and self._exact:
+            if not select.select((self._epoll,), (), (), limit)[0]:
+                return ()
+            limit = 0.0
+        return [fd for fd, _ in self._epoll.poll(limit)]
+
+    def _change(self, sources: Sequence[tuple[Source | int, int]]) -> None:
+        for fd in self._fds:
+            try:
+                self._epoll.unregister(fd)
+            except OSError:
+                pass  # It was closed, which takes it out.
+        self._fds = [one if isinstance(one, int) else one.fileno() for one, _ in sources]
+        for fd, (_, events) in zip(self._fds, sources, strict=True):
+            self._epoll.register(fd, events)
+        self._sources = list(sources)
