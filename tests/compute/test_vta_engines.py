@@ -1,6 +1,6 @@
 """The fast engine does what the readable simulator does, bit for bit, and refuses what it refuses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -403,11 +403,12 @@ def test_an_opcode_that_an_alu_lacks_is_refused_there() -> None:
     values, lacking = np.arange(32, dtype=np.int32), len(AluOpcode)
     before = values.copy()
     at = values.ctypes.data
-    for operate in (
+    operations: tuple[Callable[[], object], ...] = (
         lambda: with_immediate(values, lacking, np.int32(3)),
         lambda: with_source(values[:16], values[16:], lacking),
         lambda: with_lanes(lacking, at, at + 64, 1),
-    ):
+    )
+    for operate in operations:
         with pytest.raises(NotImplementedError):
             operate()
     assert (values == before).all()
