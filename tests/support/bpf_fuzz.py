@@ -6,7 +6,9 @@ run by both engines.
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -61,4 +63,6 @@ def fuzz(seconds: float, seed: int) -> Counter[str]:
 if __name__ == "__main__":
     begin = int(sys.argv[2]) if len(sys.argv) > 2 else Random().getrandbits(32)
     print("seed", begin, flush=True)
-    print(dict(fuzz(float(sys.argv[1]), begin)))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        print(dict(fuzz(float(sys.argv[1]), begin)))
