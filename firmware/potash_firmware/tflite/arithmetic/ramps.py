@@ -21,6 +21,7 @@ _PIECES = (1, 2, 3, 4)
 _NUDGES = (0, 1, -1, 2, -2)
 """What shortened significands are tried with."""
 _WORD = 1 << 31
+_FEW = 16
 _UNSURE = 4
 """How far from where a step is with one rounding it may be with two."""
 
@@ -41,6 +42,15 @@ class Ramp(NamedTuple):
     """Whether halves go away from zero, and x is on both sides of it."""
     loose: bool = False
     """Whether y may be beyond `low` and `high`, to which it is clamped."""
+
+    def part(self, channels: Values | slice) -> "Ramp":
+        """Some of the channels."""
+        return self._replace(
+            significands=self.significands[channels],
+            shifts=self.shifts[channels],
+            least=self.least[channels],
+            most=self.most[channels],
+        )
 
 
 class Short(NamedTuple):
@@ -65,10 +75,11 @@ def shorten(ramp: Ramp) -> Short | None:
     """The same with a significand of few pieces; None where there is none."""
     largest = int(np.maximum(np.abs(ramp.least), np.abs(ramp.most)).max())
     room = SIGNIFICAND_BITS - largest.bit_length()
-    steps = _steps(ramp)
+    steps, few = _steps(ramp), ramp.part(slice(_FEW))
     for pieces in _PIECES:
         width = min(room, SIGNIFICAND_BITS // pieces)
-        if width > 0:
+        # Where there is none for a few channels there is none for all.
+        if width > 0 and _shortened(few, steps[:, :_FEW], pieces, width) is not None:
             found = _shortened(ramp, steps, pieces, width)
             if found is not None:
                 return found
@@ -83,21 +94,21 @@ def _shortened(ramp: Ramp, steps: Values, pieces: int, width: int) -> Short | No
         return None
     significands = np.zeros_like(ramp.significands)
     offsets = np.int64(ramp.zero_point) << shifts
-    missing = ramp.significands > 0
+    left = np.flatnonzero(ramp.significands)
     for nudge in _NUDGES:
-        tried = (ramp.significands + ((1 << dropped) >> 1) >> dropped) + nudge
+        its = ramp.part(left)
+        tried = (its.significands + ((1 << dropped) >> 1) >> dropped) + nudge
         tried = np.clip(tried, 1, (1 << bits) - 1)
-        short = Short(tried, pieces, width, ramp.signed, offsets, shifts)
-        least, most = _offsets(ramp, steps, short)
+        short = Short(tried, pieces, width, ramp.signed, offsets[left], shifts[left])
+        least, most = _offsets(its, steps[:, left], short)
         middle = (least + most) >> 1
-        ends = [short.products(x) for x in (ramp.least, ramp.most)]
-        sums = [its + middle for its in ends]
-        fits = np.maximum.reduce([np.abs(its) for its in (*ends, *sums, middle)]) < _WORD
-        right = missing & (least <= most) & fits
-        significands = np.where(right, tried, significands)
-        offsets = np.where(right, middle, offsets)
-        missing &= ~right
-        if not missing.any():
+        ends = [short.products(x) for x in (its.least, its.most)]
+        sums = [product + middle for product in ends]
+        fits = np.maximum.reduce([np.abs(value) for value in (*ends, *sums, middle)]) < _WORD
+        right = (least <= most) & fits
+        significands[left[right]], offsets[left[right]] = tried[right], middle[right]
+        left = left[~right]
+        if not left.size:
             return Short(significands, pieces, width, ramp.signed, offsets, shifts)
     return None
 

@@ -17,6 +17,7 @@ is clamped to those, which takes the place of the clamp at the end. They are fou
 each channel.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -48,6 +49,8 @@ LEAST_SHIFT = -8
 """Multipliers of up to 2^8 are done, which nobody needs; larger ones would leave 32 bits."""
 
 WORD_BITS = 32
+SEARCHES = 64
+"""Requantisations that are kept: those of the models that a process loads again and again."""
 
 _FAR = 1 << WORD_BITS - 1
 """Beyond all accumulators."""
@@ -162,9 +165,42 @@ class Scale:
 def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     """Append what turns the accumulators of the tile into clamped int8 values.
 
-    With two planes of `scratch` not all scales are done, with three they are. Raises
+    With two planes of `scratch` not all scales are possible, with three they are. Raises
     QuantizationError for one that is not.
     """
+    # Channels that are scaled alike get the same numbers.
+    pairs = np.stack((scale.significands, scale.shifts))
+    distinct, channels = np.unique(pairs, axis=1, return_inverse=True)
+    significands, shifts = map(tuple, distinct.tolist())
+    others = (scale.zero_point, scale.low, scale.high, scale.rounding, scale.reach)
+    found = _requantization(significands, shifts, *others, tuple(scratch))
+    for step in found.steps:
+        source: Source = step.source
+        if isinstance(source, Channels):
+            source = found.vectors[source.number]
+            source = source[channels.reshape(-1)] if source.size > 1 else source
+        steps.add(step.opcode, source, step.target)
+
+
+@functools.lru_cache(SEARCHES)
+def _requantization(
+    significands: tuple[int, ...],
+    shifts: tuple[int, ...],
+    zero_point: int,
+    low: int,
+    high: int,
+    rounding: Rounding,
+    reach: int,
+    scratch: tuple[Plane, ...],
+) -> Steps:
+    """The steps for channels with these multipliers. Raises QuantizationError."""
+    numbers = np.array(significands, np.int64), np.array(shifts, np.int64)
+    scale, steps = Scale(*numbers, zero_point, low, high, rounding, reach), Steps()
+    _requantize(steps, scale, scratch)
+    return steps
+
+
+def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     if scale.rounding is Rounding.ALKALI:
         _requantize_short(steps, scale)
         return
