@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.isa import MicroOp, Stage
+from potash_device.vta.isa import MicroOp
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.kernels import AluKernel, GemmKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import steps, transfers
 from potash_firmware.vta_runtime.schedules.nests import nests, pieces
+from potash_firmware.vta_runtime.schedules.pipeline import COMPUTE, LOAD, store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Outer, Room, Tile, fits, row_step, window
 from potash_firmware.vta_runtime.schedules.transfers import Axis
-
-LOAD, COMPUTE, STORE = Stage
 
 
 class Piece(NamedTuple):
@@ -152,27 +151,14 @@ class Convolution:
             for one in (output, *tensors)
         )
         emission = _Emission(self, runtime, seen, weights)
-        for _ in range(self.tile.threads):
-            runtime.dep_push(COMPUTE, LOAD)
-            runtime.dep_push(STORE, COMPUTE)
-        for number, piece in enumerate(self.tiles()):
-            acc = number % self.tile.threads * self.room.acc
-            runtime.dep_pop(STORE, COMPUTE)
+        threads, part = self.tile.threads, self.room.acc
+        for piece, acc in tiles_in_acc(runtime, self.tiles(), threads, part, loads=True):
             for kernel in emission.resets(acc, piece.out_blocks * piece.rows * piece.columns):
                 runtime.push_gemm(kernel)
-            for part in self.parts():
-                emission.step(piece, part, acc)
+            for step in self.parts():
+                emission.step(piece, step, acc)
             emission.finish(piece, acc, channels, added)
-            runtime.dep_push(COMPUTE, STORE)
-            runtime.dep_pop(COMPUTE, STORE)
-            transfers.store(runtime, stored.buffer, acc, *_place(stored, piece))
-            runtime.dep_push(STORE, COMPUTE)
-        for _ in range(self.tile.threads):
-            runtime.dep_pop(COMPUTE, LOAD)
-            runtime.dep_pop(STORE, COMPUTE)
-        # What comes next in this stream may load what was stored here.
-        runtime.dep_push(COMPUTE, LOAD)
-        runtime.dep_pop(COMPUTE, LOAD)
+            store(runtime, stored, acc, *_place(stored, piece))
 
     def resets(self, acc: int, elements: int) -> tuple[GemmKernel, ...]:
         """Zero the accumulators of a tile."""

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.isa import Stage
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules.pipeline import store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Room
-
-COMPUTE, STORE = Stage.COMPUTE, Stage.STORE
 
 
 class Extent(NamedTuple):
@@ -91,12 +89,9 @@ class Elementwise:
         stored, *loaded = (self._surface(one) for one in (output, *tensors))
         room = Room.of(self.config, self.threads, self.epilogue)
         held: dict[int, tuple[int, ...]] = {}
-        for _ in range(self.threads):
-            runtime.dep_push(STORE, COMPUTE)
-        for number, (at, size) in enumerate(tiles(self.extent, self.piece)):
-            acc = number % self.threads * room.acc
+        cut = tiles(self.extent, self.piece)
+        for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, room.acc):
             plane = size.elements
-            runtime.dep_pop(STORE, COMPUTE)
             for index, (memory, tensor) in enumerate(zip(kinds, loaded, strict=True)):
                 axes = tensor.axes(size.blocks, size.height, size.width)
                 place = acc + index * plane
@@ -112,15 +107,8 @@ class Elementwise:
                 self.epilogue.steps, acc, place, size.blocks, pixels, room.micro_ops
             ):
                 runtime.push_alu(kernel)
-            runtime.dep_push(COMPUTE, STORE)
-            runtime.dep_pop(COMPUTE, STORE)
             axes = stored.axes(size.blocks, size.height, size.width)
-            transfers.store(runtime, stored.buffer, acc, stored.place(*at), axes)
-            runtime.dep_push(STORE, COMPUTE)
-        for _ in range(self.threads):
-            runtime.dep_pop(STORE, COMPUTE)
-        runtime.dep_push(COMPUTE, Stage.LOAD)
-        runtime.dep_pop(COMPUTE, Stage.LOAD)
+            store(runtime, stored, acc, stored.place(*at), axes)
 
     def _surface(self, given: Buffer | Surface) -> Surface:
         if not isinstance(given, Surface):

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from potash_device.vta.config import MemoryId
-from potash_device.vta.isa import AluOpcode, Stage
+from potash_device.vta.isa import AluOpcode
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules.pipeline import store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Step
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Room
 from potash_firmware.vta_runtime.schedules.transfers import Axis
-
-COMPUTE, STORE = Stage.COMPUTE, Stage.STORE
 
 
 class Way(NamedTuple):
@@ -68,26 +67,16 @@ def move(runtime: Runtime, source: Surface, target: Surface, ways: Iterable[Way]
     """
     threads = min(2, runtime.config.depth(MemoryId.ACC))
     room = Room.of(runtime.config, threads, NOTHING)
-    for _ in range(threads):
-        runtime.dep_push(STORE, COMPUTE)
-    for number, (begin, end, piece) in enumerate(_pieces(_best(ways), room.acc)):
-        acc = number % threads * room.acc
-        runtime.dep_pop(STORE, COMPUTE)
+    nothing = (Step(AluOpcode.ADD, 0),)
+    pieces = _pieces(_best(ways), room.acc)
+    for (begin, end, piece), acc in tiles_in_acc(runtime, pieces, threads, room.acc):
         axes = [Axis(way.extent, way.source) for way in piece]
         transfers.load(runtime, source.buffer, MemoryId.ACC_8BIT, acc, source.first + begin, axes)
         count = math.prod(way.extent for way in piece)
-        nothing = (Step(AluOpcode.ADD, 0),)
         for kernel in steps.kernels(nothing, acc, acc, 1, count, room.micro_ops):
             runtime.push_alu(kernel)
-        runtime.dep_push(COMPUTE, STORE)
-        runtime.dep_pop(COMPUTE, STORE)
         axes = [Axis(way.extent, way.target) for way in piece]
-        transfers.store(runtime, target.buffer, acc, target.first + end, axes)
-        runtime.dep_push(STORE, COMPUTE)
-    for _ in range(threads):
-        runtime.dep_pop(STORE, COMPUTE)
-    runtime.dep_push(COMPUTE, Stage.LOAD)
-    runtime.dep_pop(COMPUTE, Stage.LOAD)
+        store(runtime, target, acc, target.first + end, axes)
 
 
 def _merged(axes: Iterable[Axis]) -> Iterator[Axis]:

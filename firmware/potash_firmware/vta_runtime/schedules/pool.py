@@ -15,19 +15,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.isa import AluOpcode, MicroOp, Stage
+from potash_device.vta.isa import AluOpcode, MicroOp
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.kernels import AluKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import steps, transfers
 from potash_firmware.vta_runtime.schedules.elementwise import Extent, largest_extent, tiles
 from potash_firmware.vta_runtime.schedules.nests import nests
+from potash_firmware.vta_runtime.schedules.pipeline import store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.tiles import Room
-
-COMPUTE, STORE = Stage.COMPUTE, Stage.STORE
 
 NEUTRAL = {AluOpcode.MAX: -128, AluOpcode.MIN: 127, AluOpcode.ADD: 0}
 """The operations, and which value of 8 bits changes no result of theirs."""
@@ -176,12 +175,9 @@ class Pooling:
             raise ScheduleError(f"the pooling has {self.epilogue.vectors} vectors")
         room = _room(self.config, self.epilogue, self.threads)
         held: dict[int, tuple[int, int, int]] = {}
-        for _ in range(self.threads):
-            runtime.dep_push(STORE, COMPUTE)
-        for number, (at, size) in enumerate(tiles(self.shape.extent, self.piece)):
-            acc = number % self.threads * room.acc
+        cut = tiles(self.shape.extent, self.piece)
+        for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, room.acc):
             vectors = acc + self.epilogue.planes * size.elements
-            runtime.dep_pop(STORE, COMPUTE)
             wanted = (vectors, at.blocks, size.blocks)
             if held.get(acc) != wanted:
                 held[acc] = wanted
@@ -196,15 +192,8 @@ class Pooling:
                 self.epilogue.steps, acc, vectors, size.blocks, pixels, room.micro_ops
             ):
                 runtime.push_alu(kernel)
-            runtime.dep_push(COMPUTE, STORE)
-            runtime.dep_pop(COMPUTE, STORE)
             axes = output.axes(size.blocks, size.height, size.width)
-            transfers.store(runtime, output.buffer, acc, output.place(*at), axes)
-            runtime.dep_push(STORE, COMPUTE)
-        for _ in range(self.threads):
-            runtime.dep_pop(STORE, COMPUTE)
-        runtime.dep_push(COMPUTE, Stage.LOAD)
-        runtime.dep_pop(COMPUTE, Stage.LOAD)
+            store(runtime, output, acc, output.place(*at), axes)
 
     def _reduce(
         self, runtime: Runtime, image: Surface, at: Extent, size: Extent, acc: int, room: int
