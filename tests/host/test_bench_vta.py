@@ -10,6 +10,7 @@ from potash.bench import vta, vta_layers, vta_streams
 from potash.bench.report import Peer
 from potash.bench.vta_streams import Stream
 from potash.cli.device.bench import bench
+from potash.models.resnet import Layer
 from potash.sdk.errors import PotashError
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
@@ -22,7 +23,7 @@ SMALL = {
     "matrix": lambda: vta_streams.matrix(128, rows=16, blocks=4),
     "addition": lambda: vta_streams.addition(20_000),
     "irregular": lambda: vta_streams.irregular(2),
-    "scheduled": lambda: vta_layers.scheduled(vta_layers.same(9, 24, 40, 3, 2)),
+    "scheduled": lambda: vta_layers.scheduled(Layer(9, 24, 3, 2, 40, 1).shape),
 }
 
 
@@ -57,8 +58,8 @@ def test_the_scheduled_layers_are_the_paper_s() -> None:
 
 
 def test_what_an_empty_channel_takes_is_of_no_use() -> None:
-    full = vta_layers.scheduled(vta_layers.same(6, 32, 32, 3, 1))
-    third = vta_layers.scheduled(vta_layers.same(6, 4, 32, 3, 1))
+    full = vta_layers.scheduled(Layer(6, 32, 3, 1, 32, 1).shape)
+    third = vta_layers.scheduled(Layer(6, 4, 3, 1, 32, 1).shape)
     assert vta_layers.of_use(full) == 1
     assert vta_layers.of_use(third) == 0.25
 

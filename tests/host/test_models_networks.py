@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.bench import vta_layers
+from potash.models import resnet
 from potash.models.layers import Draws
-from potash.models.networks import NETWORKS, RESNET_LAYERS, make
+from potash.models.networks import NETWORKS, make
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.validation import validate
@@ -79,15 +79,12 @@ def test_every_network_is_accepted_and_has_the_shape_of_its_name(name: str) -> N
         assert output["shape"].tolist() == [1, int(name.removeprefix("add-"))]
 
 
-def test_resnets_layers_are_the_papers() -> None:
-    for name, shape in vta_layers.SHAPES.items():
-        conv = RESNET_LAYERS[name]
-        assert (conv.size, conv.channels) == (shape.height, shape.in_channels)
-        assert (conv.outputs, (conv.kernel, conv.kernel)) == (shape.out_channels, shape.kernel)
-        assert (conv.stride, conv.stride) == shape.stride
+def test_resnets_layers_have_the_shapes_of_their_models() -> None:
+    for name, layer in resnet.LAYERS.items():
         interpreter = opened(made(f"resnet18-{name.lower()}"))
-        height = interpreter.get_output_details()[0]["shape"][1]
-        assert height == shape.out_height
+        shape = layer.shape
+        extents = interpreter.get_output_details()[0]["shape"].tolist()
+        assert extents == [1, shape.out_height, shape.out_width, shape.out_channels]
 
 
 def test_whole_networks_are_made_of_what_they_are_named_after() -> None:

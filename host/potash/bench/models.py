@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from potash.bench.report import Peer, Result, alone, paired
-from potash.models import networks
+from potash.models import networks, resnet
 from potash.sdk.errors import PotashError
 from potash.vm.cache import Progress
 from potash.vta.inference import Inference, infer
@@ -53,7 +53,7 @@ its convolutions got, and seconds with the accelerator (less than that)."""
 
 NAMES = (
     RESNET,
-    *(f"{RESNET}-{name.lower()}" for name in networks.RESNET_LAYERS),
+    *(f"{RESNET}-{name.lower()}" for name in resnet.LAYERS),
     "add-200007",
     DIGITS,
     "mobilenet-v2",

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from potash.bench.vta_streams import CONVOLUTIONS, SHIFT, Stream
+from potash.models.resnet import LAYERS
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, decode, encode_stream
@@ -20,23 +21,6 @@ from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Conv2d, Convolution, Step, conv2d, layouts
 
 STEPS = (Step(AluOpcode.SHR, SHIFT), Step(AluOpcode.MAX, 0), Step(AluOpcode.MIN, 127))
-
-
-def same(size: int, inputs: int, outputs: int, kernel: int, stride: int) -> Conv2d:
-    """A convolution of a square image, padded so that the output has a pixel for each stride."""
-    across = -(-size // stride)
-    padding = max((across - 1) * stride + kernel - size, 0)
-    first, last = padding // 2, padding - padding // 2
-    return Conv2d(
-        images=1,
-        in_channels=inputs,
-        height=size,
-        width=size,
-        out_channels=outputs,
-        kernel=(kernel, kernel),
-        stride=(stride, stride),
-        padding=(first, last, first, last),
-    )
 
 
 def plan(
@@ -93,20 +77,7 @@ def _expected(
     return layouts.pack_like_output(whole, config).tobytes()
 
 
-SHAPES: Mapping[str, Conv2d] = {
-    "C1": same(224, 3, 64, 7, 2),
-    "C2": same(56, 64, 64, 3, 1),
-    "C3": same(56, 64, 64, 1, 1),
-    "C4": same(56, 64, 128, 3, 2),
-    "C5": same(56, 64, 128, 1, 2),
-    "C6": same(28, 128, 128, 3, 1),
-    "C7": same(28, 128, 256, 3, 2),
-    "C8": same(28, 128, 256, 1, 2),
-    "C9": same(14, 256, 256, 3, 1),
-    "C10": same(14, 256, 512, 3, 2),
-    "C11": same(14, 256, 512, 1, 2),
-    "C12": same(7, 512, 512, 3, 1),
-}
+SHAPES: Mapping[str, Conv2d] = {name: layer.shape for name, layer in LAYERS.items()}
 """All layers, by the paper's names."""
 
 SCHEDULED: Mapping[str, Callable[[], Stream]] = {

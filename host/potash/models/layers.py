@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from potash.models.builder import FusedActivation, GraphBuilder, Tensor
-from potash.models.windows import Padding, extents, pair, same_padding
+from potash.models.windows import Padding, extents, pair
 from potash.sdk.progress import Progress, silent
+from potash_firmware.tflite.windows import same_padding
 
 Int8 = npt.NDArray[np.int8]
 Sums = npt.NDArray[np.int64]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+from potash.models import resnet
 from potash.models.builder import FusedActivation, GraphBuilder
 from potash.models.layers import Activations, Draws, Layers
 from potash.models.windows import Padding
@@ -207,21 +208,6 @@ CONVS = (
 )
 """The platform's convolutions."""
 
-RESNET_LAYERS = {
-    "C1": Conv(224, 3, 7, 2, 64),
-    "C2": Conv(56, 64, 3, 1, 64),
-    "C3": Conv(56, 64, 1, 1, 64),
-    "C4": Conv(56, 64, 3, 2, 128),
-    "C5": Conv(56, 64, 1, 2, 128),
-    "C6": Conv(28, 128, 3, 1, 128),
-    "C7": Conv(28, 128, 3, 2, 256),
-    "C8": Conv(28, 128, 1, 2, 256),
-    "C9": Conv(14, 256, 3, 1, 256),
-    "C10": Conv(14, 256, 3, 2, 512),
-    "C11": Conv(14, 256, 1, 2, 512),
-    "C12": Conv(7, 512, 3, 1, 512),
-}
-
 
 def _networks() -> Iterator[tuple[str, Network]]:
     for size in ADD_SIZES:
@@ -232,8 +218,8 @@ def _networks() -> Iterator[tuple[str, Network]]:
         yield conv.name, Network(f"CONV_2D of {conv.summary}", make, small)
     yield "conv-add", Network("two CONV_2D of one picture, and ADD", conv_add, True)
     yield "conv-conv-add", Network("CONV_2D, another on top, and ADD of both", conv_conv_add, True)
-    for layer, conv in RESNET_LAYERS.items():
-        name = f"resnet18-{layer.lower()}"
+    for layer, sizes in resnet.LAYERS.items():
+        name, conv = f"resnet18-{layer.lower()}", Conv(*sizes[:5])
         make = partial(conv_model, name, conv, RELU)
         yield name, Network(f"ResNet-18's {layer}: {conv.summary}", make, False)
     yield "resnet18", Network("ResNet-18 for 224x224x3 pictures, 1000 classes", resnet18, False)

@@ -15,8 +15,8 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash.models.builder import FusedActivation, GraphBuilder, Tensor
 from potash.models.onnx_graph import Array, Node, OnnxGraph
-from potash.models.windows import same_padding
 from potash.sdk.errors import PotashError
+from potash_firmware.tflite.windows import same_padding
 
 PICTURE = 4
 TO_LAST = (0, 2, 3, 1)

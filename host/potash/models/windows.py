@@ -1,4 +1,4 @@
-"""Windows that move over pictures: how many places they have, and what padding stands around."""
+"""Windows on images, with one number or two for height and width."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from ai_edge_litert import schema_py_generated as schema
+
+from potash_firmware.tflite.windows import count
 
 Pair: TypeAlias = int | tuple[int, int]
 """For height and for width; one number is for both."""
@@ -27,19 +29,7 @@ def pair(value: Pair) -> tuple[int, int]:
 def extents(
     spatial: Sequence[int], size: Sequence[int], stride: Pair, dilation: Pair, padding: Padding
 ) -> tuple[int, int]:
-    """Height and width of what a window gives: `ComputeOutSize` (`tflite/kernels/padding.h`)."""
-    height, width = (
-        -(-extent // step)
-        if padding is Padding.SAME
-        else (extent - (window - 1) * apart - 1 + step) // step
-        for extent, window, step, apart in zip(
-            spatial, size, pair(stride), pair(dilation), strict=True
-        )
-    )
+    """Height and width of a window operator's output."""
+    axes = zip(spatial, size, pair(stride), pair(dilation), strict=True)
+    height, width = (count(*axis, same=padding is Padding.SAME) for axis in axes)
     return height, width
-
-
-def same_padding(extent: int, window: int, stride: int) -> tuple[int, int]:
-    """What SAME puts before and behind: the odd one behind."""
-    total = max((-(-extent // stride) - 1) * stride + window - extent, 0)
-    return total // 2, total - total // 2

@@ -1,7 +1,6 @@
 """What cores are tried on: a network's convolutions and matrix products, each as often as it occurs.
 
-Sources: "Deep Residual Learning for Image Recognition", table 1 (ResNet-18); TensorFlow Lite's
-`schema.fbs` and, for the padding called SAME, `padding.h`.
+Source: TensorFlow Lite's `schema.fbs`.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from typing import Any
 
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.bench.vta_layers import SHAPES
+from potash.models.resnet import LAYERS
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.validation import ModelError, validate
+from potash_firmware.tflite.windows import same_padding
 from potash_firmware.vta_runtime.schedules import Conv2d, Matmul, ScheduleError
 
 Shape = Conv2d | Matmul
@@ -26,12 +26,6 @@ Shape = Conv2d | Matmul
 LARGEST_MODEL = 1 << 30
 MOST_PRODUCTS = 1 << 40
 """Multiplications of a layer: its stream has to fit into memory."""
-
-RESNET18 = {
-    "C1": 1, "C2": 4, "C4": 1, "C5": 1, "C6": 3, "C7": 1, "C8": 1, "C9": 3, "C10": 1, "C11": 1,
-    "C12": 3,
-}  # fmt: skip
-"""How often each layer of the VTA paper's table 1 is in ResNet-18; C3 is not."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +48,12 @@ def network(name: str) -> Network:
     Raises PotashError.
     """
     if name == "resnet18":
-        return Network(name, {SHAPES[layer]: count for layer, count in RESNET18.items()}, {})
-    if name in SHAPES:
-        return Network(name, {SHAPES[name]: 1}, {})
+        return Network(name, {one.shape: one.times for one in LAYERS.values() if one.times}, {})
+    if name in LAYERS:
+        return Network(name, {LAYERS[name].shape: 1}, {})
     if not name.endswith(".tflite"):
         raise PotashError(
-            f"{name!r} is no network; there are resnet18, its layers {', '.join(SHAPES)}, and files "
+            f"{name!r} is no network; there are resnet18, its layers {', '.join(LAYERS)}, and files "
             "that end in .tflite"
         )
     path = Path(name)
@@ -125,9 +119,9 @@ def _convolution(graph: Any, operator: Any) -> Conv2d | None:
     dilation = (options.DilationHFactor(), options.DilationWFactor())
     padding = (0, 0, 0, 0)
     if options.Padding() == schema.Padding.SAME:
-        top, bottom = _same(height, taps[0], stride[0], dilation[0])
-        left, right = _same(width, taps[1], stride[1], dilation[1])
-        padding = (top, bottom, left, right)
+        down = same_padding(height, taps[0], stride[0], dilation[0])
+        across = same_padding(width, taps[1], stride[1], dilation[1])
+        padding = (*down, *across)
     return Conv2d(
         images, channels, height, width, out_channels, (taps[0], taps[1]), stride, padding, dilation
     )
@@ -139,13 +133,6 @@ def _product(graph: Any, operator: Any) -> Matmul | None:
     if len(weights) != 2 or math.prod(values) % weights[1]:
         raise ModelError(f"a matrix product of {values} with {weights} is none")
     return Matmul(math.prod(values) // weights[1], weights[0], weights[1])
-
-
-def _same(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Zeroes before and behind, so that there is an output for each stride."""
-    reach = (taps - 1) * dilation + 1
-    total = max((-(-size // stride) - 1) * stride + reach - size, 0)
-    return total // 2, total - total // 2
 
 
 def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]:

@@ -16,11 +16,17 @@ from typing import NamedTuple
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import MicroOp
 from potash_firmware.vta_runtime.buffers import Buffer
-from potash_firmware.vta_runtime.kernels import AluKernel, GemmKernel, Loop
+from potash_firmware.vta_runtime.kernels import GemmKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules import transfers
 from potash_firmware.vta_runtime.schedules.nests import nests, pieces
-from potash_firmware.vta_runtime.schedules.pipeline import COMPUTE, LOAD, store, tiles_in_acc
+from potash_firmware.vta_runtime.schedules.pipeline import (
+    COMPUTE,
+    LOAD,
+    Finish,
+    store,
+    tiles_in_acc,
+)
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
@@ -151,13 +157,20 @@ class Convolution:
             for one in (output, *tensors)
         )
         emission = _Emission(self, runtime, seen, weights)
+        finish = Finish(runtime, self.epilogue, self.epilogue.planes, channels, self.room.micro_ops)
+        kinds = self.epilogue.tensors
         threads, part = self.tile.threads, self.room.acc
         for piece, acc in tiles_in_acc(runtime, self.tiles(), threads, part, loads=True):
-            for kernel in emission.resets(acc, piece.out_blocks * piece.rows * piece.columns):
+            plane = piece.out_blocks * piece.rows * piece.columns
+            for kernel in emission.resets(acc, plane):
                 runtime.push_gemm(kernel)
             for step in self.parts():
                 emission.step(piece, step, acc)
-            emission.finish(piece, acc, channels, added)
+            for index, (memory, tensor) in enumerate(zip(kinds, added, strict=True), start=1):
+                first, axes = _place(tensor, piece)
+                transfers.load(runtime, tensor.buffer, memory, acc + index * plane, first, axes)
+            pixels = piece.rows * piece.columns
+            finish.append(acc, 0, piece.out_block, piece.out_blocks, pixels)
             store(runtime, stored, acc, *_place(stored, piece))
 
     def resets(self, acc: int, elements: int) -> tuple[GemmKernel, ...]:
@@ -207,13 +220,6 @@ class Convolution:
             made += [GemmKernel(nest.micro_ops, nest.loops) for nest in nests(start, loops, room)]
         return tuple(made)
 
-    def alu(self, acc: int, out_blocks: int, pixels: int) -> tuple[AluKernel, ...]:
-        """The epilogue of a tile."""
-        vectors = acc + self.epilogue.planes * out_blocks * pixels
-        return steps.kernels(
-            self.epilogue.steps, acc, vectors, out_blocks, pixels, self.room.micro_ops
-        )
-
     def _surface(
         self,
         given: Buffer | Surface,
@@ -247,7 +253,6 @@ class _Emission:
         # The same few kernels come again and again.
         self.resets = functools.cache(plan.resets)
         self._products = functools.cache(plan.products)
-        self._alu = functools.cache(plan.alu)
         self._held: dict[tuple[str, int], object] = {}
 
     def step(self, piece: Piece, part: Part, acc: int) -> None:
@@ -273,31 +278,6 @@ class _Emission:
         ):
             runtime.push_gemm(kernel)
         runtime.dep_push(COMPUTE, LOAD)
-
-    def finish(
-        self, piece: Piece, acc: int, channels: Sequence[Buffer], tensors: Sequence[Surface]
-    ) -> None:
-        """Do the epilogue's steps."""
-        plan, runtime = self._plan, self._runtime
-        pixels = piece.rows * piece.columns
-        plane = piece.out_blocks * pixels
-        kinds = plan.epilogue.tensors
-        for number, (memory, tensor) in enumerate(zip(kinds, tensors, strict=True), start=1):
-            transfers.load(
-                runtime, tensor.buffer, memory, acc + number * plane, *_place(tensor, piece)
-            )
-        place = acc + plan.epilogue.planes * plane
-        if channels and self._is_new("channels", acc, (piece[5:], place)):
-            for number, vector in enumerate(channels):
-                runtime.load_2d(
-                    vector,
-                    MemoryId.ACC,
-                    sram=place + number * piece.out_blocks,
-                    offset=piece.out_block,
-                    x_size=piece.out_blocks,
-                )
-        for kernel in self._alu(acc, piece.out_blocks, pixels):
-            runtime.push_alu(kernel)
 
     def _is_new(self, what: str, place: int, wanted: object) -> bool:
         """Whether a part of a buffer does not hold that already; it will."""

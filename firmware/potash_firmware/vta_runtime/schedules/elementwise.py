@@ -14,8 +14,8 @@ from typing import NamedTuple
 from potash_device.vta.config import Config, MemoryId
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import steps, transfers
-from potash_firmware.vta_runtime.schedules.pipeline import store, tiles_in_acc
+from potash_firmware.vta_runtime.schedules import transfers
+from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
@@ -88,25 +88,14 @@ class Elementwise:
             )
         stored, *loaded = (self._surface(one) for one in (output, *tensors))
         room = Room.of(self.config, self.threads, self.epilogue)
-        held: dict[int, tuple[int, ...]] = {}
+        finish = Finish(runtime, self.epilogue, planes, channels, room.micro_ops)
         cut = tiles(self.extent, self.piece)
         for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, room.acc):
-            plane = size.elements
             for index, (memory, tensor) in enumerate(zip(kinds, loaded, strict=True)):
                 axes = tensor.axes(size.blocks, size.height, size.width)
-                place = acc + index * plane
-                transfers.load(runtime, tensor.buffer, memory, place, tensor.place(*at), axes)
-            place = acc + planes * plane
-            wanted = (place, at.groups, at.blocks, size.blocks)
-            if channels and held.get(acc) != wanted:
-                held[acc] = wanted
-                for index, vector in enumerate(channels):
-                    _load_vector(runtime, vector, place + index * size.blocks, at, size.blocks)
-            pixels = size.height * size.width
-            for kernel in steps.kernels(
-                self.epilogue.steps, acc, place, size.blocks, pixels, room.micro_ops
-            ):
-                runtime.push_alu(kernel)
+                plane = acc + index * size.elements
+                transfers.load(runtime, tensor.buffer, memory, plane, tensor.place(*at), axes)
+            finish.append(acc, at.groups, at.blocks, size.blocks, size.height * size.width)
             axes = stored.axes(size.blocks, size.height, size.width)
             store(runtime, stored, acc, stored.place(*at), axes)
 
@@ -146,17 +135,6 @@ def largest_extent(extent: Extent, fits: Callable[[Extent], bool], threads: int)
         if count < threads and getattr(most, axis) > 1:
             most = most._replace(**{axis: blocks(getattr(most, axis), threads)})
     return most
-
-
-def _load_vector(
-    runtime: Runtime, vector: Buffer | Surface, place: int, at: Extent, blocks: int
-) -> None:
-    if isinstance(vector, Surface):
-        first = vector.place(at.groups if vector.groups > 1 else 0, at.blocks, 0, 0)
-        axes = vector.axes(blocks, 1, 1)
-        transfers.load(runtime, vector.buffer, MemoryId.ACC_8BIT, place, first, axes)
-    else:
-        runtime.load_2d(vector, MemoryId.ACC, sram=place, offset=at.blocks, x_size=blocks)
 
 
 def _needs(epilogue: Epilogue) -> tuple[int, int]:

@@ -6,12 +6,16 @@ the tile before it there has been stored, and STORE begins when COMPUTE is done 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 and 3.3 (virtual threading).
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from potash_device.vta.config import MemoryId
 from potash_device.vta.isa import Stage
+from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import transfers
+from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
@@ -49,3 +53,46 @@ def store(runtime: Runtime, surface: Surface, acc: int, first: int, axes: Sequen
     runtime.dep_push(COMPUTE, STORE)
     runtime.dep_pop(COMPUTE, STORE)
     transfers.store(runtime, surface.buffer, acc, first, axes)
+
+
+class Finish:
+    """An epilogue at the end of each tile: its vectors, which are loaded where a part of ACC does not
+    hold them yet, and its steps. `planes` are those of the tile, behind which the vectors are."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        epilogue: Epilogue,
+        planes: int,
+        channels: Sequence[Buffer | Surface],
+        micro_ops: int,
+    ) -> None:
+        self._runtime = runtime
+        self._channels = channels
+        self._planes = planes
+        self._held: dict[int, tuple[int, ...]] = {}
+        # The same few kernels again and again.
+        self._kernels = functools.cache(functools.partial(steps.kernels, epilogue.steps))
+        self._micro_ops = micro_ops
+
+    def append(self, acc: int, group: int, block: int, blocks: int, pixels: int) -> None:
+        """For a tile of so many blocks from `block` on, and pixels of each."""
+        vectors = acc + self._planes * blocks * pixels
+        wanted = (vectors, group, block, blocks)
+        if self._held.get(acc) != wanted:
+            self._held[acc] = wanted
+            for number, vector in enumerate(self._channels):
+                self._load(vector, vectors + number * blocks, group, block, blocks)
+        for kernel in self._kernels(acc, vectors, blocks, pixels, self._micro_ops):
+            self._runtime.push_alu(kernel)
+
+    def _load(
+        self, vector: Buffer | Surface, place: int, group: int, block: int, blocks: int
+    ) -> None:
+        if isinstance(vector, Surface):
+            first = vector.place(group if vector.groups > 1 else 0, block, 0, 0)
+            axes = vector.axes(blocks, 1, 1)
+            memory = MemoryId.ACC_8BIT
+            transfers.load(self._runtime, vector.buffer, memory, place, first, axes)
+        else:
+            self._runtime.load_2d(vector, MemoryId.ACC, sram=place, offset=block, x_size=blocks)

@@ -19,10 +19,10 @@ from potash_device.vta.isa import AluOpcode, MicroOp
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.kernels import AluKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules import transfers
 from potash_firmware.vta_runtime.schedules.elementwise import Extent, largest_extent, tiles
 from potash_firmware.vta_runtime.schedules.nests import nests
-from potash_firmware.vta_runtime.schedules.pipeline import store, tiles_in_acc
+from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
@@ -174,24 +174,11 @@ class Pooling:
         if len(channels) != self.epilogue.vectors:
             raise ScheduleError(f"the pooling has {self.epilogue.vectors} vectors")
         room = _room(self.config, self.epilogue, self.threads)
-        held: dict[int, tuple[int, int, int]] = {}
+        finish = Finish(runtime, self.epilogue, self.epilogue.planes, channels, room.micro_ops)
         cut = tiles(self.shape.extent, self.piece)
         for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, room.acc):
-            vectors = acc + self.epilogue.planes * size.elements
-            wanted = (vectors, at.blocks, size.blocks)
-            if held.get(acc) != wanted:
-                held[acc] = wanted
-                for index, vector in enumerate(channels):
-                    place = vectors + index * size.blocks
-                    runtime.load_2d(
-                        vector, MemoryId.ACC, sram=place, offset=at.blocks, x_size=size.blocks
-                    )
             self._reduce(runtime, image, at, size, acc, room.micro_ops)
-            pixels = size.height * size.width
-            for kernel in steps.kernels(
-                self.epilogue.steps, acc, vectors, size.blocks, pixels, room.micro_ops
-            ):
-                runtime.push_alu(kernel)
+            finish.append(acc, 0, at.blocks, size.blocks, size.height * size.width)
             axes = output.axes(size.blocks, size.height, size.width)
             store(runtime, output, acc, output.place(*at), axes)
 
