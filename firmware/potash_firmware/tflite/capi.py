@@ -284,7 +284,6 @@ class WindowOptions:
     activation: int
     dilation: tuple[int, int] = (1, 1)
     size: tuple[int, int] = (0, 0)
-    depth_multiplier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,35 +331,21 @@ def _clamp(structure: str) -> Callable[[CData], Options]:
     return lambda data: ClampOptions(ffi.cast(f"{structure} *", data).activation)
 
 
-def _convolution(data: CData) -> Options:
-    its = ffi.cast("TfLiteConvParams *", data)
-    return WindowOptions(
-        padding=its.padding,
-        stride=(its.stride_height, its.stride_width),
-        activation=its.activation,
-        dilation=(its.dilation_height_factor, its.dilation_width_factor),
-    )
+def _window(structure: str) -> Callable[[CData], Options]:
+    def read(data: CData) -> Options:
+        its = ffi.cast(f"{structure} *", data)
+        return WindowOptions(
+            padding=its.padding,
+            stride=(its.stride_height, its.stride_width),
+            activation=its.activation,
+            dilation=(
+                getattr(its, "dilation_height_factor", 1),
+                getattr(its, "dilation_width_factor", 1),
+            ),
+            size=(getattr(its, "filter_height", 0), getattr(its, "filter_width", 0)),
+        )
 
-
-def _depthwise(data: CData) -> Options:
-    its = ffi.cast("TfLiteDepthwiseConvParams *", data)
-    return WindowOptions(
-        padding=its.padding,
-        stride=(its.stride_height, its.stride_width),
-        activation=its.activation,
-        dilation=(its.dilation_height_factor, its.dilation_width_factor),
-        depth_multiplier=its.depth_multiplier,
-    )
-
-
-def _pool(data: CData) -> Options:
-    its = ffi.cast("TfLitePoolParams *", data)
-    return WindowOptions(
-        padding=its.padding,
-        stride=(its.stride_height, its.stride_width),
-        activation=its.activation,
-        size=(its.filter_height, its.filter_width),
-    )
+    return read
 
 
 def _fully_connected(data: CData) -> Options:
@@ -381,10 +366,10 @@ _OPTIONS: Mapping[int, Callable[[CData], Options]] = {
     BuiltinOperator.ADD: _clamp("TfLiteAddParams"),
     BuiltinOperator.SUB: _clamp("TfLiteSubParams"),
     BuiltinOperator.MUL: _clamp("TfLiteMulParams"),
-    BuiltinOperator.CONV_2D: _convolution,
-    BuiltinOperator.DEPTHWISE_CONV_2D: _depthwise,
-    BuiltinOperator.AVERAGE_POOL_2D: _pool,
-    BuiltinOperator.MAX_POOL_2D: _pool,
+    BuiltinOperator.CONV_2D: _window("TfLiteConvParams"),
+    BuiltinOperator.DEPTHWISE_CONV_2D: _window("TfLiteDepthwiseConvParams"),
+    BuiltinOperator.AVERAGE_POOL_2D: _window("TfLitePoolParams"),
+    BuiltinOperator.MAX_POOL_2D: _window("TfLitePoolParams"),
     BuiltinOperator.FULLY_CONNECTED: _fully_connected,
     BuiltinOperator.CONCATENATION: _concatenation,
     BuiltinOperator.MEAN: _reducer,

@@ -105,16 +105,8 @@ class GraphBuilder:
         """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O, zeroes if there is none."""
         options = schema.Conv2DOptionsT()
         _set_window(options, stride, dilation, padding, activation)
-        height, width = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
-        return self._add(
-            schema.BuiltinOperator.CONV_2D,
-            (x, weights, bias or self._zeroes(weights.shape[0], x, weights)),
-            (x.shape[0], height, width, weights.shape[0]),
-            options,
-            scale,
-            zero_point,
-            version=3,
-        )
+        code, channels = schema.BuiltinOperator.CONV_2D, weights.shape[0]
+        return self._convolution(code, x, weights, bias, channels, options, scale, zero_point)
 
     def depthwise_conv2d(
         self,
@@ -135,16 +127,8 @@ class GraphBuilder:
         options = schema.DepthwiseConv2DOptionsT()
         options.depthMultiplier = weights.shape[3] // x.shape[3]
         _set_window(options, stride, dilation, padding, activation)
-        height, width = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
-        return self._add(
-            schema.BuiltinOperator.DEPTHWISE_CONV_2D,
-            (x, weights, bias or self._zeroes(weights.shape[3], x, weights)),
-            (x.shape[0], height, width, weights.shape[3]),
-            options,
-            scale,
-            zero_point,
-            version=3,
-        )
+        code, channels = schema.BuiltinOperator.DEPTHWISE_CONV_2D, weights.shape[3]
+        return self._convolution(code, x, weights, bias, channels, options, scale, zero_point)
 
     def fully_connected(
         self,
@@ -189,9 +173,8 @@ class GraphBuilder:
         """ADD: left + right."""
         options = schema.AddOptionsT()
         options.potScaleInt16 = False
-        return self._binary(
-            schema.BuiltinOperator.ADD, left, right, options, activation, scale, zero_point
-        )
+        code = schema.BuiltinOperator.ADD
+        return self._binary(code, left, right, options, activation, scale, zero_point)
 
     def sub(
         self,
@@ -205,9 +188,8 @@ class GraphBuilder:
         """SUB: left - right."""
         options = schema.SubOptionsT()
         options.potScaleInt16 = False
-        return self._binary(
-            schema.BuiltinOperator.SUB, left, right, options, activation, scale, zero_point
-        )
+        code = schema.BuiltinOperator.SUB
+        return self._binary(code, left, right, options, activation, scale, zero_point)
 
     def mul(
         self,
@@ -219,15 +201,8 @@ class GraphBuilder:
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
         """MUL: left * right."""
-        return self._binary(
-            schema.BuiltinOperator.MUL,
-            left,
-            right,
-            schema.MulOptionsT(),
-            activation,
-            scale,
-            zero_point,
-        )
+        options, code = schema.MulOptionsT(), schema.BuiltinOperator.MUL
+        return self._binary(code, left, right, options, activation, scale, zero_point)
 
     def minimum(self, left: Tensor, right: Tensor) -> Tensor:
         """MINIMUM of two tensors whose scales agree."""
@@ -429,6 +404,24 @@ class GraphBuilder:
         output = self._tensor(shape, first.dtype, scale, zero_point)
         floats = first.dtype == np.float32
         return self.operator(code, inputs, output, options, version=1 if floats else version)
+
+    def _convolution(
+        self,
+        code: Operator,
+        x: Tensor,
+        weights: Tensor,
+        bias: Tensor | None,
+        channels: int,
+        options: Any,
+        scale: float | None,
+        zero_point: int,
+    ) -> Tensor:
+        stride = options.strideH, options.strideW
+        dilation = options.dilationHFactor, options.dilationWFactor
+        size = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, options.padding)
+        inputs = (x, weights, bias or self._zeroes(channels, x, weights))
+        shape = (x.shape[0], *size, channels)
+        return self._add(code, inputs, shape, options, scale, zero_point, version=3)
 
     def _binary(
         self,

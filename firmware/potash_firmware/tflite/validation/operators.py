@@ -1,8 +1,8 @@
-"""What the parameters of each operator must be, from what the model says of it.
+"""Checks of each operator's parameters, as the model gives them.
 
 TensorFlow Lite's kernels check most of this when they are prepared, some only with an assertion, and
 some not at all: they divide by a scale of zero, or multiply extents until they overflow. A check
-raises CheckError with a clause to stand behind the operator's name.
+raises CheckError with a clause that follows the operator's name.
 """
 
 import math
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_firmware.tflite.quantization import QuantizationError, quantize_addition
+from potash_firmware.tflite.windows import reach
 
 Array: TypeAlias = npt.NDArray[Any]
 Options: TypeAlias = Any
@@ -97,7 +98,7 @@ class Rule(NamedTuple):
 
     inputs: range
     options: type[Any] | None
-    check: Callable[[Call], None]
+    check: Callable[[Call], object]
 
 
 _CALLS: Mapping[int, tuple[type[Any], tuple[str, ...]]] = {
@@ -124,7 +125,7 @@ def called_graphs(operator: Any) -> set[int]:
     return {getattr(options, name)() for name in found[1]}
 
 
-def check(code: int, options_type: int, table: Any, call: Call) -> None:
+def check_operator(code: int, options_type: int, table: Any, call: Call) -> None:
     """Check an operator, if there is a rule for it. Raises CheckError."""
     rule = RULES.get(code)
     if rule is None:
@@ -149,8 +150,7 @@ _OPTIONS = {
 
 
 def _check_convolution(call: Call) -> None:
-    x, weights = call.input(0), call.input(1)
-    _check_kernel(call, weights)
+    x, weights = _check_kernel(call)
     outputs = weights.shape[0]
     if x.shape and x.shape[3] % weights.shape[3]:
         raise CheckError(
@@ -160,8 +160,7 @@ def _check_convolution(call: Call) -> None:
 
 
 def _check_depthwise(call: Call) -> None:
-    x, weights = call.input(0), call.input(1)
-    _check_kernel(call, weights)
+    x, weights = _check_kernel(call)
     outputs = weights.shape[3]
     if x.shape and (x.shape[3] == 0 or outputs % x.shape[3]):
         raise CheckError(f"makes {outputs} channels of {x.shape[3]}")
@@ -178,8 +177,7 @@ def _check_connected(call: Call) -> None:
 
 
 def _check_addition(call: Call) -> None:
-    left, right = call.input(0), call.input(1)
-    _check_broadcast(left, right)
+    left, right = _check_broadcast(call)
     # The kernel makes the output of the inputs' type, whatever the model calls it.
     left_shift = _ADDITION_LEFT_SHIFT.get(left.type)
     if left_shift is None:
@@ -191,14 +189,9 @@ def _check_addition(call: Call) -> None:
 
 
 def _check_product(call: Call) -> None:
-    left, right = call.input(0), call.input(1)
-    _check_broadcast(left, right)
+    left, right = _check_broadcast(call)
     if left.type == INT8:
         _check_factor(_scale(left) * _scale(right), call.output)
-
-
-def _check_extreme(call: Call) -> None:
-    _check_broadcast(call.input(0), call.input(1))
 
 
 def _check_pool(call: Call) -> None:
@@ -280,36 +273,6 @@ _ADDITION_LEFT_SHIFT: Mapping[int, int] = {
     schema.TensorType.INT16: 15,
 }
 
-ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
-TWO_OR_THREE = range(2, 4)
-
-RULES: Mapping[int, Rule] = {
-    schema.BuiltinOperator.CONV_2D: Rule(THREE, schema.Conv2DOptions, _check_convolution),
-    schema.BuiltinOperator.DEPTHWISE_CONV_2D: Rule(
-        THREE, schema.DepthwiseConv2DOptions, _check_depthwise
-    ),
-    schema.BuiltinOperator.FULLY_CONNECTED: Rule(
-        TWO_OR_THREE, schema.FullyConnectedOptions, _check_connected
-    ),
-    schema.BuiltinOperator.ADD: Rule(TWO, schema.AddOptions, _check_addition),
-    schema.BuiltinOperator.SUB: Rule(TWO, schema.SubOptions, _check_addition),
-    schema.BuiltinOperator.MUL: Rule(TWO, schema.MulOptions, _check_product),
-    schema.BuiltinOperator.MINIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_extreme),
-    schema.BuiltinOperator.MAXIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_extreme),
-    schema.BuiltinOperator.MAX_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
-    schema.BuiltinOperator.AVERAGE_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
-    schema.BuiltinOperator.MEAN: Rule(TWO, schema.ReducerOptions, _check_mean),
-    schema.BuiltinOperator.PAD: Rule(TWO, schema.PadOptions, _check_pad),
-    schema.BuiltinOperator.RELU: Rule(ONE, None, _check_unary),
-    schema.BuiltinOperator.RELU6: Rule(ONE, None, _check_unary),
-    schema.BuiltinOperator.RESHAPE: Rule(range(1, 3), schema.ReshapeOptions, _check_reshape),
-    schema.BuiltinOperator.TRANSPOSE: Rule(TWO, schema.TransposeOptions, _check_transpose),
-    schema.BuiltinOperator.CONCATENATION: Rule(
-        range(1, 1 << 16), schema.ConcatenationOptions, _check_concatenation
-    ),
-}
-"""The operators that the delegate has kernels for."""
-
 
 def _check_rank(tensor: TensorView, rank: int) -> None:
     if tensor.shape and len(tensor.shape) != rank:
@@ -341,17 +304,16 @@ def _check_window(x: TensorView, options: Options, window: Sequence[int]) -> Non
         raise CheckError(f"has a window of {tuple(window)} on {x.shape[1:3]}")
 
 
-def _check_kernel(call: Call, weights: TensorView) -> None:
-    """The window of a convolution."""
-    options = call.options
+def _check_kernel(call: Call) -> tuple[TensorView, TensorView]:
+    """The image and the kernels of a convolution, whose window fits."""
+    options, image, weights = call.options, call.input(0), call.input(1)
     _check_steps(options, ("StrideH", "StrideW", "DilationHFactor", "DilationWFactor"))
-    _check_rank(call.input(0), 4)
+    _check_rank(image, 4)
     _check_weights(weights, 4)
     dilation = options.DilationHFactor(), options.DilationWFactor()
-    window = [
-        (size - 1) * apart + 1 for size, apart in zip(weights.shape[1:3], dilation, strict=True)
-    ]
-    _check_window(call.input(0), options, window)
+    window = [reach(*axis) for axis in zip(weights.shape[1:3], dilation, strict=True)]
+    _check_window(image, options, window)
+    return image, weights
 
 
 def _check_sums(call: Call, weights: TensorView, outputs: int, axis: int) -> None:
@@ -393,12 +355,15 @@ def _scale(tensor: TensorView) -> float:
     return tensor.scale
 
 
-def _check_broadcast(left: TensorView, right: TensorView) -> None:
+def _check_broadcast(call: Call) -> tuple[TensorView, TensorView]:
+    """The two inputs, whose shapes broadcast."""
+    left, right = call.input(0), call.input(1)
     try:
         shape = np.broadcast_shapes(left.shape, right.shape)
     except ValueError:
         raise CheckError(f"takes tensors of {left.shape} and {right.shape}") from None
     _check_size(shape)
+    return left, right
 
 
 def _check_size(shape: Any) -> None:
@@ -416,3 +381,34 @@ def _numbers(tensor: TensorView) -> list[int] | None:
     if tensor.elements > LIST_LIMIT:
         raise CheckError(f"has {tensor.elements} numbers in tensor {tensor.name}")
     return [int(number) for number in tensor.data.view(dtype)]
+
+
+ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
+TWO_OR_THREE = range(2, 4)
+
+RULES: Mapping[int, Rule] = {
+    schema.BuiltinOperator.CONV_2D: Rule(THREE, schema.Conv2DOptions, _check_convolution),
+    schema.BuiltinOperator.DEPTHWISE_CONV_2D: Rule(
+        THREE, schema.DepthwiseConv2DOptions, _check_depthwise
+    ),
+    schema.BuiltinOperator.FULLY_CONNECTED: Rule(
+        TWO_OR_THREE, schema.FullyConnectedOptions, _check_connected
+    ),
+    schema.BuiltinOperator.ADD: Rule(TWO, schema.AddOptions, _check_addition),
+    schema.BuiltinOperator.SUB: Rule(TWO, schema.SubOptions, _check_addition),
+    schema.BuiltinOperator.MUL: Rule(TWO, schema.MulOptions, _check_product),
+    schema.BuiltinOperator.MINIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_broadcast),
+    schema.BuiltinOperator.MAXIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_broadcast),
+    schema.BuiltinOperator.MAX_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
+    schema.BuiltinOperator.AVERAGE_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
+    schema.BuiltinOperator.MEAN: Rule(TWO, schema.ReducerOptions, _check_mean),
+    schema.BuiltinOperator.PAD: Rule(TWO, schema.PadOptions, _check_pad),
+    schema.BuiltinOperator.RELU: Rule(ONE, None, _check_unary),
+    schema.BuiltinOperator.RELU6: Rule(ONE, None, _check_unary),
+    schema.BuiltinOperator.RESHAPE: Rule(range(1, 3), schema.ReshapeOptions, _check_reshape),
+    schema.BuiltinOperator.TRANSPOSE: Rule(TWO, schema.TransposeOptions, _check_transpose),
+    schema.BuiltinOperator.CONCATENATION: Rule(
+        range(1, 1 << 16), schema.ConcatenationOptions, _check_concatenation
+    ),
+}
+"""The operators that the delegate has kernels for."""

@@ -1,9 +1,9 @@
-"""What a model must be before native code sees it.
+"""Validating a model before native code reads it.
 
 TensorFlow Lite verifies that a flatbuffer is well formed, but it aborts the process on parameters
-that its kernels check with an assertion, and it believes the sizes that a model gives. This module
+that its kernels check with an assertion, and it trusts the sizes that a model gives. This module
 reads the model with the schema's accessors, in bounded time whatever the bytes are, and refuses what
-can be known to be wrong. What only shows while a model runs is for the process around it to survive.
+can be known to be wrong. Errors that show only while a model runs may end the process that runs it.
 """
 
 import struct
@@ -14,8 +14,15 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from potash_firmware.tflite import operator_checks
-from potash_firmware.tflite.operator_checks import NO_SCALES, Call, CheckError, Scales, TensorView
+from potash_firmware.tflite.validation.operators import (
+    NO_SCALES,
+    Call,
+    CheckError,
+    Scales,
+    TensorView,
+    called_graphs,
+    check_operator,
+)
 
 # Accessors of the generated schema classes, which are untyped.
 Table: TypeAlias = Any
@@ -192,9 +199,9 @@ def _validate_graph(
             tuple(None if index == OPTIONAL else tensors[index] for index in indices)
             for indices in (inputs, outputs)
         ]
-        called |= operator_checks.called_graphs(operator)
+        called |= called_graphs(operator)
         try:
-            operator_checks.check(
+            check_operator(
                 code,
                 operator.BuiltinOptionsType(),
                 operator.BuiltinOptions(),
