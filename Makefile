@@ -1,6 +1,8 @@
 # `make demo` shows Potash at work, `make test` runs every check; both set up what they need first.
 
 PYTHON ?= python3
+# The oldest that is supported. mypy cannot be set to it: packages for newer ones have stubs that it takes for errors.
+OLDEST := 3.11
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
@@ -19,6 +21,7 @@ test: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/vermin --quiet --violations --no-tips --target=$(OLDEST)- device docs examples firmware host
 	$(BIN)/lint-imports
 	$(BIN)/pytest
 
