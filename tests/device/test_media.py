@@ -109,6 +109,19 @@ def test_the_executor_wakes_its_owner_and_gives_results_and_errors() -> None:
         assert waiting.result() == "done"
 
 
+def test_flushes_that_hang_hold_no_other_work_up() -> None:
+    with MediaExecutor() as executor:
+        gate = threading.Event()
+        hanging = [executor.submit(lambda: gate.wait(10), flushes=True) for _ in range(20)]
+        try:
+            written = [executor.submit(lambda: "written") for _ in range(20)]
+            assert all(one.result(timeout=5) == "written" for one in written)
+            assert not any(one.done() for one in hanging)
+        finally:
+            gate.set()
+    assert all(one.result() for one in hanging)
+
+
 def test_closing_the_executor_waits_for_its_work_and_leaves_nothing() -> None:
     before = set(os.listdir("/proc/self/fd"))
     done: list[int] = []

@@ -186,3 +186,42 @@ def test_a_read_waits_for_a_write_of_the_same_blocks_and_of_no_others(
     host.service()
     assert [(one.cid, one.status) for one in host.reap(queue)] == [(1, 0), (2, 0)]
     assert host.data(PAGE, DATA + PAGE) == b"n" * PAGE
+
+
+def test_flushes_that_wait_are_one_flush_of_the_media(host: Host, queue: Queue) -> None:
+    """So no number of them keeps other commands from the media, however long one takes."""
+    for cid in range(14):
+        host.place(queue, FLUSH, cid, nsid=1)
+    host.ring(queue)
+    host.service()
+    assert len(host.executor.waiting) == 1
+    host.executor.run_all()
+    host.service()
+    assert sorted((one.cid, one.status) for one in host.reap(queue)) == [(n, 0) for n in range(14)]
+    assert host.command(queue, FLUSH, 20, nsid=1).status == 0
+
+
+def test_a_flush_that_comes_while_one_is_at_work_is_another(
+    host: Host, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written after that began has to be stable too (NVM 1.0, section 3.2.1)."""
+    flushed: list[int] = []
+
+    def flush() -> None:
+        flushed.append(len(flushed))
+        if len(flushed) == 1:
+            host.place(queue, FLUSH, 2, nsid=1)
+            host.ring(queue)
+            host.service()
+
+    monkeypatch.setattr(host.media[1], "flush", flush)
+    host.place(queue, FLUSH, 1, nsid=1)
+    host.ring(queue)
+    host.service()
+    host.executor.run_next()
+    host.service()
+    assert [one.cid for one in host.reap(queue)] == [1]
+    host.executor.run_all()
+    host.service()
+    assert [one.cid for one in host.reap(queue)] == [2]
+    assert flushed == [0, 1]

@@ -67,7 +67,7 @@ class SteppedExecutor:
         self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._finished: deque[Future[Any]] = deque()
 
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+    def submit(self, call: Callable[[], Any], *, flushes: bool = False) -> Future[Any]:
         future: Future[Any] = Future()
         self.waiting.append((future, call))
         return future
@@ -76,17 +76,17 @@ class SteppedExecutor:
         """Do one piece of work."""
         future, call = self.waiting[index]
         del self.waiting[index]
-        self._finished.append(future)
-        if not future.set_running_or_notify_cancel():
-            return
         try:
-            future.set_result(call())
+            if future.set_running_or_notify_cancel():
+                future.set_result(call())
         except OSError as error:
             future.set_exception(error)
         except BaseException as error:
             # A mistake, which the test is to see; nobody shall wait for the work's end meanwhile.
             future.set_exception(error)
             raise
+        finally:
+            self._finished.append(future)
 
     def run_all(self) -> None:
         while self.waiting:

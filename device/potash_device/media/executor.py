@@ -14,25 +14,31 @@ from typing import Any, Self
 
 THREADS = 4
 
+FLUSH_THREADS = 2
+"""For what only flushes: media that hang in it hold no other work up."""
+
 
 class MediaExecutor:
     """A context manager; `fileno()` becomes readable when `finished()` has something to give."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
+        self._flushes: ThreadPoolExecutor | None = None
         self._wake = -1
         self._finished: deque[Future[Any]] = deque()
 
     def __enter__(self) -> Self:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="media")
+        self._flushes = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         return self
 
     def __exit__(self, *_: object) -> None:
         """Wait for what was submitted, then release threads and descriptor."""
-        if self._pool is not None:
+        if self._pool is not None and self._flushes is not None:
             self._pool.shutdown(wait=True)
-            self._pool = None
+            self._flushes.shutdown(wait=True)
+            self._pool = self._flushes = None
             os.close(self._wake)
             self._wake = -1
 
@@ -40,11 +46,15 @@ class MediaExecutor:
         """The descriptor to wait on."""
         return self._wake
 
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Have `call` made on another thread; its future comes back through `finished`."""
-        if self._pool is None:
+    def submit(self, call: Callable[[], Any], *, flushes: bool = False) -> Future[Any]:
+        """Have `call` made on another thread; its future comes back through `finished`.
+
+        `flushes` says that it only flushes, and may wait for other flushes alone.
+        """
+        pool = self._flushes if flushes else self._pool
+        if pool is None:
             raise RuntimeError("the media executor is not open")
-        future: Future[Any] = self._pool.submit(call)
+        future: Future[Any] = pool.submit(call)
         future.add_done_callback(self._done)
         return future
 

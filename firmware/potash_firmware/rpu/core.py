@@ -38,7 +38,7 @@ from potash_firmware.rpu.firmware import FirmwareSlots
 from potash_firmware.rpu.keep_alive import KeepAlive
 from potash_firmware.rpu.logs import ChangedNamespaces, ErrorLog, Health, LbaStatus
 from potash_firmware.rpu.media_work import MediaFailures
-from potash_firmware.rpu.namespace import Namespace
+from potash_firmware.rpu.namespace import Flushed, Namespace, flush_all
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.persistent_events import PersistentEvents
 from potash_firmware.rpu.settings import RpuSettings
@@ -143,6 +143,8 @@ class Core:
         """Commands that another command has ended; the loop answers them before that one."""
         self.unfinished: set[Future[Any]] = set()
         """Media work in flight, of whatever time: no reset recalls it."""
+        self._flushes: dict[tuple[Namespace, ...], Future[list[Flushed]]] = {}
+        """The latest of each choice of namespaces."""
         self._awaited: dict[object, set[Future[Any]]] = {}
         self.fused: dict[int, object] = {}
         """First halves of fused operations that wait for the second: token by queue."""
@@ -257,12 +259,30 @@ class Core:
             trace.sink("media.at_once", {"began": began, "what": what, "offset": offset})
         return done
 
-    def on_media(self, call: Callable[[], T]) -> "Future[T]":
-        """Have `call` made where it may block; its future is a token to wait for."""
+    def on_media(self, call: Callable[[], T], *, flushes: bool = False) -> "Future[T]":
+        """Have `call` made where it may block; its future is a token to wait for.
+
+        `flushes` says that it only flushes media.
+        """
         if self.board.trace.sink is not None:
             call = self._watched(call)
-        future: Future[T] = self.board.executor.submit(call)
+        future: Future[T] = self.board.executor.submit(call, flushes=flushes)
         self.unfinished.add(future)
+        return future
+
+    def flush(self, namespaces: Sequence[Namespace]) -> "Future[list[Flushed]]":
+        """A flush of these that begins from now on: with the others that wait for the same.
+
+        So a host cannot fill the media's threads with flushes, however long one takes.
+        """
+        key = tuple(namespaces)
+        future = self._flushes.get(key)
+        if future is None or future.running() or future.done():
+
+            def flush() -> list[Flushed]:
+                return flush_all(key)
+
+            future = self._flushes[key] = self.on_media(flush, flushes=True)
         return future
 
     def _watched(self, call: Callable[[], T]) -> Callable[[], T]:
@@ -418,6 +438,8 @@ class Core:
     def media_finished(self, future: "Future[Any]") -> list[object]:
         """Media work has ended; the tokens that come with it."""
         self.unfinished.discard(future)
+        if self._flushes:
+            self._flushes = {key: one for key, one in self._flushes.items() if one is not future}
         for namespace in self.allocated.values():
             namespace.in_flight.discard(future)
         come = []

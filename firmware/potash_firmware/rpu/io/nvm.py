@@ -26,7 +26,6 @@ from potash_firmware.rpu.io.blocks import (
     target,
     write_error,
 )
-from potash_firmware.rpu.namespace import Flushed, flush_all
 
 
 def flush(controller: Controller, command: Command) -> Result:
@@ -36,7 +35,9 @@ def flush(controller: Controller, command: Command) -> Result:
     else:
         namespaces = [controller.active(command.entry.nsid)]
 
-    def finish(future: Future[list[Flushed]]) -> Result:
+    future = controller.flush(namespaces)
+
+    def finish(_: object) -> Result:
         failed = [
             controller.failures.writing(one.settings.nsid, one.media, error, 0)
             for one, error in future.result()
@@ -46,7 +47,7 @@ def flush(controller: Controller, command: Command) -> Result:
             raise failed[0]
         return None if controller.uncorrectable_is_kept else controller.keep_uncorrectable()
 
-    return Pending(controller.on_media(lambda: flush_all(namespaces)), finish, nothing_to_undo)
+    return Pending(controller.end_of({future}), finish, nothing_to_undo)
 
 
 def read(controller: Controller, command: Command) -> Result:
