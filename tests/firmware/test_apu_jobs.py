@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from csd_spec.descriptors import LogEntryType, encode_arguments
-from csd_spec.opcodes import IoOpcode, Operation
+from csd_spec.fields import GlobalControl
+from csd_spec.opcodes import AdminOpcode, IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.mailbox.messages import JobEnded, WriteBack
@@ -313,7 +314,7 @@ def test_stop_during_the_write_back_waits_for_it(apu: Board) -> None:
     assert apu.status().status == StatusId.DONE
 
 
-def test_a_job_after_a_reset_leaves_the_buffer_to_the_write_back_before_it(apu: Board) -> None:
+def test_a_reset_leaves_the_buffer_to_the_write_back_before_it(apu: Board) -> None:
     apu.hold_write_backs = True
     apu.enable()
     apu.send_firmware(COPY_8)
@@ -321,16 +322,19 @@ def test_a_job_after_a_reset_leaves_the_buffer_to_the_write_back_before_it(apu: 
     apu.local(IoOpcode.LOCAL_OUTPUT, 1, 1)
     apu.control(Operation.START)
     apu.until(lambda: bool(apu.write_backs))
-    apu.reset_controller()
-    assert apu.status().status == StatusId.IDLE
-    apu.enable()
-    apu.send_firmware(RETURN_7)
-    apu.send_data(b"data")
-    apu.control(Operation.START)
-    apu.run(RETURN_7, b"meanwhile, another one runs.", accelerator=3)
-    assert apu.status().status == StatusId.RUNNING
+    reset = apu.send_reset()
+    asked = apu.send(True, AdminOpcode.GLOBAL_CONTROL, GlobalControl(0).encode())
+    kept = apu.config.accelerators[0].plan.output_offset
+    assert bytes(apu.buffers.arena(0)[kept : kept + 8]) == b"ABCDEFGH"
     apu.complete(apu.write_backs[0])
     assert bytes(apu.media[1].view[4096:4104]) == b"ABCDEFGH"
+    apu.answer(reset)
+    apu.answer(asked)
+    assert bytes(apu.buffers.arena(0)[kept : kept + 8]) == bytes(8)
+    assert apu.status().status == StatusId.IDLE
+    apu.send_firmware(RETURN_7)
+    apu.send_data(b"data")
+    assert apu.control(Operation.START) == 0, "what was asked behind the reset was done after it"
     assert apu.wait().return_value == 7
 
 

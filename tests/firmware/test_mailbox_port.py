@@ -109,8 +109,9 @@ def test_a_malformed_datagram_is_dropped_and_the_next_one_read(
     peer, port = raw
     peer.send(b"\xff rubbish")
     peer.send(bytes(5000))
-    peer.send(b"\x02\0\0\0\x2a\0\0\0")
-    for _ in range(2):
+    peer.send(b"\x02\x04\0\0\x2a\0\0\0")
+    peer.send(b"\x02\x01\0\0\x2a\0\0\0")
+    for _ in range(3):
         with pytest.raises(MailboxError):
             port.receive()
     assert port.receive() == Reset(42)

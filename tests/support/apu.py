@@ -29,6 +29,7 @@ from potash_firmware.apu.config import (
 )
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.messages import (
+    CONTROLLER_RESET,
     NO_SLOT,
     JobEnded,
     ReadCheck,
@@ -37,6 +38,7 @@ from potash_firmware.mailbox.messages import (
     Request,
     Reset,
     ResetDone,
+    ResetScope,
     ToRpu,
     WriteBack,
     WriteBackDone,
@@ -327,10 +329,14 @@ class Board:
         """Whether an answer has been taken in."""
         return tag in self._answers
 
-    def reset_controller(self) -> None:
+    def send_reset(self, scope: ResetScope = CONTROLLER_RESET) -> int:
+        """Send a reset, which may be answered late; returns its tag."""
         tag = next(self._tags)
-        self.port.send(Reset(tag))
-        assert isinstance(self.answer(tag), ResetDone)
+        self.port.send(Reset(tag, scope))
+        return tag
+
+    def reset_controller(self, scope: ResetScope = CONTROLLER_RESET) -> None:
+        assert isinstance(self.answer(self.send_reset(scope)), ResetDone)
 
     def run(self, image: bytes, data: bytes = b"", accelerator: int = 0) -> AcceleratorStatus:
         """Enable, send the program and its input, start it, wait for its end."""

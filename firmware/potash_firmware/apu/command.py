@@ -60,7 +60,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The command succeeds as soon as none of these accelerators is busy; `then` comes first."""
+    """The command succeeds as soon as these accelerators are at rest; `then` comes first."""
 
     until: tuple[Accelerator, ...]
     then: Callable[[], None] = lambda: None

@@ -171,6 +171,19 @@ class Jobs:
         """As `stop`, and forget how it went."""
         self._interrupt(accelerator, Event.RESET)
 
+    def replace_worker(self, accelerator: Accelerator) -> None:
+        """Have a new process for the next job, if programs have run in this one."""
+        worker = self._workers.get(accelerator.config.id)
+        if worker is not None and worker.used and not worker.doomed:
+            self._pool.kill(worker)
+
+    def at_rest(self, accelerator: Accelerator) -> bool:
+        """No job has the accelerator, and nobody reads or writes its arena."""
+        key = accelerator.config.id
+        worker = self._workers.get(key)
+        dying = worker is not None and worker.doomed
+        return not (accelerator.busy or dying or key in self._writing.values())
+
     def expire(self) -> None:
         """Stop the jobs that have taken too long."""
         now = self._monotonic()

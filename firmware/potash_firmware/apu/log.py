@@ -29,6 +29,11 @@ class Log:
         now = int(self._clock() * 1000)
         self._entries.append(LogEntry(now, kind, text[: self._text_limit]))
 
+    def clear(self) -> None:
+        """Begin anew."""
+        self._entries.clear()
+        self._lost = 0
+
     def page(self) -> LogPage:
         """Everything there is, the oldest first."""
         return LogPage(tuple(self._entries), min(self._lost, 0xFFFF_FFFF))

@@ -146,12 +146,6 @@ class Subsystem:
             }
         )
 
-    def blank(self) -> None:
-        """Everything as after power-on, but for the logs."""
-        self.enabled = False
-        for accelerator in self.accelerators.values():
-            accelerator.blank()
-
     def save(self) -> tuple[bytes, ...]:
         """What survives a restart: the head's length, the head as JSON, the firmware images.
 

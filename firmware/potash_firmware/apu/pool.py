@@ -36,6 +36,8 @@ class Worker:
         self.accelerator = accelerator
         self.ready = False
         """It has said so at least once: what it needs can be imported."""
+        self.used = False
+        """It has been given a job, so what it remembers may be somebody's data."""
         self.doomed = False
         """It has been killed, and what it still says counts for nothing."""
         self.silent = False
@@ -50,6 +52,7 @@ class Worker:
 
     def run(self, job: channel.Run, contents: int) -> None:
         """Hand over a job, with the memfd `contents`. Whether it arrives shows in its death."""
+        self.used = True
         try:
             socket.send_fds(self._socket, [channel.encode(job)], [contents])
         except OSError as error:

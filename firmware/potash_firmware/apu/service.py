@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from potash_firmware.mailbox.messages import (
     Request,
     Reset,
     ResetDone,
+    ResetScope,
     ToApu,
     WriteBackDone,
 )
@@ -50,7 +52,7 @@ Source = ApuPort | Pool | Worker
 
 
 class Waiting(NamedTuple):
-    """What happens when none of these accelerators is busy any more."""
+    """What happens when all these accelerators are at rest."""
 
     until: tuple[Accelerator, ...]
     then: Callable[[], None]
@@ -79,6 +81,9 @@ class Service:
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
         self._waiting: list[Waiting] = []
+        self._asked: deque[Request | Reset] = deque()
+        """What has come behind a reset that is under way: perhaps from the next host."""
+        self._resetting = False
 
     def run(self) -> None:
         """Serve until the RPU is gone."""
@@ -102,6 +107,7 @@ class Service:
                     self._jobs.reap()
         self._jobs.expire()
         self._answer_waiting()
+        self._take_asked()
         # A job that has ended must not run again when this process is restarted.
         self._keep()
 
@@ -130,14 +136,21 @@ class Service:
 
     def _handle(self, message: ToApu) -> None:
         match message:
-            case Request():
-                self._request(message)
             case WriteBackDone():
                 self._jobs.written(message)
             case ReadChecked():
                 self._jobs.checked(message)
-            case Reset(tag):
-                self._reset(tag)
+            case Request() | Reset():
+                self._asked.append(message)
+                self._take_asked()
+
+    def _take_asked(self) -> None:
+        while self._asked and not self._resetting:
+            message = self._asked.popleft()
+            if isinstance(message, Reset):
+                self._reset(message)
+            else:
+                self._request(message)
 
     def _request(self, request: Request) -> None:
         try:
@@ -173,16 +186,30 @@ class Service:
             slot[given:length] = bytes(length - given)
         self._port.send(Reply(request.tag, Status.SUCCESS, result=answer.result, length=length))
 
-    def _reset(self, tag: int) -> None:
-        """A controller reset: every job is stopped, and all is as after power-on."""
-        accelerators = tuple(self._subsystem.accelerators.values())
+    def _reset(self, reset: Reset) -> None:
+        """Reset every accelerator, and clear what nobody is to find who comes after it."""
+        self._resetting = True
+        subsystem, forget = self._subsystem, ResetScope.FORGET in reset.scope
+        accelerators = tuple(subsystem.accelerators.values())
         for accelerator in accelerators:
             self._jobs.reset(accelerator)
+            if forget:
+                self._jobs.replace_worker(accelerator)
 
         def done() -> None:
-            self._subsystem.blank()
+            for accelerator in accelerators:
+                accelerator.blank()
+                self._buffers.clear_arena(accelerator.config.id)
+                if forget:
+                    accelerator.log.clear()
+            if ResetScope.DISABLE in reset.scope:
+                subsystem.enabled = False
+            if forget:
+                self._buffers.clear_state()
+                self._saved = ()
             self._keep()
-            self._port.send(ResetDone(tag))
+            self._resetting = False
+            self._port.send(ResetDone(reset.tag))
 
         self._when_at_rest(accelerators, done)
 
@@ -192,7 +219,8 @@ class Service:
 
     def _answer_waiting(self) -> None:
         """Go on with what has waited for accelerators that are at rest now."""
-        ready = [item for item in self._waiting if not any(a.busy for a in item.until)]
+        at_rest = self._jobs.at_rest
+        ready = [item for item in self._waiting if all(map(at_rest, item.until))]
         for item in ready:
             self._waiting.remove(item)
             item.then()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
 from potash_firmware.mailbox.errors import MailboxError
@@ -45,11 +45,29 @@ class Request:
     length: int = 0
 
 
+class ResetScope(IntFlag):
+    """What a `Reset` does beside a Reset of every accelerator, which always clears the buffers."""
+
+    DISABLE = 1
+    """The subsystem is disabled, as after power-on."""
+    FORGET = 2
+    """The logs are cleared and workers that have run a program are replaced."""
+
+
+CONTROLLER_RESET = ResetScope.DISABLE
+NEXT_HOST = ResetScope.DISABLE | ResetScope.FORGET
+ERASE = ResetScope.FORGET
+
+
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """RPU to APU: the controller is reset. `ResetDone` follows when no job runs any more."""
+    """RPU to APU: reset every accelerator. `ResetDone` follows when no job runs any more.
+
+    Requests behind it are carried out after it.
+    """
 
     tag: int
+    scope: ResetScope = CONTROLLER_RESET
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +133,7 @@ class ReadChecked:
 
 @dataclass(frozen=True, slots=True)
 class ResetDone:
-    """APU to RPU: no job runs, and everything is as after power-on."""
+    """APU to RPU: no job runs, and all is as the `Reset` wanted it."""
 
     tag: int
 
@@ -149,6 +167,7 @@ class Kind(IntEnum):
 
 _REQUEST = struct.Struct("<BBBxI I6I iI")
 _TAG = struct.Struct("<BxxxI")
+_RESET = struct.Struct("<BBxxI")
 _WRITE_BACK_DONE = struct.Struct("<BxxxII")
 _REPLY = struct.Struct("<BBHIII")
 _WRITE_BACK = struct.Struct("<BBHIHxxQ")
@@ -245,6 +264,13 @@ def _require_ranges(ranges: Sequence[tuple[int, ...]]) -> None:
         raise MailboxError("a message has an empty range")
 
 
+def _unpack_reset(data: bytes) -> Reset:
+    _, scope, tag = _RESET.unpack(data)
+    if scope > NEXT_HOST:
+        raise MailboxError(f"{scope:#x} is no scope of a reset")
+    return Reset(tag, ResetScope(scope))
+
+
 def _unpack_job_ended(data: bytes) -> JobEnded:
     _, log_page, accelerator = _JOB_ENDED.unpack(data)
     return JobEnded(accelerator, log_page)
@@ -266,8 +292,8 @@ _CODECS: dict[int, _Codec] = {
     Kind.REQUEST: _Codec(Request, _pack_request, _unpack_request),
     Kind.RESET: _Codec(
         Reset,
-        lambda m: _TAG.pack(Kind.RESET, m.tag),
-        lambda data: Reset(_TAG.unpack(data)[1]),
+        lambda m: _RESET.pack(Kind.RESET, m.scope, m.tag),
+        _unpack_reset,
     ),
     Kind.WRITE_BACK_DONE: _Codec(
         WriteBackDone,

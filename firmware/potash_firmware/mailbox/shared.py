@@ -178,6 +178,19 @@ class SharedBuffers:
         for memory in (self.transfer, self.state, *self.arenas.values()):
             memory.close()
 
+    def clear_arena(self, accelerator: int) -> None:
+        """Make every byte of an accelerator's arena zero."""
+        memory = self.arenas[accelerator]
+        memory.discard(0, memory.size)
+
+    def clear_slot(self, index: int) -> None:
+        """Make every byte of a transfer slot zero."""
+        self.transfer.discard(index * SLOT_SIZE, SLOT_SIZE)
+
+    def clear_state(self) -> None:
+        """Make every byte of the state area zero."""
+        self.state.discard(0, self.state.size)
+
     def slot(self, index: int) -> memoryview:
         """The bytes of one transfer slot. Raises MailboxError when there is none such."""
         if not 0 <= index < SLOTS:

@@ -8,16 +8,21 @@ command that moves no data holds one too, so that no host can fill the mailbox.
 import logging
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import count
 from typing import NamedTuple
 
 from nvme_spec.status import Status
 from potash_firmware.mailbox import MailboxError, RpuPort, SharedBuffers
 from potash_firmware.mailbox.messages import (
+    CONTROLLER_RESET,
+    ERASE,
+    NEXT_HOST,
     NO_SLOT,
     Reply,
     Request,
     Reset,
+    ResetScope,
     ToApu,
     ToRpu,
 )
@@ -53,10 +58,15 @@ class ApuLink:
         self.sent = 0
         self.received = 0
         """Messages, of all APUs that there have been."""
-        self._reset_is_due = False
+        self._due = ResetScope(0)
+        """What the APU is yet to be told of resets, or has not answered."""
+        self._erasures: set[Future[None]] = set()
+        self._erased: deque[Future[None]] = deque()
         self._asked_since_reset = False
         self._tags = count()
         self._free = list(range(SLOTS))
+        self._stale: set[int] = set()
+        """Slots in use that hold what is a former host's."""
         self._slot_waiters: deque[object] = deque()
         self._in_flight: dict[int, int] = {}
         self._failures: deque[Reply] = deque()
@@ -69,8 +79,8 @@ class ApuLink:
         A reset that the last one did not hear, or did not finish, is the first thing it is told.
         """
         self.port = port
-        if self._reset_is_due:
-            self.reset()
+        if self._due:
+            self._reset(self._due)
 
     def disconnect(self) -> None:
         """The APU is gone: every request that it had fails."""
@@ -81,6 +91,7 @@ class ApuLink:
         # One that died before the loss of the last one was told adds nothing to that.
         told = {reply.tag for reply in self._failures}
         self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in told)
+        self._end_erasures()  # the next APU does that before it answers anything
 
     def end(self) -> None:
         """Have the APU's process ended, as if it had died: nothing that it says is heard."""
@@ -95,7 +106,7 @@ class ApuLink:
     @property
     def due(self) -> bool:
         """Whether there is something to take though the APU has said nothing."""
-        return bool(self._failures or (self._free and self._slot_waiters))
+        return bool(self._failures or self._erased or (self._free and self._slot_waiters))
 
     @property
     def in_flight(self) -> int:
@@ -116,6 +127,9 @@ class ApuLink:
 
     def free_slot(self, slot: int) -> None:
         """The slot may be used again."""
+        if slot in self._stale:
+            self._stale.remove(slot)
+            self.buffers.clear_slot(slot)
         self._free.append(slot)
 
     def grants(self) -> Iterator[Grant]:
@@ -145,25 +159,61 @@ class ApuLink:
             self.send(Request(tag, admin, opcode, nsid, cdws, slot if length else NO_SLOT, length))
         return tag
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """The controller was reset: have every job stopped and forgotten.
+
+        Where the `next_host` may be another one, nothing of this one's is left: buffers, firmware,
+        logs, transfer slots.
+        """
+        self._slot_waiters.clear()
+        if next_host:
+            self._stale |= set(self._in_flight.values())
+            for slot in self._free:
+                self.buffers.clear_slot(slot)
+        self._reset(NEXT_HOST if next_host else CONTROLLER_RESET)
+
+    def erase(self) -> "set[Future[None]]":
+        """Have the accelerators forget the user data that they hold; futures to wait for.
+
+        They come back in `erased`. None without an APU: the next one forgets before it answers.
+        """
+        self._reset(ERASE)
+        if self.port is None:
+            return set()
+        future: Future[None] = Future()
+        self._erasures.add(future)
+        return {future}
+
+    def erased(self) -> "Iterator[Future[None]]":
+        """Those futures of `erase` whose time has come."""
+        while self._erased:
+            yield self._erased.popleft()
+
+    def _reset(self, scope: ResetScope) -> None:
+        """Send a reset.
 
         A host may reset as often as it likes. One that the APU has yet to answer serves for the
         next as well, if nothing was asked in between.
         """
-        self._reset_is_due = True
-        self._slot_waiters.clear()
-        if self.port is None or (self.resetting is not None and not self._asked_since_reset):
-            return
-        self.resetting = next(self._tags) % TAG_LIMIT
-        self._asked_since_reset = False
-        self.send(Reset(self.resetting))
+        answered = self.resetting is None or self._asked_since_reset
+        if self.port is not None and (answered or scope & ~self._due):
+            self.resetting = next(self._tags) % TAG_LIMIT
+            self._asked_since_reset = False
+            self.send(Reset(self.resetting, scope))
+        self._due |= scope
 
     def reset_done(self, tag: int) -> None:
         """The APU has answered a reset; only the newest counts."""
         if tag == self.resetting:
             self.resetting = None
-            self._reset_is_due = False
+            self._due = ResetScope(0)
+            self._end_erasures()
+
+    def _end_erasures(self) -> None:
+        for future in self._erasures:
+            future.set_result(None)
+        self._erased.extend(self._erasures)
+        self._erasures.clear()
 
     def send(self, message: ToApu) -> None:
         """Send a message. An APU that has stopped reading is treated as gone."""

@@ -40,10 +40,12 @@ class Controller(Core):
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool) -> None:
         """As `Core.reset`, and what a reset means to what goes on."""
         before = self.firmware.active
-        super().reset()
+        super().reset(next_host=next_host)
+        if next_host:
+            self.telemetry.forget_host()
         self.self_tests.reset()
         self._news = True
         self._activated |= self.firmware.active != before

@@ -151,8 +151,11 @@ class Core:
         self._uncorrectable_changes = 0
         self._uncorrectable_kept = 0
 
-    def reset(self) -> None:
-        """Forget the host's session; what the media still does is waited for by the loop."""
+    def reset(self, *, next_host: bool) -> None:
+        """Forget the host's session; what the media still does is waited for by the loop.
+
+        The `next_host`, where it may be another one, is to find nothing of this one's.
+        """
         self.statistics.resets += 1
         self.outstanding.clear()
         self.tasks.reset()
@@ -167,7 +170,9 @@ class Core:
         self.keep_alive.stop()
         self.thermal.look()
         self.firmware.reset()
-        self.apu.reset()
+        self.apu.reset(next_host=next_host)
+        if next_host:
+            self.board.trace.recent.clear()
 
     @property
     def highest_nsid(self) -> int:

@@ -152,7 +152,8 @@ class Lifecycle:
         log.debug("the controller is %s", after.name.lower())
         self.state = after
         if after is State.DISABLED:
-            self._end_session()
+            # Who resets the whole function may do so to give it to somebody else.
+            self._end_session(next_host=event is Event.RESET)
         elif after is State.ENABLING:
             # A host that shut down with EN = 0 has no other way to begin again than to set it.
             self._no_shutdown()
@@ -165,12 +166,12 @@ class Lifecycle:
             self._update_status(cfs=1)
             self._controller.failed()
 
-    def _end_session(self) -> None:
+    def _end_session(self, *, next_host: bool) -> None:
         """After this no data moves, no command is answered and no interrupt waits."""
         self._board.dma.stop()
         self._board.queues.clear()
         self._board.interrupts.clear()
-        self._controller.reset()
+        self._controller.reset(next_host=next_host)
         self._on_reset()
         self._no_shutdown()
         self._update_status(rdy=0, cfs=0)

@@ -305,6 +305,9 @@ class Rpu:
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
+        for future in self._apu.erased():
+            for task in self.controller.tasks.media_finished(future):
+                self._resume(task, None)
         for token, slot in self._apu.grants():
             if not self._resume(token, slot):
                 self._apu.free_slot(slot)

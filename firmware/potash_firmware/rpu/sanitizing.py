@@ -236,6 +236,7 @@ class Sanitizing:
     def _work(self) -> Steps:
         namespaces = list(self._core.allocated.values())
         yield from self._core.quiet(namespaces)
+        yield self._core.apu.erase()
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(one.size for one in media)
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1

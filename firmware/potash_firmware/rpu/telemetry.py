@@ -74,6 +74,10 @@ class Telemetry:
         self._host_generation = self._host_generation + 1 & 0xFF
         self._keep()
 
+    def forget_host(self) -> None:
+        """What the host had captured is not the next one's to read."""
+        self._host = NOTHING
+
     def capture(self, reason: str) -> bool:
         """Something has gone wrong. False while an earlier capture has not been read."""
         if self.available:

@@ -30,7 +30,12 @@ def _reset(
     context: Context, request: Request, accelerator: Accelerator, command: fields.Control
 ) -> Result:
     context.jobs.reset(accelerator)
-    return Later((accelerator,), accelerator.blank)
+
+    def blank() -> None:
+        accelerator.blank()
+        context.buffers.clear_arena(accelerator.config.id)
+
+    return Later((accelerator,), blank)
 
 
 def _start(

@@ -57,7 +57,8 @@ def format_nvm(controller: Controller, command: Command) -> Result:
     block_size = _block_size(fields.lbaf)
     if fields.mset or fields.pi or fields.pil:
         raise NvmeError(Status.INVALID_FORMAT, detail="no format has metadata or protection")
-    return controller.tasks.command(_noted_format(controller, command, block_size))
+    erases = fields.ses != SecureErase.NONE
+    return controller.tasks.command(_noted_format(controller, command, block_size, erases))
 
 
 def namespace_management(controller: Controller, command: Command) -> Result:
@@ -94,12 +95,12 @@ def namespace_attachment(controller: Controller, command: Command) -> Result:
 # Format NVM.
 
 
-def _noted_format(controller: Controller, command: Command, block_size: int) -> Steps:
+def _noted_format(controller: Controller, command: Command, block_size: int, erases: bool) -> Steps:
     """The persistent event log has how it began and how it ended."""
     nsid, events = command.entry.nsid, controller.persistent_events
     events.add(FormatStarted(nsid=nsid, cdw10=command.entry.cdw10))
     try:
-        result = yield from _format(controller, nsid, block_size)
+        result = yield from _format(controller, nsid, block_size, erases)
     except (NvmeError, MediaError) as error:
         status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
         events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
@@ -108,7 +109,7 @@ def _noted_format(controller: Controller, command: Command, block_size: int) -> 
     return result
 
 
-def _format(controller: Controller, nsid: int, block_size: int) -> Steps:
+def _format(controller: Controller, nsid: int, block_size: int, erases: bool) -> Steps:
     controller.sanitizing.require_none()
     if nsid == BROADCAST_NSID:
         namespaces = list(controller.namespaces.values())
@@ -125,6 +126,8 @@ def _format(controller: Controller, nsid: int, block_size: int) -> Steps:
     for namespace in namespaces:
         namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
     yield from controller.quiet(namespaces)
+    if erases:  # what jobs have read of the blocks is user data too
+        yield controller.apu.erase()
     # Those that a failure leaves alone are as they were.
     left = dict(zip(nsids, before, strict=True))
     try:
