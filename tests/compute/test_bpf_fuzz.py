@@ -10,12 +10,12 @@ from random import Random
 import pytest
 
 from potash_firmware.bpf.errors import EngineUnavailable
-from potash_firmware.bpf.native import compiler, generator
+from potash_firmware.bpf.native import compiler, generator, induction, ranges
 from support import bpf_attacks as attacks
 from support.bpf import LAYOUT
 from support.bpf_claims import Violation, hold
 from support.bpf_extremes import extremes
-from support.bpf_fuzz import fuzz
+from support.bpf_fuzz import fuzz, one
 from support.bpf_native import own_cache
 from support.bpf_programs import Case, structured
 
@@ -91,6 +91,41 @@ def test_random_programs_find_every_known_fault(fault: str) -> None:
     with pytest.raises(Violation):
         for seed in range(FIRST[fault], FIRST[fault] + 5_000):
             hold(extremes(Random(seed)))
+
+
+def _one_turn_less(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ranges, "INCLUSIVE", frozenset())
+
+
+def _no_conditions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(induction._Analysis, "_condition_of", lambda *_: set())
+
+
+def _an_instruction_less(patch: pytest.MonkeyPatch) -> None:
+    cost = ranges.Proof._cost
+    patch.setattr(ranges.Proof, "_cost", lambda self, loop: self._do("add", cost(self, loop), -1))
+
+
+def _a_byte_less(patch: pytest.MonkeyPatch) -> None:
+    inside = ranges.Proof._inside
+    patch.setattr(
+        ranges.Proof,
+        "_inside",
+        lambda self, one, limit: inside(self, one._replace(high=one.high - 1), limit),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mistake", "first"),
+    [(_one_turn_less, 0), (_no_conditions, 70), (_an_instruction_less, 0), (_a_byte_less, 0)],
+)
+def test_random_programs_find_other_mistakes(
+    mistake: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake(monkeypatch)
+    with pytest.raises(Violation):
+        for seed in range(first, first + 500):
+            one(seed, native=False)
 
 
 @pytest.mark.usefixtures("put_back")
