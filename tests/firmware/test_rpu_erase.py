@@ -114,7 +114,7 @@ def test_no_transfer_slot_holds_the_data_of_a_former_host() -> None:
         begin(host, queue, SEND_DATA, nsid=1, cdws=(4,))
         (request,) = (one for one in iter(apu.receive, None) if isinstance(one, Request))
         held = host.buffers.slot(request.slot)
-        assert held[:16] == b"of a former host"
+        assert bytes(held[:16]) == b"of a former host"
         for slot in range(SLOTS):
             host.buffers.slot(slot)[:16] = b"of a former host"
         host.board.reset()
