@@ -4,6 +4,7 @@ import errno
 import os
 import select
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +52,41 @@ def test_reading_past_a_file_that_was_cut_short_is_an_error(tmp_path: Path) -> N
     media.close()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda media: media.write_from([memoryview(bytes(4096))], 4096),
+        lambda media: media.punch(4096, 4096),
+        lambda media: media.flush(),
+    ],
+)
+def test_a_file_that_was_truncated_is_never_extended_again(
+    tmp_path: Path, change: Callable[[FileMedia], None]
+) -> None:
+    path = tmp_path / "media"
+    media = FileMedia.open(path, 8192)
+    os.truncate(path, 512)
+    for _ in range(2):
+        with pytest.raises(MediaError, match="truncated to 512 of 8192 bytes"):
+            change(media)
+    assert path.stat().st_size == 512 and not media.writable
+    os.truncate(path, 8192)
+    with pytest.raises(MediaError):  # who restores the length has not restored the blocks
+        change(media)
+    media.close()
+
+
+def test_a_read_finds_out_that_a_file_was_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "media"
+    media = FileMedia.open(path, 8192)
+    os.truncate(path, 4096)
+    assert media.read_at_once([memoryview(bytearray(4096))], 0)
+    with pytest.raises(MediaError):
+        media.read_into([memoryview(bytearray(4096))], 4096)
+    assert not media.writable
+    media.close()
+
+
 def test_more_views_than_a_system_call_takes_are_moved() -> None:
     media = MemoryMedia.create(1 << 16)
     content = os.urandom(3000 * 4)
@@ -65,7 +101,7 @@ def test_a_full_disk_is_an_error_and_no_crash() -> None:
     with open("/dev/full", "r+b", buffering=0) as full:
         from potash_device.media import Media
 
-        media = Media(os.dup(full.fileno()), 4096)
+        media = Media(os.dup(full.fileno()), 0)
         with pytest.raises(MediaError) as caught:
             media.write_from([memoryview(b"data")], 0)
         assert caught.value.errno in (errno.ENOSPC, errno.ESPIPE)

@@ -287,8 +287,7 @@ def test_a_file_that_was_cut_cannot_be_read_past_its_end(tmp_path: Path) -> None
         assert completion.status == 0x281
         assert newest_error(host) == (1, 0x281, 2, 1)
         assert host.command(queue, READ, nsid=1, prp2=prp2, cdws=(0, 0, 1)).status == 0
-        assert write(host, queue, 2).status == 0
-        assert host.command(queue, READ, nsid=1, prp2=prp2, cdws=(1, 0, 1)).status == 0
+        assert write(host, queue, 2).status == 0x280
 
 
 def test_a_full_disk_is_a_write_fault_and_reads_go_on(
@@ -441,3 +440,25 @@ def test_a_reset_forgets_what_waits_for_blocks_and_waits_for_what_has_begun(
     assert host.ready
     again = host.create_io_queue()
     assert host.command(again, READ, nsid=1).status == 0
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_blocks_of_a_truncated_file_do_not_come_back_as_zeroes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    path = tmp_path / "drive"
+    media = FileMedia.open(path, 64 * PAGE)
+    with Host({1: media}) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        if not at_once:
+            monkeypatch.setattr(media, "write_at_once", lambda *_: False)
+        assert write(host, queue, 3).status == 0
+        os.truncate(path, PAGE)
+        completion = write(host, queue, 63)
+        assert (completion.status, completion.dnr) == (0x280, True)
+        assert host.command(queue, READ, nsid=1, cdws=(3, 0, 0)).status == 0x281
+        assert host.command(queue, READ, nsid=1, cdws=(0, 0, 0)).status == 0
+        assert path.stat().st_size == PAGE
+        warning, errors = health(host)
+        assert warning == RELIABILITY | READ_ONLY and errors == 2

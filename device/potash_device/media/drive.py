@@ -254,8 +254,11 @@ class Drive:
             media = self._add(FileMedia.open(path, read_only=self.read_only))
             if media.size < shape.size:
                 log.warning(
-                    "%s has %d bytes of %d; the rest cannot be read", path, media.size, shape.size
-                )
+                    "%s has %d bytes of %d; the rest cannot be read, and nothing is written",
+                    path, media.size, shape.size,
+                )  # fmt: skip
+                present, media.size = media.size, shape.size
+                media.truncated(present)
             media.size = shape.size
             self.namespaces[nsid] = media
         self.shapes = shapes

@@ -54,6 +54,7 @@ class Flash:
 
     def __init__(self, media: Media, sidecar: Sidecar) -> None:
         self.media = media
+        media.self_checking = True
         self.sidecar = sidecar
         self.active = 1
         """The slot that is active from the next power-on."""

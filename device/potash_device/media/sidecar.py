@@ -47,6 +47,7 @@ class Sidecar:
 
     def __init__(self, media: Media) -> None:
         self.media = media
+        media.self_checking = True
         self._sections: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._number = 0

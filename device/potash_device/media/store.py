@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from potash_device.media.errors import MediaError
@@ -49,7 +50,11 @@ class Media:
         self.size = size
         self.read_only = read_only
         self.lost: MediaError | None = None
-        """Why a flush failed, once one has: what was written may be gone, whatever comes later."""
+        """Why a flush failed or the file was truncated: blocks are gone, whatever comes later."""
+        self._least = 0 if _never_shrinks(fd) else size
+        """Bytes that the file has unless somebody else has truncated it."""
+        self.self_checking = False
+        """Its user notices lost bytes by their checksums, so it may be extended after a loss."""
         self._impairment: Impairment | None = None
         self._read_flags: int | None = None
         self._write_flags: int | None = None
@@ -100,7 +105,8 @@ class Media:
     def write_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
         """Write `views` from byte `offset` on if that needs no waiting; False where it would wait.
 
-        What was refused half-way has to be written again as a whole. Raises MediaError.
+        What was refused half-way has to be written again as a whole. That the file is whole is the
+        caller's to see, once for all that it writes in a row. Raises MediaError.
         """
         self.require_writable()
         flags = self._write_flags
@@ -115,12 +121,18 @@ class Media:
     def read_into(self, views: Sequence[memoryview], offset: int) -> None:
         """Fill `views` from byte `offset`, waiting where it must. Raises MediaError."""
         self._before(offset, _length(views), writes=False)
-        for part, at in _in_calls(views, offset):
-            _move_whole(os.preadv, self.fd, part, at, "reading")
+        try:
+            for part, at in _in_calls(views, offset):
+                _move_whole(os.preadv, self.fd, part, at, "reading")
+        except MediaError:
+            with suppress(MediaError):
+                self.require_whole()
+            raise
 
     def write_from(self, views: Sequence[memoryview], offset: int) -> None:
         """Write `views` from byte `offset` on. Raises MediaError."""
         self.require_writable()
+        self.require_whole()
         self._before(offset, _length(views), writes=True)
         for part, at in _in_calls(views, offset):
             _move_whole(os.pwritev, self.fd, part, at, "writing")
@@ -138,6 +150,7 @@ class Media:
         descriptor = self.fd
         if descriptor < 0:
             return
+        self.require_whole()
         try:
             os.fdatasync(descriptor)
         except OSError as error:
@@ -157,6 +170,7 @@ class Media:
         units of the file system go. One that has no holes gets zeroes. Raises MediaError.
         """
         self.require_writable()
+        self.require_whole()
         self._before(offset, length, writes=True)
         try:
             _punch_hole(self.fd, offset, length)
@@ -216,6 +230,31 @@ class Media:
             raise MediaError(errno.EROFS, "the media is read-only")
         if self.lost is not None:
             raise self.lost
+
+    def require_whole(self) -> None:
+        """Raise MediaError when somebody has truncated the file, now or before.
+
+        A write would extend it, and the blocks that are gone would read as zeroes. So that is
+        final, as a flush that fails is. Asking takes 0.2 µs.
+        """
+        least = 0 if self.self_checking else self._least
+        if least and self.fd >= 0 and (present := os.lseek(self.fd, 0, os.SEEK_END)) < least:
+            self.truncated(present)
+        if self.lost is not None:
+            raise self.lost
+
+    def truncated(self, present: int) -> None:
+        """The file has no more than `present` bytes: nothing is written any more."""
+        why = f"the media was truncated to {present} of {self.size} bytes"
+        self.lost = self.lost or MediaError(errno.EIO, why)
+
+
+def _never_shrinks(fd: int) -> bool:
+    """Whether the file is sealed against it (fcntl(2), "File Sealing")."""
+    try:
+        return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+    except OSError:
+        return False
 
 
 def _length(views: Sequence[memoryview]) -> int:

@@ -50,7 +50,7 @@ class DirectReadsAndWrites:
         entries, size, tail, head = queue.entries, queue.size, queue.tail, queue.head
         cids: list[int] = []
         writes = bytes_read = bytes_written = 0
-        known = None
+        known = whole = None
         try:
             while head != tail and len(cids) < limit:
                 opcode, flags, cid, nsid, prp1, prp2, slba, dword12 = unpack(
@@ -74,6 +74,9 @@ class DirectReadsAndWrites:
                     bytes_read += length
                 elif opcode == _WRITE and not write_through:
                     views = views_of(prp1, prp2, length, write=False)
+                    if media is not whole:
+                        media.require_whole()
+                        whole = media
                     if not media.write_at_once(views, slba * block_size):
                         break
                     bytes_written += length

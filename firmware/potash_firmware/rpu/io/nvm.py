@@ -112,6 +112,7 @@ def write(controller: Controller, command: Command) -> Result:
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
     durable = heal or blocks.fua or controller.features.write_through
     try:
+        media.require_whole()
         if not durable and controller.at_once(
             command, media.write_at_once, views, offset, to_host=False
         ):
