@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -255,5 +256,5 @@ def test_progress_is_for_terminals(drive: str, tmp_path: Path) -> None:
         said = os.read(ours, 65536).decode()
     finally:
         os.close(ours)
-    assert "\r\x1b[Krunning: 2 s" in said
+    assert re.search(r"\r\x1b\[Krunning: [2-9] s", said)  # 3 on a busy machine
     assert said.endswith("\r\x1b[Kpotash: the job was stopped after 2.6 s\r\n")
