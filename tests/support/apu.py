@@ -88,7 +88,11 @@ class Board:
         self.port, other = pair()
         self._forgotten.clear()
         descriptors = {"mailbox": other.fileno(), **self.buffers.descriptors()}
-        descriptors |= {f"media{nsid}": memory.fd for nsid, memory in self.media.items()}
+        readers = {
+            f"media{nsid}": os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
+            for nsid, memory in self.media.items()
+        }
+        descriptors |= readers
         names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
         command = [sys.executable, "-m", "potash_firmware.apu", "--fds", names]
         environment = {**os.environ, CONFIG_VARIABLE: self.config.to_json()}
@@ -96,6 +100,8 @@ class Board:
             command, env=environment, pass_fds=tuple(descriptors.values())
         )
         other.close()
+        for reader in readers.values():
+            os.close(reader)
 
     def kill(self) -> None:
         """End the APU as a power failure would; its descendants must follow it."""

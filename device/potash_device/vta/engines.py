@@ -33,6 +33,10 @@ class Engine(Protocol):
         """Zero every buffer on the chip."""
 
 
+before_fast: Callable[[Config], None] = lambda config: None
+"""Called before a fast engine is made: what keeps no compiled code itself has it made elsewhere."""
+
+
 class MakeEngine(Protocol):
     """Makes an engine for a configuration, a DRAM and its base."""
 
@@ -46,6 +50,7 @@ def _fast(
 ) -> "FastSimulator":
     from potash_device.vta.fast.simulator import FastSimulator
 
+    before_fast(config)
     return FastSimulator(config, dram, base, step_limit=step_limit, order=order)
 
 

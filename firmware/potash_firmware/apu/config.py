@@ -53,10 +53,18 @@ class NamespaceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program, one accelerator's firmware and one log may take at most."""
+    """What one program, one accelerator's firmware and one log may take at most.
+
+    `memory` is what the kernel lets a worker have, in bytes of private memory; about 150 MiB of it
+    are taken by what every worker has loaded. `compile_seconds` and `compile_memory` are those of the
+    process that compiles one program.
+    """
 
     instructions: int = 1_000_000_000_000
     seconds: float = 3600.0
+    memory: int = 2 << 30
+    compile_seconds: float = 60.0
+    compile_memory: int = 2 << 30
     firmware_slots: int = 16
     firmware_size: int = 1024 * 1024
     firmware_total: int = 16 * 1024 * 1024

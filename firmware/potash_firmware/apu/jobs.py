@@ -59,6 +59,12 @@ TAG_LIMIT = 1 << 32
 ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
 """What the log says of a job whose worker has been killed for the host."""
 
+MEANINGS: Mapping[int, str] = {
+    signal.SIGSYS: ", as it made a system call that workers may not make",
+    signal.SIGXCPU: ", as it took more processor time than workers may take",
+}
+"""What a signal says that ended a worker."""
+
 Monotonic = Callable[[], float]
 
 
@@ -462,7 +468,8 @@ def _cause(code: int) -> str:
     if code >= 0:
         return f"it exited with status {code}"
     try:
-        return f"it was ended by {signal.Signals(-code).name}"
+        name = signal.Signals(-code).name
+        return f"it was ended by {name}{MEANINGS.get(-code, '')}"
     except ValueError:
         return f"it was ended by signal {-code}"
 

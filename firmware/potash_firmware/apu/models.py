@@ -23,16 +23,33 @@ DRAM_BYTES = 64 * 1024 * 1024
 """The tensor accelerator's shared memory; untouched pages cost nothing."""
 
 
+def core_config(vta: Mapping[str, int]) -> Config:
+    """The tensor accelerator that a board's configuration names."""
+    return Config.from_mapping(vta) if vta else Config.default()
+
+
+LARGE = 32 * 1024
+"""Bytes from which on a model is worth asking for its compiled partitions; a smaller one is compiled
+in less time than it takes to ask."""
+
+
 class Models:
     """Runs models on the APU's own cores or on a tensor accelerator with configuration `vta`.
 
-    `meter` counts what they do.
+    `meter` counts what they do. `before_large` is called with a model that takes the tensor
+    accelerator long to be ready for, before it is loaded.
     """
 
-    def __init__(self, vta: Mapping[str, int], meter: Meter | None = None) -> None:
+    def __init__(
+        self,
+        vta: Mapping[str, int],
+        meter: Meter | None = None,
+        before_large: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
         self._vta = vta
         self._meter = meter if meter is not None else Meter()
         self._delegate: VtaDelegate | None = None
+        self._before_large = before_large
 
     def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model on the APU; returns the bytes of `output` written. Raises ModelError."""
@@ -46,6 +63,8 @@ class Models:
         """A model that is loaded once and runs many times. Raises ModelError."""
         with COMPUTE.span("tflite.load", bytes=len(model), processor=processor.name):
             delegate = self._accelerated() if processor is Processor.VTA else None
+            if delegate is not None and len(model) >= LARGE:
+                self._before_large(bytes(model))
             loaded = runtime.Model(model, delegate=delegate)
 
         def run(inputs: memoryview, output: memoryview) -> int:
@@ -57,7 +76,7 @@ class Models:
 
     def _accelerated(self) -> VtaDelegate:
         if self._delegate is None:
-            config = Config.from_mapping(self._vta) if self._vta else Config.default()
+            config = core_config(self._vta)
             core = Core.create(config, DRAM_BYTES)
             self._meter.attach(core)
             self._delegate = VtaDelegate(Runtime(core))

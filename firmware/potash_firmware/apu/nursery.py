@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
+from potash_firmware.apu.confined import confine_worker
 from potash_firmware.apu.orders import MAX_ORDER, Exited, Kill, Spawn, decode, encode
 from potash_firmware.apu.process import die_with_parent, set_name
+from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
 from potash_firmware.mailbox.counters import Counters
+from potash_firmware.mailbox.shared import SharedMemory
 
 if TYPE_CHECKING:
     from potash_firmware.apu.meter import Meter
@@ -35,8 +38,9 @@ NICENESS = 10
 device does, as on a board it has one of its own: with four endless programs on two processors, one
 completion in a thousand came after 5 ms instead of 9."""
 
-Serve = Callable[[socket.socket, int], None]
-"""What a worker does with its end of its channel, for the accelerator with this identifier."""
+Serve = Callable[[socket.socket, int, Workshop], None]
+"""What a worker does with its end of its channel, for the accelerator with this identifier, and
+with who compiles for it."""
 
 
 def worker_name(accelerator: int) -> str:
@@ -45,17 +49,29 @@ def worker_name(accelerator: int) -> str:
 
 
 class Child(NamedTuple):
+    """A worker, and the desk at which it asks."""
+
     serial: int
     pid: int
     pidfd: int
+    desk: Desk
+
+
+class Keeper(NamedTuple):
+    """The process that does what was asked for at a desk."""
+
+    pid: int
+    pidfd: int
+    desk: Desk
 
 
 class Nursery:
     """Owns `control` and the worker processes."""
 
-    def __init__(self, control: socket.socket, serve: Serve) -> None:
+    def __init__(self, control: socket.socket, serve: Serve, config: Config) -> None:
         self._control = control
         self._serve = serve
+        self._config = config
         self._children: dict[int, Child] = {}
 
     def run(self) -> None:
@@ -64,10 +80,15 @@ class Nursery:
             self._selector.register(self._control, selectors.EVENT_READ)
             while True:
                 for key, _ in self._selector.select():
-                    if isinstance(key.data, Child):
-                        self._reap(key.data)
-                    elif not self._order():
-                        return
+                    match key.data:
+                        case Child():
+                            self._reap(key.data)
+                        case Keeper():
+                            self._reap_keeper(key.data)
+                        case Desk():
+                            self._asked(key.data)
+                        case _ if not self._order():
+                            return
 
     def _order(self) -> bool:
         """Follow one order; False when there will be none any more."""
@@ -85,33 +106,53 @@ class Nursery:
 
     def _spawn(self, serial: int, accelerator: int, fd: int) -> None:
         nursery = os.getpid()
+        desk = None
         try:
+            desk = Desk(self._config)
             pid = os.fork()
         except OSError as error:  # no more processes: this one's loss must not be the others'
             log.error("a worker cannot be made: %s", error.strerror)
             os.close(fd)
+            if desk is not None:
+                desk.close()
             self._control.send(encode(Exited(serial, os.EX_OSERR)))
             return
         if pid == 0:
-            self._become_worker(nursery, accelerator, fd)
+            self._become_worker(nursery, accelerator, fd, desk)
         os.close(fd)
-        child = Child(serial, pid, os.pidfd_open(pid))
+        desk.handed_over()
+        child = Child(serial, pid, os.pidfd_open(pid), desk)
         self._children[serial] = child
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+        self._selector.register(desk, selectors.EVENT_READ, desk)
 
-    def _become_worker(self, nursery: int, accelerator: int, fd: int) -> None:
+    def _asked(self, desk: Desk) -> None:
+        """Start what a worker asks for; one that is gone is reaped elsewhere."""
+        try:
+            pid = desk.serve()
+        except (EOFError, OSError):
+            self._selector.unregister(desk)
+            return
+        if pid is not None:
+            keeper = Keeper(pid, os.pidfd_open(pid), desk)
+            self._selector.register(keeper.pidfd, selectors.EVENT_READ, keeper)
+
+    def _reap_keeper(self, keeper: Keeper) -> None:
+        _, status = os.waitpid(keeper.pid, 0)
+        self._selector.unregister(keeper.pidfd)
+        os.close(keeper.pidfd)
+        keeper.desk.ended(os.waitstatus_to_exitcode(status))
+
+    def _become_worker(self, nursery: int, accelerator: int, fd: int, desk: Desk) -> None:
         """Never returns: what is below on the stack belongs to the nursery."""
         code = 1
         try:
             die_with_parent(nursery)
             os.nice(NICENESS)
             set_name(worker_name(accelerator))
-            self._control.close()
-            self._selector.close()
-            for child in self._children.values():
-                os.close(child.pidfd)
+            workshop = Workshop(self._config, desk.its, SharedMemory.adopt(desk.exchange, EXCHANGE))
             with socket.socket(fileno=fd) as channel:
-                self._serve(channel, accelerator)
+                self._serve(channel, accelerator, workshop)
             code = 0
         except Exception:
             log.exception("a worker of accelerator %d met a mistake of the firmware", accelerator)
@@ -124,6 +165,9 @@ class Nursery:
         del self._children[child.serial]
         self._selector.unregister(child.pidfd)
         os.close(child.pidfd)
+        with suppress(KeyError):  # it has said by itself that there is nobody any more
+            self._selector.unregister(child.desk)
+        child.desk.close()
         self._control.send(encode(Exited(child.serial, os.waitstatus_to_exitcode(status))))
 
 
@@ -144,15 +188,17 @@ def main() -> None:
         suppress(BrokenPipeError, ConnectionResetError),
         socket.socket(fileno=arguments.control) as control,
     ):
-        Nursery(control, serve).run()
+        Nursery(control, serve, config).run()
 
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     """Load what every worker needs, once."""
     # It takes a second, in which this process must not be able to outlive the service already.
+    from potash_device.vta import engines
     from potash_firmware.apu import worker
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
+    from potash_firmware.bpf.native import engine as native
     from potash_firmware.tflite import operators
 
     engine = usable(config.engine)
@@ -165,12 +211,17 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     accelerators = {item.id: item for item in config.accelerators}
     places = {item.id: place for place, item in enumerate(config.accelerators)}
 
-    def serve(channel: socket.socket, accelerator: int) -> None:
+    def serve(channel: socket.socket, accelerator: int, workshop: Workshop) -> None:
         name = worker_name(accelerator)
         config.log.apply(name)
         log.debug("accelerator %d has a worker", accelerator)
         if "trace" in descriptors:
             record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
+        mine = {f"arena{accelerator}", "counters", "trace"}
+        keep = [fd for key, fd in descriptors.items() if key in mine or key.startswith("media")]
+        confine_worker(config.limits, [channel.fileno(), *workshop.descriptors, *keep])
+        native.compile_elsewhere = workshop.program
+        engines.before_fast = workshop.kernels
         worker.serve(
             channel,
             accelerators[accelerator],
@@ -179,6 +230,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
             descriptors,
             engine,
             _meter(config, descriptors, places[accelerator]),
+            workshop,
         )
 
     return serve

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 
@@ -33,6 +34,7 @@ from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
 from potash_firmware.apu.meter import Meter
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
+from potash_firmware.apu.workshop import Workshop
 from potash_firmware.mailbox.shared import SharedMemory
 
 log = logging.getLogger(__name__)
@@ -61,12 +63,14 @@ def serve(
     descriptors: Mapping[str, int],
     engine: bpf.Engine,
     meter: Meter,
+    workshop: Workshop | None = None,
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side."""
     arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
     media = media_descriptors(namespaces, descriptors)
     known = {item.nsid: item for item in namespaces}
-    worker = _Worker(end, config, arena, Models(vta, meter), known, media, engine)
+    models = Models(vta, meter) if workshop is None else Models(vta, meter, workshop.model)
+    worker = _Worker(end, config, arena, models, known, media, engine)
     try:
         worker.send(Ready())
         while worker.step():
@@ -124,7 +128,11 @@ class _Worker:
             except bpf.EngineUnavailable as error:
                 log.warning("a program runs in the interpreter: %s", error)
                 outcome, written = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
+        except MemoryError:
+            return self._faulted_memory()
         except bpf.Fault as fault:
+            if isinstance(fault.__cause__, MemoryError):
+                return self._faulted_memory()
             return _faulted(FAULTS.get(fault.kind, LogEntryType.ACCELERATOR_ERROR), fault)
         except bpf.ProgramError as error:
             return _faulted(LogEntryType.ACCELERATOR_ERROR, error)
@@ -138,6 +146,11 @@ class _Worker:
             job.output_length if length is None else length,
             outcome.instructions,
         )
+
+    def _faulted_memory(self) -> Faulted:
+        memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        text = f"the job takes more memory than the {memory >> 20} MiB that it may have"
+        return Faulted(LogEntryType.LIMIT_EXCEEDED, text)
 
     def _execute(
         self, job: Run, program: bpf.Program, arguments: bytes, engine: bpf.Engine

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import potash_device.vta
 import potash_firmware.tflite
 import potash_firmware.vta_runtime
+from potash_device.vta.config import Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_firmware import cache
 from potash_firmware.tflite.capi import Node, Tensor
@@ -62,10 +63,44 @@ class Compiled(NamedTuple):
         ] == list(jobs)
 
 
+_lent: dict[str, bytes] = {}
+_collected: dict[str, bytes] | None = None
+
+
+def name_of_model(model: bytes, config: Config) -> str:
+    """The name of all partitions of a model."""
+    return cache.key(b"model", _sources(), repr(asdict(config)).encode(), model)
+
+
+def collected(load: Callable[[], object]) -> bytes:
+    """The partitions that `load` compiles, instead of keeping them, for `lend`."""
+    global _collected
+    _collected = {}
+    try:
+        load()
+        parts = _collected
+    finally:
+        _collected = None
+    head = json.dumps([(name, len(contents)) for name, contents in parts.items()]).encode()
+    return b"".join((_HEAD.pack(len(head)), head, *parts.values()))
+
+
+def lend(contents: bytes) -> None:
+    """Have `recall` find what was `collected`, and nothing else that was lent."""
+    _lent.clear()
+    try:
+        (length,) = _HEAD.unpack_from(contents)
+        parts = _Parts(memoryview(contents)[_HEAD.size + length :])
+        for name, size in json.loads(contents[_HEAD.size : _HEAD.size + length]):
+            _lent[name] = parts(size)
+    except (struct.error, LookupError, TypeError, ValueError, RecursionError):
+        _lent.clear()
+
+
 def recall(name: str) -> Compiled | None:
     """What was kept under that name; None where it is not as `keep` writes it."""
     try:
-        contents = cache.load(cache.folder(FOLDER), name)
+        contents = _lent.get(name) or cache.load(cache.folder(FOLDER), name)
     except RuntimeError:
         return None
     if contents is None:
@@ -124,6 +159,9 @@ def keep(name: str, compiled: Compiled) -> None:
             *(piece.contents for piece in compiled.pieces),
         )
     )
+    if _collected is not None:
+        _collected[name] = contents
+        return
     try:
         cache.store(cache.folder(FOLDER), name, contents, LIMIT)
     except RuntimeError:

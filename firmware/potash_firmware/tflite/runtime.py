@@ -185,8 +185,12 @@ def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Resul
     return result
 
 
+NO_REASON = "it does not say why; there may be too little memory"
+"""Its kernels have no words for memory that they do not get."""
+
+
 def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split()) or NO_REASON
 
 
 def _check_output(details: Iterable[Details], room: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import llvmlite.binding
 import numba
+from numba.core import caching
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import overload as _overload
 
@@ -79,11 +80,25 @@ def cache_folder() -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (_private(parent) and _private(folder)):
             return None
-        os.utime(folder)
-        _forget(parent)
     except (OSError, RuntimeError):
         return None
+    try:
+        os.utime(folder)
+        _forget(parent)
+    except OSError:
+        _only_read()
     return folder
+
+
+def _only_read() -> None:
+    """Have numba take compiled code from a folder that it cannot write to, and leave none there."""
+
+    def nothing(*_: object) -> None:
+        return
+
+    # It writes a file to see whether it can, and believes of no folder where it cannot.
+    setattr(caching._CacheLocator, "ensure_cache_path", nothing)  # noqa: B010 - for mypy, a method
+    setattr(caching.Cache, "save_overload", nothing)  # noqa: B010
 
 
 def _private(folder: Path) -> bool:

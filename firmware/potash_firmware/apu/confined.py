@@ -1,0 +1,66 @@
+"""What of the APU's processes are confined, and to what.
+
+A worker keeps its channel, the memory of its accelerator, descriptors that media can be read from,
+the counters, and the trace where there is one. It reads code that it may still load, and what was
+compiled before; it writes no file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from potash_firmware import cache, confinement
+from potash_firmware.apu.config import Limits
+
+CACHES = ("bpf", "models", "schedules", "vta")
+"""Folders of what was compiled, which confined processes read."""
+
+CPU_FACTOR = 2
+"""A worker may take so many times the seconds of a job: one that a job has left behind ends."""
+
+STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
+
+
+def confine_worker(limits: Limits, keep: Collection[int]) -> None:
+    """Confine this process, a worker, which needs the descriptors `keep`. Raises OSError."""
+    close_others(keep)
+    confinement.confine(
+        confinement.Bounds(
+            memory=limits.memory,
+            seconds=CPU_FACTOR * max(1, int(limits.seconds)),
+            readable=(*confinement.libraries(), *_caches()),
+        )
+    )
+
+
+def confine_maker(limits: Limits, keep: Collection[int]) -> None:
+    """Confine this process, which compiles or checks what one stranger sent. Raises OSError."""
+    close_others(keep)
+    seconds = max(1, int(limits.compile_seconds))
+    confinement.confine(
+        confinement.Bounds(
+            memory=limits.compile_memory,
+            seconds=seconds,
+            readable=(*confinement.libraries(), *_caches()),
+        )
+    )
+
+
+def close_others(keep: Collection[int]) -> None:
+    """Close every descriptor but these and standard error, which takes what goes to standard output."""
+    with suppress(OSError):
+        os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
+    kept = {STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR, *keep}
+    for number in os.listdir("/proc/self/fd"):
+        if int(number) not in kept:
+            with suppress(OSError):  # the one that the list was read by
+                os.close(int(number))
+
+
+def _caches() -> list[Path]:
+    with suppress(RuntimeError):
+        return [cache.folder(name) for name in CACHES]
+    return []

@@ -1,0 +1,339 @@
+"""Compiling for workers, where nothing that a worker has become can reach it.
+
+A worker is confined and writes no file, so it cannot leave machine code for the next one. What it
+needs compiled it puts into memory that it shares with the nursery, and asks. For each request the
+nursery forks a *keeper*, and that a *maker*: the maker is confined as a worker is, has seen no bytes
+but those of the request, and writes what it makes to a pipe; the keeper reads nothing of it, stores
+it under a name that it has made from the request's bytes, and hands it to the worker. So whatever a
+program does to its compiler concerns nobody but who runs that program.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from potash_firmware import cache
+from potash_firmware.apu.config import Config
+from potash_firmware.apu.confined import close_others, confine_maker
+from potash_firmware.apu.process import die_with_parent
+from potash_firmware.mailbox.shared import SharedMemory
+
+if TYPE_CHECKING:
+    from potash_device.vta.config import Config as CoreConfig
+
+log = logging.getLogger(__name__)
+
+EXCHANGE = 128 << 20
+"""Bytes of a request or of an answer; pages that are never written cost nothing."""
+
+_REQUEST = struct.Struct("<IIq")
+"""The kind of work, the length of its bytes, and a number that belongs to them."""
+_ANSWER = struct.Struct("<iI")
+"""How it went, and how many bytes there are: the result, or a sentence."""
+
+_SOURCE_OF_FAILURE = b"\x01"
+
+
+class Work(IntEnum):
+    """What can be asked for."""
+
+    PROGRAM = 1
+    """Machine code of a program: its instructions, and the index of its entry."""
+    MODEL = 2
+    """A model's partitions for the tensor accelerator: its bytes."""
+    KERNELS = 3
+    """The tensor accelerator's own code, for which nothing of a stranger's is looked at."""
+
+
+class Order(NamedTuple):
+    """How one kind of work is done."""
+
+    make: Callable[[Config, bytes, int], bytes]
+    """Called in the maker. What it raises of `Refused` is told to who asked."""
+    folder: str
+    """The cache that the result is kept in."""
+    name: Callable[[Config, bytes, int], str]
+    """What it is called there, made by the keeper."""
+
+
+class Refused(Exception):
+    """It cannot be made, one sentence."""
+
+
+def _program(config: Config, code: bytes, entry: int) -> bytes:
+    from potash_firmware.bpf import EngineUnavailable
+    from potash_firmware.bpf.native import compiler
+
+    try:
+        return compiler.compile_program(code, entry)
+    except EngineUnavailable as error:
+        raise Refused(str(error)) from None
+
+
+def _name_of_program(config: Config, code: bytes, entry: int) -> str:
+    from potash_firmware.bpf.native import engine
+
+    return engine.name_of(code, entry)
+
+
+def _model(config: Config, model: bytes, _: int) -> bytes:
+    from csd_spec.program import Processor
+    from potash_firmware.apu.models import Models
+    from potash_firmware.tflite import kept
+    from potash_firmware.tflite.validation import ModelError
+
+    try:
+        return kept.collected(lambda: Models(config.vta).load(memoryview(model), Processor.VTA))
+    except ModelError as error:
+        raise Refused(str(error)) from None
+
+
+def _name_of_model(config: Config, model: bytes, _: int) -> str:
+    from potash_firmware.apu.models import core_config
+    from potash_firmware.tflite import kept
+
+    return kept.name_of_model(model, core_config(config.vta))
+
+
+ORDERS: Mapping[Work, Order] = {
+    Work.PROGRAM: Order(_program, "bpf", _name_of_program),
+    Work.MODEL: Order(_model, "models", _name_of_model),
+}
+
+
+class Workshop:
+    """The worker's side: `end` leads to the nursery, `exchange` is memory that it shares."""
+
+    def __init__(self, config: Config, end: socket.socket, exchange: SharedMemory) -> None:
+        self._config = config
+        self._end = end
+        self._exchange = exchange
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """What a worker must keep for this."""
+        return self._end.fileno(), self._exchange.fd
+
+    def program(self, code: bytes, entry: int) -> bytes:
+        """The object file of a program. Raises EngineUnavailable."""
+        from potash_firmware.bpf import EngineUnavailable
+
+        try:
+            return self.make(Work.PROGRAM, code, entry)
+        except Refused as error:
+            raise EngineUnavailable(str(error)) from None
+
+    def model(self, model: bytes) -> None:
+        """Have the partitions of a model at hand; whoever loads it compiles what is missing."""
+        from potash_firmware.apu.models import core_config
+        from potash_firmware.tflite import kept
+
+        order = ORDERS[Work.MODEL]
+        contents = cache.load(cache.folder(order.folder), order.name(self._config, model, 0))
+        if contents is None:
+            # Finding schedules takes the tensor accelerator's clock, which is compiled code too.
+            self.kernels(core_config(self._config.vta))
+            try:
+                contents = self.make(Work.MODEL, model, 0)
+            except Refused as error:
+                log.debug("a model is compiled in its worker: %s", error)
+                return
+        kept.lend(contents)
+
+    def kernels(self, core: CoreConfig) -> None:
+        """Have the tensor accelerator's code compiled and kept, if it can be kept."""
+        from potash_device.vta.fast import compiling, warming
+
+        if compiling.cache_folder() is not None and not warming.is_warm(core):
+            try:
+                self.make(Work.KERNELS, b"", 0)
+            except Refused as error:
+                log.warning("the tensor accelerator's code is compiled in its worker: %s", error)
+
+    def make(self, work: Work, contents: bytes, number: int) -> bytes:
+        """Have something made. Raises Refused."""
+        if len(contents) > self._exchange.size:
+            raise Refused(f"{len(contents)} bytes are too many to compile")
+        self._exchange.view[: len(contents)] = contents
+        try:
+            self._end.send(_REQUEST.pack(work, len(contents), number), socket.MSG_NOSIGNAL)
+            answer = self._end.recv(_ANSWER.size)
+        except OSError as error:
+            raise Refused(f"nobody compiles: {error.strerror}") from None
+        if len(answer) != _ANSWER.size:
+            raise Refused("nobody compiles: the nursery is gone")
+        status, length = _ANSWER.unpack(answer)
+        result = bytes(self._exchange.view[:length])
+        self._exchange.discard(0, self._exchange.size)
+        if status:
+            raise Refused(result.decode(errors="replace") or "the compiler's process was lost")
+        return result
+
+
+class Desk:
+    """The nursery's side of one worker's workshop."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._mine, self.its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        memory = SharedMemory.create("potash-exchange", EXCHANGE)
+        self.exchange = os.dup(memory.fd)
+        # Mapped in the nursery, it would be in every worker that is forked from now on.
+        memory.close()
+        self.busy = False
+
+    def fileno(self) -> int:
+        return self._mine.fileno()
+
+    def handed_over(self) -> None:
+        """The worker has its end."""
+        self.its.close()
+
+    def close(self) -> None:
+        """Nobody asks any more; a keeper that is still at work has this side too."""
+        if self._mine.fileno() < 0:
+            return
+        self._mine.close()
+        self.its.close()
+        os.close(self.exchange)
+
+    def serve(self) -> int | None:
+        """Take a request, and start its keeper; its pid, None where there is none to be waited for.
+
+        Raises EOFError when the worker has closed its end.
+        """
+        data = self._mine.recv(_REQUEST.size + 1)
+        if not data:
+            raise EOFError
+        if self.busy or len(data) != _REQUEST.size:
+            return None  # no worker of ours does that
+        nursery = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            self.lost()
+            return None
+        if pid == 0:
+            code = 1
+            try:
+                die_with_parent(nursery)
+                keep = (self._mine.fileno(), self.exchange)
+                close_others(keep)
+                self._keep(*_REQUEST.unpack(data))
+                code = 0
+            except Exception:
+                log.exception("a program could not be compiled")
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        self.busy = True
+        return pid
+
+    def ended(self, code: int) -> None:
+        """The keeper is gone."""
+        self.busy = False
+        if code:
+            self.lost()
+
+    def lost(self) -> None:
+        """Tell the worker that nothing comes."""
+        with suppress(OSError):
+            self._mine.send(_ANSWER.pack(1, 0), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+
+    def _keep(self, kind: int, length: int, number: int) -> None:
+        """In the keeper: have it made, store it, hand it over."""
+        if kind == Work.KERNELS:
+            self._keep_kernels()
+            return
+        order = ORDERS[Work(kind)]
+        exchange = SharedMemory.adopt(self.exchange, EXCHANGE)
+        # What the worker does to it from now on changes nothing.
+        contents = bytes(exchange.view[:length])
+        if len(contents) != length:
+            raise ValueError("a request is longer than its memory")
+        failed, result = _made(order, self._config, contents, number)
+        if not failed:
+            name = order.name(self._config, contents, number)
+            cache.store(cache.folder(order.folder), name, result)
+        if len(result) > exchange.size:
+            failed, result = True, b"what was compiled is too large"
+        exchange.view[: len(result)] = result
+        self._mine.send(_ANSWER.pack(failed, len(result)), socket.MSG_NOSIGNAL)
+
+    def _keep_kernels(self) -> None:
+        from potash_device.vta.fast import warming
+        from potash_firmware.apu.models import core_config
+
+        warming.warm(core_config(self._config.vta))
+        self._mine.send(_ANSWER.pack(0, 0), socket.MSG_NOSIGNAL)
+
+
+def _made(order: Order, config: Config, contents: bytes, number: int) -> tuple[bool, bytes]:
+    """What a maker of its own makes: whether it failed, and the result or why."""
+    limits = config.limits
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            die_with_parent(keeper)
+            confine_maker(limits, [writer])
+            _write(writer, _outcome(order, config, contents, number))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        said = _read(reader, time.monotonic() + limits.compile_seconds)
+    finally:
+        os.close(reader)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    if said is None:
+        return True, f"it takes more than {limits.compile_seconds:g} s".encode()
+    if not said:
+        code = -os.waitstatus_to_exitcode(status)
+        name = signal.Signals(code).name if code in set(signal.Signals) else f"status {-code}"
+        return True, f"the compiler was ended by {name}".encode()
+    return said[:1] == _SOURCE_OF_FAILURE, said[1:]
+
+
+def _outcome(order: Order, config: Config, contents: bytes, number: int) -> bytes:
+    try:
+        return b"\x00" + order.make(config, contents, number)
+    except Refused as error:
+        return _SOURCE_OF_FAILURE + str(error).encode()
+    except MemoryError:
+        return _SOURCE_OF_FAILURE + b"it takes too much memory"
+
+
+def _write(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def _read(fd: int, deadline: float) -> bytes | None:
+    """All that comes until the other end is closed; None when that is after the deadline."""
+    pieces: list[bytes] = []
+    total = 0
+    while True:
+        ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        piece = os.read(fd, 1 << 20)
+        total += len(piece)
+        if not piece or total > EXCHANGE:
+            return b"".join(pieces)
+        pieces.append(piece)

@@ -1,0 +1,138 @@
+"""What a process gives up before it sees the first byte of a stranger.
+
+A confined process keeps the descriptors that it has and its memory. It gains no privileges, has no
+capabilities, opens files only to read them and only where it is told, makes no sockets and no
+processes, reaches no other process, and has limits of memory, time and files that it cannot raise.
+What the kernel lacks is left out, and `missing` says so.
+
+This is plain prctl(2) and syscall(2). libseccomp and its bindings would bring names for numbers, of
+which there are a hundred here, and would have to be there: they are in no wheel, and not in every
+system.
+
+Sources: prctl(2), seccomp(2), landlock(7), capabilities(7), getrlimit(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from potash_firmware.confinement import landlock, seccomp
+from potash_firmware.confinement.kernel import prctl, system_call
+from potash_firmware.confinement.system_calls import rules
+
+__all__ = ["Bounds", "be_undumpable", "confine", "libraries", "missing"]
+
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+_CAPABILITY_VERSION = 0x20080522
+_CAPABILITIES = 64
+"""More than there are: those that a kernel does not know cannot be dropped."""
+
+_RESERVED = 64 << 30
+"""Bytes of addresses beside the memory that may be used: mappings that nothing can be written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a confined process may use: bytes of private memory, seconds of processor time, bytes of
+    a file that it writes to, descriptors; and the folders and files that it may read."""
+
+    memory: int
+    seconds: int
+    file_size: int = 1 << 30
+    open_files: int = 64
+    readable: tuple[Path, ...] = ()
+
+
+def missing() -> tuple[str, ...]:
+    """What this kernel lacks for confinement, and what that leaves open, a sentence each."""
+    found = []
+    if not seccomp.supported():
+        found.append(
+            "seccomp is missing: programs and models that break out of their machine could make "
+            "any system call"
+        )
+    if not landlock.version():
+        found.append(
+            "Landlock is missing: programs and models that break out of their machine could read "
+            "files of the user that runs the device"
+        )
+    return tuple(found)
+
+
+def be_undumpable() -> None:
+    """Leave no core, and let no other process of the same user trace this one or read its memory."""
+    with suppress(OSError):
+        prctl(PR_SET_DUMPABLE, 0)
+
+
+def confine(bounds: Bounds) -> None:
+    """Confine this process, which has one thread, for ever. Raises OSError where a kernel that can
+    confine does not."""
+    _limit(bounds)
+    be_undumpable()
+    _drop_capabilities()
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if (version := landlock.version()) > 0:
+        landlock.restrict(bounds.readable, version)
+    machine = seccomp.machine()
+    if machine is not None and seccomp.supported():
+        seccomp.install(seccomp.assemble(rules(os.getpid()), machine))
+
+
+def libraries() -> tuple[Path, ...]:
+    """Where Python and what it loads find their code, and what they ask about the processor."""
+    own = {path for path in sysconfig.get_paths().values() if path}
+    folders = [*own, *sys.path, *site.getsitepackages(), sys.prefix, sys.base_prefix]
+    system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
+    machine = ("/etc/ld.so.cache", "/proc/cpuinfo", "/sys/devices/system/cpu", "/dev/null")
+    return tuple(Path(one) for one in _distinct((*folders, *system, *machine)))
+
+
+def _distinct(paths: Iterable[str]) -> Iterator[str]:
+    return iter(dict.fromkeys(path for path in paths if os.path.isabs(path)))
+
+
+def _limit(bounds: Bounds) -> None:
+    # Private memory counts alone: an arena's reserved addresses cost nothing.
+    limits = {
+        resource.RLIMIT_DATA: bounds.memory,
+        resource.RLIMIT_AS: bounds.memory + _RESERVED,
+        resource.RLIMIT_CPU: bounds.seconds,
+        resource.RLIMIT_FSIZE: bounds.file_size,
+        resource.RLIMIT_NOFILE: bounds.open_files,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+    }
+    for kind, limit in limits.items():
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
+
+
+def _drop_capabilities() -> None:
+    for number in range(_CAPABILITIES):
+        with suppress(OSError):  # there is none such, or it may not even be dropped
+            prctl(PR_CAPBSET_DROP, number)
+    with suppress(OSError):
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    number_of_call = _CAPSET.get(platform.machine())
+    if number_of_call is not None:
+        header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+        system_call(number_of_call, header, (ctypes.c_uint32 * 6)())

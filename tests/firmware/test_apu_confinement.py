@@ -1,0 +1,171 @@
+"""Code that has got loose in a worker: every door that it tries is shut, and jobs go on as before."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import os
+import shutil
+import signal
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from csd_spec.descriptors import LogEntryType, encode_arguments
+from csd_spec.opcodes import Operation
+from csd_spec.status import StatusId
+from potash.models.builder import GraphBuilder
+from potash_firmware import confinement
+from potash_firmware.confinement import landlock, seccomp
+from potash_firmware.confinement.system_calls import NUMBERS
+from support import attacks
+from support.apu import CONFIG, Board, board, program
+from support.bpf import call, exit_, mov
+
+SEVERAL = pytest.mark.skipif(
+    bool(confinement.missing()), reason="this kernel cannot confine: no seccomp or no Landlock"
+)
+MEMORY = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """A board whose programs have a helper that attacks."""
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copy(attacks.__file__, folder / "loose_in_a_worker.py")
+    information = folder / "loose-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: loose\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(
+        "[potash.helpers]\nattack = loose_in_a_worker:ATTACK\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        limits = replace(CONFIG.limits, memory=MEMORY)
+        with board(replace(CONFIG, limits=limits)) as made:
+            yield made
+
+
+@pytest.fixture
+def apu(booted: Board) -> Board:
+    booted.reset_controller()
+    booted.ended.clear()
+    assert booted.enable() == 0
+    booted.forget_log()
+    return booted
+
+
+def attack(apu: Board, what: str) -> int:
+    """What came of it: an error's number, 0 where it got through; a signal's that ended the worker,
+    negated."""
+    image = program(mov(1, attacks.EVERYTHING.index(what)), call(attacks.ATTACK.number), exit_)
+    status = apu.run(image)
+    if status.status == StatusId.DONE:
+        return status.descriptors[0].amount
+    (text,) = apu.log_texts(LogEntryType.PROCESS_LOST)
+    name = text.partition("ended by ")[2].split()[0].rstrip(",")
+    return -signal.Signals[name]
+
+
+@SEVERAL
+@pytest.mark.parametrize("what", attacks.ATTACKS)
+def test_a_worker_cannot(apu: Board, what: str) -> None:
+    came = attack(apu, what)
+    assert came in (-signal.SIGSYS, errno.EPERM, errno.EACCES, errno.ENOTTY, errno.EBADF)
+
+
+@pytest.mark.parametrize("what", attacks.ALLOWED)
+def test_a_worker_can(apu: Board, what: str) -> None:
+    assert attack(apu, what) == 0
+
+
+def test_a_worker_has_the_descriptors_and_the_memory_of_its_accelerator_alone(apu: Board) -> None:
+    assert attack(apu, "start a thread") == 0
+    worker = Path(f"/proc/{apu.worker(0)}")
+    opened = sorted(os.readlink(one) for one in (worker / "fd").iterdir())
+    memories = [name.removesuffix(" (deleted)") for name in opened if "memfd" in name]
+    assert set(memories) == {"/memfd:media1", "/memfd:potash-arena0", "/memfd:potash-exchange"}
+    assert len([name for name in opened if name.startswith("socket:")]) == 2
+    mapped = {
+        line.split()[5] for line in (worker / "maps").read_text().splitlines() if "/memfd" in line
+    }
+    assert mapped == {"/memfd:potash-arena0", "/memfd:potash-exchange"}
+    status = dict(line.split(":\t") for line in (worker / "status").read_text().splitlines())
+    assert status["NoNewPrivs"] == "1"
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[kind], 16) == 0
+
+
+def test_media_are_open_to_be_read_alone(apu: Board) -> None:
+    worker = Path(f"/proc/{apu.worker(0)}")
+    for one in (worker / "fd").iterdir():
+        if "media" in os.readlink(one):
+            flags = (worker / "fdinfo" / one.name).read_text().split("flags:\t")[1].split()[0]
+            assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
+
+
+def test_too_much_memory_fails_the_job_that_asked_for_it(apu: Board) -> None:
+    image = program(
+        mov(1, attacks.EVERYTHING.index("take memory")), call(attacks.ATTACK.number), exit_
+    )
+    assert apu.run(image).status == StatusId.FAILED
+    (text,) = apu.log_texts(LogEntryType.LIMIT_EXCEEDED)
+    assert "memory" in text
+
+
+def test_a_library_that_aborts_fails_its_job(apu: Board) -> None:
+    assert attack(apu, "abort") == -signal.SIGABRT
+
+
+def bomb() -> bytes:
+    """A model of some hundred bytes that fills a tensor of 1.5 GiB when it is loaded."""
+    graph = GraphBuilder()
+    shape = graph.constant(np.array([3 << 27], np.int32))
+    value = graph.constant(np.array(1, np.int32))
+    filled = graph.operator(
+        schema.BuiltinOperator.FILL, (shape, value), graph.tensor((1,), dtype=np.int32)
+    )
+    x = graph.tensor((1,), dtype=np.int32)
+    y = graph.operator(schema.BuiltinOperator.ADD, (x, x), graph.tensor((1,), dtype=np.int32))
+    return graph.finish((x,), (y, filled))
+
+
+def test_a_model_that_asks_for_too_much_memory_fails_its_job(apu: Board) -> None:
+    example = Path(__file__).parents[2] / "examples" / "add" / "program.o"
+    model = bomb()
+    assert len(model) < 1024
+    assert apu.send_firmware(example.read_bytes()) == 0
+    data = model + bytes(8)
+    assert apu.send_data(data + bytes(-len(data) % 4)) == 0
+    lengths = [struct.pack("<I", length) for length in (len(model), 64)]
+    assert apu.control(Operation.START, arguments=encode_arguments(lengths)) == 0
+    assert apu.wait().status == StatusId.FAILED
+    reasons = [text for kind in (*LogEntryType,) for text in apu.log_texts(kind)]
+    assert any("memory" in text for text in reasons), reasons
+
+
+def test_the_numbers_are_those_of_libseccomp() -> None:
+    name = ctypes.util.find_library("seccomp")
+    if name is None:
+        pytest.skip("there is no libseccomp to compare with")
+    library = ctypes.CDLL(name)
+    for column, machine in enumerate(seccomp.MACHINES.values()):
+        for call_name, numbers in NUMBERS.items():
+            found = library.seccomp_syscall_resolve_name_arch(machine.audit, call_name.encode())
+            # Those that a machine lacks have negative numbers there.
+            assert numbers[column] == (found if found >= 0 else None), (call_name, machine)
+
+
+def test_what_a_kernel_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seccomp, "supported", lambda: False)
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    first, second = confinement.missing()
+    assert first.startswith("seccomp is missing: ")
+    assert second.startswith("Landlock is missing: ")
