@@ -58,7 +58,7 @@ class ApuProcess:
         """Run the APU with the descriptor `mailbox` as its end. Raises OSError."""
         self._started_at = time.monotonic()
         named = {"mailbox": mailbox, **self._descriptors}
-        command = [sys.executable, "-m", "potash_firmware.apu"]
+        command = [sys.executable, "-P", "-m", "potash_firmware.apu"]
         command += ["--fds", format_descriptors(named)]
         self._process = subprocess.Popen(
             command,

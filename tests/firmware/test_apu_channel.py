@@ -15,7 +15,9 @@ from potash_firmware.apu.channel import (
     Gathered,
     Line,
     Ready,
+    Refused,
     Returned,
+    Sound,
 )
 from potash_firmware.apu.model import ByteRange, Grant
 
@@ -28,6 +30,8 @@ from potash_firmware.apu.model import ByteRange, Grant
         Gathered((ByteRange(1, 0, 512), ByteRange(2**32 - 1, 2**64, 2**64))),
         Returned((1 << 64) - 1, 0, 10),
         Faulted(LogEntryType.MEMORY_FAULT, ""),
+        Sound(),
+        Refused("no"),
     ],
 )
 def test_messages_survive_the_channel(message: FromWorker) -> None:
@@ -55,6 +59,7 @@ def test_as_many_ranges_as_a_message_may_have_fit_in_one() -> None:
         ["Ready"],
         ["Run", {}],
         ["Ready", {"more": 1}],
+        ["Refused", {"text": 1}],
         ["Line", {"kind": 0x100}],
         ["Line", {"kind": 0x100, "text": 5}],
         ["Line", {"kind": 0x99, "text": ""}],
@@ -88,3 +93,8 @@ def test_anything_else_is_refused(said: object) -> None:
 def test_rubbish_is_refused(data: bytes) -> None:
     with pytest.raises(ChannelError):
         channel.decode(data)
+
+
+def test_depth_without_end_is_a_malformed_message_too() -> None:
+    with pytest.raises(ChannelError):
+        channel.decode(b"[" * 60_000)

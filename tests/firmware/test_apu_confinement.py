@@ -17,21 +17,30 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+from csd_spec import fields
 from csd_spec.descriptors import LogEntryType, encode_arguments
-from csd_spec.opcodes import Operation
-from csd_spec.status import StatusId
+from csd_spec.opcodes import IoOpcode, Operation
+from csd_spec.status import StatusId, VendorStatus
+from nvme_spec.status import Status
 from potash.models.builder import GraphBuilder
 from potash_firmware import confinement
 from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.system_calls import NUMBERS
+from potash_firmware.mailbox.messages import Reply
 from support import attacks
 from support.apu import CONFIG, Board, board, program
-from support.bpf import call, exit_, mov
+from support.bpf import call, exit_, insn, mov
+from support.processes import children, name
 
-SEVERAL = pytest.mark.skipif(
+CONFINING = pytest.mark.skipif(
     bool(confinement.missing()), reason="this kernel cannot confine: no seccomp or no Landlock"
 )
 MEMORY = 1 << 30
+
+PRINT = 1
+FOREVER = program(call(PRINT), insn(0x05, offset=-1), exit_)
+
+PRIVILEGED = pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what a worker has")
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +79,13 @@ def attack(apu: Board, what: str) -> int:
     if status.status == StatusId.DONE:
         return status.descriptors[0].amount
     (text,) = apu.log_texts(LogEntryType.PROCESS_LOST)
-    name = text.partition("ended by ")[2].split()[0].rstrip(",")
-    return -signal.Signals[name]
+    return -signal.Signals[text.partition("ended by ")[2].split()[0].rstrip(",")]
 
 
-@SEVERAL
+@CONFINING
 @pytest.mark.parametrize("what", attacks.ATTACKS)
 def test_a_worker_cannot(apu: Board, what: str) -> None:
+    assert apu.grant(0, 1) == 0
     came = attack(apu, what)
     assert came in (-signal.SIGSYS, errno.EPERM, errno.EACCES, errno.ENOTTY, errno.EBADF)
 
@@ -86,12 +95,13 @@ def test_a_worker_can(apu: Board, what: str) -> None:
     assert attack(apu, what) == 0
 
 
+@PRIVILEGED
 def test_a_worker_has_the_descriptors_and_the_memory_of_its_accelerator_alone(apu: Board) -> None:
     assert attack(apu, "start a thread") == 0
     worker = Path(f"/proc/{apu.worker(0)}")
     opened = sorted(os.readlink(one) for one in (worker / "fd").iterdir())
     memories = [name.removesuffix(" (deleted)") for name in opened if "memfd" in name]
-    assert set(memories) == {"/memfd:media1", "/memfd:potash-arena0", "/memfd:potash-exchange"}
+    assert set(memories) == {"/memfd:potash-arena0", "/memfd:potash-exchange"}
     assert len([name for name in opened if name.startswith("socket:")]) == 2
     mapped = {
         line.split()[5] for line in (worker / "maps").read_text().splitlines() if "/memfd" in line
@@ -103,12 +113,23 @@ def test_a_worker_has_the_descriptors_and_the_memory_of_its_accelerator_alone(ap
         assert int(status[kind], 16) == 0
 
 
-def test_media_are_open_to_be_read_alone(apu: Board) -> None:
-    worker = Path(f"/proc/{apu.worker(0)}")
-    for one in (worker / "fd").iterdir():
-        if "media" in os.readlink(one):
-            flags = (worker / "fdinfo" / one.name).read_text().split("flags:\t")[1].split()[0]
-            assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
+@PRIVILEGED
+def test_a_job_brings_media_that_it_was_granted_to_be_read_alone(apu: Board) -> None:
+    assert apu.grant(0, 1, writable=True) == 0
+    assert apu.send_firmware(FOREVER) == apu.send_data(b"looping\0") == 0
+    assert apu.control(Operation.START) == 0
+    apu.until_so(lambda: LogEntryType.PROGRAM_OUTPUT in apu.log_types())
+    modes = media_of(apu.worker(0))
+    assert apu.control(Operation.STOP) == 0
+    assert modes == [os.O_RDONLY]
+
+
+def media_of(pid: int) -> list[int]:
+    """How a process has media open."""
+    process = Path(f"/proc/{pid}")
+    found = [one.name for one in (process / "fd").iterdir() if "media" in os.readlink(one)]
+    flags = [(process / "fdinfo" / one).read_text().split("flags:\t")[1] for one in found]
+    return [int(one.split()[0], 8) & os.O_ACCMODE for one in flags]
 
 
 def test_too_much_memory_fails_the_job_that_asked_for_it(apu: Board) -> None:
@@ -152,10 +173,10 @@ def test_a_model_that_asks_for_too_much_memory_fails_its_job(apu: Board) -> None
 
 
 def test_the_numbers_are_those_of_libseccomp() -> None:
-    name = ctypes.util.find_library("seccomp")
-    if name is None:
+    found_name = ctypes.util.find_library("seccomp")
+    if found_name is None:
         pytest.skip("there is no libseccomp to compare with")
-    library = ctypes.CDLL(name)
+    library = ctypes.CDLL(found_name)
     for column, machine in enumerate(seccomp.MACHINES.values()):
         for call_name, numbers in NUMBERS.items():
             found = library.seccomp_syscall_resolve_name_arch(machine.audit, call_name.encode())
@@ -169,3 +190,46 @@ def test_what_a_kernel_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = confinement.missing()
     assert first.startswith("seccomp is missing: ")
     assert second.startswith("Landlock is missing: ")
+
+
+def test_a_program_is_linked_by_another_process_while_others_are_served(apu: Board) -> None:
+    """The service answers commands between a program's arrival and the verdict on it."""
+    image = program(*[mov(0, 1)] * 60_000, exit_)
+    cdws = fields.FirmwareTransfer(len(image) // 4, 0, 0, 0).encode()
+    apu.buffers.slot(7)[: len(image)] = image
+    sent = apu.send(False, IoOpcode.SEND_FIRMWARE, cdws, slot=7, length=len(image))
+    assert apu.status().status == StatusId.IDLE
+    assert not apu.is_answered(sent)
+    reply = apu.answer(sent)
+    assert isinstance(reply, Reply) and reply.status == 0
+
+
+def test_a_program_whose_linker_is_lost_is_refused_and_others_are_not(apu: Board) -> None:
+    image = program(*[mov(0, 1)] * 60_000, exit_)
+    cdws = fields.FirmwareTransfer(len(image) // 4, 0, 0, 0).encode()
+    apu.buffers.slot(7)[: len(image)] = image
+    sent = apu.send(False, IoOpcode.SEND_FIRMWARE, cdws, slot=7, length=len(image))
+    checkers: list[int] = []
+
+    def found() -> bool:
+        checkers[:] = [pid for pid in children(apu.nursery()) if name(pid) == "potash-checker"]
+        return bool(checkers)
+
+    apu.until_so(found)
+    os.kill(checkers[0], signal.SIGKILL)
+    reply = apu.answer(sent)
+    assert isinstance(reply, Reply) and reply.status == VendorStatus.FIRMWARE_REFUSED
+    assert "was lost" in apu.log_texts(LogEntryType.ACCELERATOR_ERROR)[0]
+    assert apu.run(program(mov(0, 3), exit_)).descriptors[0].amount == 3
+
+
+def test_a_reset_ends_the_wait_for_a_linker(apu: Board) -> None:
+    image = program(*[mov(0, 1)] * 60_000, exit_)
+    cdws = fields.FirmwareTransfer(len(image) // 4, 0, 0, 0).encode()
+    apu.buffers.slot(7)[: len(image)] = image
+    sent = apu.send(False, IoOpcode.SEND_FIRMWARE, cdws, slot=7, length=len(image))
+    apu.reset_controller()
+    reply = apu.answer(sent)
+    assert isinstance(reply, Reply) and reply.status == Status.ABORT_REQUESTED
+    assert apu.enable() == 0
+    assert apu.read_firmware(64)[0] == VendorStatus.INVALID_FIRMWARE

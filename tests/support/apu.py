@@ -45,7 +45,7 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import SharedMemory
 from support.bpf_elf import Name, Part, elf, text
-from support.processes import children, descendants, has_mapped
+from support.processes import children, descendants, name
 
 DEADLINE = 30.0
 """Seconds after which something that should have happened is a failure."""
@@ -145,16 +145,16 @@ class Board:
         return pid
 
     def has_worker(self, accelerator: int) -> bool:
-        return any(self._has_mapped(pid, accelerator) for pid in children(self.nursery()))
+        return any(self._works_for(pid, accelerator) for pid in children(self.nursery()))
 
     def worker(self, accelerator: int) -> int:
-        """The worker of an accelerator: the one that has mapped its arena."""
-        (pid,) = (p for p in children(self.nursery()) if self._has_mapped(p, accelerator))
+        """The worker of an accelerator, by its name."""
+        (pid,) = (p for p in children(self.nursery()) if self._works_for(p, accelerator))
         return pid
 
     @staticmethod
-    def _has_mapped(pid: int, accelerator: int) -> bool:
-        return has_mapped(pid, f"memfd:potash-arena{accelerator} ")
+    def _works_for(pid: int, accelerator: int) -> bool:
+        return name(pid) == f"potash-worker{accelerator}"
 
     # Messages
 

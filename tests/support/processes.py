@@ -24,12 +24,12 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def has_mapped(pid: int, what: str) -> bool:
-    """Whether `what` stands in the process's memory map."""
+def name(pid: int) -> str:
+    """What the process is called; nothing for one that is gone."""
     try:
-        return what in Path(f"/proc/{pid}/maps").read_text()
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     except GONE:
-        return False
+        return ""
 
 
 def _numbers(file: Path) -> list[int]:

@@ -24,13 +24,14 @@ from potash_firmware.apu.config import (
 from potash_firmware.apu.pool import Pool
 from potash_firmware.apu.process import ignore_signals_to_group, set_name
 from potash_firmware.apu.service import Service
+from potash_firmware.confinement import be_undumpable
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 from potash_firmware.mailbox.counters import Counters
 
 PROCESS = "potash-apu"
 
-FOR_WORKERS = ("media", "arena", "trace", "counters")
-"""What the names of descriptors begin with that workers get, too."""
+FOR_WORKERS = ("arena", "trace", "counters")
+"""What the names of descriptors begin with that workers get, too. Media come with a job that reads them."""
 
 
 def run(descriptors: dict[str, int], config: Config) -> None:
@@ -46,6 +47,7 @@ def run(descriptors: dict[str, int], config: Config) -> None:
         record(COMPUTE, descriptors["trace"], PROCESS, level=logging.DEBUG)
     for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
     arenas = {item.id: (descriptors[f"arena{item.id}"], item.plan) for item in config.accelerators}
+    media = {item.nsid: descriptors[f"media{item.nsid}"] for item in config.namespaces}
     pool = Pool(config, for_workers)
     with (
         _counters(descriptors, config) as counters,
@@ -53,7 +55,7 @@ def run(descriptors: dict[str, int], config: Config) -> None:
         SharedBuffers.adopt(descriptors["transfer"], descriptors["state"], arenas) as buffers,
     ):
         try:
-            Service(config, port, buffers, pool, counters).run()
+            Service(config, port, buffers, pool, counters, media).run()
         finally:
             pool.close()
 
@@ -70,6 +72,7 @@ def _counters(descriptors: dict[str, int], config: Config) -> Iterator[Counters 
 def main() -> int:
     ignore_signals_to_group()
     set_name(PROCESS)
+    be_undumpable()
     parser = argparse.ArgumentParser(prog="potash_firmware.apu", description=__doc__)
     parser.add_argument("--fds", required=True, help="NAME=FD,…")
     parser.add_argument(

@@ -8,7 +8,7 @@ the job has come to its end. So a job that does not get there has written nothin
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from potash_firmware.apu import ranges
@@ -144,14 +144,3 @@ def _overlap(one: ByteRange, other: ByteRange) -> bool:
         and one.first < other.first + other.length
         and other.first < one.first + one.length
     )
-
-
-def media_descriptors(
-    namespaces: Iterable[NamespaceConfig], descriptors: Mapping[str, int]
-) -> dict[int, int]:
-    """The media's descriptors by namespace, from all of a process's by name."""
-    return {
-        item.nsid: descriptors[f"media{item.nsid}"]
-        for item in namespaces
-        if f"media{item.nsid}" in descriptors
-    }

@@ -44,6 +44,32 @@ class Run:
     granted: tuple[Grant, ...] = ()
     unreadable: tuple[ByteRange, ...] = ()
 
+    @property
+    def namespaces(self) -> list[int]:
+        """Those that the job reads from, by identifier: their media's descriptors come in this order,
+        behind that of the image."""
+        read = {item.nsid for item in self.input_ranges} | {item.nsid for item in self.granted}
+        return sorted(read)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Service to a process that checks programs, with a memfd that holds one."""
+
+    image_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """The program that was to be checked can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The program that was to be checked cannot run."""
+
+    text: str
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -86,14 +112,14 @@ class Faulted:
     text: str
 
 
-FromWorker = Ready | Line | Gathered | Returned | Faulted
+FromWorker = Ready | Line | Gathered | Returned | Faulted | Sound | Refused
 
 _FROM_WORKER: dict[str, type[FromWorker]] = {
-    kind.__name__: kind for kind in (Ready, Line, Gathered, Returned, Faulted)
+    kind.__name__: kind for kind in (Ready, Line, Gathered, Returned, Faulted, Sound, Refused)
 }
 
 
-def encode(message: Run | FromWorker) -> bytes:
+def encode(message: Run | Check | FromWorker) -> bytes:
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 
@@ -111,13 +137,19 @@ def decode_run(data: bytes) -> Run:
     )
 
 
+def decode_check(data: bytes) -> Check:
+    """What the service sent to a process that checks programs."""
+    _, fields = json.loads(data)
+    return Check(**fields)
+
+
 def decode(data: bytes) -> FromWorker:
     """What a worker sent. Raises ChannelError."""
     try:
         name, fields = json.loads(data)
         message = _FROM_WORKER[name](**fields)
         _check(message)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     match message:
         case Line() | Faulted():
@@ -136,7 +168,7 @@ def _check(message: FromWorker) -> None:
             LogEntryType(kind)
         case Gathered():
             _check_ranges(message.ranges)
-        case Ready():
+        case Refused(text=str()) | Ready() | Sound():
             pass
         case _:
             raise TypeError("a field has the wrong type")

@@ -66,7 +66,16 @@ class Later:
     then: Callable[[], None] = lambda: None
 
 
-Result = Answer | Later
+@dataclass(frozen=True, slots=True)
+class IfSound:
+    """The command succeeds if `image` is a program that can run: `decided` is called with None then,
+    else with the reason, and raises NvmeError for the answer."""
+
+    image: bytes
+    decided: Callable[[str | None], None]
+
+
+Result = Answer | Later | IfSound
 Handler = Callable[[Context, Request], Result]
 
 

@@ -1,7 +1,8 @@
 """What of the APU's processes are confined, and to what.
 
-A worker keeps its channel, the memory of its accelerator, descriptors that media can be read from,
-the counters, and the trace where there is one. It reads code that it may still load, and what was
+A worker keeps its channel, the memory of its accelerator, what leads to who compiles for it,
+the counters, and the trace where there is one; a job brings descriptors that can be read from, of
+the namespaces that it names. It reads code that it may still load, and what was
 compiled before; it writes no file.
 """
 
@@ -21,6 +22,9 @@ CACHES = ("bpf", "models", "schedules", "vta")
 CPU_FACTOR = 2
 """A worker may take so many times the seconds of a job: one that a job has left behind ends."""
 
+OPEN_FILES = 192
+"""Descriptors: a job's namespaces are at most 64."""
+
 STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
 
 
@@ -31,6 +35,7 @@ def confine_worker(limits: Limits, keep: Collection[int]) -> None:
         confinement.Bounds(
             memory=limits.memory,
             seconds=CPU_FACTOR * max(1, int(limits.seconds)),
+            open_files=OPEN_FILES,
             readable=(*confinement.libraries(), *_caches()),
         )
     )

@@ -12,7 +12,7 @@ from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import VendorStatus
 from nvme_spec.status import NvmeError, Status
-from potash_firmware import bpf
+from potash_firmware.apu.command import Answer, IfSound, Result
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.model import Accelerator, Subsystem
 from potash_firmware.bpf.object_file import stated_size
@@ -41,8 +41,8 @@ def receive(
     identifier: int,
     offset: int,
     piece: bytes,
-) -> None:
-    """Take in a piece of firmware at byte `offset`; install the firmware when it is whole.
+) -> Result:
+    """Take in a piece of firmware at byte `offset`; install the firmware when it is whole and sound.
 
     Raises NvmeError, having kept what was installed.
     """
@@ -58,12 +58,16 @@ def receive(
     _require_room(subsystem, accelerator, limits, identifier, len(image))
     if len(piece) >= PIECE_MINIMUM and len(image) < _stated_size(image) <= limits.firmware_size:
         accelerator.staged[identifier] = bytearray(image)
-        return
-    try:
-        bpf.load_program(image)
-    except bpf.ProgramError as error:
-        _refuse(accelerator, f"firmware {identifier} was refused: {error}")
-    accelerator.firmware[identifier] = image
+        return Answer()
+
+    def decided(reason: str | None) -> None:
+        if reason is not None:
+            _refuse(accelerator, f"firmware {identifier} was refused: {reason}")
+        # Others may have been installed meanwhile.
+        _require_room(subsystem, accelerator, limits, identifier, len(image))
+        accelerator.firmware[identifier] = image
+
+    return IfSound(image, decided)
 
 
 def _stated_size(image: bytes) -> int:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
+from types import MappingProxyType
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
@@ -34,7 +35,7 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
-from potash_firmware.apu.pool import NurseryLost, Pool, Worker
+from potash_firmware.apu.pool import NurseryLost, Pool, Worker, contents_of
 from potash_firmware.mailbox.counters import Word
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
@@ -90,7 +91,10 @@ class _Job:
 
 
 class Jobs:
-    """Runs the jobs of all accelerators with the workers of `pool`; `send` goes to the RPU."""
+    """Runs the jobs of all accelerators with the workers of `pool`; `send` goes to the RPU.
+
+    `media` are descriptors that namespaces can be read from; a worker gets those that its job names.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class Jobs:
         pool: Pool,
         send: Callable[[ToRpu], None],
         monotonic: Monotonic = time.monotonic,
+        media: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._config = config
         self._accelerators = accelerators
@@ -106,6 +111,7 @@ class Jobs:
         self._pool = pool
         self._send = send
         self._monotonic = monotonic
+        self._media = media
         self._jobs: dict[int, _Job] = {}
         self._workers: dict[int, Worker] = {}
         self._tags = count(1)
@@ -320,13 +326,13 @@ class Jobs:
         job.handed_over = True
         if COMPUTE.sink is not None:
             COMPUTE.sink("apu.hand_over", {"accelerator": key})
-        contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
-        with os.fdopen(contents, "wb") as file:
-            file.write(job.image)
-            file.write(job.arguments)
-            file.flush()
-            os.lseek(contents, 0, os.SEEK_SET)
-            worker.run(replace(job.run, unreadable=tuple(job.unreadable)), contents)
+        worker.began = self._monotonic()
+        run = replace(job.run, unreadable=tuple(job.unreadable))
+        contents = contents_of(job.image, job.arguments)
+        try:
+            worker.run(run, [contents, *(self._media[nsid] for nsid in run.namespaces)])
+        finally:
+            os.close(contents)
 
     def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
         before = accelerator.state
@@ -411,6 +417,13 @@ class Jobs:
         self._ended(accelerator)
 
     def _ended(self, accelerator: Accelerator) -> None:
+        worker = self._workers.get(accelerator.config.id)
+        if worker is not None and worker.began is not None:
+            worker.seconds += self._monotonic() - worker.began
+            worker.began = None
+            if worker.seconds > self._config.limits.seconds:
+                # The kernel gives it the processor for two longest jobs.
+                self.replace_worker(accelerator)
         self._send(JobEnded(accelerator.config.id, LOG_PAGE))
 
     def _last_words(self, worker: Worker) -> None:

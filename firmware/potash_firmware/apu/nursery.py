@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
-from potash_firmware.apu.confined import confine_worker
-from potash_firmware.apu.orders import MAX_ORDER, Exited, Kill, Spawn, decode, encode
+from potash_firmware.apu.confined import confine_maker, confine_worker
+from potash_firmware.apu.orders import CHECKER, MAX_ORDER, Exited, Kill, Spawn, decode, encode
 from potash_firmware.apu.process import die_with_parent, set_name
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
+from potash_firmware.confinement import be_undumpable
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -149,7 +150,7 @@ class Nursery:
         try:
             die_with_parent(nursery)
             os.nice(NICENESS)
-            set_name(worker_name(accelerator))
+            set_name("potash-checker" if accelerator == CHECKER else worker_name(accelerator))
             workshop = Workshop(self._config, desk.its, SharedMemory.adopt(desk.exchange, EXCHANGE))
             with socket.socket(fileno=fd) as channel:
                 self._serve(channel, accelerator, workshop)
@@ -179,6 +180,7 @@ def main() -> None:
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
     set_name("potash-nursery")
+    be_undumpable()
     config = Config.from_json(os.environ[CONFIG_VARIABLE])
     config.log.apply("potash-nursery")
     descriptors = parse_descriptors(arguments.fds)
@@ -195,7 +197,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     """Load what every worker needs, once."""
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_device.vta import engines
-    from potash_firmware.apu import worker
+    from potash_firmware.apu import checks, worker
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
     from potash_firmware.bpf.native import engine as native
@@ -212,13 +214,17 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     places = {item.id: place for place, item in enumerate(config.accelerators)}
 
     def serve(channel: socket.socket, accelerator: int, workshop: Workshop) -> None:
+        if accelerator == CHECKER:
+            confine_maker(config.limits, [channel.fileno()])
+            checks.serve(channel)
+            return
         name = worker_name(accelerator)
         config.log.apply(name)
         log.debug("accelerator %d has a worker", accelerator)
         if "trace" in descriptors:
             record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
         mine = {f"arena{accelerator}", "counters", "trace"}
-        keep = [fd for key, fd in descriptors.items() if key in mine or key.startswith("media")]
+        keep = [fd for key, fd in descriptors.items() if key in mine]
         confine_worker(config.limits, [channel.fileno(), *workshop.descriptors, *keep])
         native.compile_elsewhere = workshop.program
         engines.before_fast = workshop.kernels

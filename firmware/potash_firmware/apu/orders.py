@@ -6,6 +6,10 @@ from typing import NamedTuple
 MAX_ORDER = 4096
 
 
+CHECKER = -1
+"""In an accelerator's place: make a process that checks one program."""
+
+
 class Spawn(NamedTuple):
     """Make a worker for an accelerator; the datagram carries the worker's end of its channel."""
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from potash_firmware.apu import channel, orders
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, format_descriptors
@@ -44,17 +44,21 @@ class Worker:
         """Its end of the channel is closed."""
         self.orphaned = False
         """Its nursery is gone: nobody will tell of its death."""
+        self.began: float | None = None
+        self.seconds = 0.0
+        """When its job was handed over, and how long all that have ended took."""
         self._socket = end
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def run(self, job: channel.Run, contents: int) -> None:
-        """Hand over a job, with the memfd `contents`. Whether it arrives shows in its death."""
+    def run(self, job: channel.Run | channel.Check, descriptors: Sequence[int]) -> None:
+        """Hand over work, its contents the first of `descriptors`. Whether it arrives shows in the
+        process's death."""
         self.used = True
         try:
-            socket.send_fds(self._socket, [channel.encode(job)], [contents])
+            socket.send_fds(self._socket, [channel.encode(job)], descriptors)
         except OSError as error:
             log.warning("a job did not reach its worker: %s", error)
 
@@ -75,6 +79,15 @@ class Worker:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def contents_of(*parts: bytes) -> int:
+    """A descriptor of memory that holds these, to be read from its beginning; the caller closes it."""
+    contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
+    with os.fdopen(contents, "wb", closefd=False) as file:
+        file.writelines(parts)
+    os.lseek(contents, 0, os.SEEK_SET)
+    return contents
 
 
 class Pool:
@@ -101,7 +114,7 @@ class Pool:
             return
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            command = [sys.executable, "-m", NURSERY]
+            command = [sys.executable, "-P", "-m", NURSERY]
             command += ["--parent", str(os.getpid()), "--control", str(its.fileno())]
             command += ["--fds", format_descriptors(self._descriptors)]
             self._process = subprocess.Popen(

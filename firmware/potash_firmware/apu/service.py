@@ -13,13 +13,16 @@ import logging
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from csd_spec.opcodes import LOG_PAGE
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.apu.command import Answer, Context
+from potash_firmware.apu import orders
+from potash_firmware.apu.checks import Checks
+from potash_firmware.apu.command import Answer, Context, IfSound
 from potash_firmware.apu.commands import dispatch
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.job_counts import count_restart
@@ -68,6 +71,7 @@ class Service:
         buffers: SharedBuffers,
         pool: Pool,
         counters: Counters | None = None,
+        media: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._port = port
         self._buffers = buffers
@@ -76,7 +80,8 @@ class Service:
         if counters is not None:
             for place, item in enumerate(config.accelerators):
                 self._subsystem.accelerators[item.id].row = counters.row(place)
-        self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send)
+        self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send, media=media)
+        self._checks = Checks(pool, config.limits)
         self._context = Context(config, self._subsystem, self._jobs, buffers)
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
@@ -93,6 +98,7 @@ class Service:
             while not self._port.closed:
                 self.step()
         finally:
+            self._checks.close()
             self._jobs.close()
 
     def step(self) -> None:
@@ -101,11 +107,14 @@ class Service:
             match source:
                 case ApuPort():
                     self._serve_port()
+                case Worker(accelerator=orders.CHECKER):
+                    self._checks.listen(source)
                 case Worker():
                     self._jobs.listen(source)
                 case Pool():
                     self._jobs.reap()
         self._jobs.expire()
+        self._checks.expire()
         self._answer_waiting()
         self._take_asked()
         # A job that has ended must not run again when this process is restarted.
@@ -118,9 +127,11 @@ class Service:
             selector.register(self._port, selectors.EVENT_READ | writing, self._port)
             if self._pool.running:
                 selector.register(self._pool, selectors.EVENT_READ, self._pool)
-            for worker in self._jobs.workers:
+            for worker in (*self._jobs.workers, *self._checks.workers):
                 selector.register(worker, selectors.EVENT_READ, worker)
-            return [key.data for key, _ in selector.select(self._jobs.deadline())]
+            ends = (self._jobs.deadline(), self._checks.deadline())
+            limit = min((end for end in ends if end is not None), default=None)
+            return [key.data for key, _ in selector.select(limit)]
 
     def _serve_port(self) -> None:
         self._port.flush()
@@ -167,6 +178,9 @@ class Service:
         if isinstance(result, Answer):
             self._answer(request, result)
             return
+        if isinstance(result, IfSound):
+            self._check(request, result)
+            return
         later = result
 
         def succeed() -> None:
@@ -175,6 +189,23 @@ class Service:
             self._answer(request, Answer())
 
         self._when_at_rest(later.until, succeed)
+
+    def _check(self, request: Request, wanted: IfSound) -> None:
+        """Answer when it is known whether a program can run."""
+
+        def decided(reason: str | None) -> None:
+            try:
+                wanted.decided(reason)
+            except NvmeError as error:
+                self._port.send(Reply(request.tag, error.status, error.dnr))
+                return
+            self._keep()
+            self._answer(request, Answer())
+
+        def dropped() -> None:
+            self._port.send(Reply(request.tag, Status.ABORT_REQUESTED))
+
+        self._checks.begin(wanted.image, decided, dropped)
 
     def _answer(self, request: Request, answer: Answer) -> None:
         """Succeed: the host gets all the bytes that it asked for, zeroes behind what there is."""
@@ -189,6 +220,7 @@ class Service:
     def _reset(self, reset: Reset) -> None:
         """Reset every accelerator, and clear what nobody is to find who comes after it."""
         self._resetting = True
+        self._checks.drop()
         subsystem, forget = self._subsystem, ResetScope.FORGET in reset.scope
         accelerators = tuple(subsystem.accelerators.values())
         for accelerator in accelerators:

@@ -19,7 +19,7 @@ from csd_spec.program import Context, Level
 from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel
-from potash_firmware.apu.blocks import Blocks, MediaReadError, media_descriptors, read_media
+from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
 from potash_firmware.apu.channel import (
     RANGES_AT_ONCE,
     Faulted,
@@ -38,6 +38,9 @@ from potash_firmware.apu.workshop import Workshop
 from potash_firmware.mailbox.shared import SharedMemory
 
 log = logging.getLogger(__name__)
+
+MOST_DESCRIPTORS = 128
+"""That come with a job: one for its contents, and one for each namespace that it names."""
 
 FAULTS: dict[bpf.FaultKind, LogEntryType] = {
     bpf.FaultKind.OUT_OF_BOUNDS: LogEntryType.MEMORY_FAULT,
@@ -67,10 +70,9 @@ def serve(
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side."""
     arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
-    media = media_descriptors(namespaces, descriptors)
     known = {item.nsid: item for item in namespaces}
     models = Models(vta, meter) if workshop is None else Models(vta, meter, workshop.model)
-    worker = _Worker(end, config, arena, models, known, media, engine)
+    worker = _Worker(end, config, arena, models, known, engine)
     try:
         worker.send(Ready())
         while worker.step():
@@ -87,7 +89,6 @@ class _Worker:
         arena: SharedMemory,
         models: Models,
         namespaces: Mapping[int, NamespaceConfig],
-        media: Mapping[int, int],
         engine: bpf.Engine,
     ) -> None:
         self._end = end
@@ -95,7 +96,7 @@ class _Worker:
         self._arena = arena
         self._models = models
         self._namespaces = namespaces
-        self._media = media
+        self._media: Mapping[int, int] = {}
         self._engine = engine
 
     def send(self, message: FromWorker) -> None:
@@ -103,15 +104,18 @@ class _Worker:
 
     def step(self) -> bool:
         """Wait for one job and do it; False when there will be none any more."""
-        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_MESSAGE, 1)
+        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
         if not data:
             return False
         job = channel.decode_run(data)
+        self._media = dict(zip(job.namespaces, fds[1:], strict=True))
         with os.fdopen(fds[0], "rb") as contents:
             image = contents.read(job.image_length)
             arguments = contents.read(job.arguments_length)
         with COMPUTE.span("worker.job", accelerator=self._config.id):
             answer = self._run(job, image, arguments)
+        for fd in self._media.values():
+            os.close(fd)
         self.send(answer)
         return True
 

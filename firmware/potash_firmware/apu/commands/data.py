@@ -37,7 +37,7 @@ def read_data(context: Context, request: Request) -> Result:
 def send_firmware(context: Context, request: Request) -> Result:
     command = fields.FirmwareTransfer.decode(request.cdws)
     accelerator = context.accelerator(command.accelerator)
-    firmware.receive(
+    return firmware.receive(
         context.subsystem,
         accelerator,
         context.config.limits,
@@ -45,7 +45,6 @@ def send_firmware(context: Context, request: Request) -> Result:
         command.offset * DWORD_SIZE,
         bytes(context.data(request)),
     )
-    return Answer()
 
 
 def read_firmware(context: Context, request: Request) -> Result:

@@ -44,6 +44,7 @@ from potash_device.media import (
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
+from potash_firmware.confinement import be_undumpable
 from potash_firmware.log_rooms import FORMATS, LEVELS, ROOMS, TEXT, LogSettings
 from potash_firmware.rpu import NamespaceSettings
 
@@ -353,6 +354,7 @@ def _serve(
                 raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
             address = stack.enter_context(exporting(asked, metrics))
         _announce(path, told.media, drive, address, as_json=as_json)
+        be_undumpable()
         run_until(device, stop)
 
 
