@@ -30,7 +30,6 @@ from potash_firmware.mailbox.messages import Reply
 from support import attacks
 from support.apu import CONFIG, Board, board, program
 from support.bpf import call, exit_, insn, mov
-from support.processes import children, name
 
 CONFINING = pytest.mark.skipif(
     bool(confinement.missing()), reason="this kernel cannot confine: no seccomp or no Landlock"
@@ -208,15 +207,10 @@ def test_a_program_whose_linker_is_lost_is_refused_and_others_are_not(apu: Board
     image = program(*[mov(0, 1)] * 60_000, exit_)
     cdws = fields.FirmwareTransfer(len(image) // 4, 0, 0, 0).encode()
     apu.buffers.slot(7)[: len(image)] = image
+    nursery = apu.nursery()
+    os.kill(nursery, signal.SIGSTOP)
     sent = apu.send(False, IoOpcode.SEND_FIRMWARE, cdws, slot=7, length=len(image))
-    checkers: list[int] = []
-
-    def found() -> bool:
-        checkers[:] = [pid for pid in children(apu.nursery()) if name(pid) == "potash-checker"]
-        return bool(checkers)
-
-    apu.until_so(found)
-    os.kill(checkers[0], signal.SIGKILL)
+    os.kill(nursery, signal.SIGKILL)
     reply = apu.answer(sent)
     assert isinstance(reply, Reply) and reply.status == VendorStatus.FIRMWARE_REFUSED
     assert "was lost" in apu.log_texts(LogEntryType.ACCELERATOR_ERROR)[0]

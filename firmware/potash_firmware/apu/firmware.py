@@ -15,6 +15,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.command import Answer, IfSound, Result
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.model import Accelerator, Subsystem
+from potash_firmware.bpf.errors import ElfError
 from potash_firmware.bpf.object_file import stated_size
 
 PIECE_MINIMUM = 64 * 1024
@@ -74,7 +75,7 @@ def _stated_size(image: bytes) -> int:
     """How long an object file says that it is; 0 of anything else."""
     try:
         return stated_size(image)
-    except bpf.ElfError:
+    except ElfError:
         return 0
 
 
