@@ -21,11 +21,12 @@ from nvme_spec.commands import GetLogPage
 from nvme_spec.opcodes import AdminOpcode as NvmeAdmin
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError
-from potash_firmware.apu.command import Answer, Context, Later
+from potash_firmware.apu.command import Answer, Context, IfSound, Later
 from potash_firmware.apu.commands import ADMIN, IO, dispatch
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.lifecycle import Event, after
 from potash_firmware.apu.model import Accelerator, Subsystem
+from potash_firmware.bpf import ProgramError, load_program
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.messages import NO_SLOT, Request
 from support.apu import BUFFER, CONFIG, MEDIA, program
@@ -207,6 +208,9 @@ def answered(context: Context, step: Step) -> None:
     before = context.subsystem.save()
     try:
         result = dispatch(context, request)
+        if isinstance(result, IfSound):
+            result.decided(verdict(result.image))
+            result = Answer()
     except NvmeError as error:
         assert error.status in ALLOWED, error
         assert context.subsystem.save() == before, "what was refused has changed something"
@@ -218,6 +222,15 @@ def answered(context: Context, step: Step) -> None:
     else:
         assert isinstance(result, Answer)
         assert 0 <= result.result < 1 << 32
+
+
+def verdict(image: bytes) -> str | None:
+    """What the process that checks programs says of one."""
+    try:
+        load_program(image)
+    except ProgramError as error:
+        return str(error)
+    return None
 
 
 def check(subsystem: Subsystem) -> None:

@@ -40,7 +40,7 @@ def read_media(fd: int, nsid: int, offset: int, into: memoryview) -> None:
 class Blocks:
     """What one job reads and writes by itself.
 
-    `media` are descriptors by namespace; `gathered` is the memory for what is to be written.
+    `media` are descriptors by namespace, of those at least that are granted; `gathered` is the memory for what is to be written.
     `output_ranges` are the job's output's, which it must not write another way: nobody could say
     which of the two would be there in the end.
     """
@@ -69,7 +69,7 @@ class Blocks:
             )
         first = lba * size
         self._require_readable(ByteRange(nsid, first, length), size)
-        read_media(self.media[nsid], nsid, first, into[:length])
+        read_media(self.media.get(nsid, -1), nsid, first, into[:length])
         for at in range(0, length, size) if self._places else ():
             place = self._places.get((nsid, first + at))
             if place is not None:
@@ -124,7 +124,7 @@ class Blocks:
     def _block_size(self, nsid: int, lba: int, count: int, *, writing: bool) -> int:
         """Bytes of a block of a namespace, when the program may do what it asks."""
         namespace = self.namespaces.get(nsid)
-        if namespace is None or nsid not in self.media:
+        if namespace is None:
             raise NotAllowed(f"there is no namespace {nsid}")
         if not ranges.is_granted(self.granted, nsid, lba, count, writing=writing):
             what = "writing" if writing else "reading"
