@@ -288,7 +288,7 @@ class Held(NamedTuple):
 
 def hold(case: Case, most: int = 2_000) -> Held:
     """Run a case for `most` instructions; raises Violation where a claim about it is wrong."""
-    space, helpers, calls = surroundings(case)
+    space, memory, helpers, calls = surroundings(case)
     checker = Checker(case.code, space, helpers, case.limit)
     checker.begin(case)
     ended: Fault | int | None = None
@@ -299,5 +299,5 @@ def hold(case: Case, most: int = 2_000) -> Held:
             ended = checker.registers[0]
     except Fault as fault:
         ended = fault
-    observed = seen(ended, checker.executed, space, calls) if ended is not None else None
+    observed = seen(ended, checker.executed, memory, calls) if ended is not None else None
     return Held(observed, checker.proofs, checker.held)

@@ -86,6 +86,7 @@ CONDITIONS = (JEQ, JGT, JGE, JSET, JNE, JSGT, JSGE, JLT, JLE, JSLT, JSLE)
 ATOMICS = (0x00, 0x40, 0x50, 0xA0, 0x01, 0x41, 0x51, 0xA1, 0xE1, 0xF1)
 OPERATIONS = (ADD, SUB, MUL, DIV, OR, AND, LSH, RSH, NEG, MOD, XOR, MOV, ARSH, END)
 HELPERS = (1, 2, 3, 9)
+CANARIES = b"\xa5" * 4096
 
 INPUT, OUTPUT, DATA = 6, 7, 9
 """Registers that mostly point at these parts."""
@@ -110,7 +111,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Observed:
-    """What can be seen of a run: how it ended, the arena, and the helpers that were called."""
+    """What can be seen of a run: how it ended, the memory, and the helpers that were called."""
 
     value: int | None
     fault: tuple[object, ...] | None
@@ -120,16 +121,18 @@ class Observed:
 
 
 class Surroundings(NamedTuple):
-    """What a run of a case is given: the arena, the helpers, and what notes their calls."""
+    """What a run of a case is given; `memory` has canaries behind the arena, `calls` notes calls."""
 
     arena: Arena
+    memory: bytearray
     helpers: dict[int, Helper]
     calls: list[tuple[int, ...]]
 
 
 def surroundings(case: Case) -> Surroundings:
     """All that a run changes, made anew."""
-    space = arena(bytearray(case.memory))
+    memory = bytearray(case.memory) + CANARIES
+    space = arena(memory)
     calls: list[tuple[int, ...]] = []
 
     def helper(number: int) -> Callable[[int, int, int, int, int], int]:
@@ -141,27 +144,29 @@ def surroundings(case: Case) -> Surroundings:
 
         return call
 
-    return Surroundings(space, {number: helper(number) for number in HELPERS}, calls)
+    return Surroundings(space, memory, {number: helper(number) for number in HELPERS}, calls)
 
 
 def observe(engine: Engine, case: Case) -> Observed:
     """Run a case on an engine."""
-    space, helpers, calls = surroundings(case)
+    space, memory, helpers, calls = surroundings(case)
     try:
         value, executed = execute(
             engine, case.code, case.entry, space, helpers, case.arguments, case.limit
         )
     except Fault as fault:
-        return seen(fault, 0, space, calls)
-    return seen(value, executed, space, calls)
+        return seen(fault, 0, memory, calls)
+    return seen(value, executed, memory, calls)
 
 
-def seen(ended: Fault | int, executed: int, space: Arena, calls: list[tuple[int, ...]]) -> Observed:
+def seen(
+    ended: Fault | int, executed: int, memory: bytearray, calls: list[tuple[int, ...]]
+) -> Observed:
     """A run that ended with a fault or a value."""
     if isinstance(ended, Fault):
         told = (ended.kind, ended.pc, ended.address, ended.reason)
-        return Observed(None, told, None, bytes(space.memory), tuple(calls))
-    return Observed(ended, None, executed, bytes(space.memory), tuple(calls))
+        return Observed(None, told, None, bytes(memory), tuple(calls))
+    return Observed(ended, None, executed, bytes(memory), tuple(calls))
 
 
 # Single instructions
