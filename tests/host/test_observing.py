@@ -7,6 +7,7 @@ import re
 import signal
 import socket as sockets
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -401,6 +402,26 @@ def test_top_of_nothing_is_one_sentence(tmp_path: Path) -> None:
     done = potash_command("top", tmp_path / "none")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "no device" in done.stderr
+
+
+def test_another_user_s_socket_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "potash-x"
+    folder.mkdir()
+    place = folder / "s.status"
+    with sockets.socket(sockets.AF_UNIX) as listener:
+        listener.bind(str(place))
+        listener.listen()
+        assert status.running() == [place]
+        monkeypatch.setattr(
+            sockets.socket, "getsockopt", lambda *_: struct.pack("=iII", 1, 4242, 4242)
+        )
+        monkeypatch.setattr(os, "geteuid", lambda: 4243)
+        assert status.running() == []
+        with pytest.raises(PotashError, match=r"the device there is that of another user \(4242\)"):
+            status.ask(place)
 
 
 @pytest.mark.parametrize("said", [b"", b"[]\n", b"{", b'{"of": "something else"}\n'])

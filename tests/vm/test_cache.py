@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from potash.vm import cache
 from potash.vm.cache import Cache, files_key, key
+from potash.vm.errors import PackagesUnavailable
 
 
 def test_a_key_tells_parts_apart_that_look_alike_when_joined() -> None:
@@ -111,3 +113,31 @@ def test_pruning_keeps_what_was_used_last(tmp_path: Path) -> None:
         place.entry("images", "a", Path.touch)  # used again, so the newest now
         place.prune("images", 2)
     assert {path.name for path in (tmp_path / "images").iterdir()} == {"a", "c"}
+
+
+@pytest.mark.parametrize("foreign", ["potash", "potash/vm", "potash/vm/trees", "potash/vm/trees/k"])
+def test_what_another_user_has_put_there_is_refused(
+    foreign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "potash/vm/trees/k").mkdir(parents=True)
+    place, others = Cache(tmp_path / "potash/vm"), tmp_path / foreign
+    real = os.stat
+
+    def owned(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        fields = list(real(path, follow_symlinks=follow_symlinks))
+        fields[stat.ST_UID] += path == others
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(Path, "stat", owned)
+    refused = pytest.raises(PackagesUnavailable, match=f"{others} belongs to another user")
+    with refused, place.locked():
+        place.entry("trees", "k", Path.mkdir)
+
+
+def test_nobody_else_may_write_to_the_folder(tmp_path: Path) -> None:
+    root = tmp_path / "potash" / "vm"
+    root.mkdir(parents=True)
+    for folder in (root.parent, root):
+        folder.chmod(0o777)
+    with Cache(root).locked():
+        assert [folder.stat().st_mode & 0o777 for folder in (root.parent, root)] == [0o755, 0o755]

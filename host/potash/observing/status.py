@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import struct
 import tempfile
 import time
 from pathlib import Path
@@ -27,6 +29,8 @@ RETRY = 0.01
 
 Snapshot = dict[str, Any]
 
+_CREDENTIALS = struct.Struct("=iII")
+
 
 def status_socket(device: str) -> Path:
     """Where a device can be asked, by its socket, as other commands take it."""
@@ -35,7 +39,27 @@ def status_socket(device: str) -> Path:
 
 def running() -> list[Path]:
     """The status sockets of devices that other commands of this user have started."""
-    return sorted(Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}"))
+    return sorted(filter(_is_own, Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}")))
+
+
+def _is_own(place: Path) -> bool:
+    """Whether the folder is this user's, which nobody else can make so."""
+    try:
+        return place.parent.lstat().st_uid == os.geteuid()
+    except OSError:  # it has gone meanwhile
+        return False
+
+
+def _require_trusted(client: socket.socket, place: Path) -> None:
+    """Raise PotashError unless the device is this user's, or root's.
+
+    Root may look at everybody's. unix(7), SO_PEERCRED: process, user and group of who listens.
+    """
+    _, user, _ = _CREDENTIALS.unpack(
+        client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    if user not in (os.geteuid(), 0) and os.geteuid():
+        raise PotashError(f"{place}: the device there is that of another user ({user})")
 
 
 def _connect(client: socket.socket, place: Path, until: float) -> None:
@@ -58,6 +82,7 @@ def ask(place: Path, timeout: float = TIMEOUT) -> Snapshot:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
             _connect(client, place, until)
+            _require_trusted(client, place)
             while len(data) < LARGEST and (piece := client.recv(1 << 16)):
                 data += piece
                 client.settimeout(max(0.001, until - time.monotonic()))

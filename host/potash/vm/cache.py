@@ -1,8 +1,8 @@
 """The user's cache folder: where what was brought and built is kept, keyed by content.
 
 An entry is made under a temporary name and renamed when it is whole, so that an interrupted build
-leaves nothing that looks finished; one lock file keeps two processes from building at once. The
-folder is the XDG Base Directory Specification's `$XDG_CACHE_HOME`.
+leaves nothing that looks finished; one lock file keeps two processes from building at once. What is
+in it is run, so it is used only where nobody but its user can put anything. The folder is the XDG Base Directory Specification's `$XDG_CACHE_HOME`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from potash.vm.errors import PackagesUnavailable
 
 Progress = Callable[[str, float | None], None]
 """Told what is being done, and how much of it (0.0 to 1.0) where that is known."""
@@ -66,8 +69,13 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self, progress: Progress = silent) -> Iterator[None]:
-        """Hold the folder for building; wait for another process that does."""
+        """Hold the folder for building; wait for another process that does.
+
+        Raises PackagesUnavailable where the folder is not this user's.
+        """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.root.parent, self.root):
+            _require_private(folder)
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
@@ -87,9 +95,14 @@ class Cache:
             kind: the folder below the root ("trees", "images").
             name: the entry's name, which holds its key.
             build: makes the entry at the path it is given (which does not exist yet).
+
+        Raises PackagesUnavailable where the entry is not this user's.
         """
         path = self.root / kind / name
-        if not path.exists():
+        if path.exists():
+            for place in (path.parent, path):
+                _require_private(place)
+        else:
             with self.scratch() as place:
                 build(place / name)
                 path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -116,6 +129,18 @@ class Cache:
         # With the lock held nobody else is at work: what is unfinished was left by a killed process.
         for path in self.root.glob("unfinished-*"):
             _remove(path)
+
+
+def _require_private(path: Path) -> None:
+    """Have nobody else write to `path`. Raises PackagesUnavailable where it is another user's."""
+    found = path.stat()
+    if {found.st_uid, path.lstat().st_uid} != {os.geteuid()}:
+        raise PackagesUnavailable(
+            f"{path} belongs to another user, who could put anything there; remove it, or set "
+            "XDG_CACHE_HOME to a folder of your own"
+        )
+    if found.st_mode & 0o022:
+        path.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
 
 
 def _remove(path: Path) -> None:
