@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from csd_spec.text import plain, plain_lines
+
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "board": ("potash_device", "pyvfio_user"),
     "media": ("potash_device.media",),
@@ -90,7 +92,10 @@ class TextLines(logging.Formatter):
         record.clock = f"{clock}.{int(record.msecs):03}"
         record.levelword = record.levelname.lower()
         record.room = room_of(record.name)
-        return super().format(record)
+        return plain_lines(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return plain(super().formatMessage(record))
 
 
 class JsonObjects(logging.Formatter):

@@ -98,6 +98,17 @@ def test_json_has_what_is_known_and_says_how_it_failed(said: Callable[[], str]) 
     assert "ValueError: no" in second["exception"]
 
 
+def test_what_is_logged_cannot_command_a_terminal(said: Callable[[], str]) -> None:
+    LogSettings().apply("potash-test")
+    try:
+        raise ValueError("\x1b[2J")
+    except ValueError:
+        logging.getLogger("potash_firmware.apu").exception("a worker sent %s", "\x1b[31m\nforged")
+    shown = said()
+    assert r"a worker sent \x1b[31m\nforged" in shown and r"ValueError: \x1b[2J" in shown
+    assert "\x1b" not in shown
+
+
 def test_applying_settings_again_doubles_nothing(said: Callable[[], str]) -> None:
     for _ in range(3):
         LogSettings().apply("potash")

@@ -21,12 +21,13 @@ from potash.cli.app import run_app
 from potash.cli.drive.progress import Line
 from potash.vm.drive import device_process
 from support.apu import program
-from support.bpf import exit_, insn
+from support.bpf import call, exit_, insn, mov
 from support.bpf_compiler import NO_COMPILER, compiler
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
 LIMIT = 60
 FOREVER = program(insn(0x05, offset=-1), exit_)
+PRINT_INPUT = program(call(1), mov(0, 0), exit_)
 ARGUMENTS = ["--arg", "520", "--arg", "1024"]
 
 
@@ -160,6 +161,20 @@ def test_a_program_in_c_is_built_first(drive: str, tmp_path: Path) -> None:
     assert "undeclared identifier 'nothing'" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("program.c does not compile for BPF")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "program.c"]
+
+
+def test_what_a_program_prints_cannot_command_a_terminal(drive: str, tmp_path: Path) -> None:
+    harm, shown = b"\x1b]0;owned\x07\x9b2J\r\x7f", r"\x1b]0;owned\x07"
+    (tmp_path / "input").write_bytes(harm + bytes(4))
+    (tmp_path / "print.o").write_bytes(PRINT_INPUT)
+    done = potash("run", drive, tmp_path / "print.o", tmp_path / "input", tmp_path / "output")
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stderr and done.stderr.replace("\n", "").isprintable()
+    lines = ["enable", f"fw send {tmp_path / 'print.o'}", f"write {tmp_path / 'input'}"]
+    lines += ["start --firmware 0 --wait", "log"]
+    done = potash("acc", "shell", drive, stdin="\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout and done.stdout.replace("\n", "").isprintable()
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored(drive: str, tmp_path: Path) -> None:

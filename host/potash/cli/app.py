@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import click
 
+from csd_spec.text import plain_lines
 from potash.sdk.errors import PotashError
 
 
@@ -93,7 +94,7 @@ def run_app(arguments: Sequence[str]) -> int:
     except (PotashError, OSError) as error:
         if debug:
             raise
-        click.echo(f"potash: {_sentence(error)}", err=True)
+        click.echo(f"potash: {plain_lines(_sentence(error))}", err=True)
         return 1
     return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from csd_spec.text import plain
 from potash.cli.units import human
 from potash.observing.rates import Rates
 
@@ -18,7 +19,7 @@ MOST_USED = 4
 
 def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
     """The screen as text, for a terminal of any width."""
-    return [
+    shown = [
         f"{place}  process {snapshot['pid']}",
         *_summary(snapshot, rates),
         "",
@@ -27,6 +28,7 @@ def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
         *table(_accelerators(snapshot, rates)),
         *_errors(snapshot),
     ]
+    return [plain(line) for line in shown]
 
 
 def table(rows: Iterable[Row]) -> list[str]:

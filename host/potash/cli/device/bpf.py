@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from csd_spec.text import plain_lines
 from potash.cli.drive.common import STREAM, ProgramArgument, returned
 from potash.cli.units import Size
 from potash.programs.debugger import Debugger
@@ -160,7 +161,7 @@ def exec_(
     def show(text: str) -> None:
         printed.append(text)
         if not as_json:
-            click.echo(f"program: {text.rstrip()}", err=True)
+            click.echo(f"program: {plain_lines(text.rstrip())}", err=True)
 
     try:
         ran = execute(
@@ -239,7 +240,7 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
             _read(given),
             arguments=arguments,
             engine=debugged,
-            show=lambda text: click.echo(f"program: {text.rstrip()}"),
+            show=lambda text: click.echo(f"program: {plain_lines(text.rstrip())}"),
         )
     except machine.ProgramError as error:
         raise PotashError(str(error)) from error

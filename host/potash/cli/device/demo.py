@@ -15,6 +15,7 @@ import click
 import potash.sdk
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.text import plain
 from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
@@ -200,7 +201,7 @@ def _show_found(example: Example, ran: Ran, seconds: float, *, as_json: bool) ->
         return
     if equal and example.describe is not None:
         for line in example.describe(example.input, output):
-            click.echo(line)
+            click.echo(plain(line))
     click.echo(
         f"moved between drive and host: {moved} bytes, program included;"
         f" without the device {without}, {_times(without / moved)} times as many"

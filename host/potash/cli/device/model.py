@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from csd_spec.text import plain
 from potash.cli.device.model_convert import import_, quantize
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import (
@@ -94,7 +95,7 @@ def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"rounding": rounding} | _document(described)))
         return
-    click.echo("\n".join(_shown(file, described)))
+    click.echo("\n".join(map(plain, _shown(file, described))))
 
 
 @model.command()

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 import potash.sdk
+from csd_spec.text import plain
 from potash.sdk import INPUT_LENGTH, Accelerator, Device
 from potash.sdk.errors import PotashError
 from potash.sdk.job import NUMBER_SIZE, Argument, choose
@@ -163,7 +164,7 @@ def say(
     report: Mapping[str, Any], lines: Sequence[str], *, as_json: bool, aside: bool = False
 ) -> None:
     """A command's report, as JSON or in words; `aside` where standard output has its output."""
-    for line in [json.dumps(report)] if as_json else lines:
+    for line in [json.dumps(report)] if as_json else map(plain, lines):
         click.echo(line, err=aside)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from csd_spec.text import plain
 from potash.cli.drive.common import (
     ACCELERATOR_LIMIT,
     FIRMWARE_LIMIT,
@@ -145,7 +146,7 @@ def run(
             def report(step: str) -> None:
                 if isinstance(progress, Line):
                     progress.clear()
-                click.echo(step, err=True)
+                click.echo(plain(step), err=True)
 
             result = run_on(
                 choose(drive, accelerator),
@@ -219,8 +220,8 @@ def _require_writable(output: Path) -> None:
 
 def _show_printed(lines: Sequence[str]) -> None:
     """What the program has printed, apart from its output."""
-    for line in lines:
-        click.echo(f"program: {line.rstrip()}", err=True)
+    for line in "".join(f"{text.rstrip()}\n" for text in lines).splitlines():
+        click.echo(f"program: {plain(line)}", err=True)
 
 
 def _report(result: JobResult, output: Path, in_place: dict[str, bool], *, as_json: bool) -> None:

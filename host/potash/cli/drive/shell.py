@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import click
 
 import potash.sdk
+from csd_spec.text import plain_lines
 from potash.cli.drive.common import Kept
 from potash.sdk.errors import PotashError
 
@@ -33,7 +34,7 @@ def run_lines(device: str, lines: Iterable[str], groups: Mapping[str, click.Grou
                 if not typed:
                     raise
                 said = error.format_message() if isinstance(error, click.ClickException) else error
-                click.echo(f"potash: {said}", err=True)
+                click.echo(f"potash: {plain_lines(str(said))}", err=True)
             _prompt(typed)
 
 
