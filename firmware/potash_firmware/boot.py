@@ -214,6 +214,7 @@ class Device:
             media=self.board.executor.fileno() in ready,
             apu=port is None or port.closed or port.fileno() in ready,
         )
+        self.link.check()
         if self._inventory != self.rpu.controller.inventory:
             self._replace_apu()
         elif port is None or port.closed:
@@ -261,7 +262,7 @@ class Device:
         if limit != 0.0:
             rpu = self.rpu
             limits = [timeout, limit, rpu.keeper.timeout, rpu.keep_alive.timeout, server.timeout]
-            limits.append(rpu.controller.tasks.timeout)
+            limits += [rpu.controller.tasks.timeout, self.link.timeout]
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = min((one for one in limits if one is not None), default=None)

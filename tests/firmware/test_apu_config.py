@@ -51,7 +51,7 @@ def test_what_is_left_out_has_its_default() -> None:
         "[]",
         "{}",
         json.dumps(ONE | {"colour": 1}),
-        json.dumps(ONE | {"limits": {"patience": 1}}),
+        json.dumps(ONE | {"limits": {"minutes": 1}}),
         json.dumps(ONE | {"limits": {"seconds": 0}}),
         json.dumps(ONE | {"range_blocks": {"unit": "furlong"}}),
         json.dumps({"accelerators": ONE["accelerators"] * 2}),

@@ -126,6 +126,16 @@ def test_a_nursery_that_dies_takes_its_workers_along_and_is_replaced(apu: Board)
     assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
 
 
+def test_a_nursery_that_hangs_is_ended_and_replaced(apu: Board) -> None:
+    loop(apu)
+    nursery = apu.nursery()
+    os.kill(nursery, signal.SIGSTOP)
+    assert apu.control(Operation.STOP) == 0
+    assert apu.status().status == StatusId.STOPPED
+    assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
+    assert apu.nursery() != nursery
+
+
 def test_a_stop_while_workers_are_still_being_prepared_is_answered() -> None:
     with board() as apu:  # nothing has waited for a worker yet
         apu.enable()

@@ -15,7 +15,9 @@ import pytest
 
 from potash_device.media import SIDECAR_SIZE, Media, MemoryMedia, Sidecar
 from potash_firmware import boot
-from potash_firmware.mailbox.messages import WriteBack
+from potash_firmware.mailbox import ApuPort
+from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack
+from potash_firmware.rpu import apu_link
 from pyvfio_user import server
 from support.nvme_host import CC
 from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors
@@ -293,3 +295,46 @@ def test_a_client_that_says_nothing_is_dropped_and_the_next_one_served(
         client.send(command(VERSION, QEMU_VERSION))
         while not client.replies():
             device.run_once(timeout=1)
+
+
+def test_an_apu_that_hangs_is_ended_and_another_one_started(
+    device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apu_link, "PATIENCE", 0.1)
+    with ApuPort.adopt(os.dup(processes[0].mailbox)) as apu:
+        apu.send(Alive())
+        run(device, 0.3)
+        assert not processes[0].killed  # nothing has been asked
+        ask(device)
+        run(device, 0.15)
+        assert [type(apu.receive()) for _ in range(2)] == [Request, Ping]
+        apu.send(Alive(1))
+        run(device, 0.15)
+        assert not processes[0].killed
+        apu.receive()
+        run(device, 0.2)
+        assert processes[0].killed
+        assert device.link.in_flight == 0  # it has failed
+    processes[0].die()
+    processes[0].gone = True
+    run(device, 0.2)
+    assert len(processes) == 2
+
+
+def ask(device: boot.Device) -> int:
+    """Have the device's link ask the APU something; its tag."""
+    slot = device.link.take_slot()
+    assert slot is not None
+    return device.link.request(admin=True, opcode=0xC6, nsid=0, cdws=(0,) * 6, slot=slot, length=0)
+
+
+def test_an_apu_that_has_not_started_yet_gets_more_time(
+    device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apu_link, "PATIENCE", 0.02)
+    monkeypatch.setattr(apu_link, "START_PATIENCE", 0.3)
+    ask(device)
+    run(device, 0.2)
+    assert not processes[0].killed
+    run(device, 0.3)
+    assert processes[0].killed

@@ -10,8 +10,10 @@ from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.errors import MailboxError
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
+    Alive,
     JobEnded,
     Message,
+    Ping,
     ReadCheck,
     ReadChecked,
     Reply,
@@ -49,6 +51,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(ReadCheck, U32, U32, EXTENTS),
     st.builds(ReadChecked, U32, U32, U64),
     st.builds(ResetDone, U32),
+    st.builds(Ping, U32),
+    st.builds(Alive, U32),
     st.builds(JobEnded, U16, st.integers(0, 255)),
 )
 

@@ -57,7 +57,7 @@ MEDIA = 64 * 4096
 CONFIG = Config(
     accelerators=(AcceleratorConfig(0, BUFFER, BUFFER), AcceleratorConfig(3, BUFFER, BUFFER)),
     namespaces=(NamespaceConfig(1, MEDIA),),
-    limits=Limits(instructions=10**12, seconds=25.0, log_entries=32),
+    limits=Limits(instructions=10**12, seconds=25.0, log_entries=32, patience=2.0),
 )
 
 

@@ -130,7 +130,9 @@ class Jobs:
             for key, job in self._jobs.items()
             if self._accelerators[key].state is State.RUNNING
         ]
-        return max(0.0, min(running) - self._monotonic()) if running else None
+        job = max(0.0, min(running) - self._monotonic()) if running else None
+        due = [one for one in (job, self._pool.deadline()) if one is not None]
+        return min(due, default=None)
 
     def prepare(self) -> None:
         """Have a worker ready for every accelerator."""
@@ -197,7 +199,8 @@ class Jobs:
         return not (accelerator.busy or dying or key in self._writing.values())
 
     def expire(self) -> None:
-        """Stop the jobs that have taken too long."""
+        """Stop the jobs, and the nursery, that have taken too long."""
+        self._pool.expire()
         now = self._monotonic()
         for key, job in list(self._jobs.items()):
             accelerator = self._accelerators[key]
@@ -217,6 +220,8 @@ class Jobs:
         except ChannelError as error:
             log.warning("%s", error)
             self._pool.kill(worker)
+        if worker.silent and not worker.orphaned:
+            self._pool.expect(worker)
         self._bury_orphan(worker)
 
     def reap(self) -> None:
@@ -347,6 +352,7 @@ class Jobs:
         match message:
             case Ready():
                 worker.ready = True
+                self._pool.ready(worker)
             case Line(kind, text):
                 accelerator.log.add(kind, text)
             case Gathered(gathered) if accelerator.state is State.RUNNING:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 
 from potash_firmware.apu import channel, orders
@@ -22,6 +24,9 @@ from potash_firmware.apu.config import CONFIG_VARIABLE, Config, format_descripto
 log = logging.getLogger(__name__)
 
 NURSERY = "potash_firmware.apu.nursery"
+
+START_PATIENCE = 60.0
+"""Seconds in which a worker has to be ready: its nursery has to import, on however busy a machine."""
 
 
 class NurseryLost(Exception):
@@ -99,6 +104,11 @@ class Pool:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._serials = itertools.count(1)
+        self._due: dict[int, float] = {}
+        """When a worker must be ready, or its death have been told of, if ever; by the serials of
+        those that live."""
+        self._settled = False
+        """The nursery has made a worker that is ready."""
 
     @property
     def running(self) -> bool:
@@ -125,6 +135,7 @@ class Pool:
             )
         mine.setblocking(False)
         self._control = mine
+        self._settled = False
 
     def spawn(self, accelerator: int) -> Worker:
         """Order a worker; jobs can be handed to it at once."""
@@ -133,12 +144,49 @@ class Pool:
         with its:
             worker = Worker(next(self._serials), accelerator, mine)
             self._order(orders.Spawn(worker.serial, accelerator), [its.fileno()])
+        # How long a check may take is for those to say who have asked for it.
+        self._due[worker.serial] = math.inf
+        if accelerator != orders.CHECKER:
+            self._wait_for(worker, START_PATIENCE)
         return worker
 
     def kill(self, worker: Worker) -> None:
         """Order a worker's end; `exits` or the end of its channel tells when it has come."""
         worker.doomed = True
+        self.expect(worker)
         self._order(orders.Kill(worker.serial), [])
+
+    def expect(self, worker: Worker) -> None:
+        """The nursery is to tell of this worker's death soon, unless it has."""
+        self._wait_for(worker, self._config.limits.patience if self._settled else START_PATIENCE)
+
+    def ready(self, worker: Worker) -> None:
+        """This worker says that it can take jobs."""
+        self._settled = True
+        if worker.serial in self._due:
+            self._due[worker.serial] = math.inf
+
+    def deadline(self) -> float | None:
+        """Seconds until `expire` has something to do; None when nothing is expected."""
+        due = min(self._due.values(), default=math.inf)
+        return max(0.0, due - time.monotonic()) if due < math.inf else None
+
+    def expire(self) -> None:
+        """End a nursery that does not do in time what it is to; `exits` says what became of it.
+
+        Its workers go with it, as only another one can make new ones. (A worker that waits for a
+        disk dies when the disk answers, under any nursery.)
+        """
+        if self.deadline() == 0.0:
+            self._due.clear()
+            if self._process is not None:
+                log.error("the nursery does not answer any more, and is ended")
+                self._process.send_signal(signal.SIGKILL)
+
+    def _wait_for(self, worker: Worker, seconds: float) -> None:
+        before = self._due.get(worker.serial)
+        if before is not None:
+            self._due[worker.serial] = min(time.monotonic() + seconds, before)
 
     def exits(self) -> list[orders.Exited]:
         """Workers that have gone. Raises NurseryLost, once."""
@@ -157,11 +205,13 @@ class Pool:
                 raise NurseryLost
             message = orders.decode(data)
             if isinstance(message, orders.Exited):
+                self._due.pop(message.serial, None)
                 gone.append(message)
         return gone
 
     def close(self) -> None:
         """End the nursery, and with it the workers."""
+        self._due.clear()
         if self._control is not None:
             self._control.close()
             self._control = None

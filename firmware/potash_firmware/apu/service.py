@@ -33,7 +33,9 @@ from potash_firmware.apu.state import StateArea
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.messages import (
+    Alive,
     JobEnded,
+    Ping,
     ReadChecked,
     Reply,
     Request,
@@ -92,6 +94,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until the RPU is gone."""
+        self._port.send(Alive())
         self._restore()
         self._jobs.prepare()
         try:
@@ -151,6 +154,8 @@ class Service:
                 self._jobs.written(message)
             case ReadChecked():
                 self._jobs.checked(message)
+            case Ping(tag):
+                self._port.send(Alive(tag))
             case Request() | Reset():
                 self._asked.append(message)
                 self._take_asked()

@@ -146,8 +146,22 @@ class JobEnded:
     log_page: int
 
 
-ToApu = Request | Reset | WriteBackDone | ReadChecked
-ToRpu = Reply | WriteBack | ReadCheck | ResetDone | JobEnded
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """RPU to APU: are you still there? `Alive` with the same tag answers it at once."""
+
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """APU to RPU: its loop runs; said once when it begins, with tag 0, and to a `Ping`."""
+
+    tag: int = 0
+
+
+ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping
+ToRpu = Reply | WriteBack | ReadCheck | ResetDone | JobEnded | Alive
 Message = ToApu | ToRpu
 
 
@@ -163,6 +177,8 @@ class Kind(IntEnum):
     JOB_ENDED = 7
     READ_CHECK = 8
     READ_CHECKED = 9
+    PING = 10
+    ALIVE = 11
 
 
 _REQUEST = struct.Struct("<BBBxI I6I iI")
@@ -306,6 +322,16 @@ _CODECS: dict[int, _Codec] = {
         ResetDone,
         lambda m: _TAG.pack(Kind.RESET_DONE, m.tag),
         lambda data: ResetDone(_TAG.unpack(data)[1]),
+    ),
+    Kind.PING: _Codec(
+        Ping,
+        lambda m: _TAG.pack(Kind.PING, m.tag),
+        lambda data: Ping(_TAG.unpack(data)[1]),
+    ),
+    Kind.ALIVE: _Codec(
+        Alive,
+        lambda m: _TAG.pack(Kind.ALIVE, m.tag),
+        lambda data: Alive(_TAG.unpack(data)[1]),
     ),
     Kind.READ_CHECK: _Codec(ReadCheck, _pack_read_check, _unpack_read_check),
     Kind.READ_CHECKED: _Codec(

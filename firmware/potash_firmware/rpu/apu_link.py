@@ -6,8 +6,9 @@ command that moves no data holds one too, so that no host can fill the mailbox.
 """
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from itertools import count
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from potash_firmware.mailbox.messages import (
     ERASE,
     NEXT_HOST,
     NO_SLOT,
+    Alive,
+    Ping,
     Reply,
     Request,
     Reset,
@@ -31,6 +34,14 @@ from potash_firmware.mailbox.shared import SLOTS
 log = logging.getLogger(__name__)
 
 TAG_LIMIT = 1 << 32
+
+PATIENCE = 2.5
+"""Seconds in which an APU that was asked something says nothing before it is asked whether it is
+there, and as many after that before it is given up: it answers everything at once, but for what
+waits for a job's end. Who was stopped together with it hears its answer to the second question."""
+
+START_PATIENCE = 30.0
+"""The first of these while it has yet to say that it has started, on however busy a machine."""
 
 
 class Answer(NamedTuple):
@@ -50,7 +61,7 @@ class Grant(NamedTuple):
 class ApuLink:
     """Requests in flight, free slots, and the port while an APU is there."""
 
-    def __init__(self, buffers: SharedBuffers) -> None:
+    def __init__(self, buffers: SharedBuffers, clock: Callable[[], float] = time.monotonic) -> None:
         self.buffers = buffers
         self.port: RpuPort | None = None
         self.resetting: int | None = None
@@ -70,6 +81,13 @@ class ApuLink:
         self._slot_waiters: deque[object] = deque()
         self._in_flight: dict[int, int] = {}
         self._failures: deque[Reply] = deque()
+        self._clock = clock
+        self._silent_since = 0.0
+        """When the APU last said something, or was asked something while nothing else waited."""
+        self._started = False
+        """The APU has said something."""
+        self._pinged = False
+        """It was asked whether it is there, and has said nothing since."""
 
     # The APU comes and goes.
 
@@ -79,6 +97,8 @@ class ApuLink:
         A reset that the last one did not hear, or did not finish, is the first thing it is told.
         """
         self.port = port
+        self._started = self._pinged = False
+        self._silent_since = self._clock()
         if self._due:
             self._reset(self._due)
 
@@ -112,6 +132,37 @@ class ApuLink:
     def in_flight(self) -> int:
         """Requests that the APU has not answered."""
         return len(self._in_flight)
+
+    # Whether it still answers.
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until `check` has something to do; None while the APU owes no answer."""
+        if self.port is None or self.port.closed or not self._is_asked:
+            return None
+        patience = PATIENCE if self._started or self._pinged else START_PATIENCE
+        return max(0.0, self._silent_since + patience - self._clock())
+
+    def check(self) -> None:
+        """Ask an APU that owes an answer and says nothing whether it is there, then give it up."""
+        if self.timeout != 0.0:
+            return
+        if self._pinged:
+            log.error("the APU does not answer any more, and is ended")
+            self.end()
+            return
+        self._pinged = True
+        self._silent_since = self._clock()
+        self.send(Ping(next(self._tags) % TAG_LIMIT))
+
+    @property
+    def _is_asked(self) -> bool:
+        return bool(self._in_flight) or self.resetting is not None
+
+    def _asking(self) -> None:
+        """Something is asked, which has its time from now on."""
+        if not self._is_asked:
+            self._silent_since = self._clock()
 
     # Slots.
 
@@ -150,6 +201,7 @@ class ApuLink:
         length: int,
     ) -> int:
         """Send a command that holds `slot`; its tag comes back in exactly one `Answer`."""
+        self._asking()
         tag = next(self._tags) % TAG_LIMIT
         self._in_flight[tag] = slot
         if self.port is None:
@@ -197,6 +249,7 @@ class ApuLink:
         """
         answered = self.resetting is None or self._asked_since_reset
         if self.port is not None and (answered or scope & ~self._due):
+            self._asking()
             self.resetting = next(self._tags) % TAG_LIMIT
             self._asked_since_reset = False
             self.send(Reset(self.resetting, scope))
@@ -236,6 +289,10 @@ class ApuLink:
             if message is None:
                 break
             self.received += 1
+            self._started, self._pinged = True, False
+            self._silent_since = self._clock()
+            if isinstance(message, Alive):
+                continue
             if not isinstance(message, Reply):
                 yield message
             elif message.tag in self._in_flight:
