@@ -59,7 +59,7 @@ class ApuProcess:
         self._started_at = time.monotonic()
         named = {"mailbox": mailbox, **self._descriptors}
         command = [sys.executable, "-P", "-m", "potash_firmware.apu"]
-        command += ["--fds", format_descriptors(named)]
+        command += ["--parent", str(os.getpid()), "--fds", format_descriptors(named)]
         self._process = subprocess.Popen(
             command,
             pass_fds=tuple(named.values()),

@@ -17,6 +17,7 @@ from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash_firmware.apu.config import Limits
+from potash_firmware.apu_process import ApuProcess
 from support.apu import CONFIG, DEADLINE, Board, await_end, board, program
 from support.bpf import call, exit_, insn, load, mov, store
 
@@ -308,3 +309,39 @@ def test_an_apu_that_cannot_start_says_why_in_a_sentence(fds: str, config: str, 
     )
     assert done.returncode == 1
     assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+PARENT_DEATH_SIGNAL = """
+import ctypes, os, runpy, sys, types
+
+def main():
+    found = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(found))  # PR_GET_PDEATHSIG (prctl(2))
+    print(found.value, sys.argv[1:], "potash_firmware.apu.service" in sys.modules)
+
+stub = sys.modules["potash_firmware.apu.main"] = types.ModuleType("main")
+stub.main = main
+sys.argv[1:] = ["--parent", sys.argv[1] or str(os.getppid()), "--fds", ""]
+runpy.run_module("potash_firmware.apu", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("parent", "said"), [("", "9 ['--fds', ''] False\n"), ("1", "")])
+def test_an_apu_is_tied_to_its_device_before_it_imports_anything(parent: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT_DEATH_SIGNAL, parent],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.stdout == said, done.stderr
+    assert done.returncode == (0 if said else 1)
+
+
+def test_the_device_says_which_process_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
+    ApuProcess(CONFIG, {}).start(7)
+    at = started[0].index("--parent")
+    assert started[0][at - 1 : at + 2] == ["potash_firmware.apu", "--parent", str(os.getpid())]

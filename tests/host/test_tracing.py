@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,7 +19,7 @@ import pytest
 
 import potash.sdk
 from potash.tracing import modelled
-from potash.tracing.recording import VARIABLE, write_trace
+from potash.tracing.recording import VARIABLE, folder_for_lines, write_trace
 from potash.vm.drive import device_process
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Finish, encode_stream
@@ -425,3 +426,18 @@ def test_nobody_who_does_not_ask_is_traced(tmp_path: Path) -> None:
             pass
         files = [os.readlink(one) for one in descriptors.iterdir() if one.exists()]
     assert not [name for name in files if name.endswith(".jsonl")]
+
+
+def test_folders_of_killed_processes_are_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with folder_for_lines() as used:
+        for name, age in (("killed", 3600), ("new", 0), (used.name, 3600)):
+            folder = tmp_path / (name if name == used.name else f"potash-trace-{name}")
+            folder.mkdir(exist_ok=True)
+            (folder / "device.jsonl").touch()
+            os.utime(folder, (time.time() - age,) * 2)
+        with folder_for_lines() as other:
+            left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"potash-trace-new", used.name, other.name}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import math
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +31,12 @@ LINES = ".jsonl"
 
 TRACES = (".json", ".gz")
 """What the names of traces end in, where anything else is lines."""
+
+PREFIX = "potash-trace-"
+"""What such folders in the temporary folder begin with."""
+
+NEW = 60.0
+"""Seconds in which a folder may not be locked yet."""
 
 PLACES = 8
 """Room for the processes of one device, from the top of a trace."""
@@ -75,8 +84,9 @@ def recording(out: Path | None, progress: Progress) -> Iterator[None]:
 @contextmanager
 def folder_for_lines() -> Iterator[Path]:
     """A folder that the devices which are started in the block write their lines into."""
+    _sweep()
     before = os.environ.get(VARIABLE)
-    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, _locked(folder):
         os.environ[VARIABLE] = folder
         try:
             yield Path(folder)
@@ -85,6 +95,26 @@ def folder_for_lines() -> Iterator[Path]:
                 del os.environ[VARIABLE]
             else:
                 os.environ[VARIABLE] = before
+
+
+def _sweep() -> None:
+    """Remove what processes that were killed have left: it may be gigabytes."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError), _locked(left):
+            found = left.lstat()
+            if found.st_uid == os.geteuid() and found.st_mtime < time.time() - NEW:
+                shutil.rmtree(left)
+
+
+@contextmanager
+def _locked(folder: str | Path) -> Iterator[None]:
+    """Raises OSError where another process has the folder locked, or it is none."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def lines_of(folder: Path) -> list[Path]:
