@@ -36,6 +36,7 @@ class Access(Enum):
     RW = "read and write"
     RW1S = "read; writing 1 sets"
     RW1C = "read; writing 1 clears"
+    WO = "written; reads as zero"
 
 
 class Register(Enum):
@@ -58,7 +59,7 @@ class Register(Enum):
     INTMC = (0x10, 4, Access.RW1C, _BITS_32)
     CC = (0x14, 4, Access.RW, 0x01FF_FFF1)
     CSTS = (0x1C, 4, Access.RW1C, 0x0000_0010)
-    NSSR = (0x20, 4, Access.RW, _BITS_32)
+    NSSR = (0x20, 4, Access.WO, _BITS_32)
     AQA = (0x24, 4, Access.RW, 0x0FFF_0FFF)
     ASQ = (0x28, 8, Access.RW, _PAGE_ADDRESS)
     ACQ = (0x30, 8, Access.RW, _PAGE_ADDRESS)

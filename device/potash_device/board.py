@@ -19,7 +19,7 @@ from potash_device.controller.registers import RegisterFile
 from potash_device.media import Drive, Flash, Media, MediaExecutor, Sidecar
 from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
 from potash_device.pcie.config_space import BarLayout
-from potash_device.pcie.layout import MSIX_TABLE_ENTRY_SIZE
+from potash_device.pcie.layout import MSIX_MASKED, MSIX_TABLE_ENTRY_SIZE, MSIX_VECTOR_CONTROL
 from potash_device.register_bytes import RegisterBytes
 from potash_device.trace import Trace
 from potash_device.vta.config import Config
@@ -84,13 +84,18 @@ class Board:
         self.interrupts = InterruptLines(vectors, self.trace)
         self.dma = DmaEngine()
         self.queues = QueueSet(self.dma)
-        self.registers = RegisterFile(_capabilities(settings), vectors, self.interrupts)
+        self.registers = RegisterFile(
+            _capabilities(settings),
+            vectors,
+            self.interrupts,
+            maskable=bool(settings.identity.msi_vectors),
+        )
         self.reset_line: Callable[[], None] = lambda: None
         """Pulled when the host resets the whole function; the firmware sets what that does."""
-        self._config_space = ConfigSpace(settings.identity, BAR, vectors, self.function_reset)
-        self._msix_table = RegisterBytes(vectors * MSIX_TABLE_ENTRY_SIZE)
-        for at in range(0, vectors * MSIX_TABLE_ENTRY_SIZE, 8):
-            self._msix_table.define(at, 8, 0, writable=(1 << 64) - 1)
+        self._config_space = ConfigSpace(
+            settings.identity, BAR, vectors, self._function_level_reset
+        )
+        self._msix_table = _msix_table(vectors)
         self.regions: Mapping[int, Region] = {
             PciRegion.BAR0: Region(BAR.size),
             PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
@@ -108,6 +113,24 @@ class Board:
         self.interrupts.clear()
         self.registers.reset()
         self.reset_line()
+
+    def _function_level_reset(self) -> None:
+        """As `function_reset`, where configuration space is as after power-on, too."""
+        self._msix_table = _msix_table(self.interrupts.vectors)
+        self._follow_bus_master()
+        self.function_reset()
+
+    def _follow_bus_master(self) -> None:
+        """Without Bus Master Enable nothing is read or written in the host's memory, interrupts
+        included; what holds a view of it lets go.
+        """
+        allowed = self._config_space.bus_master
+        if allowed == self.dma.mastering:
+            return
+        self.dma.master(allowed)
+        self.interrupts.master(allowed)
+        if not allowed:
+            self.queues.unbind()
 
     # What the vfio-user server calls.
 
@@ -128,8 +151,7 @@ class Board:
 
     def detached(self) -> None:
         """The host is gone; what it had configured goes with it."""
-        self.function_reset()
-        self._config_space.reset()
+        self.reset()
         self.dma.connect(None)
         self.interrupts.disconnect()
         log.info("the host has detached")
@@ -137,7 +159,7 @@ class Board:
     def reset(self) -> None:
         """The slot's reset: everything back to power-on."""
         self._config_space.reset()
-        self.function_reset()
+        self._function_level_reset()
 
     def memory_changed(self) -> None:
         """The host maps or unmaps memory: no view may outlive this call."""
@@ -164,12 +186,27 @@ class Board:
         """A write to configuration space or to BAR 0."""
         if region == PciRegion.CONFIG:
             self._config_space.write(offset, data)
+            self._follow_bus_master()
         elif offset < BAR.msix_table:
             if self.trace.sink is not None:
                 self.trace.sink("board.host_write", {"offset": offset, "data": data.hex()})
             self.registers.host_write(offset, data)
         elif offset < BAR.msix_pending:
             self._msix_table.write(offset - BAR.msix_table, data)
+
+
+def _msix_table(vectors: int) -> RegisterBytes:
+    """The table after a reset: every vector masked (PCI Local Bus Specification 3.0, 6.8.2.9).
+
+    It stands there to be read and written: a vfio-user client tells of its vectors, masks included,
+    by DEVICE_SET_IRQS.
+    """
+    size = MSIX_TABLE_ENTRY_SIZE
+    table = RegisterBytes(vectors * size)
+    for at in range(0, vectors * size, size):
+        table.define(at, size, 0, writable=(1 << 8 * size) - 1)
+        table.put(at + MSIX_VECTOR_CONTROL, 4, MSIX_MASKED)
+    return table
 
 
 def _capabilities(settings: BoardSettings) -> Capabilities:

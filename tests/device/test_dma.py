@@ -26,6 +26,7 @@ class Memory:
         self.space.map(0, SIZE, fd=self.memory.fd, offset=0, readable=True, writable=True)
         self.engine = DmaEngine()
         self.engine.connect(self.space)
+        self.engine.master(True)
         self.engine.start()
 
 

@@ -39,6 +39,7 @@ class Memory:
             )
         self.engine = DmaEngine()
         self.engine.connect(self.space)
+        self.engine.master(True)
         self.engine.start()
 
     def put(self, address: int, *entries: Entry) -> None:
@@ -203,6 +204,7 @@ def test_memory_in_a_thousand_windows_is_refused_before_it_costs_much() -> None:
         for address in range(4096):
             space.map(address, 1, fd=memory.fd, offset=address, readable=True, writable=True)
         engine.connect(space)
+        engine.master(True)
         engine.start()
         with pytest.raises(NvmeError) as caught:
             sgl.views(engine, 0, 1025, 1025, write=True)

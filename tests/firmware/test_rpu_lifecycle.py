@@ -61,6 +61,7 @@ def test_capabilities_are_the_standards_bits(host: Host) -> None:
 def test_a_configuration_that_cannot_be_is_fatal_until_a_reset(
     host: Host, register: int, value: int
 ) -> None:
+    host.master()
     host.write32(AQA, 15 << 16 | 15)
     host.write64(ASQ, 0x10_0000)
     host.write64(ACQ, 0x10_4000)

@@ -12,7 +12,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from potash_device.media import MemoryMedia
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
     Reply,
@@ -22,7 +21,18 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from support.nvme_host import CC, CONFIG, DATA, MEMORY, MSIX, NSSR, PAGE, Host, Queue
+from support.nvme_host import (
+    CC,
+    CONFIG,
+    DATA,
+    MEMORY,
+    MSIX,
+    NSSR,
+    PAGE,
+    Host,
+    Queue,
+    SlowMedia,
+)
 
 DEVICE_CONTROL = 0x88
 """Of the PCI Express capability, in configuration space; bit 15 initiates a function level reset."""
@@ -61,16 +71,6 @@ FUSED = {"first half": 1, "second half": 2}
 
 QUEUE_ROOM = 14
 """Commands that a host keeps unanswered in a queue of 16 entries."""
-
-
-class SlowMedia(MemoryMedia):
-    """Memory that always has to be waited for, so that everything passes the executor."""
-
-    def read_at_once(self, views: object, offset: int) -> bool:
-        return False
-
-    def write_at_once(self, views: object, offset: int) -> bool:
-        return False
 
 
 @dataclass
@@ -196,6 +196,11 @@ class ResetAtAnyStep(RuleBasedStateMachine):
         if step == "listen":
             assert not any(board.interrupts.pending_bits())
 
+    @rule(allowed=st.booleans())
+    def master(self, allowed: bool) -> None:
+        """Set Bus Master Enable, or clear it, as unbinding a driver does while commands wait."""
+        self.host.master(allowed)
+
     @rule(kind=st.sampled_from(["CC.EN", "CC.EN twice", "function", "slot", "subsystem"]))
     def reset(self, kind: str) -> None:
         host = self.host
@@ -229,8 +234,12 @@ class ResetAtAnyStep(RuleBasedStateMachine):
     @rule()
     def serve(self) -> None:
         before = self.posted()
+        memory = b"" if self.host.board.dma.mastering else bytes(self.host.memory.view)
         self.host.lines.fired.clear()
         self.host.rpu.service()
+        if memory:
+            assert memory == self.host.memory.view, "memory changed without Bus Master Enable"
+            assert not self.host.lines.fired, "an interrupt without Bus Master Enable"
         heard = set(self.host.lines.fired) | self.pending_vectors()
         for vector, count in self.posted().items():
             assert count <= before.get(vector, 0) or vector in heard, "an interrupt is lost"
@@ -281,6 +290,7 @@ class ResetAtAnyStep(RuleBasedStateMachine):
     @rule()
     def come_to_rest(self) -> None:
         """Everybody finishes what they can: then all that was asked is answered."""
+        self.host.master()
         if self.host.ready:
             self.ring()
         for _ in range(12):

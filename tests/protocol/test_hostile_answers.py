@@ -285,6 +285,7 @@ def post(device: Device, client: RawClient, *writes: tuple[int, int]) -> None:
 
 def enable(device: Device, client: RawClient, sq: int, cq: int, entries: int = 16) -> int:
     """Set the admin queues up where they are said to be; CSTS after that."""
+    client.send(region_write(4, b"\6\0", region=CONFIG, flags=wire.NO_REPLY))  # bus master
     attributes = (entries - 1) << 16 | (entries - 1)
     registers = ((AQA, attributes), (ASQ, sq), (ASQ + 4, sq >> 32), (ACQ, cq), (ACQ + 4, cq >> 32))
     post(device, client, *registers, (CC, 4 << 20 | 6 << 16 | 1))

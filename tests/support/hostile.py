@@ -308,6 +308,8 @@ class Grammar:
                 memory.view[at : at + 64] = self.entry()
         base = struct.pack("<IIQQQ", 32, 3, 0, 0, MEMORY)
         frames = [Frame(wire.command(wire.DMA_MAP, base), (memory.fd,))]
+        if rng.random() < 0.9:
+            frames.append(Frame(wire.region_write(4, b"\6\0", region=CONFIG, flags=NO_REPLY)))
         if rng.random() < 0.7:
             eventfds = (self.descriptors.by_name[rng.choice(("eventfd", "full eventfd"))],) * 2
             body = struct.pack("<IIIII", 20, 0x24, 2, 0, 2)

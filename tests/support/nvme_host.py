@@ -22,6 +22,7 @@ from potash_device.media import (
     MemoryMedia,
     Sidecar,
 )
+from potash_device.pcie import PciIdentity
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu import ApuLink, NamespaceSettings, Rpu, RpuSettings
 from pyvfio_user.client import SealedMemory
@@ -97,6 +98,16 @@ class SteppedExecutor:
             yield self._finished.popleft()
 
 
+class SlowMedia(MemoryMedia):
+    """Memory that always has to be waited for, so that everything passes the executor."""
+
+    def read_at_once(self, views: object, offset: int) -> bool:
+        return False
+
+    def write_at_once(self, views: object, offset: int) -> bool:
+        return False
+
+
 class Lines:
     """Interrupt lines that remember what they were told; deaf until `listening`."""
 
@@ -136,6 +147,7 @@ class Host:
         sidecar: Media | None = None,
         memory: int = MEMORY,
         drive: Drive | None = None,
+        identity: PciIdentity | None = None,
     ) -> None:
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
@@ -158,7 +170,7 @@ class Host:
         self.link = ApuLink(self.buffers)
         self.apu: ApuPort | None = None
         self.board = Board(
-            BoardSettings(queue_pairs=queue_pairs),
+            BoardSettings(identity or PciIdentity(), queue_pairs),
             self.media,
             self.flash,
             cast(MediaExecutor, self.executor),
@@ -234,6 +246,10 @@ class Host:
                 return
         raise AssertionError("the firmware never comes to rest")
 
+    def master(self, allowed: bool = True) -> None:
+        """Let the function answer, and reach memory or not: the Command register."""
+        self.board.region_write(CONFIG, 4, struct.pack("<H", 2 | allowed << 2))
+
     # The controller's life.
 
     def begin_enable(self) -> None:
@@ -241,6 +257,7 @@ class Host:
         self.admin = Queue(0, ADMIN_SQ, ADMIN_CQ, 16)
         self.io.clear()
         self.clear(ADMIN_CQ, 16 * 16)
+        self.master()
         self.write32(AQA, 15 << 16 | 15)
         self.write64(ASQ, ADMIN_SQ)
         self.write64(ACQ, ADMIN_CQ)

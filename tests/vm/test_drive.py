@@ -168,6 +168,22 @@ def test_resets_under_load_lose_nothing(linux: Guest) -> None:
     assert "I/O error" not in said(linux, "dmesg")
 
 
+def test_bus_mastering_that_pauses_loses_no_interrupt(linux: Guest) -> None:
+    """As blktests' block/011 does: what was lost, Linux would find after 30 seconds."""
+    options = "--rw=randwrite --bs=4k --size=512k --iodepth=8 --ioengine=io_uring --direct=1"
+    options += " --verify=crc32c --verify_fatal=1 --do_verify=1"
+    fio = f"fio --name=load --filename=/dev/nvme0n1 {options} || exit 1"
+    load = linux.start(["sh", "-c", f"until [ -e /tmp/enough ]; do {fio}; done"])
+    write = f"dd of={PCI}/config bs=1 seek=4 conv=notrunc status=none"
+    for _ in range(3):
+        await_writes(linux)
+        sh(linux, f"printf '\\002' | {write}; usleep 100000; printf '\\006' | {write}")
+    await_writes(linux)
+    sh(linux, "touch /tmp/enough")
+    assert load.wait(60.0) == 0
+    assert "timeout" not in said(linux, "dmesg")
+
+
 def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
     linux.copy_in(ADD, "/share/add")
     run = "potash run /dev/nvme0n1 program.o input.bin /tmp/sum --arg 520 --arg 1024"

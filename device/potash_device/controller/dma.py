@@ -27,9 +27,12 @@ PRP_ALIGNMENT = 4
 
 
 class DmaEngine:
-    """Guest memory as the firmware may use it."""
+    """Guest memory as the firmware may use it: while it is started and the host lets it master."""
 
     def __init__(self) -> None:
+        self.mastering = False
+        """The host has set Bus Master Enable."""
+        self._started = False
         self._connected: AddressSpace | None = None
         self._memory: AddressSpace | None = None
         """The host's memory while transfers are allowed."""
@@ -44,12 +47,22 @@ class DmaEngine:
         self.stop()
 
     def start(self) -> None:
-        """Allow transfers."""
-        self._memory = self._connected
+        """Allow transfers, while the host does too."""
+        self._started = True
+        self._choose()
 
     def stop(self) -> None:
         """Refuse transfers from now on."""
-        self._memory = None
+        self._started = False
+        self._choose()
+
+    def master(self, allowed: bool) -> None:
+        """The host allows transfers, or no longer: Bus Master Enable."""
+        self.mastering = allowed
+        self._choose()
+
+    def _choose(self) -> None:
+        self._memory = self._connected if self._started and self.mastering else None
         self.forget()
 
     def forget(self) -> None:

@@ -4,7 +4,11 @@ A host enables a vector in steps: first without a way to signal it, then with an
 take the eventfd away and bring another. What is raised in between stays pending, shows in the
 Pending Bit Array, and goes out when the eventfd arrives, so that no completion waits unannounced.
 
-Source: PCI Local Bus Specification 3.0, section 6.8.2.
+A message is a write to the host's memory, so none goes out while bus mastering is off; with MSI, a
+host can hold vectors back by the controller's own mask as well. Both keep what is raised pending.
+
+Source: PCI Local Bus Specification 3.0, section 6.8.2; NVM Express Base Specification 2.0, section
+3.1.3.3 (INTMS).
 """
 
 from collections.abc import Callable, Iterable
@@ -25,20 +29,44 @@ class InterruptLines:
     def __init__(self, vectors: int, trace: Trace | None = None) -> None:
         self.vectors = vectors
         self._trace = trace if trace is not None else Trace()
+        self._listener: Signal = _nobody
         self._signal: Signal = _nobody
+        """What takes an interrupt as things are."""
+        self._mastering = False
+        self._mask = 0
         self._pending: set[int] = set()
         self.fired = 0
         """Interrupts since power-on."""
 
     def connect(self, signal: Signal) -> None:
         """A host is there: deliver through `signal` from now on."""
-        self._signal = signal
-        self.deliver_pending()
+        self._listener = signal
+        self._choose()
 
     def disconnect(self) -> None:
         """The host is gone, and what it had not heard with it."""
-        self._signal = _nobody
         self._pending.clear()
+        self.connect(_nobody)
+
+    def master(self, allowed: bool) -> None:
+        """The host allows the function to write to its memory, or no longer."""
+        self._mastering = allowed
+        self._choose()
+
+    def mask(self, vectors: int) -> None:
+        """Hold back the vectors whose bits are set, and no other."""
+        self._mask = vectors
+        self._choose()
+
+    def _choose(self) -> None:
+        if not self._mastering:
+            self._signal = _nobody
+        else:
+            self._signal = self._unmasked if self._mask else self._listener
+        self.deliver_pending()
+
+    def _unmasked(self, vector: int) -> bool:
+        return not self._mask >> vector & 1 and self._listener(vector)
 
     def fire(self, vector: int) -> None:
         """Interrupt the host, now or as soon as it listens to `vector`."""

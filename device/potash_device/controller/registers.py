@@ -36,8 +36,14 @@ PRESENT = (
     Register.ASQ,
     Register.ACQ,
 )
-"""Registers that this controller has; the others are reserved and read as zero. INTMS and INTMC are
-among those: they have no meaning where interrupts are MSI-X."""
+"""Registers that every controller has; the others are reserved and read as zero."""
+
+MASKS = (Register.INTMS, Register.INTMC)
+"""Registers of a controller that offers MSI: MSI-X has masks of its own, with which a host must not
+touch these."""
+
+
+_MASK_OFFSETS = frozenset(register.offset for register in MASKS)
 
 
 class HostWrite(NamedTuple):
@@ -62,11 +68,18 @@ class RegisterFile:
     """Registers of a controller with `queue_pairs` pairs of doorbells, the admin pair included."""
 
     def __init__(
-        self, capabilities: Capabilities, queue_pairs: int, interrupts: InterruptLines
+        self,
+        capabilities: Capabilities,
+        queue_pairs: int,
+        interrupts: InterruptLines,
+        *,
+        maskable: bool = False,
     ) -> None:
         self.host_writes: deque[HostWrite] = deque()
         self._capabilities = capabilities
-        self._interrupts = interrupts
+        self.interrupts = interrupts
+        self._maskable = maskable
+        self._mask = 0
         self._firmware_base = doorbell_offset(queue_pairs, completion=False)
         self.reset()
 
@@ -84,7 +97,18 @@ class RegisterFile:
                 writable=writable,
                 cleared_by_one=cleared,
             )
+        self.unmask()
         self.write(Register.CAP, self._capabilities.encode())
+
+    def unmask(self) -> None:
+        """No vector is masked, as after any reset of the controller."""
+        self._set_mask(0)
+
+    def _set_mask(self, mask: int) -> None:
+        self._mask = mask
+        for register in MASKS:
+            self.write(register, mask)
+        self.interrupts.mask(mask)
 
     # What the host does, through BAR 0.
 
@@ -106,6 +130,10 @@ class RegisterFile:
             dword = data[at : at + DWORD]
             if target < DOORBELL_BASE:
                 self._values.write(target, dword)
+                if self._maskable and target in _MASK_OFFSETS:
+                    bits = int.from_bytes(dword, "little")
+                    setting = target == Register.INTMS.offset
+                    self._set_mask(self._mask | bits if setting else self._mask & ~bits)
             self.host_writes.append(HostWrite(target, int.from_bytes(dword, "little")))
 
     # What the firmware does.
@@ -134,8 +162,8 @@ class RegisterFile:
         if index >= FirmwareRegister.HOST_INTERRUPT:
             first = 32 * (index - FirmwareRegister.HOST_INTERRUPT)
             raised = (bit for bit in range(32) if value >> bit & 1)
-            self._interrupts.fire_all(
-                first + bit for bit in raised if first + bit < self._interrupts.vectors
+            self.interrupts.fire_all(
+                first + bit for bit in raised if first + bit < self.interrupts.vectors
             )
         elif offset < DOORBELL_BASE:
             self._values.put(offset, DWORD, value)

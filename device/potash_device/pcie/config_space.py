@@ -87,6 +87,11 @@ class ConfigSpace:
         self._fill_pci_express(PCI_EXPRESS_AT, following=MSIX_AT)
         self._fill_msix(MSIX_AT, following=0)
 
+    @property
+    def bus_master(self) -> bool:
+        """Bus Master Enable: the function may access the host's memory, be it for an interrupt."""
+        return bool(self._registers.get(Header.COMMAND, 2) & layout.Command.BUS_MASTER)
+
     def read(self, offset: int, count: int) -> bytes:
         """`count` bytes from `offset`; bytes past the end read as zero."""
         return self._registers.read(offset, count)

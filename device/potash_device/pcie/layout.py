@@ -125,6 +125,9 @@ class MsiX(IntEnum):
 MSIX_ENABLE = 1 << 15
 MSIX_FUNCTION_MASK = 1 << 14
 MSIX_TABLE_ENTRY_SIZE = 16
+MSIX_VECTOR_CONTROL = 12
+"""Offset of an entry's dword whose bit 0 masks the vector."""
+MSIX_MASKED = 1 << 0
 MSIX_MAX_VECTORS = 2048
 
 BAR_64_BIT_MEMORY = 0x4

@@ -219,7 +219,7 @@ class ApuLink:
         """
         self._slot_waiters.clear()
         if next_host:
-            self._stale |= set(self._in_flight.values())
+            self._stale = set(range(SLOTS)) - set(self._free)
             for slot in self._free:
                 self.buffers.clear_slot(slot)
         self._reset(NEXT_HOST if next_host else CONTROLLER_RESET)

@@ -124,6 +124,8 @@ class Lifecycle:
         """
         if self.state is not State.ENABLING or self._controller.unfinished:
             return
+        if not self._board.dma.mastering:
+            return  # no entry could be fetched: ready once the host sets Bus Master Enable
         problem = self._create_admin_queues()
         if problem:
             self.fail(problem)
@@ -171,6 +173,7 @@ class Lifecycle:
         self._board.dma.stop()
         self._board.queues.clear()
         self._board.interrupts.clear()
+        self._board.registers.unmask()
         self._controller.reset(next_host=next_host)
         self._on_reset()
         self._no_shutdown()

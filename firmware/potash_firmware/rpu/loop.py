@@ -10,6 +10,7 @@ the end of a session empties that, so what comes later for it finds nobody and i
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -30,6 +31,7 @@ from nvme_spec.registers import (
     SUBSYSTEM_RESET_KEY,
     ControllerConfiguration,
     Register,
+    doorbell_offset,
 )
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
@@ -45,7 +47,7 @@ from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
-from potash_firmware.rpu.apu_link import Answer, ApuLink
+from potash_firmware.rpu.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import check_namespace, support
@@ -115,6 +117,10 @@ class Rpu:
         self._direct = DirectReadsAndWrites(self.controller, self._complete_successes)
         self._write_backs = WriteBacks(self.controller)
         self._features_version = -1
+        self._paused = False
+        """Bus Master Enable is off: no command is begun, goes on or ends."""
+        self._held: deque[Callable[[], object]] = deque()
+        """What waits for it, one step for each command at most."""
         self._burst = 0
         self._cut_short = False
         self._told_until = clock()
@@ -128,8 +134,10 @@ class Rpu:
         The keeper, the keep alive timer and operations on the drive have times of their own.
         """
         queues, held = self._board.queues, self._coalescing.timeout
-        looking = queues.shadow is not None and (
-            self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked)
+        looking = (
+            queues.shadow is not None
+            and self._board.dma.mastering
+            and (self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked))
         )
         tick = self._notify.timeout if looking else None
         return tick if held is None else held if tick is None else min(tick, held)
@@ -214,6 +222,9 @@ class Rpu:
 
     def _pass(self, *, media: bool, apu: bool) -> bool:
         """One pass of the service."""
+        was_paused, self._paused = self._paused, not self._board.dma.mastering
+        if was_paused and not self._paused:
+            self._go_on()
         self._take_host_writes()
         if media:
             self._take_media()
@@ -224,8 +235,9 @@ class Rpu:
                 self._resume(task, None)
         self.lifecycle.start_if_possible()
         try:
-            self._look_and_execute()
-            self._deliver_events()
+            if not self._paused:
+                self._look_and_execute()
+                self._deliver_events()
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
         if self.keep_alive.expired:
@@ -235,8 +247,20 @@ class Rpu:
         return (
             bool(self._board.registers.host_writes)
             or self._apu.due
-            or (self.lifecycle.serving and any(map(self._may_fetch, self._board.queues.ready)))
+            or (
+                self.lifecycle.serving
+                and not self._paused
+                and any(map(self._may_fetch, self._board.queues.ready))
+            )
         )
+
+    def _go_on(self) -> None:
+        """Do what has waited for Bus Master Enable, in its order."""
+        while self._held:
+            self._held.popleft()()
+        for qid, completions in self._board.queues.completions.items():
+            if completions.blocked:  # it may have been given room meanwhile
+                self._doorbell(doorbell_offset(qid, completion=True), completions.head)
 
     def _host_is_dead(self) -> None:
         self.keep_alive.stop()
@@ -268,7 +292,8 @@ class Rpu:
         except InvalidDoorbell as error:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
         except AccessFault as fault:
-            self.lifecycle.fail(f"queue memory is gone: {fault}")
+            if not self._paused:
+                self.lifecycle.fail(f"queue memory is gone: {fault}")
         else:
             if queue is not None:
                 self._announce(queue)
@@ -295,8 +320,7 @@ class Rpu:
     def _take_apu(self) -> None:
         for message in self._apu.messages():
             if isinstance(message, Answer):
-                self._resume(message.reply.tag, message)
-                self._apu.free_slot(message.slot)
+                self._answered(message)
             elif isinstance(message, WriteBack):
                 self._write_backs.start(message)
             elif isinstance(message, ReadCheck):
@@ -308,9 +332,23 @@ class Rpu:
         for future in self._apu.erased():
             for task in self.controller.tasks.media_finished(future):
                 self._resume(task, None)
-        for token, slot in self._apu.grants():
-            if not self._resume(token, slot):
-                self._apu.free_slot(slot)
+        for grant in self._apu.grants():
+            self._granted(grant)
+
+    def _answered(self, answer: Answer) -> None:
+        """The APU has answered a command, whose slot is free when the host has its data."""
+        if self._has_to_wait(answer.reply.tag):
+            self._held.append(partial(self._answered, answer))
+        else:
+            self._resume(answer.reply.tag, answer)
+            self._apu.free_slot(answer.slot)
+
+    def _granted(self, grant: Grant) -> None:
+        """A slot is free for a command that waits for one, if it still does."""
+        if self._has_to_wait(grant.token):
+            self._held.append(partial(self._granted, grant))
+        elif not self._resume(grant.token, grant.slot):
+            self._apu.free_slot(grant.slot)
 
     # Commands.
 
@@ -448,8 +486,19 @@ class Rpu:
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 
+    def _has_to_wait(self, token: object) -> bool:
+        """A command waits for `token`, and for Bus Master Enable."""
+        return self._paused and self.controller.outstanding.holds(token)
+
     def _resume(self, token: object, value: object) -> bool:
-        """Go on with the command that waits for `token`; False when it is gone."""
+        """Go on with the command that waits for `token`; False when it is gone.
+
+        Not before the host lets the device reach its memory, where the command's data and its
+        completion belong.
+        """
+        if self._has_to_wait(token):
+            self._held.append(partial(self._resume, token, value))
+            return True
         waiting = self.controller.outstanding.take(token)
         if waiting is None:
             return False
@@ -554,5 +603,8 @@ class Rpu:
         self._board.interrupts.fire_all(due)
 
     def _session_ended(self) -> None:
-        """Interrupts of a session that is over are not wanted any more."""
+        """Interrupts of a session that is over are not wanted any more, nor are its commands."""
         self._coalescing.clear()
+        paused, self._paused = self._paused, False
+        self._go_on()
+        self._paused = paused

@@ -53,6 +53,10 @@ class Outstanding:
             del self._by_queue[qid][cid]
         return waiting
 
+    def holds(self, token: object) -> bool:
+        """A command waits for `token`."""
+        return token in self._by_token
+
     def find(self, key: tuple[int, int]) -> Waiting | None:
         """The command with that queue and identifier, if it waits."""
         qid, cid = key
