@@ -176,7 +176,8 @@ class Text:
 
     def program(self) -> None:
         random = self.random
-        self.hidden = random.choice((0, 0, 0, self.extreme()))
+        middle = _signed((1 << 63) + random.choice(SMALL))
+        self.hidden = random.choice((0, 0, self.extreme(), middle))
         self.add("r6 = r1", f"r3 = {self.hidden} ll", "r6 += r3", "r0 = 0")
         self.add("r9 = *(u16 *)(r1 + 0)", "if r9 == 1 goto begin", "begin:")
         for _ in range(random.choice((1, 1, 2))):
