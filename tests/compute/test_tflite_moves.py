@@ -16,7 +16,7 @@ from potash_firmware.tflite.capi import Tensor as Operand
 from potash_firmware.tflite.lowering import Refusal, Settings
 from potash_firmware.tflite.operators import lower
 from potash_firmware.tflite.runtime import Model, inspect
-from potash_firmware.vta_runtime.schedules import Way, joined
+from potash_firmware.vta_runtime.schedules import MovedAxis, common_axes
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 from support.tflite import Bench, bench, reference
 from support.tflite_values import SMALL, spread
@@ -355,11 +355,11 @@ def test_two_ways_to_count_are_joined_or_they_are_not(one: list[int], other: lis
             for number, extent in enumerate(extents)
         ]
 
-    ways = joined(axes(one), axes(other))
-    if ways is None:
+    moved = common_axes(axes(one), axes(other))
+    if moved is None:
         return
     places = [(0, 0)]
-    for extent, source, target in ways:
+    for extent, source, target in moved:
         places = [
             (begin + count * source, end + count * target)
             for begin, end in places
@@ -368,6 +368,6 @@ def test_two_ways_to_count_are_joined_or_they_are_not(one: list[int], other: lis
     assert places == list(zip(before.tolist(), after.tolist(), strict=True))
 
 
-def test_ways_that_do_not_meet_are_not_joined() -> None:
-    assert joined([Axis(4, 10), Axis(6, 1)], [Axis(6, 10), Axis(4, 1)]) is None
-    assert joined([Axis(4, 6), Axis(6, 1)], [Axis(6, 4), Axis(4, 1)]) == [Way(24, 1, 1)]
+def test_axes_that_do_not_meet_are_not_joined() -> None:
+    assert common_axes([Axis(4, 10), Axis(6, 1)], [Axis(6, 10), Axis(4, 1)]) is None
+    assert common_axes([Axis(4, 6), Axis(6, 1)], [Axis(6, 4), Axis(4, 1)]) == [MovedAxis(24, 1, 1)]

@@ -16,7 +16,7 @@ import numpy as np
 from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite.capi import Array
 from potash_firmware.vta_runtime import Buffer
-from potash_firmware.vta_runtime.schedules import Surface, Way, joined
+from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, common_axes
 from potash_firmware.vta_runtime.schedules.shapes import blocks
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
@@ -144,7 +144,7 @@ def unpack(surface: Surface, sizes: Sizes, config: Config, out: Array | None = N
 
 def moved(
     source: Surface, sizes: Sizes, target: Surface, its_sizes: Sizes, config: Config
-) -> list[Way] | None:
+) -> list[MovedAxis] | None:
     """How the elements of a tensor come from one layout to another. None where its values change
     places within the elements, which moving whole ones does not do."""
     whole = not (sizes.channels % config.block_out or its_sizes.channels % config.block_out)
@@ -159,16 +159,16 @@ def moved(
     if sizes.channels != its_sizes.channels:
         *before, pixels, channels = together
         together = [*before, pixels + channels]
-    ways = []
+    axes = []
     for numbers in together:
-        its = joined(
+        its = common_axes(
             [axis for number in numbers for axis in one[number]],
             [axis for number in numbers for axis in other[number]],
         )
         if its is None:
             return None
-        ways += its
-    return ways
+        axes += its
+    return axes
 
 
 def _sections(surface: Surface) -> tuple[list[Axis], list[Axis], list[Axis]]:

@@ -314,12 +314,12 @@ class _Assembly:
         """Make a copy of a tensor from how it lies at first: on the VTA where whole elements move."""
         home, config = self._home(tensor.index), self._builder.config
         source, target = self._surfaces[home], self._make(copy)
-        ways = None if copy.spread else moved(source, home.sizes, target, copy.sizes, config)
-        if ways is None:
+        axes = None if copy.spread else moved(source, home.sizes, target, copy.sizes, config)
+        if axes is None:
             whole = Source(source, home.sizes, tensor.shape)
             self._arrange(Arrangement((whole,), spread, target, copy.sizes))
             return
-        found = ways
+        found = axes
 
         def emit(builder: Builder, _inputs: object, _outputs: object) -> None:
             move(builder.runtime, source, target, found)

@@ -1,7 +1,7 @@
 """Buffers in the DRAM that the core shares with its driver.
 
-`Spans` decides where a piece of some size goes and knows no memory; it also places micro-kernels in
-the core's micro-op buffer. `Heap` puts buffers into a core's DRAM with it.
+`Spans` allocates pieces of a range of numbers; it also places micro-kernels in the core's micro-op
+buffer. `Heap` puts buffers into a core's DRAM with it.
 
 Source: the VTA project's `vta/runtime.h`, VTABufferAlloc and VTABufferFree.
 """
@@ -73,10 +73,10 @@ class Buffer:
 
 
 class Heap:
-    """A core's DRAM, given out in buffers.
+    """Allocates buffers in a core's DRAM.
 
     While it is `held`, as it is from the first instruction of a stream to its end, freed memory is
-    not given out again: instructions that have not run yet may still name it.
+    not allocated again: instructions that have not run yet may still name it.
     """
 
     def __init__(self, core: Core) -> None:
@@ -110,7 +110,7 @@ class Heap:
             self._spans.give_back(start, self._units(buffer.size))
 
     def let_go(self) -> None:
-        """End being held: memory freed meanwhile may be given out again."""
+        """End being held: memory freed meanwhile may be allocated again."""
         self.held = False
         released, self._released = self._released, []
         for buffer in released:

@@ -90,7 +90,7 @@ class GemmKernel:
 
 
 def _two_loops(loops: Sequence[Loop]) -> tuple[Loop, Loop]:
-    """The loops as an instruction has them; a missing one turns once."""
+    """The two loops of an instruction; a missing one has one iteration."""
     if len(loops) > MAX_LOOPS:
         raise ValueError(f"a VTA kernel has at most {MAX_LOOPS} loops, not {len(loops)}")
     outer, inner, *_ = (*loops, Loop(1), Loop(1))
@@ -151,7 +151,7 @@ class MicroOpCache:
         self._in_dram.clear()
 
     def hand_over(self) -> tuple[Buffer, ...]:
-        """Forget all kernels; whoever called frees their DRAM."""
+        """Forget all kernels; the caller frees their DRAM."""
         self.forget_core()
         buffers = tuple(self._in_dram.values())
         self._in_dram.clear()

@@ -1,7 +1,7 @@
 """What an operator calls: loads, kernels, stores, dependences, and `synchronize` to run them.
 
 Nothing reaches the core before `synchronize`. Arguments are checked when they are given, against
-the encoding and against the buffers' sizes, so what is wrong is said where it is wrong.
+the encoding and the buffers' sizes, so that an error is raised by the call that causes it.
 
 Source: the VTA project's `vta/runtime.h`; docs/vta.md shows which C function each method mirrors.
 """
@@ -140,7 +140,7 @@ class Runtime:
         self._emit(kernel.instruction(self._kernels.locate(kernel.micro_ops)))
 
     def dep_push(self, frm: Stage, to: Stage) -> None:
-        """`frm` tells `to` that everything pushed so far is done. Raises ValueError."""
+        """`frm` signals `to` when everything pushed so far is done. Raises ValueError."""
         self._commands.push(frm, to)
         self._heap.held = True
 
@@ -187,7 +187,7 @@ class Runtime:
     def close(self) -> None:
         """Drop the stream and give back the DRAM that kernels take; calling it again does nothing.
 
-        Buffers belong to who allocated them.
+        Buffers belong to their allocators.
         """
         self._commands.clear()
         self._kernels.clear()
@@ -226,7 +226,7 @@ class Runtime:
         y_size: int,
         x_stride: int,
     ) -> int:
-        """`offset` as the instruction wants it, after a look whether the rows lie in the buffer."""
+        """`offset` as in the instruction. Raises ValueError where the rows exceed the buffer."""
         element = self.config.element_bytes(memory)
         if buffer.freed:
             raise ValueError(f"the VTA buffer at {buffer.physical:#x} was freed")
@@ -235,7 +235,7 @@ class Runtime:
             end += (y_size - 1) * x_stride + x_size
         if offset < 0 or end * element > buffer.size:
             raise ValueError(
-                f"{memory.name} elements {offset} to {end - 1} do not lie in a VTA buffer "
+                f"{memory.name} elements {offset} to {end - 1} exceed a VTA buffer "
                 f"of {buffer.size} bytes"
             )
         return buffer.physical // element + offset

@@ -12,7 +12,7 @@ from potash_firmware.tflite.lowering import Arrange, Builder, Compute, Lowering,
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.operators.reshape import same_surface
 from potash_firmware.tflite.packing import Layout
-from potash_firmware.vta_runtime.schedules import Surface, Way, move
+from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, move
 
 
 def lower(node: Node, settings: Settings) -> Lowering:
@@ -41,15 +41,15 @@ def lower(node: Node, settings: Settings) -> Lowering:
         before, after = inputs[0], outputs[0]
         assert before is not None
         its, others = _strides(before, source.shape), _strides(after, output.shape)
-        ways = [
-            Way(extent, its[axis], stride)
+        axes = [
+            MovedAxis(extent, its[axis], stride)
             for extent, axis, stride in zip(output.shape[:-1], order, others, strict=False)
         ]
         if batch > 1:
             # Images stay where they are, by groups.
-            ways = [Way(before.groups, before.group, after.group), *ways[-2:]]
-        deep = Way(before.blocks, before.plane, after.plane)
-        move(builder.runtime, before, after, [*ways, deep])
+            axes = [MovedAxis(before.groups, before.group, after.group), *axes[-2:]]
+        deep = MovedAxis(before.blocks, before.plane, after.plane)
+        move(builder.runtime, before, after, [*axes, deep])
 
     return Lowering.fixed(inputs, outputs, Compute(emit))
 

@@ -6,7 +6,7 @@ tiled stream for a core of any configuration.
 
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, Extent
-from potash_firmware.vta_runtime.schedules.moves import Way, between, joined, move
+from potash_firmware.vta_runtime.schedules.moves import MovedAxis, between, common_axes, move
 from potash_firmware.vta_runtime.schedules.planning import (
     conv2d,
     elementwise,
@@ -29,6 +29,7 @@ __all__ = [
     "Epilogue",
     "Extent",
     "Matmul",
+    "MovedAxis",
     "Outer",
     "Plane",
     "Pool2d",
@@ -38,12 +39,11 @@ __all__ = [
     "Surface",
     "Sweep",
     "Tile",
-    "Way",
     "between",
+    "common_axes",
     "conv2d",
     "elementwise",
     "feasible",
-    "joined",
     "matmul",
     "move",
     "pool2d",

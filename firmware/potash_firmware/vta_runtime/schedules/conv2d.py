@@ -3,8 +3,7 @@
 Step *k* of the whole stream uses the part of INP and WGT of virtual thread *k* modulo their number,
 and tile *t* the part of ACC of thread *t* modulo it. A part is loaded again when the products of
 the step before it are done, and added up into again when the tile before it is stored; those are
-the tokens from COMPUTE to LOAD and from STORE to COMPUTE. What a part holds already is not loaded
-again.
+the tokens from COMPUTE to LOAD and from STORE to COMPUTE. A part's contents are not loaded again.
 """
 
 import functools
@@ -30,12 +29,12 @@ from potash_firmware.vta_runtime.schedules.pipeline import (
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
-from potash_firmware.vta_runtime.schedules.tiles import Outer, Room, Tile, fits, row_step, window
+from potash_firmware.vta_runtime.schedules.tiles import Outer, Share, Tile, fits, row_step, window
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
 
 class Piece(NamedTuple):
-    """A tile at its place: where it begins and how much of it there is."""
+    """A tile in the output: its first row, column and block, and its sizes."""
 
     group: int
     row: int
@@ -47,7 +46,7 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A step at its place."""
+    """A step of a tile: its first input block and taps, and its sizes."""
 
     in_block: int
     in_blocks: int
@@ -71,9 +70,9 @@ class Convolution:
             raise ScheduleError(f"{self.tile} does not fit into the core's buffers")
 
     @functools.cached_property
-    def room(self) -> Room:
-        """What a virtual thread has."""
-        return Room.of(self.config, self.tile.threads, self.epilogue)
+    def share(self) -> Share:
+        """The share of the buffers of a virtual thread."""
+        return Share.of(self.config, self.tile.threads, self.epilogue)
 
     @property
     def input_bytes(self) -> int:
@@ -157,9 +156,11 @@ class Convolution:
             for one in (output, *tensors)
         )
         emission = _Emission(self, runtime, seen, weights)
-        finish = Finish(runtime, self.epilogue, self.epilogue.planes, channels, self.room.micro_ops)
+        finish = Finish(
+            runtime, self.epilogue, self.epilogue.planes, channels, self.share.micro_ops
+        )
         kinds = self.epilogue.tensors
-        threads, part = self.tile.threads, self.room.acc
+        threads, part = self.tile.threads, self.share.acc
         for piece, acc in tiles_in_acc(runtime, self.tiles(), threads, part, loads=True):
             plane = piece.out_blocks * piece.rows * piece.columns
             for kernel in emission.resets(acc, plane):
@@ -177,9 +178,9 @@ class Convolution:
         """Zero the accumulators of a tile."""
         return tuple(
             GemmKernel(nest.micro_ops, nest.loops, reset=True)
-            for first, rows, row in pieces(elements, self.room.micro_ops)
+            for first, rows, row in pieces(elements, self.share.micro_ops)
             for nest in nests(
-                MicroOp(acc + first), (Loop(rows, row), Loop(row, 1)), self.room.micro_ops
+                MicroOp(acc + first), (Loop(rows, row), Loop(row, 1)), self.share.micro_ops
             )
         )
 
@@ -193,7 +194,7 @@ class Convolution:
     ) -> tuple[GemmKernel, ...]:
         """The products of a step; `sizes` are output blocks, rows and columns, `part` input
         blocks and taps."""
-        shape, room = self.shape, self.room.micro_ops
+        shape, limit = self.shape, self.share.micro_ops
         out_blocks, rows, columns = sizes
         in_blocks, tap_rows, tap_columns = part
         taps = tap_rows * tap_columns
@@ -201,7 +202,7 @@ class Convolution:
         step = row_step(shape, rows, tap_rows)
         down, across = shape.stride
         made = []
-        for first, count, row in pieces(columns, room):
+        for first, count, row in pieces(columns, limit):
             loops = (
                 Loop(
                     out_blocks,
@@ -217,7 +218,7 @@ class Convolution:
                 Loop(row, dst=1, src=across),
             )
             start = MicroOp(acc + first, inp + first * across, wgt)
-            made += [GemmKernel(nest.micro_ops, nest.loops) for nest in nests(start, loops, room)]
+            made += [GemmKernel(nest.micro_ops, nest.loops) for nest in nests(start, loops, limit)]
         return tuple(made)
 
     def _surface(
@@ -240,7 +241,7 @@ class Convolution:
 
 
 class _Emission:
-    """What is on the chip while a convolution's stream is made."""
+    """The buffers' contents while a convolution's stream is generated."""
 
     def __init__(
         self, plan: Convolution, runtime: Runtime, image: Surface, weights: Buffer
@@ -250,7 +251,7 @@ class _Emission:
         self._image = image
         self._weights = weights
         self._steps = 0
-        # The same few kernels come again and again.
+        # The same few kernels occur again and again.
         self.resets = functools.cache(plan.resets)
         self._products = functools.cache(plan.products)
         self._held: dict[tuple[str, int], object] = {}
@@ -261,7 +262,7 @@ class _Emission:
         thread = self._steps % plan.tile.threads
         self._steps += 1
         runtime.dep_pop(COMPUTE, LOAD)
-        inp, wgt = thread * plan.room.inp, thread * plan.room.wgt
+        inp, wgt = thread * plan.share.inp, thread * plan.share.wgt
         blocks = piece[5:] if plan.shape.depthwise else ()
         if self._is_new("image", thread, (piece[:5], blocks, part)):
             self._load_image(piece, part, inp)
@@ -280,7 +281,7 @@ class _Emission:
         runtime.dep_push(COMPUTE, LOAD)
 
     def _is_new(self, what: str, place: int, wanted: object) -> bool:
-        """Whether a part of a buffer does not hold that already; it will."""
+        """Whether a part of a buffer holds other contents so far; then it gets these."""
         held, self._held[what, place] = self._held.get((what, place)), wanted
         return held != wanted
 
@@ -340,7 +341,7 @@ class _Emission:
 
 
 def _place(surface: Surface, piece: Piece) -> tuple[int, tuple[Axis, ...]]:
-    """Where a tile lies in the output or in what lies like it: its first element, and its axes."""
+    """The first element and the axes of a tile in the output, or in a surface of that layout."""
     first = surface.place(piece.group, piece.out_block, piece.row, piece.column)
     return first, surface.axes(piece.out_blocks, piece.rows, piece.columns)
 

@@ -1,7 +1,6 @@
-"""Operations that take values one by one: tensors loaded into ACC, ALU steps, a store.
+"""Elementwise operations: tensors loaded into ACC, ALU steps, a store.
 
-LOAD has no part in it: what ACC gets COMPUTE loads itself, so that two virtual threads hide nothing
-but the stores.
+LOAD has no part in it, as COMPUTE itself loads ACC: two virtual threads hide the stores only.
 """
 
 import bisect
@@ -19,7 +18,7 @@ from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
-from potash_firmware.vta_runtime.schedules.tiles import Room
+from potash_firmware.vta_runtime.schedules.tiles import Share
 
 
 class Extent(NamedTuple):
@@ -87,10 +86,10 @@ class Elementwise:
                 f"not {len(tensors)} and {len(channels)}"
             )
         stored, *loaded = (self._surface(one) for one in (output, *tensors))
-        room = Room.of(self.config, self.threads, self.epilogue)
-        finish = Finish(runtime, self.epilogue, planes, channels, room.micro_ops)
+        share = Share.of(self.config, self.threads, self.epilogue)
+        finish = Finish(runtime, self.epilogue, planes, channels, share.micro_ops)
         cut = tiles(self.extent, self.piece)
-        for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, room.acc):
+        for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, share.acc):
             for index, (memory, tensor) in enumerate(zip(kinds, loaded, strict=True)):
                 axes = tensor.axes(size.blocks, size.height, size.width)
                 plane = acc + index * size.elements
@@ -138,24 +137,24 @@ def largest_extent(extent: Extent, fits: Callable[[Extent], bool], threads: int)
 
 
 def _needs(epilogue: Epilogue) -> tuple[int, int]:
-    """Planes, where the first tensor lies in plane 0, and vectors."""
+    """The number of planes, where the first tensor is in plane 0, and of vectors."""
     planes = max(len(epilogue.tensors), Epilogue(epilogue.steps).planes)
     return planes, epilogue.vectors
 
 
 def _fits(piece: Extent, config: Config, epilogue: Epilogue, threads: int) -> bool:
     planes, vectors = _needs(epilogue)
-    room = Room.of(config, threads, epilogue).acc
-    return piece.elements * planes + piece.blocks * vectors <= room and piece.groups == 1
+    share = Share.of(config, threads, epilogue).acc
+    return piece.elements * planes + piece.blocks * vectors <= share and piece.groups == 1
 
 
 def tiles(extent: Extent, piece: Extent) -> list[tuple[Extent, Extent]]:
-    """The tiles of a surface as (where it begins, its sizes)."""
+    """The tiles of a surface as (first element, sizes)."""
     axes = [
         [(first, min(size, whole - first)) for first in range(0, whole, size)]
         for whole, size in zip(extent, piece, strict=True)
     ]
     return [
-        (Extent(*(first for first, _ in turn)), Extent(*(size for _, size in turn)))
-        for turn in itertools.product(*axes)
+        (Extent(*(first for first, _ in tile)), Extent(*(size for _, size in tile)))
+        for tile in itertools.product(*axes)
     ]

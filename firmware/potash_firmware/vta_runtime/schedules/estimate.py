@@ -14,12 +14,12 @@ from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.timing import Parameters
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
-from potash_firmware.vta_runtime.schedules.tiles import Outer, Room, Tile
+from potash_firmware.vta_runtime.schedules.tiles import Outer, Share, Tile
 
 Numbers = NDArray[np.int64]
 
-LIKELY_SIZES = 20
-"""Of an axis that has more ways to be cut, so many are tried."""
+MOST_SIZES = 20
+"""So many sizes are tried of an axis with more."""
 
 
 class Candidates(NamedTuple):
@@ -43,8 +43,8 @@ class Candidates(NamedTuple):
 def sizes(total: int) -> list[int]:
     """Sizes of pieces that cut `total` in as many pieces as evenly as can be."""
     found = sorted({-(-total // count) for count in range(1, total + 1)})
-    if len(found) > LIKELY_SIZES:
-        places = np.linspace(0, len(found) - 1, LIKELY_SIZES).round().astype(int)
+    if len(found) > MOST_SIZES:
+        places = np.linspace(0, len(found) - 1, MOST_SIZES).round().astype(int)
         found = [found[place] for place in places]
     return found
 
@@ -62,16 +62,16 @@ def candidates(shape: Conv2d, config: Config, epilogue: Epilogue, threads: int) 
         (0, 1),
     )
     grid = np.meshgrid(*(np.array(axis, np.int64) for axis in axes), indexing="ij")
-    rows, columns, outs, ins, way, outside = (axis.reshape(-1) for axis in grid)
-    chosen = np.array(taps, np.int64)[way]
+    rows, columns, outs, ins, taps_at, outside = (axis.reshape(-1) for axis in grid)
+    chosen = np.array(taps, np.int64)[taps_at]
     found = Candidates(rows, columns, outs, ins, chosen[:, 0], chosen[:, 1], outside)
-    room = Room.of(config, threads, epilogue)
+    share = Share.of(config, threads, epilogue)
     height, width = _window(shape, found)
     elements = rows * columns * epilogue.planes + epilogue.vectors
     fitting = (
-        (height * width * (outs if shape.depthwise else ins) <= room.inp)
-        & (ins * outs * found.tap_rows * found.tap_columns <= room.wgt)
-        & (elements * outs <= room.acc)
+        (height * width * (outs if shape.depthwise else ins) <= share.inp)
+        & (ins * outs * found.tap_rows * found.tap_columns <= share.wgt)
+        & (elements * outs <= share.acc)
     )
     return Candidates(*(column[fitting] for column in found))
 
@@ -85,7 +85,7 @@ def cycles(
     found: Candidates,
 ) -> NDArray[np.float64]:
     """How many cycles each of the candidates takes, about."""
-    room = Room.of(config, threads, epilogue).micro_ops
+    limit = Share.of(config, threads, epilogue).micro_ops
     places = (
         shape.groups(config)
         * _ceil(shape.out_height, found.rows)
@@ -114,15 +114,17 @@ def cycles(
     multiplying = (
         tiles
         * parts
-        * (start + steps * parameters.gemm_interval + _ceil(steps, room) * parameters.gemm_drain)
+        * (start + steps * parameters.gemm_interval + _ceil(steps, limit) * parameters.gemm_drain)
     )
     elements = pixels * found.out_blocks
     resetting = tiles * (
-        start + elements * parameters.gemm_interval + _ceil(elements, room) * parameters.gemm_drain
+        start + elements * parameters.gemm_interval + _ceil(elements, limit) * parameters.gemm_drain
     )
-    turns = _ceil(elements, room) * parameters.alu_drain + parameters.decode + parameters.alu_fill
+    startup = (
+        _ceil(elements, limit) * parameters.alu_drain + parameters.decode + parameters.alu_fill
+    )
     finishing = tiles * sum(
-        turns
+        startup
         + elements
         * (
             parameters.alu_immediate_interval
@@ -143,7 +145,7 @@ def cycles(
         * np.where(outside, kinds * threads, tiles)
         * _transfer(parameters, 1, found.out_blocks * config.element_bytes(MemoryId.ACC)),
     )
-    micro_ops = np.minimum(steps, room) * config.element_bytes(MemoryId.UOP)
+    micro_ops = np.minimum(steps, limit) * config.element_bytes(MemoryId.UOP)
     fetching = fetching + threads * threads * _transfer(parameters, 1, micro_ops)
     computing = multiplying + resetting + finishing + fetching
     storing = tiles * _transfer(parameters, lines, line * config.element_bytes(MemoryId.OUT))

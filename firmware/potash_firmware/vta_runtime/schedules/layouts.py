@@ -1,9 +1,9 @@
-"""Between arrays as people have them and arrays as the core reads them.
+"""Packing: between arrays as in numpy and arrays as the core reads them.
 
 The core moves elements, which are small matrices. An image becomes
 `[images / BATCH][channels / BLOCK][height][width][BATCH][BLOCK]`, weights
 `[out / BLOCK_OUT][in / BLOCK_IN][height][width][BLOCK_OUT][BLOCK_IN]`; what a block lacks is zero.
-An output lies as an image does, so that it can be the next operation's input where BLOCK_IN and
+An output has an image's layout, so that it can be the next operation's input where BLOCK_IN and
 BLOCK_OUT agree.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 3.2 (data layout).
@@ -31,7 +31,7 @@ def pack_nhwc(images: Array, config: Config) -> Array:
 
 
 def pack_like_output(images: Array, config: Config, memory: MemoryId = MemoryId.OUT) -> Array:
-    """Images [N][C][H][W] as the core's output lies, [N'][C'][H][W][BATCH][BLOCK_OUT], with the
+    """Images [N][C][H][W] in the layout of the core's output, [N'][C'][H][W][BATCH][BLOCK_OUT], with the
     values' width in `memory`: OUT, ACC or ACC_8BIT."""
     return _pack(images, config.batch, config.block_out, _type(config, memory))
 
@@ -85,7 +85,7 @@ def unpack_rows(packed: Array, rows: int, columns: int) -> Array:
 
 
 def pack_values(values: Array, config: Config, memory: MemoryId) -> Array:
-    """Values in any shape, one behind the other in elements [n][BATCH][BLOCK_OUT] of `memory`."""
+    """Values of any shape, contiguous in elements [n][BATCH][BLOCK_OUT] of `memory`."""
     size = config.batch * config.block_out
     whole = np.zeros(blocks(values.size, size) * size, _type(config, memory))
     whole[: values.size] = values.reshape(-1)

@@ -1,7 +1,7 @@
-"""Elements that change places: from one surface to another, loaded in one order, stored in another.
+"""Moves of elements from one surface to another, loaded in one order and stored in another.
 
-The core stores what the ALU has computed, so that each element is added to nothing on its way. What
-is in an element stays as it is; only a host can take it apart.
+The core stores what the ALU has computed, so 0 is added to each element in between. The values in an
+element keep their order; only a host can permute those.
 """
 
 import itertools
@@ -16,71 +16,73 @@ from potash_firmware.vta_runtime.schedules import steps, transfers
 from potash_firmware.vta_runtime.schedules.pipeline import store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Step
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
-from potash_firmware.vta_runtime.schedules.tiles import Room
+from potash_firmware.vta_runtime.schedules.tiles import Share
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
 
-class Way(NamedTuple):
-    """An axis of what is moved: how many, and how many elements apart they lie before and after."""
+class MovedAxis(NamedTuple):
+    """An axis of a move: its extent, and its strides in elements in the source and the target."""
 
     extent: int
     source: int
     target: int
 
 
-def joined(source: Sequence[Axis], target: Sequence[Axis]) -> list[Way] | None:
-    """The same elements, told by axes of their places before and after, outer ones first, as one
-    list of axes. None where an axis of the one ends within an axis of the other."""
+def common_axes(source: Sequence[Axis], target: Sequence[Axis]) -> list[MovedAxis] | None:
+    """Axes of the same elements in two surfaces, outer ones first, as axes of a move. None where an
+    axis of the one ends within an axis of the other."""
     one, other = list(_merged(source)), list(_merged(target))
-    ways = []
+    axes = []
     while one and other:
         (count, stride), (its_count, its_stride) = one.pop(), other.pop()
         inner = min(count, its_count)
         if count % inner or its_count % inner:
             return None
-        ways.append(Way(inner, stride, its_stride))
+        axes.append(MovedAxis(inner, stride, its_stride))
         if count > inner:
             one.append(Axis(count // inner, stride * inner))
         if its_count > inner:
             other.append(Axis(its_count // inner, its_stride * inner))
-    return ways[::-1]
+    return axes[::-1]
 
 
-def between(source: Surface, target: Surface) -> list[Way]:
-    """All elements of a surface to those of one of the same sizes."""
+def between(source: Surface, target: Surface) -> list[MovedAxis]:
+    """The move of all elements of a surface to one of the same sizes."""
     axes = source.axes(source.blocks, source.height, source.width)
     others = target.axes(target.blocks, target.height, target.width)
     return [
-        Way(source.groups, source.group, target.group),
+        MovedAxis(source.groups, source.group, target.group),
         *(
-            Way(one.extent, one.stride, other.stride)
+            MovedAxis(one.extent, one.stride, other.stride)
             for one, other in zip(axes, others, strict=True)
         ),
     ]
 
 
-def move(runtime: Runtime, source: Surface, target: Surface, ways: Iterable[Way]) -> None:
+def move(runtime: Runtime, source: Surface, target: Surface, axes: Iterable[MovedAxis]) -> None:
     """Append a move from the beginning of one surface to that of another to the runtime's stream;
     what follows in it may use the target.
 
     Raises ValueError where a buffer is too small, VtaMemoryError.
     """
     threads = min(2, runtime.config.depth(MemoryId.ACC))
-    room = Room.of(runtime.config, threads, NOTHING)
+    share = Share.of(runtime.config, threads, NOTHING)
     nothing = (Step(AluOpcode.ADD, 0),)
-    pieces = _pieces(_best(ways), room.acc)
-    for (begin, end, piece), acc in tiles_in_acc(runtime, pieces, threads, room.acc):
-        axes = [Axis(way.extent, way.source) for way in piece]
-        transfers.load(runtime, source.buffer, MemoryId.ACC_8BIT, acc, source.first + begin, axes)
-        count = math.prod(way.extent for way in piece)
-        for kernel in steps.kernels(nothing, acc, acc, 1, count, room.micro_ops):
+    pieces = _pieces(_best(axes), share.acc)
+    for (begin, end, piece), acc in tiles_in_acc(runtime, pieces, threads, share.acc):
+        source_axes = [Axis(axis.extent, axis.source) for axis in piece]
+        transfers.load(
+            runtime, source.buffer, MemoryId.ACC_8BIT, acc, source.first + begin, source_axes
+        )
+        count = math.prod(axis.extent for axis in piece)
+        for kernel in steps.kernels(nothing, acc, acc, 1, count, share.micro_ops):
             runtime.push_alu(kernel)
-        axes = [Axis(way.extent, way.target) for way in piece]
-        store(runtime, target, acc, target.first + end, axes)
+        target_axes = [Axis(axis.extent, axis.target) for axis in piece]
+        store(runtime, target, acc, target.first + end, target_axes)
 
 
 def _merged(axes: Iterable[Axis]) -> Iterator[Axis]:
-    """The same places with as few axes as there can be."""
+    """The same elements with as few axes as possible."""
     last = Axis(1, 0)
     for axis in axes:
         if axis.extent == 1:
@@ -95,33 +97,33 @@ def _merged(axes: Iterable[Axis]) -> Iterator[Axis]:
         yield last
 
 
-def _best(ways: Iterable[Way]) -> list[Way]:
-    """In the order of the places before or of those after: in which there are fewer instructions."""
-    all_ways = list(ways)
-    by_source = sorted(all_ways, key=lambda way: -way.source)
-    by_target = sorted(all_ways, key=lambda way: -way.target)
+def _best(axes: Iterable[MovedAxis]) -> list[MovedAxis]:
+    """In the order of the source or of the target, whichever takes fewer instructions."""
+    every = list(axes)
+    by_source = sorted(every, key=lambda axis: -axis.source)
+    by_target = sorted(every, key=lambda axis: -axis.target)
 
-    def instructions(order: list[Way]) -> int:
-        loads = transfers.rectangles([Axis(way.extent, way.source) for way in order])
-        stores = transfers.rectangles([Axis(way.extent, way.target) for way in order])
+    def instructions(order: list[MovedAxis]) -> int:
+        loads = transfers.rectangles([Axis(axis.extent, axis.source) for axis in order])
+        stores = transfers.rectangles([Axis(axis.extent, axis.target) for axis in order])
         return sum(1 for _ in itertools.chain(loads, stores))
 
     return min(by_source, by_target, key=instructions)
 
 
-def _pieces(ways: Sequence[Way], room: int) -> Iterator[tuple[int, int, list[Way]]]:
-    """The move in pieces of at most `room` elements: where each begins, before and after, and the
-    axes of it."""
-    if not ways:
+def _pieces(axes: Sequence[MovedAxis], limit: int) -> Iterator[tuple[int, int, list[MovedAxis]]]:
+    """The move in pieces of at most `limit` elements: the first element of each in the source and in
+    the target, and its axes."""
+    if not axes:
         yield 0, 0, []
         return
-    (extent, source, target), *inner = ways
-    size = room // math.prod(way.extent for way in inner)
+    (extent, source, target), *inner = axes
+    size = limit // math.prod(axis.extent for axis in inner)
     if size == 0:
         for first in range(extent):
-            for begin, end, piece in _pieces(inner, room):
+            for begin, end, piece in _pieces(inner, limit):
                 yield first * source + begin, first * target + end, piece
         return
     for first in range(0, extent, size):
         count = min(size, extent - first)
-        yield first * source, first * target, [Way(count, source, target), *inner]
+        yield first * source, first * target, [MovedAxis(count, source, target), *inner]

@@ -1,8 +1,8 @@
 """Loop nests as instructions: an instruction has two loops and, inside them, a list of micro-ops.
 
-A nest is any number of loops, each of which moves the three indices of a step by something. Two of
-its loops become the instruction's, others are written out as micro-ops as far as there is room for
-them, and what is left becomes more instructions.
+A nest is any number of loops, each of which adds to the three indices of a micro-op. Two of its loops
+become the instruction's, others are unrolled into micro-ops as far as the buffer allows, and the rest
+becomes more instructions.
 """
 
 import functools
@@ -15,10 +15,10 @@ from potash_device.vta.isa import MicroOp
 from potash_firmware.vta_runtime.kernels import MAX_LOOPS, Loop
 
 LONG = 64
-"""So many micro-ops make a turn of a loop long, and what it costs to turn nothing much."""
+"""Micro-ops of a long iteration, in which the cost of the loop itself matters little."""
 
 KEPT = 1024
-"""Nests that are kept: the steps of an epilogue go through a tile in a few ways."""
+"""Nests that are cached: the steps of an epilogue share a few of them."""
 
 
 class Nest(NamedTuple):
@@ -29,35 +29,35 @@ class Nest(NamedTuple):
 
 
 @functools.lru_cache(KEPT)
-def nests(start: MicroOp, loops: tuple[Loop, ...], room: int) -> tuple[Nest, ...]:
-    """The instructions that go through `loops`, outer first, from `start` on, of which none has
-    more than `room` micro-ops.
+def nests(start: MicroOp, loops: tuple[Loop, ...], limit: int) -> tuple[Nest, ...]:
+    """The instructions of `loops`, outer first, from `start` on, with at most `limit` micro-ops
+    each.
 
-    An instruction's loops cost time whenever they turn, so they turn as seldom as `room` lets them.
-    But the first one is kept where its turns are long: it goes through blocks of weights for the
-    same inputs, which a simulator multiplies by two or more of them at once if it sees them.
+    Each iteration of an instruction's loops costs time, so there are as few as `limit` allows. But
+    the first loop is kept where its iterations are long: it goes through blocks of weights for the
+    same inputs, two or more of which a simulator multiplies at once.
     """
-    turning = [loop for loop in loops if loop.extent > 1]
-    kept = _kept(turning, room)
-    inside = [loop for number, loop in enumerate(turning) if number not in kept]
+    looping = [loop for loop in loops if loop.extent > 1]
+    kept = _kept(looping, limit)
+    inside = [loop for number, loop in enumerate(looping) if number not in kept]
     repeated: list[Loop] = []
-    while math.prod(loop.extent for loop in inside) > room:
+    while math.prod(loop.extent for loop in inside) > limit:
         repeated.append(inside.pop(0))
-    its_loops = tuple(turning[number] for number in kept)
+    its_loops = tuple(looping[number] for number in kept)
     return tuple(Nest(tuple(_steps(first, inside)), its_loops) for first in _steps(start, repeated))
 
 
-def pieces(count: int, room: int) -> Iterator[tuple[int, int, int]]:
-    """`count` positions as (first, rows, positions of a row), where no row is longer than `room`:
+def pieces(count: int, limit: int) -> Iterator[tuple[int, int, int]]:
+    """`count` positions as (first, rows, positions of a row), where no row is longer than `limit`:
     equal rows, and what is left of them."""
-    rows = -(-count // room)
+    rows = -(-count // limit)
     row = count // rows
     yield 0, rows, row
     if rows * row < count:
         yield rows * row, 1, count - rows * row
 
 
-def _kept(loops: Sequence[Loop], room: int) -> tuple[int, ...]:
+def _kept(loops: Sequence[Loop], limit: int) -> tuple[int, ...]:
     """The numbers of the loops that an instruction keeps."""
     extents = [loop.extent for loop in loops]
     choices = [
@@ -66,23 +66,23 @@ def _kept(loops: Sequence[Loop], room: int) -> tuple[int, ...]:
         for chosen in itertools.combinations(range(len(loops)), count)
     ]
 
-    def turns(chosen: tuple[int, ...]) -> int:
+    def iterations(chosen: tuple[int, ...]) -> int:
         return math.prod(extents[number] for number in chosen)
 
     def rank(chosen: tuple[int, ...]) -> tuple[bool, int]:
-        first = 0 in chosen and math.prod(extents) // turns(chosen) >= LONG
-        return not first, turns(chosen)
+        first = 0 in chosen and math.prod(extents) // iterations(chosen) >= LONG
+        return not first, iterations(chosen)
 
-    fitting = [chosen for chosen in choices if math.prod(extents) // turns(chosen) <= room]
-    return min(fitting, key=rank) if fitting else max(choices, key=turns)
+    fitting = [chosen for chosen in choices if math.prod(extents) // iterations(chosen) <= limit]
+    return min(fitting, key=rank) if fitting else max(choices, key=iterations)
 
 
 def _steps(start: MicroOp, loops: Sequence[Loop]) -> list[MicroOp]:
     made = [start]
     for loop in loops:
         made = [
-            MicroOp(dst + turn * loop.dst, src + turn * loop.src, wgt + turn * loop.wgt)
+            MicroOp(dst + i * loop.dst, src + i * loop.src, wgt + i * loop.wgt)
             for dst, src, wgt in made
-            for turn in range(loop.extent)
+            for i in range(loop.extent)
         ]
     return made

@@ -1,4 +1,4 @@
-"""The tokens that every schedule has: tiles that take turns in the parts of ACC.
+"""The tokens that every schedule has: tiles that alternate between parts of ACC.
 
 Tile *t* uses the part of virtual thread *t* modulo their number. COMPUTE writes to a part again when
 the tile before it there has been stored, and STORE begins when COMPUTE is done with the tile.
@@ -57,7 +57,7 @@ def store(runtime: Runtime, surface: Surface, acc: int, first: int, axes: Sequen
 
 class Finish:
     """An epilogue at the end of each tile: its vectors, which are loaded where a part of ACC does not
-    hold them yet, and its steps. `planes` are those of the tile, behind which the vectors are."""
+    hold them yet, and its steps. The vectors follow the tile's `planes`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From a shape to a plan: what an operator calls.
+"""From a shape to a plan, which is what an operator calls.
 
 A plan is a value. Its `emit` appends the operation to a runtime's stream, as often as wanted.
 """
@@ -21,7 +21,7 @@ from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, Schedul
 from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
 
 PLANS = 256
-"""Plans that are kept in memory."""
+"""Plans that are cached in memory."""
 
 
 def conv2d(
@@ -84,8 +84,8 @@ def elementwise(
     *,
     threads: int | None = None,
 ) -> Elementwise:
-    """`steps` on the values of each of the tensors, which lie in planes 0, 1, …: on `what` values
-    that lie one behind the other, or on surfaces of that extent.
+    """`steps` on the values of each of the tensors, which are in planes 0, 1, …: on `what` contiguous
+    values, or on surfaces of that extent.
 
     There are two virtual threads where there is work for both, and the largest tiles that fit.
     Raises ScheduleError as `Elementwise` does.

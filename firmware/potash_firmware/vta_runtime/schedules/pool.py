@@ -1,10 +1,10 @@
-"""Windows that slide over images: the largest, the smallest or the sum of what each of them sees.
+"""Windows that slide over images: the largest, the smallest or the sum of each window's values.
 
-The part of the image that a tile's windows see is loaded into ACC. Each place in a window, a *tap*,
-is one ALU operation on all outputs of the tile, whose source moves on by the stride; where the taps
-of some outputs lie outside the image, it is on the others only. Large windows are reduced along the
-rows first, which then serves all windows that a row lies in. A tile of one output is folded, one half
-of what it sees onto the other, until one value is left: that may be more than ACC holds at a time.
+The part of the image under a tile's windows is loaded into ACC. Each element of a window, a *tap*, is
+one ALU operation on all outputs of the tile, whose source advances by the stride; where the taps
+of some outputs are outside the image, it is on the others only. Large windows are reduced along the
+rows first, which serves all windows that contain the row. A tile of one output is folded, one half of
+its window onto the other, until one value is left: the window may be larger than ACC.
 
 As in `elementwise`, LOAD has no part in it.
 """
@@ -26,15 +26,15 @@ from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
-from potash_firmware.vta_runtime.schedules.tiles import Room
+from potash_firmware.vta_runtime.schedules.tiles import Share
 
 NEUTRAL = {AluOpcode.MAX: -128, AluOpcode.MIN: 127, AluOpcode.ADD: 0}
 """The operations, and which value of 8 bits changes no result of theirs."""
 
 
 class Sweep(NamedTuple):
-    """Windows along one axis of an image: so many `windows`, of `size` places, `stride` apart. The
-    first one begins `before` places before the image, or inside of it where that is negative."""
+    """Windows along one axis of an image of `length` pixels: so many `windows`, of `size` taps. The
+    first one begins `before` pixels before the image, or inside it where that is negative."""
 
     length: int
     windows: int
@@ -44,18 +44,18 @@ class Sweep(NamedTuple):
 
     @property
     def taps(self) -> range:
-        """Those that lie in the image for some window."""
+        """Those that are in the image for some window."""
         earliest = self.before - (self.windows - 1) * self.stride
         return range(max(0, earliest), min(self.size, self.length + self.before))
 
     def seen(self, first: int, count: int, taps: range) -> range:
-        """The places of the image that these taps of `count` windows from `first` on see."""
+        """The pixels of the image under these taps of `count` windows from `first` on."""
         start = first * self.stride - self.before
         end = start + (count - 1) * self.stride + taps.stop
         return range(max(0, start + taps.start), min(self.length, end))
 
     def within(self, first: int, count: int, places: range) -> "Sweep":
-        """`count` windows from `first` on, on those places of the image."""
+        """`count` windows from `first` on, on those pixels of the image."""
         before = self.before - first * self.stride + places.start
         return Sweep(len(places), count, self.size, self.stride, before)
 
@@ -65,7 +65,7 @@ class Sweep(NamedTuple):
         return range(its.before, its.before + its.inside)
 
     def place(self, window: int, tap: int) -> int:
-        """Where in the image a tap of a window lies."""
+        """The pixel of the image under a tap of a window."""
         return window * self.stride - self.before + tap
 
 
@@ -94,12 +94,12 @@ class Pool2d(NamedTuple):
 
     @property
     def separate(self) -> bool:
-        """Whether rows are reduced first. As that takes room, it has to save a third of the work."""
+        """Whether rows are reduced first. As that takes memory, it has to save a third of the work."""
         height, width = self.taps
         return 3 * (self.down.stride * (width + 1) + height + 1) <= 2 * height * width
 
     def window(self, piece: Extent, taps: tuple[int, int]) -> Extent:
-        """The largest part of the image that so many taps of a piece of the output see."""
+        """The largest part of the image under so many taps of a piece of the output."""
         rows = (piece.height - 1) * self.down.stride + taps[0]
         columns = (piece.width - 1) * self.across.stride + taps[1]
         return piece._replace(
@@ -108,7 +108,7 @@ class Pool2d(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Places in ACC: the first, and how far apart blocks, rows and columns are."""
+    """Elements of ACC: the first, and the strides of blocks, rows and columns."""
 
     first: int
     block: int = 0
@@ -117,7 +117,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def dense(cls, first: int, extent: Extent) -> "Grid":
-        """One plane behind the other."""
+        """Contiguous planes."""
         return cls(first, extent.height * extent.width, extent.width, 1)
 
     def place(self, row: int, column: int) -> int:
@@ -127,7 +127,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Pooling:
-    """`opcode` on all that a window sees, then the epilogue's steps. `piece` of the output is a
+    """`opcode` on all values of a window, then the epilogue's steps. `piece` of the output is a
     tile; `taps` are how many, down and across, are done at a time, all unless it is of one output.
 
     Raises ScheduleError for a pooling that does not exist, or where a tile does not fit.
@@ -173,19 +173,19 @@ class Pooling:
                 raise ScheduleError(f"the pooling has a surface of {sizes}, not {surface}")
         if len(channels) != self.epilogue.vectors:
             raise ScheduleError(f"the pooling has {self.epilogue.vectors} vectors")
-        room = _room(self.config, self.epilogue, self.threads)
-        finish = Finish(runtime, self.epilogue, self.epilogue.planes, channels, room.micro_ops)
+        share = _share(self.config, self.epilogue, self.threads)
+        finish = Finish(runtime, self.epilogue, self.epilogue.planes, channels, share.micro_ops)
         cut = tiles(self.shape.extent, self.piece)
-        for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, room.acc):
-            self._reduce(runtime, image, at, size, acc, room.micro_ops)
+        for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, share.acc):
+            self._reduce(runtime, image, at, size, acc, share.micro_ops)
             finish.append(acc, 0, at.blocks, size.blocks, size.height * size.width)
             axes = output.axes(size.blocks, size.height, size.width)
             store(runtime, output, acc, output.place(*at), axes)
 
     def _reduce(
-        self, runtime: Runtime, image: Surface, at: Extent, size: Extent, acc: int, room: int
+        self, runtime: Runtime, image: Surface, at: Extent, size: Extent, acc: int, limit: int
     ) -> None:
-        """Append what brings a tile's outputs to `acc`."""
+        """Append what computes a tile's outputs at `acc`."""
         first = acc + self.epilogue.planes * size.elements + self.epilogue.vectors * size.blocks
         target, begun = Grid.dense(acc, size), False
         for taps in itertools.product(
@@ -202,28 +202,28 @@ class Pooling:
             transfers.load(runtime, image.buffer, MemoryId.ACC_8BIT, first, begin, axes)
             source = Grid.dense(first, window)
             if self.folded:
-                kernels = _fold(self.opcode, target, source, window, room, begun)
+                kernels = _fold(self.opcode, target, source, window, limit, begun)
             else:
                 down = self.shape.down.within(at.height, size.height, rows)
                 across = self.shape.across.within(at.width, size.width, columns)
-                kernels = self._gather(target, source, window, down, across, room)
+                kernels = self._gather(target, source, window, down, across, limit)
             for kernel in kernels:
                 runtime.push_alu(kernel)
             begun = True
 
     def _gather(
-        self, target: Grid, source: Grid, window: Extent, down: Sweep, across: Sweep, room: int
+        self, target: Grid, source: Grid, window: Extent, down: Sweep, across: Sweep, limit: int
     ) -> Iterator[AluKernel]:
-        """The taps of windows that lie in `window`."""
+        """The taps of windows in `window`."""
         count = window.blocks
         if not self.shape.separate:
-            yield from _taps(self.opcode, target, source, count, down, across, room)
+            yield from _taps(self.opcode, target, source, count, down, across, limit)
             return
         reduced = window._replace(width=across.windows)
         between = Grid.dense(source.first + window.elements, reduced)
         rows, columns = (Sweep(length, length) for length in (window.height, across.windows))
-        yield from _taps(self.opcode, between, source, count, rows, across, room)
-        yield from _taps(self.opcode, target, between, count, down, columns, room)
+        yield from _taps(self.opcode, between, source, count, rows, across, limit)
+        yield from _taps(self.opcode, target, between, count, down, columns, limit)
 
 
 def largest_piece(
@@ -248,9 +248,9 @@ def largest_piece(
     return largest_extent(shape.extent, fits, threads), taps
 
 
-def _room(config: Config, epilogue: Epilogue, threads: int) -> Room:
+def _share(config: Config, epilogue: Epilogue, threads: int) -> Share:
     # What ALU operations have as source besides the epilogue's planes is a tensor that was loaded.
-    return Room.of(config, threads, Epilogue(epilogue.steps, (MemoryId.ACC_8BIT,)))
+    return Share.of(config, threads, Epilogue(epilogue.steps, (MemoryId.ACC_8BIT,)))
 
 
 def _fits(
@@ -267,7 +267,7 @@ def _fits(
     need = epilogue.planes * piece.elements + epilogue.vectors * piece.blocks + window.elements
     if shape.separate and piece.height * piece.width > 1:
         need += window._replace(width=piece.width).elements
-    return need <= _room(config, epilogue, threads).acc
+    return need <= _share(config, epilogue, threads).acc
 
 
 def _pieces(taps: range, size: int) -> list[range]:
@@ -281,17 +281,17 @@ def _taps(
     count: int,
     down: Sweep,
     across: Sweep,
-    room: int,
+    limit: int,
 ) -> Iterator[AluKernel]:
     """`opcode` on each tap of `count` blocks of windows, one after the other."""
     whole = Extent(1, count, down.windows, across.windows)
-    turns = []
+    partial = []
     for row, column in itertools.product(down.taps, across.taps):
         rows, columns = down.outputs(row), across.outputs(column)
         if not rows or not columns:
             continue
         first = down.place(rows.start, row), across.place(columns.start, column)
-        turns.append(
+        partial.append(
             (
                 Extent(1, count, len(rows), len(columns)),
                 target._replace(first=target.place(rows.start, columns.start)),
@@ -303,19 +303,19 @@ def _taps(
                 ),
             )
         )
-    everywhere = next((turn for turn in turns if turn[0] == whole), None)
+    everywhere = next((one for one in partial if one[0] == whole), None)
     if everywhere is not None:
-        turns.remove(everywhere)
-        yield from _copy(target, everywhere[2], whole, room)
+        partial.remove(everywhere)
+        yield from _copy(target, everywhere[2], whole, limit)
     else:
-        yield from _apply(AluOpcode.MUL, target, 0, whole, room)
-        yield from _apply(AluOpcode.ADD, target, NEUTRAL[opcode], whole, room)
-    for extent, outputs, places in turns:
-        yield from _apply(opcode, outputs, places, extent, room)
+        yield from _apply(AluOpcode.MUL, target, 0, whole, limit)
+        yield from _apply(AluOpcode.ADD, target, NEUTRAL[opcode], whole, limit)
+    for extent, outputs, places in partial:
+        yield from _apply(opcode, outputs, places, extent, limit)
 
 
 def _fold(
-    opcode: AluOpcode, target: Grid, source: Grid, window: Extent, room: int, begun: bool
+    opcode: AluOpcode, target: Grid, source: Grid, window: Extent, limit: int, begun: bool
 ) -> Iterator[AluKernel]:
     """`opcode` on all pixels of each block, and on what the target has once it is `begun`."""
     count = window.height * window.width
@@ -323,22 +323,22 @@ def _fold(
         half = blocks(count, 2)
         kept = Grid(source.first, source.block, 0, 1)
         other = kept._replace(first=source.first + half)
-        yield from _apply(opcode, kept, other, Extent(1, window.blocks, 1, count - half), room)
+        yield from _apply(opcode, kept, other, Extent(1, window.blocks, 1, count - half), limit)
         count = half
     one = Extent(1, window.blocks, 1, 1)
     if begun:
-        yield from _apply(opcode, target, source, one, room)
+        yield from _apply(opcode, target, source, one, limit)
     else:
-        yield from _copy(target, source, one, room)
+        yield from _copy(target, source, one, limit)
 
 
-def _copy(target: Grid, source: Grid, extent: Extent, room: int) -> Iterator[AluKernel]:
-    yield from _apply(AluOpcode.MUL, target, 0, extent, room)
-    yield from _apply(AluOpcode.ADD, target, source, extent, room)
+def _copy(target: Grid, source: Grid, extent: Extent, limit: int) -> Iterator[AluKernel]:
+    yield from _apply(AluOpcode.MUL, target, 0, extent, limit)
+    yield from _apply(AluOpcode.ADD, target, source, extent, limit)
 
 
 def _apply(
-    opcode: AluOpcode, target: Grid, source: Grid | int, extent: Extent, room: int
+    opcode: AluOpcode, target: Grid, source: Grid | int, extent: Extent, limit: int
 ) -> tuple[AluKernel, ...]:
     """`target = opcode(target, source)` on so many blocks, rows and columns."""
     its = source if isinstance(source, Grid) else Grid(0)
@@ -350,5 +350,5 @@ def _apply(
     immediate = source if isinstance(source, int) else None
     return tuple(
         AluKernel(opcode, nest.micro_ops, nest.loops, immediate)
-        for nest in nests(MicroOp(target.first, its.first), loops, room)
+        for nest in nests(MicroOp(target.first, its.first), loops, limit)
     )

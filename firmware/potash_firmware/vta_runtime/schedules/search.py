@@ -1,4 +1,4 @@
-"""The best tiling that is found: by an estimate of all, and by the core's clock for the likeliest.
+"""The search for the best tiling: an estimate of all, and the core's clock for the likeliest.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 3 (schedule exploration).
 """
@@ -22,10 +22,10 @@ from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile, fits
 
 THREADS = (1, 2)
 LIKELIEST = 6
-"""Tilings for each number of virtual threads that the clock sees."""
+"""Tilings for each number of virtual threads that are timed exactly."""
 
 Cost = Callable[[Config, Parameters, bytes], float]
-"""How much a stream costs."""
+"""The cost of a stream."""
 
 
 def clocked(config: Config, parameters: Parameters, stream: bytes) -> float:
@@ -79,28 +79,28 @@ def likeliest(
 
 
 def stream_of(plan: Convolution) -> bytes:
-    """The stream of a plan, which has nothing to work on."""
+    """The stream of a plan, with empty buffers."""
     epilogue, config = plan.epilogue, plan.config
     alignment = config.alignment
     kinds = [MemoryId.ACC] * epilogue.vectors + list(epilogue.tensors)
     sizes = [plan.input_bytes, plan.weight_bytes, plan.output_bytes]
     sizes += [plan.output_elements * config.element_bytes(memory) for memory in kinds]
-    room = sum(sizes) + len(sizes) * alignment + (1 << 22)
+    size = sum(sizes) + len(sizes) * alignment + (1 << 22)
     while True:
-        core = Core.create(config, room, engine="readable")
+        core = Core.create(config, size, engine="readable")
         try:
             with Runtime(core) as runtime:
-                image, weights, output, *others = (runtime.alloc(size) for size in sizes)
+                image, weights, output, *others = map(runtime.alloc, sizes)
                 vectors, tensors = others[: epilogue.vectors], others[epilogue.vectors :]
                 plan.emit(runtime, image, weights, output, channels=vectors, tensors=tensors)
                 return runtime.take()
         except VtaMemoryError:
             # Many kernels on a core with large elements: each takes at least one of those.
-            room *= 2
+            size *= 2
 
 
 def _tile(kept: object) -> Tile | None:
-    """A tiling from what JSON made of it."""
+    """A tiling from JSON."""
     try:
         values = dict(kept)  # type: ignore[call-overload]  # whatever it is
         taps = values.pop("taps")

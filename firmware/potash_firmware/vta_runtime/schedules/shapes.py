@@ -1,6 +1,6 @@
-"""What is to be computed, before anybody asks how: the sizes of an operation and what is no size.
+"""The sizes of an operation, independent of any schedule.
 
-A convolution here is what neural networks call one: the kernel is not turned around.
+A convolution here is that of neural networks: the kernel is not mirrored.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -22,7 +22,7 @@ class Conv2d:
     """`images` of `in_channels` x `height` x `width`, and `out_channels` kernels.
 
     `stride`, `dilation` are (down, across); `padding` is (top, bottom, left, right), of zeroes.
-    A `depthwise` one has kernels for each channel of the input, which see that channel only: its
+    A `depthwise` one has kernels for each channel of the input, which are applied to that channel only: its
     first `out_channels / in_channels` outputs are those of the first channel, and so on.
     Raises ScheduleError where there is no output.
     """
@@ -86,11 +86,11 @@ class Conv2d:
         return blocks(self.out_channels, config.block_out)
 
     def depth(self, config: Config) -> int:
-        """Blocks of input channels that a block of output channels sees."""
+        """Blocks of input channels that a block of output channels depends on."""
         return 1 if self.depthwise else self.in_blocks(config)
 
     def flattened(self) -> "Conv2d":
-        """The same with all pixels in one row, where no pixel sees its neighbours."""
+        """The same with all pixels in one row, where each window is a single pixel."""
         plain = self.kernel == (1, 1) == self.stride and not any(self.padding)
         if not plain:
             return self

@@ -1,7 +1,7 @@
-"""What happens to accumulators between the last product and the store: a list of ALU steps.
+"""ALU steps on accumulators between the last product and the store.
 
 A step works on *planes*: pieces of ACC that are as large as a tile of the output. Plane 0 is the
-tile itself; others hold tensors that were loaded, or values in between. A step's source is another
+tile itself; others hold tensors that were loaded, or intermediate values. A step's source is another
 plane, a number, or a vector with a value for each output channel.
 """
 
@@ -51,8 +51,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The steps, and the memory types (ACC, ACC_8BIT) of the tensors that are loaded, as an output
-    lies, into planes 1, 2, … before them.
+    """The steps, and the memory types (ACC, ACC_8BIT) of the tensors that are loaded before them, in
+    the output's layout, into planes 1, 2, ….
 
     Raises ScheduleError for a tensor that ACC cannot be loaded from.
     """
@@ -83,10 +83,10 @@ NOTHING = Epilogue()
 
 
 def kernels(
-    steps: Sequence[Step], plane: int, vectors: int, out_blocks: int, pixels: int, room: int
+    steps: Sequence[Step], plane: int, vectors: int, out_blocks: int, pixels: int, limit: int
 ) -> tuple[AluKernel, ...]:
-    """The instructions for a tile of `out_blocks` x `pixels` elements, its planes one behind the
-    other from `plane` on and the vectors behind each other from `vectors` on."""
+    """The instructions for a tile of `out_blocks` x `pixels` elements, with contiguous planes from
+    element `plane` of ACC on and contiguous vectors from `vectors` on."""
     made = []
     for step in steps:
         target = plane + step.target.number * out_blocks * pixels
@@ -98,12 +98,12 @@ def kernels(
                 source = plane + number * out_blocks * pixels
             case Channels(number):
                 source, across, along = vectors + number * out_blocks, 1, 0
-        for first, rows, row in pieces(pixels, room):
+        for first, rows, row in pieces(pixels, limit):
             loops = (
                 Loop(out_blocks, pixels, across),
                 Loop(rows, row, row * along),
                 Loop(row, 1, along),
             )
-            for nest in nests(MicroOp(target + first, source + first * along), loops, room):
+            for nest in nests(MicroOp(target + first, source + first * along), loops, limit):
                 made.append(AluKernel(step.opcode, nest.micro_ops, nest.loops, immediate))
     return tuple(made)

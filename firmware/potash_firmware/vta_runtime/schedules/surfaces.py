@@ -1,7 +1,7 @@
-"""Packed images in DRAM, and the way from one of their elements to its neighbours.
+"""Packed images in DRAM, and the strides of their elements.
 
-A dense surface is what `layouts` packs. A surface may also be the inside of a larger one: what
-surrounds it is then the padding of whoever reads the larger one, and nobody has to copy.
+A dense surface is what `layouts` packs. A surface may also be the inside of a larger one: its margin
+is then the padding of an operator that reads the larger one, and nothing has to be copied.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Surface:
     """`groups` of images, each of `blocks` planes of `height` x `width` elements of INP or OUT.
 
     `first` is the element of `buffer` at which the first plane begins; `group`, `plane` and `row`
-    are how many elements apart its groups, planes and rows are.
+    are the strides of groups, planes and rows, in elements.
     """
 
     buffer: Buffer
@@ -43,16 +43,16 @@ class Surface:
 
     @property
     def is_dense(self) -> bool:
-        """Whether an image's elements lie one behind the other, from its first to its last one."""
+        """Whether each group's elements are contiguous."""
         return self.row == self.width and self.plane == self.height * self.width
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether all elements lie one behind the other."""
+        """Whether all elements are contiguous."""
         return self.is_dense and (self.groups == 1 or self.group == self.blocks * self.plane)
 
     def place(self, group: int, block: int, row: int, column: int) -> int:
-        """The element of the buffer that lies there."""
+        """The number of that element in the buffer."""
         return self.first + group * self.group + block * self.plane + row * self.row + column
 
     def axes(self, blocks: int, rows: int, columns: int) -> tuple[Axis, Axis, Axis]:
@@ -60,7 +60,7 @@ class Surface:
         return Axis(blocks, self.plane), Axis(rows, self.row), Axis(columns, 1)
 
     def grown(self, top: int, bottom: int, left: int, right: int) -> "Surface":
-        """This with what surrounds it; negative numbers take away."""
+        """This with a margin around it; negative numbers remove one."""
         return replace(
             self,
             height=self.height + top + bottom,
@@ -79,7 +79,7 @@ class Surface:
         return replace(self, height=1, width=self.plane, row=self.plane)
 
     def as_row(self) -> "Surface":
-        """All elements in one row. Raises ScheduleError where something lies between them."""
+        """All elements in one row. Raises ScheduleError where they are not contiguous."""
         if not self.is_contiguous:
             raise ScheduleError("the planes of a surface with a margin are no single row")
         width = self.groups * self.blocks * self.plane
@@ -87,13 +87,13 @@ class Surface:
 
     def values(self, config: Config) -> Array:
         """The values themselves, [groups][blocks][height][width][BATCH][BLOCK]: a view to write
-        into. Raises ScheduleError where they do not lie in the buffer."""
+        into. Raises ScheduleError where they exceed the buffer."""
         kind = layouts.output_type(config)
         lanes = config.element_bytes(MemoryId.OUT) // kind.itemsize
         last = self.place(self.groups - 1, self.blocks - 1, self.height - 1, self.width - 1)
         whole = np.frombuffer(self.buffer.view, kind)
         if self.first < 0 or (last + 1) * lanes > whole.size:
-            raise ScheduleError("the surface does not lie in its buffer")
+            raise ScheduleError("the surface exceeds its buffer")
         strides = (self.group, self.plane, self.row, 1)
         return as_strided(
             whole[self.first * lanes :],

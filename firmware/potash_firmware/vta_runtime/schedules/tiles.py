@@ -1,9 +1,9 @@
-"""How a convolution is cut into pieces that fit into a core's buffers.
+"""Tilings: a convolution in pieces that fit into a core's buffers.
 
 A *tile* is what is in ACC at a time: some rows and columns of the output for some blocks of output
 channels. A *step* is what is added to it at a time: some blocks of input channels and some taps of
 the kernel, whose inputs and weights are in INP and WGT. With two virtual threads every buffer has
-two halves, which take turns: while the core computes with the one it loads into the other.
+two halves, used alternately: while the core computes with one it loads into the other.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 and 3.3 (virtual threading).
 """
@@ -19,7 +19,7 @@ from potash_firmware.vta_runtime.schedules.transfers import MOST
 
 
 class Outer(Enum):
-    """What stays for the longer time: one piece of the weights, or one piece of the image."""
+    """The outer loop: what stays loaded longer, a piece of the weights or of the image."""
 
     WEIGHTS = "weights"
     IMAGE = "image"
@@ -39,8 +39,8 @@ class Tile:
 
 
 def row_step(shape: Conv2d, rows: int, taps: int) -> int:
-    """How far apart the rows of the image are that a window of that many output rows and taps
-    needs: those between them are not loaded."""
+    """The stride of the image's rows that a window of that many output rows and taps needs: those
+    between them are not loaded."""
     steps = (shape.stride[0] if rows > 1 else 0, shape.dilation[0] if taps > 1 else 0)
     return math.gcd(*steps) or 1
 
@@ -59,8 +59,8 @@ def input_blocks(shape: Conv2d, tile: Tile) -> int:
 
 
 @dataclass(frozen=True)
-class Room:
-    """Elements of each buffer that a virtual thread has."""
+class Share:
+    """A virtual thread's share of each buffer, in elements, and the longest kernel, in micro-ops."""
 
     inp: int
     wgt: int
@@ -68,29 +68,29 @@ class Room:
     micro_ops: int
 
     @classmethod
-    def of(cls, config: Config, threads: int, epilogue: Epilogue) -> "Room":
-        """What each of `threads` has; a kernel takes a sixteenth of the micro-op buffer, so that
-        those of two threads and of smaller tiles at the borders lie beside each other."""
+    def of(cls, config: Config, threads: int, epilogue: Epilogue) -> "Share":
+        """That of each of `threads`; a kernel takes at most a sixteenth of the micro-op buffer, so
+        that it holds those of two threads and of smaller tiles at the borders."""
         inp, wgt, acc = (
             min(config.depth(memory), MOST) for memory in (MemoryId.INP, MemoryId.WGT, MemoryId.ACC)
         )
         if epilogue.planes > 1 or epilogue.vectors:
             # A micro-op names an ALU operation's source in as many bits as a place in INP.
             acc = min(acc, inp)
-        room = max(1, config.depth(MemoryId.UOP) // 16)
-        return cls(inp // threads, wgt // threads, acc // threads, room)
+        micro_ops = max(1, config.depth(MemoryId.UOP) // 16)
+        return cls(inp // threads, wgt // threads, acc // threads, micro_ops)
 
 
 def fits(shape: Conv2d, tile: Tile, epilogue: Epilogue, config: Config) -> bool:
     """Whether a thread's part of each buffer holds what a tile and a step need."""
-    room = Room.of(config, tile.threads, epilogue)
+    share = Share.of(config, tile.threads, epilogue)
     rows, columns = window(shape, tile.rows, tile.columns, tile.taps)
     elements = tile.rows * tile.columns * epilogue.planes + epilogue.vectors
     if shape.depthwise and tile.out_blocks > 1 < shape.multiplier:
         # Its blocks of outputs would see the same block of inputs, or another one.
         return False
     return (
-        rows * columns * input_blocks(shape, tile) <= room.inp
-        and tile.in_blocks * tile.out_blocks * tile.taps[0] * tile.taps[1] <= room.wgt
-        and elements * tile.out_blocks <= room.acc
+        rows * columns * input_blocks(shape, tile) <= share.inp
+        and tile.in_blocks * tile.out_blocks * tile.taps[0] * tile.taps[1] <= share.wgt
+        and elements * tile.out_blocks <= share.acc
     )

@@ -1,7 +1,7 @@
 """Pieces of arrays between DRAM and the chip, in as few instructions as the encoding needs.
 
-An instruction moves rows that lie equally far apart in DRAM and one behind the other on the chip,
-and counts in 16 bits; a LOAD surrounds them with at most 15 zeroes on each side.
+An instruction moves rows with one stride in DRAM, which are contiguous on the chip, and counts in 16
+bits; a LOAD pads them with at most 15 zeroes on each side.
 """
 
 import itertools
@@ -18,14 +18,14 @@ MOST_PAD = (1 << 4) - 1
 
 
 class Axis(NamedTuple):
-    """`extent` elements or rows or planes, `stride` elements apart in DRAM."""
+    """`extent` elements, rows or planes in DRAM, with a stride of that many elements."""
 
     extent: int
     stride: int
 
 
 class Rectangle(NamedTuple):
-    """What one instruction moves; places are relative to the piece's first element."""
+    """What one instruction moves; addresses are relative to the piece's first element."""
 
     sram: int
     dram: int
@@ -35,26 +35,26 @@ class Rectangle(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Places along an axis of an image: some before it, some on it from `start` on, some behind."""
+    """Positions on an axis: some before the image, some in it from `start` on, some after it."""
 
     before: int
     start: int
     inside: int
-    behind: int
+    after: int
 
     @property
     def padded(self) -> bool:
-        """Whether there are places outside the image."""
+        """Whether there are positions outside the image."""
         return self.inside < self.total
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.before + self.inside + self.behind
+        return self.before + self.inside + self.after
 
 
 def span(first: int, step: int, count: int, limit: int) -> Span:
-    """`count` places from `first` on, `step` apart, on an axis that goes from 0 to `limit`."""
+    """`count` positions from `first` on, with a stride of `step`, on an axis from 0 to `limit`."""
     before = min(count, max(0, -(first // step)))
     start = first + before * step
     there = max(0, min(count - before, -((start - limit) // step)))
@@ -62,7 +62,7 @@ def span(first: int, step: int, count: int, limit: int) -> Span:
 
 
 def rectangles(axes: Sequence[Axis]) -> Iterator[Rectangle]:
-    """A piece of an array, outer axis first, as rectangles."""
+    """A piece of an array, outer axis first, in rectangles."""
     merged: list[Axis] = []
     for axis in axes:
         if axis.extent == 1:
@@ -75,8 +75,8 @@ def rectangles(axes: Sequence[Axis]) -> Iterator[Rectangle]:
         merged.append(Axis(1, 1))
     width = merged.pop().extent
     rows = merged.pop() if merged and merged[-1].stride <= MOST else Axis(1, width)
-    for number, turn in enumerate(itertools.product(*(range(axis.extent) for axis in merged))):
-        place = sum(count * axis.stride for count, axis in zip(turn, merged, strict=True))
+    for number, indices in enumerate(itertools.product(*(range(axis.extent) for axis in merged))):
+        place = sum(count * axis.stride for count, axis in zip(indices, merged, strict=True))
         yield Rectangle(number * rows.extent * width, place, rows.extent, width, rows.stride)
 
 
@@ -124,10 +124,10 @@ def load_padded(
     rows: Span,
     columns: Span,
 ) -> None:
-    """Load a window of an image that may reach out of it; the image begins at element `offset`, and
-    the window's rows are `pitch` apart."""
+    """Load a window of an image that may exceed it; the image begins at element `offset`, and the
+    window's rows have the stride `pitch`."""
     first = offset + columns.start
-    pads = (rows.before, rows.behind, columns.before, columns.behind)
+    pads = (rows.before, rows.after, columns.before, columns.after)
     if rows.inside and columns.inside and max(pads) <= MOST_PAD and pitch <= MOST:
         runtime.load_2d(
             buffer,
@@ -137,8 +137,8 @@ def load_padded(
             x_size=columns.inside,
             y_size=rows.inside,
             x_stride=pitch,
-            x_pad=(columns.before, columns.behind),
-            y_pad=(rows.before, rows.behind),
+            x_pad=(columns.before, columns.after),
+            y_pad=(rows.before, rows.after),
         )
         return
     zeroes(runtime, buffer, memory, sram, rows.total * columns.total)
