@@ -266,7 +266,7 @@ def grow(model: Any) -> None:
         (set_scales([-0.5], [0]), "has a scale that is not a positive number"),
         (shorten, "tensor 'constant' takes 4 bytes, and the model has 3 for it"),
         (grow, "tensor 'constant' takes 1099511627776 bytes, and the model has 4 for it"),
-        (behind, "the model has data behind its end"),
+        (behind, "the model has data after its end"),
         (elsewhere, "tensor 'constant' has its data in another file"),
     ],
 )

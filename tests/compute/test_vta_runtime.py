@@ -244,7 +244,7 @@ class TestInstructions:
     @pytest.mark.parametrize(
         ("sizes", "reason"),
         [
-            ({"offset": 0, "x_size": 5}, "INP elements 0 to 4 do not lie in a VTA buffer of 64"),
+            ({"offset": 0, "x_size": 5}, "INP elements 0 to 4 exceed a VTA buffer of 64"),
             ({"offset": 4, "x_size": 1}, "elements 4 to 4"),
             ({"offset": -1, "x_size": 1}, "elements -1 to -1"),
             ({"offset": 0, "x_size": 1, "y_size": 2, "x_stride": 4}, "elements 0 to 4"),

@@ -1,6 +1,6 @@
-"""TensorFlow Lite on the application processor: models, and the delegate that gives them the VTA.
+"""TensorFlow Lite on the application processor: models, and the delegate that runs them on the VTA.
 
-`runtime` runs a model; `delegate` claims its nodes; `operators` says which and how; `quantization`
-is the arithmetic, `capi` the C interface. This package imports nothing by itself: TensorFlow Lite is
-loaded by whoever imports `runtime`.
+`runtime` runs a model; `delegate` claims its nodes; `operators` lowers them, and `partition` makes
+streams of them; `quantization` is the arithmetic, `capi` the C interface. This package itself
+imports nothing: importing `runtime` loads TensorFlow Lite.
 """

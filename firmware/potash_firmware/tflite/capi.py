@@ -1,9 +1,9 @@
-"""TensorFlow Lite's C interface, as far as a delegate needs it, and read-only copies of what it says.
+"""TensorFlow Lite's C interface, as far as a delegate needs it, and read-only copies of its data.
 
 The declarations follow `tflite/core/c/common.h`, `c_api_types.h` and `builtin_op_data.h` of LiteRT
-(of TensorFlow Lite 2.14 too: the fields used here stand at the same places). cffi reads them in ABI
-mode, so nothing is compiled. Only this module and `delegate` know that there are pointers; operators
-see `Node` and `Tensor`.
+(of TensorFlow Lite 2.14 too: the fields used here have the same offsets). cffi reads them in ABI
+mode, so nothing is compiled. Only this module and `delegate` handle pointers; operators get
+`Node` and `Tensor`.
 """
 
 import math
@@ -240,7 +240,7 @@ NUMPY_TYPES: Mapping[int, type[np.generic]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What an operator may know of a tensor before it runs.
+    """What is known of a tensor before it runs.
 
     `scale` and `zero_point` hold for the whole tensor and are zero where it has none; `scales`,
     `zero_points` and `axis` are those of each channel. `constant` is the values of a constant: a
@@ -268,8 +268,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ClampOptions:
-    """Those of an operator with nothing but a fused activation: `TfLiteAddParams`, `TfLiteSubParams`,
-    `TfLiteMulParams`."""
+    """Those of an operator with nothing but a fused activation: `TfLiteAddParams`,
+    `TfLiteSubParams`, `TfLiteMulParams`."""
 
     activation: int
 
@@ -384,7 +384,7 @@ def read_ints(array: CData) -> tuple[int, ...]:
 def view(tensor: CData) -> Array:
     """The memory that a `TfLiteTensor *` has now, as an array of its shape, not copied.
 
-    Raises BufferError when it has none, or not as much as its shape says.
+    Raises BufferError when it has none, or not as much as its shape needs.
     """
     shape = read_ints(tensor.dims)
     dtype = np.dtype(NUMPY_TYPES[tensor.type])
@@ -411,7 +411,7 @@ def _constant(tensor: CData) -> Array | None:
 
 
 def read_tensor(context: CData, index: int) -> Tensor | None:
-    """Tensor `index` of the graph; None for -1, which stands for an input left out."""
+    """Tensor `index` of the graph; None for -1, an optional input that is left out."""
     if index < 0:
         return None
     tensor = context.tensors + index

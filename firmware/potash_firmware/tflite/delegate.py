@@ -1,11 +1,11 @@
 """The TensorFlow Lite delegate: takes over the nodes that the VTA has kernels for.
 
-TensorFlow Lite asks a delegate through C callbacks (`tflite/core/c/common.h`): Prepare sees the graph
-and claims nodes, then every run of adjacent claimed nodes becomes one kernel with init, invoke and
-free. The callbacks here are stateless; what they need travels in the `void *` that C gives them, as a
-cffi handle. Nothing may unwind through native code, which would end the process: an exception is kept
-in the session, the callback reports an error, and whoever called the interpreter asks
-`VtaDelegate.raise_failure`, since TensorFlow Lite itself only says that something failed.
+TensorFlow Lite asks a delegate through C callbacks (`tflite/core/c/common.h`): Prepare sees the
+graph and claims nodes, then every run of adjacent claimed nodes becomes one kernel with init,
+invoke and free. The callbacks here are stateless; what they need travels in the `void *` that C
+gives them, as a cffi handle. Nothing may unwind through native code, which would end the process:
+an exception is kept in the session, the callback reports an error, and the interpreter's caller
+calls `VtaDelegate.raise_failure`, since TensorFlow Lite itself only reports that something failed.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ _FLAGS_NONE = 0
 
 
 class Decision(NamedTuple):
-    """What the delegate made of one node: `reason` says why it left it, None when it took it."""
+    """The delegate's decision on a node: `reason` is that of a refusal, None for a claimed node."""
 
     node: int
     operator: int
@@ -59,7 +59,7 @@ class Session:
     lowered: dict[int, tuple[Node, Lowering]] = field(default_factory=dict)
     """The nodes that are claimed in the graph that is being decided about, by their numbers."""
     too_much: set[tuple[int, int]] = field(default_factory=set)
-    """Graphs' numbers and nodes for which the accelerator's memory had no room."""
+    """Graphs' numbers and nodes that did not fit into the accelerator's memory."""
     failure: BaseException | None = None
     nodes_run: int = 0
 
@@ -125,17 +125,17 @@ class VtaDelegate:
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """What live interpreters' partitions give to the core for an inference, in their order."""
+        """The streams of live interpreters' partitions, in their order."""
         partitions = (partition for _, partition in self._session.partitions.values())
         return tuple(stream for partition in partitions for stream in partition.streams)
 
     def begin(self) -> None:
-        """Forget what was decided for an earlier interpreter, and its failure."""
+        """Forget the decisions for an earlier interpreter, and its failure."""
         self._session.too_much.clear()
         self.begin_again()
 
     def begin_again(self) -> None:
-        """The same, for the same model: what was too much for the accelerator's memory still is."""
+        """The same, but for the same model: nodes that did not fit into memory are not claimed."""
         self._session.decisions.clear()
         self._session.failure = None
 
@@ -193,7 +193,7 @@ def _make_partition(session: Session, context: CData, params: CData) -> CData:
             keep=all(node.operator in OPERATORS for node, _ in lowered),
         )
     except VtaMemoryError:
-        # The other half may fit; whoever made the interpreter tries again.
+        # The other half may fit; `runtime` makes the interpreter again.
         half = lowered[len(lowered) // 2 :]
         session.too_much |= {(session.graph(context), node.index) for node, _ in half}
         raise

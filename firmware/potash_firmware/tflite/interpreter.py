@@ -1,7 +1,8 @@
-"""The interpreter: LiteRT's, or the one of tflite-runtime 2.14, its predecessor, which boards still have.
+"""The interpreter: LiteRT's, or the one of tflite-runtime 2.14, its predecessor, which is still in
+use on boards.
 
-`POTASH_TFLITE=tflite-runtime` chooses the latter (extra `tflite-runtime`; it wants numpy 1). The schema
-of models is LiteRT's in both cases, as the other one brings none.
+`POTASH_TFLITE=tflite-runtime` chooses the latter (extra `tflite-runtime`; it wants numpy 1). The
+schema of models is LiteRT's in both cases, as the other one has none.
 """
 
 import importlib
@@ -31,7 +32,8 @@ def _module() -> Any:
 
 
 FLOATS: Final = os.environ.get(VARIABLE, "") != "tflite-runtime"
-"""Whether the reference kernel of FULLY_CONNECTED scales its sums in floating point, as LiteRT's does."""
+"""Whether the reference kernel of FULLY_CONNECTED scales its sums in floating point, as LiteRT's
+does."""
 
 _chosen = _module()
 Interpreter: Any = _chosen.Interpreter

@@ -1,8 +1,8 @@
 """Compiled partitions, kept on disk: their instructions, and what these find in memory.
 
 Instructions name addresses, so what was kept is good only where the same memory is free again; that
-is so whenever a model is loaded in the same order of things, as by each new worker. The name of what
-is kept is a digest of all that it depends on: the nodes with their constants, the core, the
+is so whenever a model is loaded in the same order of things, as by each new worker. The name of
+what is kept is a digest of all that it depends on: the nodes with their constants, the core, the
 rounding, and the sources of whatever has a part in compiling.
 """
 

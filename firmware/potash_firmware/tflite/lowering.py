@@ -1,8 +1,8 @@
 """What an operator makes of a node: the layouts of its tensors, and how its outputs come about.
 
-There are three kinds of work. `Compute` appends instructions to the partition's stream. `Alias` says
-that the output is there already: the input's surface, seen differently. `Arrange` permutes values
-between layouts, which only the host can do where values change places within an element.
+There are three kinds of work. `Compute` appends instructions to the partition's stream. `Alias`
+says that the output is the input's surface, or a part of it. `Arrange` permutes values between
+layouts, which only the host can do where values change places within an element.
 """
 
 from collections.abc import Callable, Sequence
@@ -110,8 +110,8 @@ class Alias:
 
 @dataclass(frozen=True)
 class Arrange:
-    """The one output has the packed inputs' values in another order: `arrange` makes an array of the
-    output's shape from arrays of the inputs'."""
+    """The one output has the packed inputs' values in another order: `arrange` makes an array of
+    the output's shape from arrays of the inputs'."""
 
     arrange: Callable[..., Array]
 
@@ -152,6 +152,6 @@ class Refusal(Exception):
 
 
 Lower: TypeAlias = Callable[[Node, Settings], Lowering | Refusal]
-"""How one builtin operator runs on the accelerator: computes once for each node what does not depend
-on activations. Returns or raises a Refusal for a node that does not run there; the message of a
-QuantizationError or ScheduleError is a reason too."""
+"""How one builtin operator runs on the accelerator: computes once for each node what does not
+depend on activations. Returns or raises a Refusal for a node that does not run there; the message
+of a QuantizationError or ScheduleError is a reason too."""

@@ -1,9 +1,9 @@
-"""How tensors lie in the accelerator's memory.
+"""Layouts of tensors in the accelerator's memory.
 
 A tensor of any rank is seen as images [N][H][W][C] of the same values in the same order. Packed, an
 element holds a pixel's values of a block of channels (`vta_runtime.schedules.layouts`); around each
-plane there may be a margin that holds the tensor's zero point, which is what SAME padding pads with:
-the accelerator itself pads with 0.
+plane there may be a margin that holds the tensor's zero point, which is what SAME padding pads
+with: the accelerator itself pads with 0.
 """
 
 import math
@@ -30,7 +30,7 @@ class Margin(NamedTuple):
     right: int = 0
 
     def joined(self, other: "Margin") -> "Margin":
-        """One with room for both."""
+        """The larger of both on each side."""
         return Margin(*map(max, self, other))
 
     def plus(self, other: "Margin") -> "Margin":
@@ -52,8 +52,8 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies: as images of these sizes, and with that margin; repeated along its axes
-    where `spread` is a larger shape."""
+    """A tensor as images of these sizes with that margin; broadcast first where `spread` is a
+    larger shape."""
 
     sizes: Sizes
     margin: Margin = NO_MARGIN

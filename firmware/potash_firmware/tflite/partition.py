@@ -1,10 +1,10 @@
 """Adjacent nodes as streams: placed and compiled once, then run as often as wanted.
 
-Three passes make it. Forwards, each node decides about the layouts of its tensors; a tensor that two
-nodes want differently has both layouts, and is converted from the first to the other. Backwards, the
-margins that readers want add up. Forwards again, memory is allocated. Then the nodes append their
-instructions, unless those were cached earlier. The streams, with their constants, stay in the
-accelerator's memory.
+Three passes make it. Forwards, each node decides about the layouts of its tensors; a tensor that
+two nodes want differently has both layouts, and is converted from the first to the other.
+Backwards, the margins that readers want add up. Forwards again, memory is allocated. Then the nodes
+append their instructions, unless those were cached earlier. The streams, with their constants, stay
+in the accelerator's memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ class Copy(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Whose instructions of a stream these are: from `first` on, before `end`."""
+    """A node's instructions in a stream: from `first` on, before `end`."""
 
     node: Node
     first: int
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Instructions that run at once."""
+    """Instructions that run in one call of the core."""
 
     code: bytes
     marks: tuple[Mark, ...]
@@ -67,7 +67,7 @@ class Job(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A tensor in a layout of its, and the shape that it has."""
+    """A tensor in one of its layouts, and its shape."""
 
     surface: Surface
     sizes: Sizes
@@ -75,7 +75,7 @@ class Source(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """Values that change places: unpacked, arranged, packed."""
+    """Values that are permuted: unpacked, arranged, packed."""
 
     sources: tuple[Source, ...]
     arrange: Callable[..., Array]
@@ -93,7 +93,7 @@ class Port(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """What is run."""
+    """A partition: what the core runs for its nodes, and its memory."""
 
     nodes: tuple[Node, ...]
     runtime: Runtime
@@ -131,7 +131,7 @@ class Partition:
             unpack(port.surface, port.sizes, config, array(port.tensor))
 
     def close(self) -> None:
-        """Give the accelerator's memory back."""
+        """Free the accelerator's memory."""
         self.builder.close()
 
 
@@ -191,7 +191,7 @@ class _Draft:
         self.placements.append((node, placement))
 
     def spread_margins(self) -> None:
-        """Give each copy the margin that all its readers have room in."""
+        """Give each copy a margin that is wide enough for all its readers."""
         for node, placement in reversed(self.placements):
             for tensor, layout in zip(node.inputs, placement.inputs, strict=True):
                 if tensor is None or layout is None:
@@ -228,7 +228,7 @@ class _Assembly:
         outputs: Sequence[int],
         name: str | None,
     ) -> Partition:
-        """Go through the nodes, and get their instructions, under that name if there is one."""
+        """Assemble the partition. Its instructions are cached under that name, if there is one."""
         entries = [
             self._home(index)
             for index in inputs
@@ -293,7 +293,8 @@ class _Assembly:
         return self._surfaces[copy]
 
     def _reach(self, node: Node, tensor: Tensor, layout: Layout) -> Surface:
-        """A tensor's surface in a layout, to which it is brought when it does not lie so yet."""
+        """A tensor's surface in a layout, to which it is converted where it has no copy in it
+        yet."""
         copy = Copy(tensor.index, layout.sizes, layout.spread)
         if copy not in self._surfaces:
             shape = layout.spread or tensor.shape
@@ -305,13 +306,13 @@ class _Assembly:
                 values = spread(tensor.constant)
                 pack(values, copy.sizes, self._make(copy), self._builder.config)
             else:
-                self._bring(node, tensor, copy, spread)
+                self._convert(node, tensor, copy, spread)
         return self._surfaces[copy]
 
-    def _bring(
+    def _convert(
         self, node: Node, tensor: Tensor, copy: Copy, spread: Callable[[Array], Array]
     ) -> None:
-        """Make a copy of a tensor from how it lies at first: on the VTA where whole elements move."""
+        """Make a copy of a tensor from its first layout: on the VTA where whole elements move."""
         home, config = self._home(tensor.index), self._builder.config
         source, target = self._surfaces[home], self._make(copy)
         axes = None if copy.spread else moved(source, home.sizes, target, copy.sizes, config)
@@ -336,7 +337,7 @@ class _Assembly:
             self._jobs.clear()
 
     def _streams(self, name: str | None) -> list[Stream]:
-        """The instructions of the jobs, kept or made."""
+        """The instructions of the jobs, from the cache or compiled."""
         groups = [step for step in self._steps if not isinstance(step, Arrangement)]
         compiled = kept.recall(name) if name else None
         begin = len(self._builder.buffers)

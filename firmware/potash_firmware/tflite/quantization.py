@@ -1,10 +1,10 @@
 """TensorFlow Lite's fixed-point arithmetic, as exact integer functions.
 
 A quantised value q stands for scale * (q - zero_point). Real factors between scales become a 31-bit
-significand and a power of two, so that a kernel needs integers only (Jacob et al., "Quantization and
-Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", sections 2.2 and 2.3).
-Each function names the one of TensorFlow Lite whose results it has, bit for bit, in the reference
-kernels. They take Python integers or int64 arrays alike.
+significand and a power of two, so that a kernel needs integers only (Jacob et al., "Quantization
+and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", sections 2.2 and
+2.3). Each function names the one of TensorFlow Lite whose results it has, bit for bit, in the
+reference kernels. They take Python integers or int64 arrays alike.
 """
 
 import math
@@ -24,8 +24,8 @@ INT8_MIN, INT8_MAX = -128, 127
 SIGNIFICAND_BITS = 31
 SHORT_SIGNIFICAND_BITS = 15
 
-_STRETCHES = (1, 0, 2, 3, 4, -1, 5, 6, 7, 8)
-"""How much larger significands are tried."""
+_INCREMENTS = (1, 0, 2, 3, 4, -1, 5, 6, 7, 8)
+"""What is added to the nearest significand, in the order in which it is tried."""
 
 
 class QuantizationError(ValueError):
@@ -68,7 +68,8 @@ def shorten(multiplier: Multiplier) -> Multiplier:
 
 
 def quantize_multiplier_below_one(real: float) -> Multiplier:
-    """`QuantizeMultiplierSmallerThanOneExp`: TensorFlow Lite aborts the process where this raises."""
+    """`QuantizeMultiplierSmallerThanOneExp`: TensorFlow Lite aborts the process where this
+    raises."""
     if not 0 < real < 1:
         raise QuantizationError(f"the multiplier {real} is not between 0 and 1")
     return quantize_multiplier(real)
@@ -113,8 +114,8 @@ def rescale(values: Array64, significands: Array64, shifts: Array64) -> Array64:
     with a multiplier for each channel, the last axis; a positive one of `shifts` is a right shift.
 
     gemmlowp's doubling high multiplication adds a nudge by sign and truncates; for a positive
-    significand that is rounding to nearest with halves upwards. Its division by a power of two rounds
-    halves away from zero.
+    significand that is rounding to nearest with halves upwards. Its division by a power of two
+    rounds halves away from zero.
     """
     high = (
         (values << np.maximum(-shifts, 0)) * significands + (1 << SIGNIFICAND_BITS - 1)
@@ -134,7 +135,7 @@ def multipliers_of_floats(factors: Sequence[float], zero_point: int) -> list[Mul
     """The multipliers with which `rescale_once` gives `std::round(value * factor)`, in double
     precision and with halves away from zero, wherever that and the zero point are an int8.
 
-    They are a little larger than the factors, so that what is half below zero goes down. Raises
+    They are a little larger than the factors, so that halves below zero go down. Raises
     QuantizationError where none does.
     """
     real = np.array(factors, np.float64)
@@ -147,7 +148,7 @@ def multipliers_of_floats(factors: Sequence[float], zero_point: int) -> list[Mul
     results = np.arange(INT8_MIN + 1, INT8_MAX + 1)[:, None] - zero_point
     halves = (2 * results - 1) << (SIGNIFICAND_BITS - 1 - exponents).astype(np.int64)
     found = np.zeros(len(real), np.int64)
-    for more in _STRETCHES:
+    for more in _INCREMENTS:
         left = np.flatnonzero(found == 0)
         tried = np.minimum(nearest[left] + more, (1 << SIGNIFICAND_BITS) - 1)
         # The least value that gives each result.

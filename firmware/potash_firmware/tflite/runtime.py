@@ -1,8 +1,8 @@
 """Running a model: bytes in, bytes out, on TensorFlow Lite with the VTA as a delegate.
 
-This is the application processor's inference call. A model's inputs stand one after the other, in
-the model's order and each as its tensor lies in memory; the outputs likewise. More input than the
-model takes is no error: what comes from local storage is filled up to whole blocks.
+This is the application processor's inference call. A model's inputs are contiguous, in the model's
+order and each in its tensor's memory layout; so are the outputs. More input than the model takes is
+no error: input from local storage is padded to whole blocks.
 """
 
 import math
@@ -173,7 +173,8 @@ def _prepare(model: bytes, delegate: VtaDelegate | None, reference: bool) -> Int
 
 
 def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:
-    """Call into TensorFlow Lite; what a callback of the delegate raised comes before its verdict."""
+    """Call into TensorFlow Lite; what a callback of the delegate raised comes before its
+    verdict."""
     try:
         result = action()
     except (RuntimeError, ValueError) as error:
@@ -193,10 +194,10 @@ def _sentence(error: Exception) -> str:
     return " ".join(str(error).split()) or NO_REASON
 
 
-def _check_output(details: Iterable[Details], room: int) -> int:
+def _check_output(details: Iterable[Details], size: int) -> int:
     total = sum(_size(item, "output") for item in details)
-    if total > room:
-        raise ModelError(f"the model gives {total} bytes of output, and there is room for {room}")
+    if total > size:
+        raise ModelError(f"the model gives {total} bytes of output, and there is room for {size}")
     return total
 
 

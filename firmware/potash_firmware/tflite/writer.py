@@ -1,6 +1,6 @@
 """Writing models: quantised `.tflite` flatbuffers without TensorFlow.
 
-A model is a flatbuffer of tables (`tflite/schema/schema.fbs`); LiteRT brings the generated classes
+A model is a flatbuffer of tables (`tflite/schema/schema.fbs`); LiteRT has the generated classes
 that this module fills in. Tests and examples make their models here.
 """
 
@@ -18,7 +18,7 @@ SCHEMA_VERSION = 3
 SIGNATURE = "serving_default"
 """What TensorFlow calls the one signature of a model."""
 
-# deprecated_builtin_code is a byte; codes above it stand in builtin_code alone.
+# deprecated_builtin_code is a byte; codes above it are in builtin_code alone.
 _LARGEST_DEPRECATED_CODE = 127
 
 
@@ -140,7 +140,7 @@ class ModelBuilder:
         )
 
     def sign(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Give inputs and outputs the names of their tensors, for whoever calls the model by name."""
+        """Give inputs and outputs the names of their tensors, for callers of the model by name."""
         signature = schema.SignatureDefT()
         signature.signatureKey = SIGNATURE
         signature.subgraphIndex = 0

@@ -1,7 +1,8 @@
 """Micro-kernels: what one GEMM or ALU instruction does, and where its micro-ops are.
 
 A kernel's micro-ops are written to DRAM once and found again by their content. The core executes
-them from its micro-op buffer, which holds as many kernels as fit; the least recently used make room.
+them from its micro-op buffer, which holds as many kernels as fit; the least recently used make
+room.
 
 Source: the VTA project's `vta/runtime.h`: VTAUopPush, VTAUopLoopBegin, VTAPushGEMMOp, VTAPushALUOp.
 """

@@ -1,13 +1,14 @@
 """Averages on the VTA's ALU: a sum of n int8 values, divided by n with halves away from zero.
 
 For a sum x and h = n / 2, rounded down, the reference kernels divide x + h or, where x is not
-positive, x - h, and drop what is behind the point. That is y / n rounded down with
+positive, x - h, and truncate the quotient. That is y / n rounded down with
 
     y = x + h    for odd n,        y = x + h - (1 where x < 0)    for even n.
 
 y + 128 n is not negative and less than 256 n, so that the quotient is a product and a shift, exact
-where the multiplier m = (2^k + e) / n has a small enough e: y * e < 2^k. For other n the quotient is
-estimated by that, at most one too small, and one is added where the remainder is not less than n.
+where the multiplier m = (2^k + e) / n has a small enough e: y * e < 2^k. For other n the quotient
+is estimated by that, at most one too small, and one is added where the remainder is not less than
+n.
 
 Source: `tflite/kernels/internal/reference/integer_ops/pooling.h`.
 """

@@ -1,13 +1,13 @@
 """Step functions of int8 values as one line: floor((sum(factor * value) + offset) / 2^shift).
 
-What an elementwise operator gives has been rounded several times on its way, but it has few arguments
-of 256 values each: all that it can give is known when it is planned. Two multiplications, two
-additions and a shift then give the same for every combination of arguments, if only the factors are
-slightly other ones than the scales themselves: where halves go away from zero, say, a little larger.
-Where no line does that is known as well.
+An elementwise operator's result is rounded several times, but it has few arguments of 256 values
+each: all its results are known when it is lowered. Two multiplications, two additions and a shift
+give the same for every combination of arguments, with factors that differ slightly from the scales:
+where halves go away from zero, for example, they are a little larger. For some operators no line
+does.
 
-The factors are tried; for each the offsets that are right for all combinations are an interval. A
-look at the combinations that are nearly halves shows most factors to be wrong.
+Factors are tried; for each the offsets that are right for all combinations are an interval. Most
+wrong factors fail already for the combinations that are nearly halves, which are tried first.
 """
 
 import itertools
@@ -25,13 +25,13 @@ from potash_firmware.vta_runtime.schedules import TILE, Plane
 Values = npt.NDArray[np.int64]
 
 SHIFTS = 3
-"""How many of the largest shifts are tried."""
-_STRETCHES = tuple(2.0**power for power in range(-26, -10, 2))
-"""By what part of themselves factors are changed, at most."""
+"""So many of the largest shifts are tried."""
+_CHANGES = tuple(2.0**power for power in range(-26, -10, 2))
+"""Relative changes of factors that are tried."""
 _DIRECTIONS = 16
-"""In how many directions two of them are changed."""
+"""Directions in which two of them are changed."""
 _NEAR = 1 / 64
-"""How far from a half a nearly half is."""
+"""The largest distance from a half of a nearly half."""
 _WORD = 1 << 31
 
 
@@ -48,8 +48,8 @@ class Line(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Values of the arguments in the order of what is wanted for them, the levels of that, and where
-    each begins."""
+    """Values of the arguments in the order of what is wanted for them, the levels of that, and
+    where each begins."""
 
     arguments: tuple[Values, ...]
     levels: Values
@@ -104,8 +104,8 @@ def fit(
     largest = 30 - math.ceil(math.log2(max(reach, 256.0)))
     # Without a shift it is a step less.
     for shift in (0, *range(largest, max(largest - SHIFTS, 0), -1)):
-        for stretched in _stretched(slopes) if shift else (slopes,):
-            factors = tuple(round(slope * 2.0**shift) for slope in stretched)
+        for changed in _changed(slopes) if shift else (slopes,):
+            factors = tuple(round(slope * 2.0**shift) for slope in changed)
             if near is not None:
                 least, most, *_ = near.offsets(factors, shift, False)
                 if least > most:
@@ -145,23 +145,23 @@ def _near(slopes: Sequence[float], arguments: Sequence[Values], wanted: Values) 
     return _Wanted.of([values[near] for values in arguments], wanted[near])
 
 
-def _stretched(slopes: Sequence[float]) -> Iterator[tuple[float, ...]]:
+def _changed(slopes: Sequence[float]) -> Iterator[tuple[float, ...]]:
     """The slopes, and others beside them."""
     yield tuple(slopes)
     directions: list[tuple[float, ...]] = [(1.0,), (-1.0,)]
     if len(slopes) == 2:
-        turns = [math.pi / 4 + math.tau * at / _DIRECTIONS for at in range(_DIRECTIONS)]
-        directions = [(math.cos(turn), math.sin(turn)) for turn in turns]
-    for stretch, direction in itertools.product(_STRETCHES, directions):
+        angles = [math.pi / 4 + math.tau * at / _DIRECTIONS for at in range(_DIRECTIONS)]
+        directions = [(math.cos(angle), math.sin(angle)) for angle in angles]
+    for change, direction in itertools.product(_CHANGES, directions):
         yield tuple(
-            slope * (1 + stretch * part) for slope, part in zip(slopes, direction, strict=True)
+            slope * (1 + change * part) for slope, part in zip(slopes, direction, strict=True)
         )
 
 
 def emit(steps: Steps, line: Line, planes: Sequence[Plane]) -> None:
     """Append the line of what is in `planes`, whose first is the tile, and clamp it.
 
-    Sums of products may leave 32 bits on the way, as long as the whole does not.
+    Intermediate sums of products may exceed 32 bits, as long as the whole does not.
     """
     others = planes[1:]
     if len(set(line.factors)) == 1:

@@ -1,10 +1,10 @@
 """Scaling with a significand that is shorter than the scale's.
 
-Accumulators are known between two bounds, and so are the ones at which the output makes its steps. A
-shorter significand, with another constant than a half of the last place, has the same steps, if only
-one is found. It takes fewer instructions, since a product with it fits into a word sooner, and since
-there is one rounding where there were two. What is left of the first one is that halves below zero go
-down: one unit of what is rounded first is taken off there.
+Accumulators are between two known bounds, and those at which the output makes its steps are known
+too. A shorter significand, with another constant than a half of the last place, may have the same
+steps; it is searched for. It takes fewer instructions, since its products fit into a word sooner,
+and since there is one rounding in place of two. Of the first rounding remains that halves below
+zero go down: one unit of the first rounding is subtracted there.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ Values = npt.NDArray[np.int64]
 
 _PIECES = (1, 2, 3, 4)
 _NUDGES = (0, 1, -1, 2, -2)
-"""What shortened significands are tried with."""
+"""Differences to the shortened significand that are tried."""
 _WORD = 1 << 31
 _FEW = 16
 _UNSURE = 4
-"""How far from where a step is with one rounding it may be with two."""
+"""The most that a step with two roundings is away from that with one."""
 
 
 class Ramp(NamedTuple):
@@ -74,10 +74,10 @@ class Short(NamedTuple):
 def shorten(ramp: Ramp) -> Short | None:
     """The same with a significand of few pieces; None where there is none."""
     largest = int(np.maximum(np.abs(ramp.least), np.abs(ramp.most)).max())
-    room = SIGNIFICAND_BITS - largest.bit_length()
+    bits = SIGNIFICAND_BITS - largest.bit_length()
     steps, few = _steps(ramp), ramp.part(slice(_FEW))
     for pieces in _PIECES:
-        width = min(room, SIGNIFICAND_BITS // pieces)
+        width = min(bits, SIGNIFICAND_BITS // pieces)
         # Where there is none for a few channels there is none for all.
         if width > 0 and _shortened(few, steps[:, :_FEW], pieces, width) is not None:
             found = _shortened(ramp, steps, pieces, width)
@@ -126,7 +126,7 @@ def _steps(ramp: Ramp) -> Values:
 def _offsets(ramp: Ramp, steps: Values, short: Short) -> tuple[Values, Values]:
     """The least and the largest offset that is right, for each channel."""
     levels = np.arange(ramp.low, ramp.high + 2, dtype=np.int64)[:, None] << short.shifts
-    # Where y reaches a level, and the last place where it does not; outside of the bounds nobody is.
+    # Where y reaches a level, and the last x where it does not; no x is outside of the bounds.
     reached = np.concatenate((ramp.least[None], np.maximum(steps, ramp.least)))
     before = np.concatenate((np.minimum(steps - 1, ramp.most), ramp.most[None]))
     always = np.full((1, steps.shape[1]), not ramp.loose)

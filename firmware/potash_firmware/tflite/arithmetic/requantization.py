@@ -6,15 +6,14 @@ keeps the low 32 bits of a product, so the significand s is cut into pieces that
 
     s = a * 2^20 + b * 2^10 + c,    x * s / 2^20 = x * a + (x * b + x * c / 2^10) / 2^10
 
-and rounding each division down in turn gives the whole rounded down. No product leaves 32 bits while
-|x| < 2^20; with more and smaller pieces, larger x can be scaled. From about 2^22 on it is cheaper to
-cut x as well, x = h * 2^15 + l with a signed l, and s = a * 2^16 + b:
+and rounding each division down in turn gives the whole rounded down. No product leaves 32 bits
+while |x| < 2^20; with more and smaller pieces, larger x can be scaled. From about 2^22 on it is
+cheaper to cut x as well, x = h * 2^15 + l with a signed l, and s = a * 2^16 + b:
 
     x * s / 2^31 = h * a + (l * a + (h * b + l * b / 2^15) / 2) / 2^15
 
-x is made that small first: what lies beyond the inputs that give the smallest and the largest output
-is clamped to those, which takes the place of the clamp at the end. They are found by bisection for
-each channel.
+x is made that small first: it is clamped to the inputs that give the smallest and the largest
+output, which replaces the clamp at the end. They are found by bisection for each channel.
 """
 
 import functools
@@ -46,11 +45,12 @@ Source: TypeAlias = Plane | Channels | Values | int
 MOST_SHIFT = 17
 """The largest division by a power of two for which the clamped x can be scaled at all."""
 LEAST_SHIFT = -8
-"""Multipliers of up to 2^8 are done, which nobody needs; larger ones would leave 32 bits."""
+"""Multipliers of up to 2^8 are possible, more than models have; larger ones would exceed 32
+bits."""
 
 WORD_BITS = 32
 SEARCHES = 64
-"""Requantisations that are kept: those of the models that a process loads again and again."""
+"""Requantisations that are cached, for models that a process loads repeatedly."""
 
 _FAR = 1 << WORD_BITS - 1
 """Beyond all accumulators."""
@@ -151,7 +151,7 @@ class Scale:
         return self._first(self.low), self._first(self.high + 1) - 1
 
     def _first(self, wanted: int) -> Values:
-        # What a left shift would bring beyond them gives more than any output.
+        # What a left shift moves out of 32 bits gives more than any output.
         reached = _FAR >> np.maximum(-self.shifts, 0)
         below = -reached
         while (reached - below).max() > 1:
@@ -163,7 +163,7 @@ class Scale:
 
 
 def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
-    """Append what turns the accumulators of the tile into clamped int8 values.
+    """Append what scales the accumulators of the tile down to clamped int8 values.
 
     With two planes of `scratch` not all scales are possible, with three they are. Raises
     QuantizationError for one that is not.

@@ -1,7 +1,7 @@
 """The operators that the delegate runs on the VTA, by their code in TensorFlow Lite.
 
-A row is a function `lower(node, settings)`, which prepares a node once or refuses it. Other installed
-packages may add operators (`added`).
+A row is a function `lower(node, settings)`, which prepares a node once or refuses it. Other
+installed packages may add operators (`added`).
 """
 
 import functools

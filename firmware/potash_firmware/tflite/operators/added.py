@@ -6,8 +6,8 @@ in TensorFlow Lite's schema:
     [project.entry-points."potash.operators"]
     ABS = "my_package:lower"
 
-and the object there is a function, a `potash_firmware.tflite.lowering.Lower`. One that cannot be used
-is left out, and `Found.problems` says why; its nodes then run on TensorFlow Lite.
+and the object there is a function, a `potash_firmware.tflite.lowering.Lower`. One that cannot be
+used is left out, and `Found.problems` says why; its nodes then run on TensorFlow Lite.
 
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """
@@ -41,7 +41,7 @@ class Found:
 
 
 def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found:
-    """The operators behind some entry points. Two of one name are both left out, and so is one that
+    """The operators of some entry points. Two of one name are both left out, and so is one that
     is among the codes of Potash's `own`."""
     points = sorted(points, key=lambda point: (point.name, point.value))
     names = Counter(point.name for point in points)

@@ -1,8 +1,8 @@
 """ADD and SUB of two int8 tensors.
 
-The reference kernels (`tflite/kernels/add.cc`, `sub.cc`, `internal/reference/add.h`) bring both
-operands to one scale, shifted left by 20 bits, add them, and scale the sum down to the output. All
-that comes of it is known beforehand for the 65536 pairs of values, so that mostly one line does it
+The reference kernels (`tflite/kernels/add.cc`, `sub.cc`, `internal/reference/add.h`) scale both
+operands to one scale, shifted left by 20 bits, add them, and scale the sum down to the output. The
+results for all 65536 pairs of values are known beforehand, so that mostly one line gives them
 (`lines`). Else the operands are scaled as there.
 """
 
@@ -37,15 +37,15 @@ from potash_firmware.tflite.quantization import (
 from potash_firmware.vta_runtime.schedules import TILE, Plane
 
 LEFT_SHIFT = 20
-"""What the operands are shifted left by before they are scaled (`add.cc`, for int8)."""
+"""Left shift of the operands before they are scaled (`add.cc`, for int8)."""
 SHORT_LEFT_SHIFT = 7
 """The same in the platform's scheme."""
 _REACH = 1 << 28
 """Sums are below it: each operand is below 2^8 * 2^20 / 2."""
 TABLES = 8
-"""Tables that are kept, of half a megabyte each."""
+"""Tables that are cached, of half a megabyte each."""
 LINES = 2048
-"""Lines that are kept."""
+"""Lines that are cached."""
 
 _SCRATCH = (Plane(2), Plane(3))
 _SIGNS: Mapping[int, tuple[int, str]] = {
@@ -55,7 +55,7 @@ _SIGNS: Mapping[int, tuple[int, str]] = {
 
 
 class Sum(NamedTuple):
-    """What left + sign * right is quantised with."""
+    """Quantisation of left + sign * right."""
 
     left: Quantization
     right: Quantization
@@ -72,7 +72,7 @@ class Sum(NamedTuple):
 
     @property
     def scale(self) -> Scale:
-        """What happens to the sum."""
+        """The scaling of the sum."""
         return Scale.of(
             [self.factors.output],
             self.output.zero_point,
@@ -83,7 +83,7 @@ class Sum(NamedTuple):
 
     @property
     def slopes(self) -> tuple[float, float]:
-        """How much an operand counts in the output."""
+        """The factors between the operands and the output."""
         return self.left.scale / self.output.scale, self.sign * self.right.scale / self.output.scale
 
 
@@ -161,8 +161,8 @@ def _add(steps: Steps, its: Sum, scale: Scale, planes: tuple[Plane, Plane]) -> N
 def _scale_operand(steps: Steps, factor: Multiplier, plane: Plane, rounding: Rounding) -> None:
     """Append the scaling of an operand that is shifted left by `LEFT_SHIFT`.
 
-    With v = q - z below 2^8 and the significand a * 2^16 + b, b signed, the product shifted right by
-    31 bits is v * a * 2^5 + v * b / 2^11.
+    With v = q - z below 2^8 and the significand a * 2^16 + b, b signed, the product shifted right
+    by 31 bits is v * a * 2^5 + v * b / 2^11.
     """
     low_bits = 1 << 16
     lower = (factor.significand + low_bits // 2) % low_bits - low_bits // 2

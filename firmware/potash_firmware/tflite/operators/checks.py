@@ -1,4 +1,4 @@
-"""What operators ask of a node before they look closer. Each check raises Refusal."""
+"""Checks that operators have in common. Each raises Refusal."""
 
 from collections.abc import Container
 from typing import TypeVar
@@ -19,7 +19,8 @@ def tensors(
     activations: int | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """The first `activations` inputs of a node (all where it is not given), and its output: int8
-    with one scale each, on a core for int8. `counts` are the numbers of inputs that `what` may have.
+    with one scale each, on a core for int8. `counts` are the numbers of inputs that `what` may
+    have.
     """
     _check_core(settings.config)
     if len(node.inputs) not in counts or len(node.outputs) != 1 or node.outputs[0] is None:
@@ -29,7 +30,7 @@ def tensors(
 
 
 def same_scale(source: Tensor, output: Tensor) -> None:
-    """That equal values of both stand for the same number."""
+    """Check that equal values of both are the same number."""
     if (source.scale, source.zero_point) != (output.scale, output.zero_point):
         raise Refusal(f"tensors {source.name!r} and {output.name!r} differ in scale or zero point")
 
@@ -52,7 +53,7 @@ def options(node: Node, kind: type[Options], what: str) -> Options:
 
 
 def _check_core(config: Config) -> None:
-    """That one operator's int8 outputs are the next one's inputs."""
+    """Check that one operator's int8 outputs are the next one's inputs."""
     if any(config.value_bits(memory) != 8 for memory in (MemoryId.INP, MemoryId.WGT)):
         raise Refusal("the VTA's inputs and weights are not 8 bits wide")
     if config.value_bits(MemoryId.OUT) != 8:

@@ -43,11 +43,11 @@ def lower(node: Node, settings: Settings) -> Lowering:
     firsts = [0, *itertools.accumulate(sizes)][:-1]
     inputs = [Layout.image(source.shape) for source in sources]
     outputs = (Layout.image(output.shape),)
-    # Counted from the last axis: channels, columns, rows, images.
-    behind = min(rank - 1 - axis, 3)
-    if rank == 2 and behind == 1:
-        behind = 3
-    step = _step(behind, rank, settings.config)
+    # Axes after it: none for channels, then columns, rows, images.
+    inner = min(rank - 1 - axis, 3)
+    if rank == 2 and inner == 1:
+        inner = 3
+    step = _step(inner, rank, settings.config)
     if step is None or any(first % step for first in firsts):
         arrange = Arrange(lambda *values: np.concatenate(values, axis))
         return Lowering.fixed(inputs, outputs, arrange)
@@ -55,22 +55,22 @@ def lower(node: Node, settings: Settings) -> Lowering:
     def emit(builder: Builder, pieces: Sequence[Surface | None], wholes: Sequence[Surface]) -> None:
         for surface, first in zip(pieces, firsts, strict=True):
             assert surface is not None
-            target = _part(wholes[0], behind, first // step, surface)
+            target = _part(wholes[0], inner, first // step, surface)
             move(builder.runtime, surface, target, between(surface, target))
 
     return Lowering.fixed(inputs, outputs, Compute(emit))
 
 
-def _step(behind: int, rank: int, config: Config) -> int | None:
+def _step(inner: int, rank: int, config: Config) -> int | None:
     """How many places of the axis an element takes; None where the images have several axes."""
-    if behind > 2:
+    if inner > 2:
         return config.batch if rank <= 4 else None
-    return config.block_out if behind == 0 else 1
+    return config.block_out if inner == 0 else 1
 
 
-def _part(whole: Surface, behind: int, first: int, size: Surface) -> Surface:
+def _part(whole: Surface, inner: int, first: int, size: Surface) -> Surface:
     """As much as `size` of a surface, from an element of an axis on."""
-    group, row, column, block = (first if behind == axis else 0 for axis in (3, 2, 1, 0))
+    group, row, column, block = (first if inner == axis else 0 for axis in (3, 2, 1, 0))
     return replace(
         whole,
         first=whole.place(group, block, row, column),

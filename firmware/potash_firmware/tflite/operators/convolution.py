@@ -107,7 +107,7 @@ def epilogue(
             raise Refusal("the bias has not a value for each output channel")
         values = values + its.bias.reshape(-1)
     steps = Steps()
-    # As the sums themselves, it is what 32 bits keep of it.
+    # The low 32 bits, as of the sums themselves.
     steps.add(AluOpcode.ADD, values.astype(np.int32).astype(np.int64))
     low, high = activation_range(activation, its.output.scale, its.output.zero_point)
     scale = Scale.of(multipliers, its.output.zero_point, low, high, settings.rounding)
@@ -125,8 +125,8 @@ def lowering(
     layouts: tuple[Layout, Layout],
     margin: Margin = NO_MARGIN,
 ) -> Lowering:
-    """A convolution, `what`, of the image with that margin around it. `pack` gives the weights as the
-    core reads them, `layouts` are those of the image and of the output.
+    """A convolution, `what`, of the image with that margin around it. `pack` gives the weights as
+    the core reads them, `layouts` are those of the image and of the output.
 
     Raises Refusal where no tiling fits.
     """

@@ -1,8 +1,8 @@
 """What elementwise operators have in common: the layouts of their tensors, and the stream.
 
-One input, a *whole* one, has the output's layout and is loaded into the tile. So is another one, into
-plane 1; but a number for each channel needs no plane of its own, whether it is constant or not. What
-is broadcast in other ways the host repeats while it packs.
+One input, a *whole* one, has the output's layout and is loaded into the tile. So is another one,
+into plane 1; but a number for each channel needs no plane of its own, whether it is constant or
+not. What is broadcast otherwise the host repeats while it packs.
 """
 
 import math
@@ -39,10 +39,10 @@ from potash_firmware.vta_runtime.schedules import (
 )
 
 WASTE = 2
-"""How many times the elements of a flat layout images may take."""
+"""Images may take so many times the elements of a flat layout."""
 
 VALUES = np.arange(INT8_MIN, INT8_MAX + 1, dtype=np.int64)
-"""All that an argument can be."""
+"""All values of an argument."""
 OTHER = Plane(1)
 _VECTOR = Channels(0)
 
@@ -66,8 +66,8 @@ class Quantization(NamedTuple):
 
 
 def tensors(node: Node, settings: Settings, inputs: int, what: str) -> tuple[list[Tensor], Tensor]:
-    """The inputs of a node, of which there are so many, and its output. Raises Refusal where they are
-    not for the VTA."""
+    """The inputs of a node, of which there are so many, and its output. Raises Refusal where they
+    are not for the VTA."""
     sources, output = checks.tensors(node, settings, (inputs,), what)
     if np.broadcast_shapes(*(tensor.shape for tensor in sources)) != output.shape:
         raise Refusal(f"{what} has another shape than its inputs give")
@@ -75,7 +75,8 @@ def tensors(node: Node, settings: Settings, inputs: int, what: str) -> tuple[lis
 
 
 def lowering(sources: Sequence[Tensor], output: Tensor, settings: Settings, emit: Emit) -> Lowering:
-    """The operator that `emit` appends, which is called once for each way to place its inputs.
+    """The operator that `emit` appends, which is called once for each assignment of inputs to
+    planes.
 
     Raises Refusal where there is no room for the steps, and what `emit` raises.
     """
@@ -130,7 +131,7 @@ class _Operands:
     """The input that is an activation for each channel."""
 
     def steps(self, emit: Emit) -> Steps:
-        """The steps of an operator; an empty vector stands for the activation."""
+        """The steps of an operator; an empty vector is a placeholder for the activation."""
         steps = Steps(vectors=[] if self.vector is None else [np.zeros(0, np.int64)])
         emit(steps, self.planes[0], self.other)
         return steps
@@ -199,7 +200,7 @@ def _rows(surfaces: list[Surface], even: bool) -> list[Surface]:
 def _vectors(
     builder: Builder, steps: Steps, lanes: int, activation: Surface | None
 ) -> list[Buffer | Surface]:
-    """The steps' vectors; an empty one stands for the activation."""
+    """The steps' vectors; an empty one is a placeholder for the activation."""
     made: list[Buffer | Surface] = []
     for values in steps.vectors:
         if activation is not None and not values.size:

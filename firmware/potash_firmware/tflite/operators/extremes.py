@@ -1,4 +1,5 @@
-"""MINIMUM and MAXIMUM of two int8 tensors: of the quantised values as they are, whatever their scales.
+"""MINIMUM and MAXIMUM of two int8 tensors: of the quantised values as they are, whatever their
+scales.
 
 Source: `tflite/kernels/maximum_minimum.cc`, `internal/reference/maximum_minimum.h`.
 """

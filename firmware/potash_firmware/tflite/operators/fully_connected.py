@@ -1,8 +1,8 @@
 """FULLY_CONNECTED of int8: a convolution of images of one pixel, but for how its sums are scaled.
 
-LiteRT's reference kernel multiplies them by a floating-point number and rounds once, with halves away
-from zero; that of TensorFlow Lite 2.14 scales them as those of convolutions.
-Source: `tflite/kernels/fully_connected.cc`, `internal/reference/integer_ops/fully_connected.h`.
+LiteRT's reference kernel multiplies them by a floating-point number and rounds once, with halves
+away from zero; that of TensorFlow Lite 2.14 scales them as those of convolutions. Source:
+`tflite/kernels/fully_connected.cc`, `internal/reference/integer_ops/fully_connected.h`.
 """
 
 import numpy as np

@@ -24,14 +24,14 @@ from potash_firmware.tflite.quantization import (
 from potash_firmware.vta_runtime.schedules import Plane
 
 LINES = 2048
-"""Lines that are kept."""
+"""Lines that are cached."""
 _REACH = 1 << 16
 """Products are below it."""
 _SCRATCH = (OTHER, Plane(2), Plane(3))
 
 
 class Product(NamedTuple):
-    """What a product is quantised with."""
+    """Quantisation of a product."""
 
     left: Quantization
     right: Quantization
@@ -41,12 +41,12 @@ class Product(NamedTuple):
 
     @property
     def real(self) -> float:
-        """The multiplier, in single precision as there."""
+        """The multiplier, in single precision as in the kernel."""
         return single_precision_ratio((self.left.scale, self.right.scale), self.output.scale)
 
     @property
     def scale(self) -> Scale:
-        """What happens to the product. Raises QuantizationError where it leaves 32 bits."""
+        """The scaling of the product. Raises QuantizationError where it leaves 32 bits."""
         multiplier = quantize_multiplier(self.real)
         return Scale.of(
             [multiplier], self.output.zero_point, *self.limits, self.rounding, reach=_REACH

@@ -134,7 +134,8 @@ def _clamp(steps: Steps, its: _Operands) -> None:
 
 
 def _runs(sweep: Sweep) -> Iterator[tuple[int, Sweep, int]]:
-    """Adjacent windows with equally many pixels of the image: the first, they, and how many pixels."""
+    """Adjacent windows with equally many pixels of the image: the first, they, and how many
+    pixels."""
     windows = range(sweep.windows)
     pixels = itertools.groupby(windows, lambda first: len(sweep.seen(first, 1, sweep.taps)))
     for count, its in pixels:

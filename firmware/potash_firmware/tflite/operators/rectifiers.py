@@ -1,6 +1,7 @@
 """RELU, RELU6 and RELU_N1_TO_1 of an int8 tensor: scaled to the output's scale, and clamped.
 
-Source: `tflite/kernels/activations.cc` (QuantizedReluX), `internal/reference/reference_ops.h` (ReluX).
+Source: `tflite/kernels/activations.cc` (QuantizedReluX), `internal/reference/reference_ops.h`
+(ReluX).
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""TRANSPOSE of int8: nothing where values stay in order, moves of elements where channels stay last.
+"""TRANSPOSE of int8: nothing where values stay in order, moves of elements where channels stay
+last.
 
 Others change places within the elements, which is packing. Source: `tflite/kernels/transpose.cc`.
 """

@@ -2,8 +2,9 @@
 
 TensorFlow Lite verifies that a flatbuffer is well formed, but it aborts the process on parameters
 that its kernels check with an assertion, and it trusts the sizes that a model gives. This module
-reads the model with the schema's accessors, in bounded time whatever the bytes are, and refuses what
-can be known to be wrong. Errors that show only while a model runs may end the process that runs it.
+reads the model with the schema's accessors, in bounded time whatever the bytes are, and refuses
+what can be known to be wrong. Errors that show only while a model runs may end the process that
+runs it.
 """
 
 import struct
@@ -40,7 +41,7 @@ OPTIONAL = -1
 
 
 class ModelError(ValueError):
-    """The model, its input or its output is not right; the message says what, in one sentence."""
+    """The model, its input or its output is invalid; the message is one sentence."""
 
 
 class TypeInfo(NamedTuple):
@@ -75,7 +76,7 @@ _NAMES = {
 
 
 class _Budget:
-    """Counts what is looked at: many offsets may lead to one place, so the size bounds nothing."""
+    """Counts what is read: many offsets may lead to the same data, so the size bounds nothing."""
 
     def __init__(self) -> None:
         self.tables = TABLE_LIMIT
@@ -89,7 +90,7 @@ class _Budget:
         return range(count)
 
     def read(self, count: int, what: str) -> None:
-        """Look at `count` bytes at once."""
+        """Read `count` bytes at once."""
         self.bytes -= count
         if self.bytes < 0:
             raise ModelError(f"the model has too long {what}")
@@ -117,7 +118,7 @@ def _validate_model(model: Table, size: int) -> None:
     if any(buffer.DataLength() > size for buffer in buffers):
         raise ModelError("the model is damaged: a buffer is longer than the model")
     if any(buffer.Offset() > 1 for buffer in buffers):
-        raise ModelError("the model has data behind its end, which is not supported")
+        raise ModelError("the model has data after its end, which is not supported")
     if not model.SubgraphsLength():
         raise ModelError("the model has no graph")
     calls = [
@@ -128,7 +129,7 @@ def _validate_model(model: Table, size: int) -> None:
 
 
 def _validate_calls(calls: list[set[int]]) -> None:
-    """That no graph calls itself, by way of others either: it would never come back."""
+    """Check that no graph calls itself, directly or through others: it would never return."""
     try:
         TopologicalSorter(dict(enumerate(calls))).prepare()
     except CycleError:
@@ -167,17 +168,17 @@ def _validate_graph(
             if index == OPTIONAL:
                 continue
             if tensors[index].data is not None or index in variables:
-                # A constant's memory is the model's own, which whoever gave the model may share;
+                # A constant's memory is the model's own, which its sender may share;
                 # a variable's is not among what is planned for outputs.
                 what = "a variable" if index in variables else "a constant"
                 raise ModelError(f"the model writes to tensor {tensors[index].name}, {what}")
             known.add(index)
 
-    def read(indices: list[int], who: str) -> None:
+    def read(indices: list[int], reader: str) -> None:
         for index in indices:
             if index != OPTIONAL and index not in known:
-                # What is in that memory may be another's.
-                raise ModelError(f"{who} tensor {tensors[index].name} before it has a value")
+                # That memory may hold another's data.
+                raise ModelError(f"{reader} tensor {tensors[index].name} before it has a value")
 
     write(check(budget.take(graph.InputsLength(), "inputs"), graph.Inputs))
     given = check(budget.take(graph.OutputsLength(), "outputs"), graph.Outputs)

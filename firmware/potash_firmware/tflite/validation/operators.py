@@ -1,8 +1,8 @@
 """Checks of each operator's parameters, as the model gives them.
 
-TensorFlow Lite's kernels check most of this when they are prepared, some only with an assertion, and
-some not at all: they divide by a scale of zero, or multiply extents until they overflow. A check
-raises CheckError with a clause that follows the operator's name.
+TensorFlow Lite's kernels check most of this when they are prepared, some only with an assertion,
+and some not at all: they divide by a scale of zero, or multiply extents until they overflow. A
+check raises CheckError with a clause that follows the operator's name.
 """
 
 import math
@@ -36,13 +36,13 @@ class CheckError(ValueError):
 
 @dataclass(frozen=True)
 class Scales:
-    """A tensor's scales, looked through once: operators may name the same tensor many times."""
+    """A summary of a tensor's scales: operators may name the same tensor many times."""
 
     count: int
     lowest: float
     highest: float
     axis: int
-    """What several belong to."""
+    """That of several scales."""
 
 
 NO_SCALES = Scales(0, 0.0, 0.0, 0)
@@ -50,10 +50,10 @@ NO_SCALES = Scales(0, 0.0, 0.0, 0)
 
 @dataclass(frozen=True)
 class TensorView:
-    """What a model says of a tensor."""
+    """A tensor of a model."""
 
     name: str
-    """As it is shown: in quotes."""
+    """In quotes."""
     type: int
     shape: tuple[int, ...]
     """Empty for a scalar, and where the rank is not known."""
@@ -285,7 +285,7 @@ def _check_weights(weights: TensorView, rank: int) -> None:
 
 
 def _check_steps(options: Options, names: Sequence[str]) -> None:
-    """What a window is moved by, and how large it is, where the options say that."""
+    """Check strides, dilations and sizes of a window."""
     if options is None:
         raise CheckError("has no options")
     for name in names:
@@ -297,7 +297,7 @@ def _check_steps(options: Options, names: Sequence[str]) -> None:
 
 
 def _check_window(x: TensorView, options: Options, window: Sequence[int]) -> None:
-    """That a window has room where nothing is padded."""
+    """Check that a window fits where nothing is padded."""
     if not x.shape or options.Padding() != schema.Padding.VALID:
         return
     if any(size > extent for size, extent in zip(window, x.shape[1:3], strict=True)):
@@ -342,7 +342,7 @@ def _check_scaling(call: Call) -> None:
 
 
 def _check_factor(scale: float, output: TensorView) -> None:
-    """That `scale` can be brought to the output's."""
+    """Check the factor from `scale` to the output's."""
     factor = scale / _scale(output)
     # Past these, frexp's exponent does not fit the shift that a kernel makes of it.
     if not 2.0**-1000 < factor < 2.0**31:

@@ -31,8 +31,8 @@ def pack_nhwc(images: Array, config: Config) -> Array:
 
 
 def pack_like_output(images: Array, config: Config, memory: MemoryId = MemoryId.OUT) -> Array:
-    """Images [N][C][H][W] in the layout of the core's output, [N'][C'][H][W][BATCH][BLOCK_OUT], with the
-    values' width in `memory`: OUT, ACC or ACC_8BIT."""
+    """Images [N][C][H][W] in the layout of the core's output, [N'][C'][H][W][BATCH][BLOCK_OUT],
+    with the values' width in `memory`: OUT, ACC or ACC_8BIT."""
     return _pack(images, config.batch, config.block_out, _type(config, memory))
 
 

@@ -1,7 +1,7 @@
 """Moves of elements from one surface to another, loaded in one order and stored in another.
 
-The core stores what the ALU has computed, so 0 is added to each element in between. The values in an
-element keep their order; only a host can permute those.
+The core stores what the ALU has computed, so 0 is added to each element in between. The values in
+an element keep their order; only a host can permute those.
 """
 
 import itertools
@@ -112,8 +112,8 @@ def _best(axes: Iterable[MovedAxis]) -> list[MovedAxis]:
 
 
 def _pieces(axes: Sequence[MovedAxis], limit: int) -> Iterator[tuple[int, int, list[MovedAxis]]]:
-    """The move in pieces of at most `limit` elements: the first element of each in the source and in
-    the target, and its axes."""
+    """The move in pieces of at most `limit` elements: the first element of each in the source and
+    in the target, and its axes."""
     if not axes:
         yield 0, 0, []
         return

@@ -1,8 +1,8 @@
 """Loop nests as instructions: an instruction has two loops and, inside them, a list of micro-ops.
 
-A nest is any number of loops, each of which adds to the three indices of a micro-op. Two of its loops
-become the instruction's, others are unrolled into micro-ops as far as the buffer allows, and the rest
-becomes more instructions.
+A nest is any number of loops, each of which adds to the three indices of a micro-op. Two of its
+loops become the instruction's, others are unrolled into micro-ops as far as the buffer allows, and
+the rest becomes more instructions.
 """
 
 import functools

@@ -1,9 +1,10 @@
 """The tokens that every schedule has: tiles that alternate between parts of ACC.
 
-Tile *t* uses the part of virtual thread *t* modulo their number. COMPUTE writes to a part again when
-the tile before it there has been stored, and STORE begins when COMPUTE is done with the tile.
+Tile *t* uses the part of virtual thread *t* modulo their number. COMPUTE writes to a part again
+when the tile before it there has been stored, and STORE begins when COMPUTE is done with the tile.
 
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 and 3.3 (virtual threading).
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 and 3.3 (virtual
+threading).
 """
 
 import functools
@@ -30,8 +31,8 @@ def tiles_in_acc(
     """Each tile, and the first element of its part of ACC, of `part` elements. Whoever iterates
     appends the tile's instructions, and `store` at the end of them.
 
-    With `loads`, LOAD has parts of INP and WGT for each thread too, and begins with a token for each.
-    What follows in the stream may load what was stored.
+    With `loads`, LOAD has parts of INP and WGT for each thread too, and begins with a token for
+    each. What follows in the stream may load what was stored.
     """
     queues = [(COMPUTE, LOAD), (STORE, COMPUTE)] if loads else [(STORE, COMPUTE)]
     for _ in range(threads):
@@ -56,8 +57,8 @@ def store(runtime: Runtime, surface: Surface, acc: int, first: int, axes: Sequen
 
 
 class Finish:
-    """An epilogue at the end of each tile: its vectors, which are loaded where a part of ACC does not
-    hold them yet, and its steps. The vectors follow the tile's `planes`."""
+    """An epilogue at the end of each tile: its vectors, which are loaded where a part of ACC does
+    not hold them yet, and its steps. The vectors follow the tile's `planes`."""
 
     def __init__(
         self,

@@ -84,8 +84,8 @@ def elementwise(
     *,
     threads: int | None = None,
 ) -> Elementwise:
-    """`steps` on the values of each of the tensors, which are in planes 0, 1, …: on `what` contiguous
-    values, or on surfaces of that extent.
+    """`steps` on the values of each of the tensors, which are in planes 0, 1, …: on `what`
+    contiguous values, or on surfaces of that extent.
 
     There are two virtual threads where there is work for both, and the largest tiles that fit.
     Raises ScheduleError as `Elementwise` does.

@@ -1,10 +1,10 @@
 """Windows that slide over images: the largest, the smallest or the sum of each window's values.
 
-The part of the image under a tile's windows is loaded into ACC. Each element of a window, a *tap*, is
-one ALU operation on all outputs of the tile, whose source advances by the stride; where the taps
+The part of the image under a tile's windows is loaded into ACC. Each element of a window, a *tap*,
+is one ALU operation on all outputs of the tile, whose source advances by the stride; where the taps
 of some outputs are outside the image, it is on the others only. Large windows are reduced along the
-rows first, which serves all windows that contain the row. A tile of one output is folded, one half of
-its window onto the other, until one value is left: the window may be larger than ACC.
+rows first, which serves all windows that contain the row. A tile of one output is folded, one half
+of its window onto the other, until one value is left: the window may be larger than ACC.
 
 As in `elementwise`, LOAD has no part in it.
 """
@@ -94,7 +94,8 @@ class Pool2d(NamedTuple):
 
     @property
     def separate(self) -> bool:
-        """Whether rows are reduced first. As that takes memory, it has to save a third of the work."""
+        """Whether rows are reduced first. As that takes memory, it has to save a third of the
+        work."""
         height, width = self.taps
         return 3 * (self.down.stride * (width + 1) + height + 1) <= 2 * height * width
 

@@ -9,7 +9,8 @@ from potash_device.vta.config import Config
 
 
 class ScheduleError(ValueError):
-    """An operation that has no schedule: a shape that does not exist, or a core too small for it."""
+    """An operation that has no schedule: a shape that does not exist, or a core too small for
+    it."""
 
 
 def blocks(count: int, block: int) -> int:
@@ -21,9 +22,9 @@ def blocks(count: int, block: int) -> int:
 class Conv2d:
     """`images` of `in_channels` x `height` x `width`, and `out_channels` kernels.
 
-    `stride`, `dilation` are (down, across); `padding` is (top, bottom, left, right), of zeroes.
-    A `depthwise` one has kernels for each channel of the input, which are applied to that channel only: its
-    first `out_channels / in_channels` outputs are those of the first channel, and so on.
+    `stride`, `dilation` are (down, across); `padding` is (top, bottom, left, right), of zeroes. A
+    `depthwise` one has kernels for each channel of the input, which are applied to that channel
+    only: its first `out_channels / in_channels` outputs are those of the first channel, and so on.
     Raises ScheduleError where there is no output.
     """
 

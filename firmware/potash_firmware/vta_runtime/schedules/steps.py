@@ -1,8 +1,8 @@
 """ALU steps on accumulators between the last product and the store.
 
 A step works on *planes*: pieces of ACC that are as large as a tile of the output. Plane 0 is the
-tile itself; others hold tensors that were loaded, or intermediate values. A step's source is another
-plane, a number, or a vector with a value for each output channel.
+tile itself; others hold tensors that were loaded, or intermediate values. A step's source is
+another plane, a number, or a vector with a value for each output channel.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The steps, and the memory types (ACC, ACC_8BIT) of the tensors that are loaded before them, in
-    the output's layout, into planes 1, 2, ….
+    """The steps, and the memory types (ACC, ACC_8BIT) of the tensors that are loaded before them,
+    in the output's layout, into planes 1, 2, ….
 
     Raises ScheduleError for a tensor that ACC cannot be loaded from.
     """

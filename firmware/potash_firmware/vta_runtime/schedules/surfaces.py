@@ -1,7 +1,7 @@
 """Packed images in DRAM, and the strides of their elements.
 
-A dense surface is what `layouts` packs. A surface may also be the inside of a larger one: its margin
-is then the padding of an operator that reads the larger one, and nothing has to be copied.
+A dense surface is what `layouts` packs. A surface may also be the inside of a larger one: its
+margin is then the padding of an operator that reads the larger one, and nothing has to be copied.
 """
 
 from dataclasses import dataclass, replace

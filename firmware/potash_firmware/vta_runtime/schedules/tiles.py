@@ -5,7 +5,8 @@ channels. A *step* is what is added to it at a time: some blocks of input channe
 the kernel, whose inputs and weights are in INP and WGT. With two virtual threads every buffer has
 two halves, used alternately: while the core computes with one it loads into the other.
 
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 and 3.3 (virtual threading).
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 and 3.3 (virtual
+threading).
 """
 
 import math
@@ -60,7 +61,8 @@ def input_blocks(shape: Conv2d, tile: Tile) -> int:
 
 @dataclass(frozen=True)
 class Share:
-    """A virtual thread's share of each buffer, in elements, and the longest kernel, in micro-ops."""
+    """A virtual thread's share of each buffer, in elements, and the longest kernel, in
+    micro-ops."""
 
     inp: int
     wgt: int

@@ -1,7 +1,7 @@
 """Pieces of arrays between DRAM and the chip, in as few instructions as the encoding needs.
 
-An instruction moves rows with one stride in DRAM, which are contiguous on the chip, and counts in 16
-bits; a LOAD pads them with at most 15 zeroes on each side.
+An instruction moves rows with one stride in DRAM, which are contiguous on the chip, and counts in
+16 bits; a LOAD pads them with at most 15 zeroes on each side.
 """
 
 import itertools
