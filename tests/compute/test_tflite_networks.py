@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from potash.models.layers import Draws
+from potash.models.layers import Random
 from potash.models.networks import NETWORKS, make
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite.runtime import Model
@@ -17,7 +17,7 @@ LARGE = [name for name, network in NETWORKS.items() if not network.small]
 def check(name: str) -> None:
     model = make(name, seed=3)
     loaded = Model(model, delegate=None, reference=True)
-    draws = Draws(17)
+    draws = Random(17)
     inputs = [draws.bytes(*tensor.shape) for tensor in loaded.inputs]
     expected = reference(model, inputs)
     with bench(dram_bytes=DRAM_BYTES) as vta:

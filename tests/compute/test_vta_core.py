@@ -90,7 +90,7 @@ def test_no_instructions_are_an_error(core: Core) -> None:
 def test_an_address_outside_dram_is_an_error(core: Core) -> None:
     core.write(Register.INSNS, 2**64 - 16)
     core.write(Register.INSN_COUNT, 1)
-    with pytest.raises(StreamError, match="does not lie in DRAM"):
+    with pytest.raises(StreamError, match="is not in DRAM"):
         core.write(Register.CONTROL, Control.START)
 
 

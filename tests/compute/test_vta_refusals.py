@@ -81,22 +81,22 @@ class TestRefusedInstructions:
             ),
             (
                 Load(memory_type=MemoryId.INP, dram_base=FIRST_INP - 1, y_size=1, x_size=1),
-                "0xff8 to 0xfff do not lie in DRAM",
+                "0xff8 to 0xfff are not in DRAM",
             ),
-            (Load(memory_type=MemoryId.INP, y_size=1, x_size=1), "0x0 to 0x7 do not lie"),
+            (Load(memory_type=MemoryId.INP, y_size=1, x_size=1), "0x0 to 0x7 are not in DRAM"),
             (
                 Load(memory_type=MemoryId.INP, dram_base=FIRST_INP + 511, y_size=1, x_size=2),
-                "0x1ff8 to 0x2007 do not lie in DRAM",
+                "0x1ff8 to 0x2007 are not in DRAM",
             ),
             (
                 Load(
                     memory_type=MemoryId.INP, dram_base=FIRST_INP, y_size=2, x_size=1, x_stride=512
                 ),
-                "0x1000 to 0x2007 do not lie in DRAM",
+                "0x1000 to 0x2007 are not in DRAM",
             ),
             (
                 Load(memory_type=MemoryId.ACC, dram_base=2**32 - 1, y_size=1, x_size=1),
-                "do not lie in DRAM",
+                "are not in DRAM",
             ),
             (
                 Load(memory_type=MemoryId.OUT, dram_base=0x100, y_size=1, x_size=1),
@@ -116,9 +116,9 @@ class TestRefusedInstructions:
             ),
             (
                 Store(memory_type=MemoryId.OUT, dram_base=0x200, y_size=1, x_size=1),
-                "0x2000 to 0x200f do not lie in DRAM",
+                "0x2000 to 0x200f are not in DRAM",
             ),
-            (Gemm(uop_bgn=1, uop_end=0), "uop_bgn lies behind uop_end"),
+            (Gemm(uop_bgn=1, uop_end=0), "uop_bgn is above uop_end"),
             (Gemm(uop_bgn=0, uop_end=9), "uop_end 9 is past the 8 micro-ops"),
             (
                 Alu(alu_opcode=AluOpcode.ADD, uop_end=8, iter_out=1 << 13),
@@ -162,7 +162,7 @@ class TestRefusedInstructions:
         beyond = Store(memory_type=MemoryId.OUT, dram_base=0x200, y_size=1, x_size=1)
         bench = Bench(size=4096 + 15)
         bench.run(last)
-        with pytest.raises(StreamError, match="0x2000 to 0x200f do not lie in DRAM"):
+        with pytest.raises(StreamError, match="0x2000 to 0x200f are not in DRAM"):
             bench.run(beyond)
         assert bench.guards_intact
 
@@ -177,7 +177,7 @@ class TestRefusedInstructions:
         [(0, 1), (0xFF0, 1), (0x1000, 257), (0x1FF0, 2), (0x2000, 1), (0x1000, 2**32 - 1)],
     )
     def test_the_stream_lies_in_dram(self, address: int, count: int) -> None:
-        with pytest.raises(StreamError, match="does not lie in DRAM"):
+        with pytest.raises(StreamError, match="is not in DRAM"):
             Bench().simulator.run(address, count)
 
     def test_the_stream_is_aligned(self) -> None:

@@ -14,7 +14,7 @@ from ai_edge_litert import schema_py_generated as schema
 from potash.cli.app import run_app
 from potash.models import networks, running
 from potash.models.builder import GraphBuilder
-from potash.models.process import apart
+from potash.models.process import isolated
 from potash.models.running import Place, Ran
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import TensorReport
@@ -221,11 +221,11 @@ def test_what_is_no_model_is_one_sentence(
 
 def test_a_process_that_ends_is_one_sentence() -> None:
     with pytest.raises(PotashError, match="TensorFlow Lite ended with SIGABRT on this model"):
-        apart(os.abort)
+        isolated(os.abort)
     with pytest.raises(PotashError, match="TensorFlow Lite ended with code 3"):
-        apart(os._exit, 3)
+        isolated(os._exit, 3)
 
 
 def test_a_mistake_of_ours_is_not_taken_for_the_models() -> None:
     with pytest.raises(RuntimeError, match="FileNotFoundError"):
-        apart(os.stat, "/nowhere at all")
+        isolated(os.stat, "/nowhere at all")

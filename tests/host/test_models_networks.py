@@ -14,7 +14,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from potash.models import resnet
-from potash.models.layers import Draws
+from potash.models.layers import Random
 from potash.models.networks import NETWORKS, make
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.interpreter import Interpreter
@@ -136,9 +136,9 @@ def test_a_network_is_the_same_on_any_machine(name: str, expected: str) -> None:
 def test_the_weights_are_a_frozen_stream() -> None:
     # PCG64's first outputs for seed 42, as NumPy's documentation of bit generators promises to keep.
     first = np.random.PCG64(42).random_raw()
-    assert Draws(42).bytes(8).tobytes() == int(first).to_bytes(8, "little")
-    assert Draws(42).reals(0, 1, 1)[0] == np.random.Generator(np.random.PCG64(42)).random()
-    assert Draws(1).weights(4096).min() == -127
+    assert Random(42).bytes(8).tobytes() == int(first).to_bytes(8, "little")
+    assert Random(42).reals(0, 1, 1)[0] == np.random.Generator(np.random.PCG64(42)).random()
+    assert Random(1).weights(4096).min() == -127
 
 
 def activations(model: bytes, picture: Array) -> list[tuple[Array, int]]:
@@ -160,7 +160,7 @@ def test_values_neither_vanish_nor_saturate_and_the_answer_depends_on_the_pictur
     name: str,
 ) -> None:
     # Other pictures than those that the scales were made for.
-    pictures = Draws(99).pictures(2, 224, 3)
+    pictures = Random(99).pictures(2, 224, 3)
     answers = []
     for picture in pictures:
         written = activations(made(name), picture[None])

@@ -1,8 +1,8 @@
 """Instruction streams as text that can be read, changed and assembled again.
 
-A line is an instruction: its opcode, its memory type or ALU operation, its fields as NAME=VALUE, and
-the tokens that it takes and gives. What is zero is left out. A number and a colon before it, and
-everything from a # on, are for the reader alone.
+A line is an instruction: its opcode, its memory type or ALU operation, its fields as NAME=VALUE,
+and the tokens that it takes and gives. What is zero is left out. A number and a colon before it,
+and everything from a # on, are for the reader alone.
 
 Any 128 bits can be written so, also such as no core executes: a memory type or operation that does
 not exist as a field, bits that no field names as `reserved=MASK`, an unknown opcode as `word BITS`.
@@ -45,7 +45,7 @@ MAX_QUOTED = 40
 """Characters of a wrong operand that its error shows."""
 
 FLAGS = frozenset({"reset", "use_imm"})
-"""Fields that stand alone, without a value, where they are set."""
+"""Fields that are written without a value, where they are set."""
 
 HEXADECIMAL = frozenset({"sram_base", "dram_base"})
 
@@ -72,7 +72,7 @@ FORMS: Mapping[Opcode, Form] = {
 
 
 class AssemblyError(ValueError):
-    """Line `line`, counted from 1, is no instruction, and `reason` says why."""
+    """Line `line`, counted from 1, is no instruction, for `reason`."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line}: {reason}")
@@ -115,7 +115,7 @@ def disassemble(word: int, config: Config) -> str:
 
 
 def remark(word: int, config: Config) -> str:
-    """What the text does not show: who executes an instruction and where it reaches in DRAM, or why
+    """A comment: the module that executes an instruction and its addresses in DRAM, or why
     no core executes it."""
     try:
         instruction = decode(word, config)
@@ -143,8 +143,8 @@ def remark(word: int, config: Config) -> str:
 def listing(
     stream: bytes, config: Config, *, dram: memoryview | None = None, base: int = 0
 ) -> Iterator[str]:
-    """The lines of a stream's text, with remarks; and with `dram`, whose first byte has the physical
-    address `base`, the micro-ops that it loads. Raises ValueError as `words` does."""
+    """The lines of a stream's text, with remarks; and with `dram`, whose first byte has the
+    physical address `base`, the micro-ops that it loads. Raises ValueError as `words` does."""
     for index, word in enumerate(words(stream)):
         yield f"{index:6}: {disassemble(word, config)}  # {remark(word, config)}"
         if dram is not None:
@@ -153,7 +153,7 @@ def listing(
 
 
 def assemble(lines: Iterable[str], config: Config) -> bytes:
-    """The stream that the lines say. Raises AssemblyError."""
+    """The stream of the lines. Raises AssemblyError."""
     stream = bytearray()
     for number, line in enumerate(lines, 1):
         try:

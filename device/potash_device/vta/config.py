@@ -24,7 +24,8 @@ class ConfigError(ValueError):
 class MemoryId(IntEnum):
     """Memory types of LOAD and STORE (`VTA_MEM_ID_*`).
 
-    ACC_8BIT is a way into ACC, not a buffer: 8-bit values from DRAM, sign-extended.
+    ACC_8BIT is a memory type for loads into ACC, not a buffer: 8-bit values from DRAM,
+    sign-extended.
     """
 
     UOP = 0
@@ -45,7 +46,7 @@ FIXED_KEYS = {"LOG_UOP_WIDTH": LOG_UOP_WIDTH, "LOG_INS_WIDTH": 7}
 """Keys that can have one value."""
 
 BOARD_KEYS = frozenset({"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_BUS_WIDTH"})
-"""Keys of `vta_config.json` that say which board a core is on, and nothing of the core."""
+"""Keys of `vta_config.json` about the board, not the core."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Config:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Config":
         """Read already parsed keys; those of `BOARD_KEYS` are not a core's and are ignored. Raises
-        ConfigError, also for a key that nobody knows."""
+        ConfigError, also for an unknown key."""
         wanted = {key: value for key, value in values.items() if key not in BOARD_KEYS}
         for key, only in FIXED_KEYS.items():
             value = wanted.pop(key, only)
@@ -208,7 +209,7 @@ class Config:
 
     @functools.cached_property
     def layouts(self) -> Layouts:
-        """Where the fields of this core's instructions and micro-ops stand."""
+        """The fields of this core's instructions and micro-ops."""
         return encoding.layouts(self.log_depths)
 
     def element_bytes(self, memory: MemoryId) -> int:

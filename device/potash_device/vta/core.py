@@ -4,8 +4,8 @@ A driver writes the stream's physical address and length, then START. The simula
 and takes no modelled time, so the stream has run when the write of START returns.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.4; the TVM project's VTA
-hardware guide, "Fetch Module" (control, insn_count, insns). Offsets are those of an AXI-Lite port that
-Vivado HLS makes: control at 0, arguments from 0x10 on, eight bytes apart.
+hardware guide, "Fetch Module" (control, insn_count, insns). Offsets are those of an AXI-Lite port
+that Vivado HLS makes: control at 0, arguments from 0x10 on, one every eight bytes.
 """
 
 import time
@@ -117,7 +117,7 @@ class Core:
             self._start()
 
     def execute(self, stream: bytes) -> None:
-        """Run a stream that does not lie in DRAM, as START runs one that does. Raises StreamError,
+        """Run a stream that is not in DRAM, as START runs one that is. Raises StreamError,
         which `error` then holds too."""
         self._carry_out(lambda: self._engine.execute(stream), lambda: stream)
 
@@ -138,7 +138,7 @@ class Core:
     def _carry_out(self, run: Callable[[], None], stream: Callable[[], bytes]) -> None:
         self._registers[Register.CONTROL] = 0
         self.error = None
-        # What it was is to be known before it runs, as a stream may store over itself.
+        # Copied before it runs, as a stream may overwrite itself.
         observed = None if self.observer is None else (stream(), time.monotonic())
         try:
             run()

@@ -1,4 +1,4 @@
-"""Where every field of an instruction and of a micro-op stands.
+"""The position of every field of an instruction and of a micro-op.
 
 One table, `_table`, lists the fields of each 64-bit word in order, low bits first; everything else
 (positions, masks, what an impossible configuration breaks) is derived from it. Field widths follow

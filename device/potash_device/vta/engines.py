@@ -27,7 +27,7 @@ class Engine(Protocol):
         """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
 
     def execute(self, stream: bytes) -> None:
-        """Execute a stream that does not lie in DRAM. Raises StreamError."""
+        """Execute a stream that is not in DRAM. Raises StreamError."""
 
     def reset(self) -> None:
         """Zero every buffer on the chip."""
@@ -81,7 +81,7 @@ class AutoSimulator:
         self.execute(self._readable.fetch(address, count))
 
     def execute(self, stream: bytes) -> None:
-        """Execute a stream that does not lie in DRAM. Raises StreamError."""
+        """Execute a stream that is not in DRAM. Raises StreamError."""
         if self._engine is self._readable:
             self._left -= self._cost(stream)
             if self._left < 0:

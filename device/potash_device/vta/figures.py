@@ -1,4 +1,5 @@
-"""What follows from a configuration and a clock: peak throughput, and what the buffers must deliver.
+"""What follows from a configuration and a clock: peak throughput, and what the buffers must
+deliver.
 
 A GEMM core at work reads one element of INP, WGT and ACC and writes one of ACC in every cycle, told
 so by one micro-op. This is the arithmetic of "VTA: An Open Hardware-Software Stack for Deep

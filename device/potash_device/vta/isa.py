@@ -246,7 +246,7 @@ def decode(word: int, config: Config) -> Instruction:
 
 
 def encode_stream(instructions: Iterable[Instruction], config: Config) -> bytes:
-    """The instructions one behind the other, as a core fetches them. Raises InstructionError."""
+    """The instructions, contiguous, as a core fetches them. Raises InstructionError."""
     return b"".join(
         instruction.encode(config).to_bytes(INSTRUCTION_BYTES, "little")
         for instruction in instructions
@@ -254,7 +254,7 @@ def encode_stream(instructions: Iterable[Instruction], config: Config) -> bytes:
 
 
 def _unpacked(fields: dict[str, int]) -> dict[str, Any]:
-    """An instruction's fields without the opcode, which its class stands for."""
+    """An instruction's fields without the opcode, which its class gives."""
     values: dict[str, Any] = dict(fields)
     del values["opcode"]
     values["dependencies"] = Dependencies(values["dependencies"])

@@ -1,9 +1,9 @@
-"""The functional simulator: what each instruction does, said as plainly as numpy allows.
+"""The functional simulator: what each instruction does, as plainly as numpy allows.
 
 It is the specification of the core and the oracle that faster engines are compared with. A stream
 is fetched and decoded whole, its order decided (`stream`), and everything that can be known is
 checked; only then does the first instruction execute. Where micro-ops lead can be known too, unless
-the stream itself may have written them; GEMM and ALU look at it again before they change anything.
+the stream itself may have written them; GEMM and ALU check it again before they change anything.
 Nothing outside the DRAM that the simulator was given is ever touched.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.5 (figures 7 and 8) and
@@ -39,7 +39,7 @@ DRAM_BASE = 0x1000
 
 STEP_LIMIT = 1 << 28
 """Micro-ops that one stream may execute: 2.7 s of a core at 100 MHz. The loop counters of a single
-instruction reach 2^41; the limit is the watchdog that keeps such a stream from going on for days."""
+instruction reach 2^41; the limit is the watchdog that keeps such a stream from running for days."""
 
 CHUNK_STEPS = 4096
 """Micro-ops whose indices are computed at a time, which bounds the memory that takes."""
@@ -80,7 +80,7 @@ ALU_OPERATIONS: Mapping[AluOpcode, Callable[[Accumulators, Accumulators], Accumu
 
 
 class Simulator:
-    """A core's buffers, and the execution of streams that lie in `dram`.
+    """A core's buffers, and the execution of streams in `dram`.
 
     `dram` is writable bytes, the first of them at physical address `base`. Buffers keep their
     contents from stream to stream; tokens do not.
@@ -167,7 +167,7 @@ class Simulator:
         if address % INSTRUCTION_BYTES:
             raise StreamError(0, f"the stream's address {address:#x} is not 16-byte aligned")
         if offset < 0 or offset + size > self._dram.size:
-            raise StreamError(0, f"the stream at {address:#x} does not lie in DRAM")
+            raise StreamError(0, f"the stream at {address:#x} is not in DRAM")
         return self._dram[offset : offset + size].tobytes()
 
     def decode(self, stream: bytes) -> list[Instruction]:
@@ -196,7 +196,7 @@ class Simulator:
                     self._check_rectangle(index, instruction)
             case Gemm() | Alu():
                 if instruction.uop_bgn > instruction.uop_end:
-                    raise StreamError(index, "uop_bgn lies behind uop_end")
+                    raise StreamError(index, "uop_bgn is above uop_end")
                 if instruction.uop_end > self.uop.size:
                     raise StreamError(
                         index,
@@ -205,7 +205,7 @@ class Simulator:
                     )
 
     def _check_rectangle(self, index: int, instruction: MemoryInstruction) -> None:
-        """The rectangle fits into its buffer, and its rows lie in DRAM."""
+        """Check that the rectangle fits into its buffer, and its rows into DRAM."""
         memory = instruction.memory_type
         width = instruction.x_pad_0 + instruction.x_size + instruction.x_pad_1
         height = instruction.y_pad_0 + instruction.y_size + instruction.y_pad_1
@@ -220,7 +220,7 @@ class Simulator:
                 raise StreamError(
                     index,
                     f"physical addresses {self.base + first:#x} to {self.base + end - 1:#x} "
-                    "do not lie in DRAM",
+                    "are not in DRAM",
                 )
 
     def _check_steps(self, instructions: Sequence[Instruction]) -> None:
@@ -255,7 +255,7 @@ class Simulator:
             self.uop[:] = before
 
     def _reach(self, instruction: MemoryInstruction) -> tuple[int, int]:
-        """Offsets in DRAM of a rectangle's first byte and of the byte behind its last one."""
+        """Offsets in DRAM of a rectangle's first byte and of the byte after its last one."""
         element = self.config.element_bytes(instruction.memory_type)
         rows = (instruction.y_size - 1) * instruction.x_stride
         first = instruction.dram_base * element - self.base
@@ -338,7 +338,7 @@ class Simulator:
             yield from (slice(at, at + 1) for at in range(dst.size))
 
     def check_indices(self, index: int, instruction: Gemm | Alu) -> None:
-        """What the micro-ops in the buffer lead to lies in the buffers. Raises StreamError."""
+        """Check that the elements that micro-ops name are in the buffers. Raises StreamError."""
         if not instruction.steps:
             return
         micro_ops = self._micro_ops(instruction)
@@ -400,7 +400,7 @@ def _steps(loops: Gemm | Alu, micro_ops: Indices) -> Iterator[Indices]:
 
 
 def _dram_formats(config: Config) -> Mapping[MemoryId, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Type and shape of an element of each memory as it stands in DRAM."""
+    """Type and shape of an element of each memory in DRAM."""
 
     def dtype(memory: MemoryId) -> np.dtype[Any]:
         sign = "u" if memory is MemoryId.UOP else "i"

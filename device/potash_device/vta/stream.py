@@ -1,9 +1,10 @@
 """An instruction stream before it runs: the order its tokens allow, or why there is none.
 
 The core has three modules, each working through its own queue. Between neighbours there are token
-queues, one each way; an instruction may take a token before it and give one after it. Where tokens
-leave a choice, this order is the defined one: LOAD as far as it can go, then COMPUTE, then STORE,
-again and again until nothing moves. A stream with missing dependences so has one defined result.
+queues, one in each direction; an instruction may take a token before it and give one after it.
+Where tokens leave a choice, this order is the defined one: LOAD as far as it can go, then COMPUTE,
+then STORE, again and again until nothing moves. A stream with missing dependences so has one
+defined result.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.3 (figures 5
 and 6).
@@ -35,7 +36,7 @@ PUSHES = Dependencies.PUSH_PREV | Dependencies.PUSH_NEXT
 
 
 class StreamError(Exception):
-    """Instruction `index` of a stream cannot be executed, and `reason` says why."""
+    """Instruction `index` of a stream cannot be executed, for `reason`."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"instruction {index}: {reason}")

@@ -1,1 +1,1 @@
-"""Models: quantised networks to run on the device, made, converted and looked at."""
+"""Models: quantised networks to run on the device, made, converted and inspected."""

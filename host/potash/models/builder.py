@@ -1,8 +1,9 @@
 """Graphs, operator by operator: every operator that the delegate knows, in int8 or in float32.
 
-Each method adds one operator and gives its output, whose shape follows from the inputs' as it does in
-TensorFlow Lite's kernels (`tflite/kernels/*.cc`, Prepare). A tensor with a scale is quantised; in a
-graph of float32 there are no scales. The flatbuffer's tables are `potash_firmware.tflite.writer`'s.
+Each method adds one operator and gives its output, whose shape follows from the inputs' as it does
+in TensorFlow Lite's kernels (`tflite/kernels/*.cc`, Prepare). A tensor with a scale is quantised;
+in a graph of float32 there are no scales. The flatbuffer's tables are
+`potash_firmware.tflite.writer`'s.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Operator: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a graph: its number there, its shape, and what its values stand for."""
+    """A tensor of a graph: its number there, its shape, and its quantisation."""
 
     index: int
     shape: tuple[int, ...]
@@ -44,8 +45,8 @@ class Tensor:
 
 
 class GraphBuilder:
-    """A model with one graph. Quantised operators take the `scale` and `zero_point` of their output;
-    those that only move or choose values have their input's.
+    """A model with one graph. Quantised operators take the `scale` and `zero_point` of their
+    output; those that only move or choose values have their input's.
     """
 
     def __init__(self, description: str = "potash") -> None:
@@ -63,7 +64,8 @@ class GraphBuilder:
         dtype: npt.DTypeLike | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """A tensor for activations: int8 with a scale, else float32, unless `dtype` says another."""
+        """A tensor for activations: int8 with a scale, else float32, unless `dtype` says
+        another."""
         kind = np.dtype(dtype or (np.float32 if scale is None else np.int8))
         return self._tensor(shape, kind, scale, zero_point, name=name)
 
@@ -223,7 +225,7 @@ class GraphBuilder:
         padding: Padding = Padding.VALID,
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
-        """MAX_POOL_2D; without a stride the windows stand side by side."""
+        """MAX_POOL_2D; without a stride the windows do not overlap."""
         code = schema.BuiltinOperator.MAX_POOL_2D
         return self._pool(code, x, size, stride, padding, activation)
 

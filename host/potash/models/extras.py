@@ -9,7 +9,7 @@ from potash.sdk.errors import PotashError
 
 
 def extra(module: str, name: str) -> ModuleType:
-    """A module that the distribution's extra `name` brings. Raises PotashError without it."""
+    """A module that the distribution's extra `name` installs. Raises PotashError without it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,9 +1,9 @@
-"""Layers with weights that are drawn, and scales that fit them.
+"""Layers with random weights, and scales that fit them.
 
-A network is built from its input on, and every layer computes what it gives for some pictures as it is
-added: that says how large its values are, which makes the scales, and it says what a convolution's
-sums are like in each channel, which batch normalisation would have learnt: weights' scales and biases
-are such that each channel has a spread of its own, and neither vanishes nor saturates.
+A network is built from its input on, and every layer computes its output for some images as it is
+added. The range of the values gives the scales, and the sums of a convolution in each channel give
+what batch normalisation would have learnt: weights' scales and biases are such that each channel
+has a spread of its own, and neither vanishes nor saturates.
 
 Nothing depends on the machine: weights are the bits of a generator whose stream is frozen, sums are
 whole numbers, exact in any order, and what is not whole comes of single IEEE operations.
@@ -31,7 +31,7 @@ Reals = npt.NDArray[np.float64]
 LOW, HIGH = -128, 127
 STEPS = HIGH - LOW
 GAIN = (0.5, 1.5)
-"""A channel's standard deviation lies between."""
+"""The range of channels' standard deviations."""
 OFFSET = (-0.5, 0.5)
 """A channel's mean, in standard deviations."""
 WINDOW_VALUES = 1 << 21
@@ -43,8 +43,9 @@ BOUNDS = {
 }
 
 
-class Draws:
-    """Random numbers by a seed. NumPy freezes the stream of a bit generator, not what is made of it."""
+class Random:
+    """Random numbers by a seed. NumPy freezes the stream of a bit generator, not what is made of
+    it."""
 
     def __init__(self, seed: int) -> None:
         self._bits = np.random.PCG64(seed)
@@ -96,7 +97,7 @@ class Activations:
 
     @property
     def reals(self) -> Reals:
-        """What the values stand for."""
+        """The real values."""
         return self.centred.astype(np.float64) * self.scale
 
 
@@ -104,7 +105,7 @@ class Layers:
     """A network in int8, layer by layer."""
 
     def __init__(self, name: str, seed: int, progress: Progress = silent) -> None:
-        self.draws = Draws(seed)
+        self.random = Random(seed)
         self._graph = GraphBuilder(name)
         self._inputs: list[Tensor] = []
         self._progress = progress
@@ -128,7 +129,7 @@ class Layers:
     ) -> Activations:
         """A convolution and its batch normalisation."""
         inputs = x.tensor.shape[3]
-        weights = self.draws.weights(channels, kernel, kernel, inputs)
+        weights = self.random.weights(channels, kernel, kernel, inputs)
         matrix = weights.reshape(channels, -1).T.astype(np.float64)
         rows = [
             windows.reshape(-1, matrix.shape[0]).astype(np.float64) @ matrix
@@ -162,7 +163,7 @@ class Layers:
     ) -> Activations:
         """A convolution of each channel by itself, and its batch normalisation."""
         channels = x.tensor.shape[3]
-        weights = self.draws.weights(1, kernel, kernel, channels)
+        weights = self.random.weights(1, kernel, kernel, channels)
         down = weights[0].reshape(-1, channels).astype(np.int64)
         rows = [
             (windows.reshape(-1, kernel * kernel, channels) * down).sum(1)
@@ -188,12 +189,12 @@ class Layers:
     def fully_connected(self, x: Activations, outputs: int) -> Activations:
         """The classifier: no normalisation, one scale for all weights."""
         inputs = x.tensor.shape[-1]
-        weights = self.draws.weights(outputs, inputs)
+        weights = self.random.weights(outputs, inputs)
         sums = np.rint(x.centred.astype(np.float64) @ weights.T.astype(np.float64))
         factor = float(np.float32(1 / (HIGH * math.sqrt(inputs))))
         constant = self._graph.constant(weights, factor)
         spread = max(int(np.abs(sums).max()), 1)
-        bias = np.rint(self.draws.reals(*OFFSET, outputs) * spread / 4).astype(np.int32)
+        bias = np.rint(self.random.reals(*OFFSET, outputs) * spread / 4).astype(np.int32)
         reals = ((sums + bias) * (x.scale * factor)).astype(np.float64)
         (scale, zero_point), values = _quantised(reals)
         return self._activations(
@@ -253,10 +254,11 @@ class Layers:
     def _normalise(
         self, x: Activations, sums: Sums, activation: FusedActivation
     ) -> tuple[list[float], npt.NDArray[np.int32], tuple[float, int], Int8]:
-        """Scales of the weights and biases that give each channel a spread and a mean of its own."""
+        """Scales of the weights and biases that give each channel a spread and a mean of its
+        own."""
         channels = sums.shape[-1]
-        gains = self.draws.reals(*GAIN, channels)
-        offsets = self.draws.reals(*OFFSET, channels)
+        gains = self.random.reals(*GAIN, channels)
+        offsets = self.random.reals(*OFFSET, channels)
         samples = sums.reshape(-1, channels)
         means = samples.sum(0) // len(samples)
         spreads = np.sqrt(((samples - means) ** 2).sum(0) / len(samples))

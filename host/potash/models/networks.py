@@ -3,10 +3,10 @@
 The small ones are the set that the platform tests its delegate with ("Alkali CSD platform
 documentation", section on delegated operators): sums of many sizes, convolutions of many shapes and
 two networks of both. The layers C1 to C12 of ResNet-18 are those of "VTA: An Open Hardware-Software
-Stack for Deep Learning", table 1. Whole networks are ResNet-18 (He et al., "Deep Residual Learning for
-Image Recognition", table 1) and one like MobileNetV2 (Sandler et al., "MobileNetV2: Inverted Residuals
-and Linear Bottlenecks", table 2). Their weights are drawn, not trained: they compute as much as the
-trained ones, and know nothing.
+Stack for Deep Learning", table 1. Whole networks are ResNet-18 (He et al., "Deep Residual Learning
+for Image Recognition", table 1) and one like MobileNetV2 (Sandler et al., "MobileNetV2: Inverted
+Residuals and Linear Bottlenecks", table 2). Their weights are random, not trained: they compute as
+much as the trained ones, and classify nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import product
 
 from potash.models import resnet
 from potash.models.builder import FusedActivation, GraphBuilder
-from potash.models.layers import Activations, Draws, Layers
+from potash.models.layers import Activations, Layers, Random
 from potash.models.windows import Padding
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress, silent
@@ -68,8 +68,8 @@ class Network:
 
 @dataclass(frozen=True)
 class Conv:
-    """One convolution of a square picture. `padding` zeroes stand around it, which is a PAD; with None
-    it is as TensorFlow's SAME has it.
+    """One convolution of a square image, with `padding` zeroes around it by a PAD; with None the
+    padding is SAME.
     """
 
     size: int
@@ -97,9 +97,9 @@ class Conv:
 
 def add_model(size: int, seed: int = 0, progress: Progress = silent) -> bytes:
     """ADD of two tensors of `size` values, with scales and zero points by the seed."""
-    draws = Draws(seed)
-    left, right = draws.reals(0.01, 0.1, 2).tolist()
-    zero_points = (draws.bytes(3) // 4).tolist()
+    random = Random(seed)
+    left, right = random.reals(0.01, 0.1, 2).tolist()
+    zero_points = (random.bytes(3) // 4).tolist()
     graph = GraphBuilder(f"add-{size}")
     a = graph.tensor((1, size), left, zero_points[0])
     b = graph.tensor((1, size), right, zero_points[1])
@@ -136,8 +136,8 @@ def conv_conv_add(seed: int = 0, progress: Progress = silent) -> bytes:
 
 
 def resnet18(seed: int = 0, progress: Progress = silent) -> bytes:
-    """ResNet-18 for 224x224 pictures. Where a stride meets padding, the padding is a PAD, even on all
-    sides, as in what is converted from PyTorch; else SAME is the same.
+    """ResNet-18 for 224x224 pictures. Where a stride meets padding, the padding is a PAD, even on
+    all sides, as in what is converted from PyTorch; else SAME is the same.
     """
     layers = Layers("resnet18", seed, progress)
     x = _photographs(layers)
@@ -183,11 +183,11 @@ def _bottleneck(
 
 
 def _noise(layers: Layers, size: int, channels: int) -> Activations:
-    return layers.input(layers.draws.bytes(1, size, size, channels), 1 / 64, 3)
+    return layers.input(layers.random.bytes(1, size, size, channels), 1 / 64, 3)
 
 
 def _photographs(layers: Layers) -> Activations:
-    pictures = layers.draws.pictures(PICTURES, LARGE_SIZE, 3)
+    pictures = layers.random.pictures(PICTURES, LARGE_SIZE, 3)
     return layers.input(pictures, PICTURE_SCALE, PICTURE_ZERO_POINT)
 
 

@@ -1,6 +1,6 @@
-"""An ONNX model on its way to TensorFlow Lite: what has been made of its values so far.
+"""The state of a conversion from ONNX to TensorFlow Lite: the tensors of its values so far.
 
-Values of four dimensions are pictures: N×C×H×W in ONNX, N×H×W×C in TensorFlow Lite, where they stand
+Values of four dimensions are pictures: N×C×H×W in ONNX, N×H×W×C in TensorFlow Lite, where they are
 so from input to output; axes in what is asked for are ONNX's.
 """
 
@@ -24,7 +24,7 @@ TO_LAST = (0, 2, 3, 1)
 TO_FIRST = (0, 3, 1, 2)
 LOWEST = -128
 UINT8_OFFSET = 128
-"""What unsigned values are more than the signed ones that stand for the same."""
+"""What unsigned values are more than the signed ones of the same numbers."""
 NONE = FusedActivation.NONE
 
 
@@ -54,7 +54,7 @@ class Stored:
 
     @property
     def reals(self) -> Array:
-        """What they stand for."""
+        """The real values."""
         if self.scales is None:
             return self.array
         shape = [-1 if at == self.axis else 1 for at in range(self.array.ndim)]
@@ -122,7 +122,8 @@ class Conversion:
         return None, 0
 
     def scale_of(self, node: Node) -> tuple[float, int]:
-        """The one scale of QuantizeLinear or DequantizeLinear, and its zero point as int8 has it."""
+        """The one scale of QuantizeLinear or DequantizeLinear, and its zero point as int8 has
+        it."""
         scale = self.constant(node, 1).array
         point = self.constant(node, 2).array if len(node.inputs) > 2 else np.zeros(1, np.uint8)
         if scale.size != 1 or point.size != 1 or point.dtype not in (np.int8, np.uint8):
@@ -201,12 +202,12 @@ def same_pads(x: Tensor, window: Sequence[int], stride: Sequence[int]) -> list[t
 def pads_of(
     node: Node, x: Tensor, window: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Zeroes before and behind, for height and for width."""
+    """Zeroes before and after, for height and for width."""
     automatic = node.attributes.get("auto_pad", b"NOTSET")
     if automatic == b"SAME_UPPER":
         return same_pads(x, window, stride)
     if automatic == b"SAME_LOWER":
-        return [(behind, before) for before, behind in same_pads(x, window, stride)]
+        return [(after, before) for before, after in same_pads(x, window, stride)]
     if automatic == b"VALID":
         return [(0, 0), (0, 0)]
     pads = [int(number) for number in node.attributes.get("pads", (0, 0, 0, 0))]

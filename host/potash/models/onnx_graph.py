@@ -1,4 +1,4 @@
-"""An ONNX model as it is read: nodes, constants, and who uses what.
+"""An ONNX model: nodes, constants, and the users of each value.
 
 Source: the ONNX specification (`docs/IR.md`) and its operators (`docs/Operators.md`).
 """
@@ -38,7 +38,7 @@ class Node:
         return self.outputs[0]
 
     def refuse(self, why: str) -> PotashError:
-        """The error that says what of this node is not supported."""
+        """The error that something of this node is not supported."""
         return PotashError(f"{self.kind} {self.name or self.output} {why}")
 
 
@@ -52,7 +52,7 @@ class OnnxGraph:
     constants: dict[str, Array]
     users: dict[str, list[Node]] = field(default_factory=dict)
     quantised: bool = False
-    """Whether it says itself how values are quantised (QuantizeLinear and DequantizeLinear)."""
+    """Whether the model is quantised already (QuantizeLinear and DequantizeLinear)."""
 
     def only_user(self, value: str) -> Node | None:
         """The node that uses a value, if there is one only and the model does not give it."""

@@ -1,8 +1,9 @@
 """From ONNX to TensorFlow Lite.
 
-Values of four dimensions are pictures: N×C×H×W in ONNX, N×H×W×C in TensorFlow Lite, where they stand
-so from input to output; axes in what is asked for are ONNX's. A model that says how its values are
-quantised (QuantizeLinear and DequantizeLinear) becomes one in int8, any other one in float32.
+Values of four dimensions are pictures: N×C×H×W in ONNX, N×H×W×C in TensorFlow Lite, where they
+stand so from input to output; axes in what is asked for are ONNX's. A model that says how its
+values are quantised (QuantizeLinear and DequantizeLinear) becomes one in int8, any other one in
+float32.
 """
 
 from __future__ import annotations

@@ -33,14 +33,14 @@ def conv(work: Conversion, node: Node) -> None:
     normalised = work.graph.only_user(name)
     if normalised is not None and normalised.kind == "BatchNormalization":
         if weights.scales is not None:
-            raise normalised.refuse("stands behind weights that are quantised")
+            raise normalised.refuse("follows weights that are quantised")
         factors, offsets = _normalisation(work, normalised)
         scaled = weights.array * factors.reshape(-1, 1, 1, 1)
         bias = Stored((0 if bias is None else bias.reals) * factors + offsets)
         weights, name = Stored(scaled.astype(np.float32)), normalised.output
         work.taken.add(name)
     stride, dilation = pair_of(node, "strides"), pair_of(node, "dilations")
-    window = [(size - 1) * apart + 1 for size, apart in zip((height, width), dilation, strict=True)]
+    window = [(size - 1) * step + 1 for size, step in zip((height, width), dilation, strict=True)]
     pads = pads_of(node, x, window, stride)
     target = work.target(node, name)
     if not any(map(sum, pads)):
@@ -153,7 +153,7 @@ def _normalisation(work: Conversion, node: Node) -> tuple[Array, Array]:
 def normalise(work: Conversion, node: Node) -> None:
     x = work.value(node.inputs[0]).tensor
     if work.graph.quantised or len(x.shape) not in (2, PICTURE):
-        raise node.refuse("stands where it cannot be taken into a convolution")
+        raise node.refuse("cannot be fused into a convolution")
     factors, offsets = (values.astype(np.float32) for values in _normalisation(work, node))
     scaled = work.build.mul(x, work.build.constant(factors))
     target = work.target(node)

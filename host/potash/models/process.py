@@ -25,7 +25,7 @@ _CHILD = "from potash.models.process import work; work()"
 _OK, _REFUSED, _FAILED = range(3)
 
 
-def apart(function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
+def isolated(function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
     """What the function of a module returns, called in a process of its own.
 
     Raises PotashError for what it refuses, and where the process came to an end.

@@ -1,7 +1,8 @@
 """From float32 to int8: post-training quantisation by ai-edge-quantizer.
 
 Activations get one scale and zero point each from what flows through the model for some samples,
-weights one scale for each channel (`static_wi8_ai8`, ai-edge-quantizer's recipe for int8 throughout).
+weights one scale for each channel (`static_wi8_ai8`, ai-edge-quantizer's recipe for int8
+throughout).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The convolutions of ResNet-18.
 
-Sources: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1, whose names they have; He
-et al., "Deep Residual Learning for Image Recognition", table 1.
+Sources: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1, whose names they have;
+He et al., "Deep Residual Learning for Image Recognition", table 1.
 """
 
 from __future__ import annotations

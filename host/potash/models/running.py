@@ -87,11 +87,11 @@ def run(
     loaded = runtime.Model(model, delegate=delegate, reference=place is Place.REFERENCE)
     output = bytearray(OUTPUT_ROOM)
     began = time.perf_counter()
-    with memoryview(output) as room:
-        length = loaded(inputs, room)
+    with memoryview(output) as buffer:
+        length = loaded(inputs, buffer)
         seconds = time.perf_counter() - began
         return Ran(
-            output=bytes(room[:length]),
+            output=bytes(buffer[:length]),
             tensors=loaded.outputs,
             taken=sum(tensor.size for tensor in loaded.inputs),
             nodes_on_vta=delegate.nodes_run if delegate else 0,
@@ -117,9 +117,9 @@ def _difference(
     left: Place, right: Place, values: Mapping[Place, np.ndarray[tuple[int], np.dtype[np.generic]]]
 ) -> Difference:
     a, b = values[left], values[right]
-    apart = (a != b) & ~(np.isnan(a) & np.isnan(b))
-    differences = np.abs(a[apart].astype(np.float64) - b[apart].astype(np.float64))
-    return Difference(left, right, int(apart.sum()), float(differences.max(initial=0.0)))
+    differ = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    differences = np.abs(a[differ].astype(np.float64) - b[differ].astype(np.float64))
+    return Difference(left, right, int(differ.sum()), float(differences.max(initial=0.0)))
 
 
 def _delegate(config: Config, rounding: Rounding) -> VtaDelegate:

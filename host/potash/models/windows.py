@@ -22,7 +22,7 @@ class Padding(IntEnum):
 
 
 def pair(value: Pair) -> tuple[int, int]:
-    """Both, where one stands for both."""
+    """Both numbers, where one may be given for both."""
     return (value, value) if isinstance(value, int) else value
 
 

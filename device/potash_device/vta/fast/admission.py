@@ -1,6 +1,6 @@
 """Decoding a stream, checking it, and deciding its order, as `simulator` and `stream` do.
 
-This only says whether a stream may run. Why it may not is `simulator`'s to say.
+This gives no reason where a stream may not run; `simulator` does.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ STAGES = len(Stage)
 
 LENGTH, HEAD, FROM_PREV, FROM_NEXT, QUEUE = range(5)
 """What a module's row of `waiting` begins with: instructions in its queue and those of them that
-have executed, tokens from the module before it and from the one behind it; then its queue."""
+have executed, tokens from the module before it and from the one after it; then its queue."""
 
 
 @compiled
@@ -67,7 +67,7 @@ def admit(
     waiting: Any,
 ) -> Flag:
     """Decode `words`, two 64-bit ones an instruction, into `rows`, and put their indices into
-    `order`; `waiting` is room for each module's queue. False where the stream cannot run."""
+    `order`; `waiting` is memory for each module's queue. False where the stream cannot run."""
     count = words.shape[0]
     steps = 0
     for index in range(count):
@@ -92,7 +92,7 @@ def admit(
 
 @compiled
 def decode(words: Any, fields: Fields, row: Any) -> Flag:
-    """Take an instruction apart. False for what the encoding does not have."""
+    """Decode an instruction. False for what the encoding does not have."""
     opcode = np.int64(words[0] & np.uint64(OPCODE_MASK))
     if opcode >= OPCODES:
         return False

@@ -31,7 +31,7 @@ MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
 
 
 @compiled
-def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, room: Any) -> None:
+def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, scratch: Any) -> None:
     """Execute an ALU instruction that stays in ACC."""
     words = uop[row[UOP_BGN] : row[UOP_END]]
     count = words.size
@@ -61,13 +61,13 @@ def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, room: Any)
         length *= outer
         outer = 1
     size = length * geometry.lanes
-    for turn in range(outer):
-        for turn_in in range(inner):
+    for outer_at in range(outer):
+        for inner_at in range(inner):
             for number in range(0, count, step):
                 word = np.int64(words[number])
-                dst = (word & dst_mask) + turn * row[DST_OUT] + turn_in * row[DST_IN]
+                dst = (word & dst_mask) + outer_at * row[DST_OUT] + inner_at * row[DST_IN]
                 src = word >> src_low & src_mask
-                src += turn * row[SRC_OUT] + turn_in * row[SRC_IN]
+                src += outer_at * row[SRC_OUT] + inner_at * row[SRC_IN]
                 target = acc[dst * geometry.lanes : dst * geometry.lanes + size]
                 source = acc[src * geometry.lanes : src * geometry.lanes + size]
                 if alone:
@@ -75,7 +75,7 @@ def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, room: Any)
                 elif fixed:
                     source = source[: geometry.lanes]
                     own = dst <= src < dst + length
-                    with_one_source(target, source, row[ALU_OPCODE], own, room)
+                    with_one_source(target, source, row[ALU_OPCODE], own, scratch)
                 else:
                     with_source(target, source, row[ALU_OPCODE])
 
@@ -88,26 +88,26 @@ def step_of(row: Any, dst: Number, src: Number, alone: Flag, fixed: Flag) -> Num
 
 
 @compiled
-def with_one_source(target: Any, source: Any, opcode: Number, own: Flag, room: Any) -> None:
+def with_one_source(target: Any, source: Any, opcode: Number, own: Flag, scratch: Any) -> None:
     """One operation on every element of `target` and the one element `source`, which is one of
     them where they are its `own`."""
     width = source.size
     if width == LANES and not own:
         with_lanes(opcode, target.ctypes.data, source.ctypes.data, target.size // width)
         return
-    if own or target.size < room.size or room.size % width:
+    if own or target.size < scratch.size or scratch.size % width:
         for at in range(0, target.size, width):
             with_source(target[at : at + width], source, opcode)
         return
     for at in range(width):
-        room[at] = source[at]
-    while width < room.size:
+        scratch[at] = source[at]
+    while width < scratch.size:
         for at in range(width):
-            room[width + at] = room[at]
+            scratch[width + at] = scratch[at]
         width *= 2
-    for at in range(0, target.size, room.size):
-        part = target[at : at + room.size]
-        with_source(part, room[: part.size], opcode)
+    for at in range(0, target.size, scratch.size):
+        part = target[at : at + scratch.size]
+        with_source(part, scratch[: part.size], opcode)
 
 
 @compiled

@@ -21,7 +21,7 @@ def accumulate(
     table: Number,
     count: Number,
 ) -> None:
-    """Add up `count` products of the pairs that lie from address `table` on, for `length`
+    """Add up `count` products of the pairs from address `table` on, for `length`
     positions, with one block of weights or with `two`. The other arguments are `tile`'s."""
     raise NotImplementedError("compiled code only")
 

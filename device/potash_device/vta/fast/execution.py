@@ -38,13 +38,13 @@ def execute(
     buffers: Any,
     acc: Any,
     table: Any,
-    room: Any,
+    scratch: Any,
     sure: Flag,
 ) -> Number:
     """Execute a stream that was admitted. Gives the index of an instruction whose micro-ops lead
     out of a buffer, which is then the first that was not executed, or -1. `ahead` is the table of
-    the micro-ops' runs; `table` and `room` are for GEMM and ALU to work in. Who is `sure` that no
-    micro-ops lead out of a buffer need not have it looked for."""
+    the micro-ops' runs; `table` and `scratch` are memory for GEMM and ALU to work in. With `sure`,
+    no micro-ops lead out of a buffer, and that is not checked."""
     for place in range(order.size):
         index = order[place]
         row = rows[index]
@@ -55,7 +55,7 @@ def execute(
             if opcode == GEMM:
                 gemm(row, uop, geometry, buffers, acc, table)
             else:
-                alu(row, uop, ahead, geometry, acc, room)
+                alu(row, uop, ahead, geometry, acc, scratch)
         elif opcode == LOAD and row[X_SIZE]:
             load(row, geometry, dram, uop, buffers, acc)
             if row[MEMORY_TYPE] == UOP:

@@ -1,4 +1,4 @@
-"""Looking where micro-ops lead before anything executes, as `simulator` does."""
+"""Checking the elements that micro-ops name before anything executes, as `simulator` does."""
 
 from typing import Any
 
@@ -36,9 +36,9 @@ SURE, UNSURE = -1, -2
 
 @compiled
 def foresee(rows: Any, order: Any, geometry: Geometry, dram: Any, uop: Any) -> Number:
-    """The index of the first instruction whose micro-ops lead out of a buffer, SURE, or UNSURE: what
-    a STORE before them may have written is not looked at. `uop` is a copy of the buffer, which holds that
-    instruction's micro-ops afterwards."""
+    """The index of the first instruction whose micro-ops lead out of a buffer, SURE, or UNSURE:
+    what a STORE before them may have written is not checked. `uop` is a copy of the buffer, which
+    holds that instruction's micro-ops afterwards."""
     first, end = np.int64(dram.size), np.int64(0)
     for place in range(order.size):
         index = order[place]
@@ -62,7 +62,7 @@ def foresee(rows: Any, order: Any, geometry: Geometry, dram: Any, uop: Any) -> N
 
 @compiled
 def gather(rows: Any, loads: Any, geometry: Geometry, dram: Any, words: Any) -> None:
-    """The micro-ops that some LOADs bring, as they lie in DRAM now, one behind the other."""
+    """The micro-ops that some LOADs load, as they are in DRAM now, contiguous."""
     at = 0
     for place in range(loads.size):
         row = rows[loads[place]]

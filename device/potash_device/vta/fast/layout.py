@@ -40,7 +40,7 @@ UOP, WGT, INP, ACC, OUT, ACC_8BIT = (int(memory) for memory in MemoryId)
 
 
 class Fields(NamedTuple):
-    """Where the fields of an instruction stand, by opcode and column."""
+    """The fields of an instruction, by opcode and column."""
 
     number: NDArray[np.int64]
     """How many an opcode has."""

@@ -1,4 +1,4 @@
-"""The ways to multiply, and what each keeps INP and WGT as.
+"""The kinds of multiplication, and the form in which each keeps INP and WGT.
 
 A core of the default shape (1x16x16, 8 bits) has tiles, made for what the processor offers; any
 other shape has loops that the compiler makes what it can of. Each kind of path is a type of its
@@ -88,11 +88,12 @@ OFFERS: Mapping[str, Offer] = {
 
 
 def processor_features() -> frozenset[str]:
-    """What compiled code may use: what this processor has, or what numba was told."""
+    """The features that compiled code may use: those of this processor, or those in numba's
+    settings."""
     settings: Any = numba.config
-    told = settings.CPU_FEATURES
-    if told is not None:
-        return frozenset(one[1:] for one in told.split(",") if one.startswith("+"))
+    configured = settings.CPU_FEATURES
+    if configured is not None:
+        return frozenset(one[1:] for one in configured.split(",") if one.startswith("+"))
     if settings.CPU_NAME not in (None, "host"):
         return frozenset()
     found = llvmlite.binding.get_host_cpu_features()

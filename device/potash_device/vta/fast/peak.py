@@ -13,7 +13,7 @@ from potash_device.vta.fast.paths import processor_features
 from potash_device.vta.fast.tiles import I32, I64
 
 REGISTERS = 12
-"""Vectors that are worked on in turn, so that none waits for itself."""
+"""Independent vectors, so that no instruction waits for the one before it."""
 UNROLLED = 4
 
 
@@ -29,7 +29,7 @@ class Peak(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of a turn of `turns`."""
+        """Multiplications and additions of an iteration."""
         return 2 * self.products * self.lanes * REGISTERS * UNROLLED
 
 
@@ -57,12 +57,12 @@ def _turns(typing: Any, which: Any, count: Any) -> Any:
         kind = ir.VectorType(I32, peak.lanes)
         ones = ir.Constant(kind, [1] * peak.lanes)
         before = builder.block
-        loop = builder.function.append_basic_block("turn")
-        after = builder.function.append_basic_block("turned")
+        loop = builder.function.append_basic_block("iteration")
+        after = builder.function.append_basic_block("iterated")
         builder.branch(loop)
         builder.position_at_end(loop)
-        turn = builder.phi(I64)
-        turn.add_incoming(ir.Constant(I64, 0), before)
+        iteration = builder.phi(I64)
+        iteration.add_incoming(ir.Constant(I64, 0), before)
         vectors = [builder.phi(kind) for _ in range(REGISTERS)]
         for vector in vectors:
             vector.add_incoming(ones, before)
@@ -70,8 +70,8 @@ def _turns(typing: Any, which: Any, count: Any) -> Any:
         added: list[Any] = list(vectors)
         for _ in range(UNROLLED):
             added = [builder.call(code, [ones, vector]) for vector in added]
-        following = builder.add(turn, ir.Constant(I64, 1))
-        turn.add_incoming(following, loop)
+        following = builder.add(iteration, ir.Constant(I64, 1))
+        iteration.add_incoming(following, loop)
         for vector, result in zip(vectors, added, strict=True):
             vector.add_incoming(result, loop)
         builder.cbranch(builder.icmp_signed("<", following, arguments[1]), loop, after)

@@ -1,10 +1,10 @@
 """From micro-ops to tiles.
 
 Accumulation commutes modulo 2^32 and GEMM reads nothing that it writes, so its steps may be done in
-any order and together. What is looked for are *positions*: micro-ops, or turns of a loop, that go
+any order and together. This searches for *positions*: micro-ops, or iterations of a loop, that go
 through ACC and INP by equal steps and use the same weights, as a row of an image does. Micro-ops
-that come back to the same accumulators, and loops that never leave them, are the products to add
-up. What has no such structure becomes tiles of one position.
+that return to the same accumulators, and loops that never leave them, are the products to add up.
+What has no such structure becomes tiles of one position.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from potash_device.vta.fast.layout import (
 from potash_device.vta.fast.tiles import ACC_BYTES, PAIR_BYTES
 
 TABLE_PAIRS = 1 << 14
-"""Pairs that a table of products has room for, beside the micro-ops of one instruction."""
+"""Pairs that fit into a table of products, beside the micro-ops of one instruction."""
 NO_LOOP = (1, 0, 0, 0)
 
 
@@ -51,7 +51,7 @@ def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, t
         dst_step = (second & dst_mask) - (first & dst_mask)
         src_step = (second >> src_low & src_mask) - (first >> src_low & src_mask)
 
-    # The loops, as (turns, dst, src, wgt); the order in which they are nested is free.
+    # The loops, as (iterations, dst, src, wgt); the order in which they are nested is free.
     one = (row[ITER_OUT], row[DST_OUT], row[SRC_OUT], row[WGT_OUT])
     other = (row[ITER_IN], row[DST_IN], row[SRC_IN], row[WGT_IN])
 
@@ -84,7 +84,7 @@ def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, t
         one, other = other, one
     together = has_pairs(other, length, dst_step)
 
-    for turn in range(one[0]):
+    for iteration in range(one[0]):
         start = 0
         while start < rows:
             if grouped:
@@ -95,9 +95,9 @@ def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, t
                 end = start + 1
                 while end < rows and np.int64(words[end * stride]) & dst_mask == dst:
                     end += 1
-            dst += turn * one[1]
-            src = turn * one[2]
-            wgt = turn * one[3]
+            dst += iteration * one[1]
+            src = iteration * one[2]
+            wgt = iteration * one[3]
             at = table.ctypes.data + start * PAIR_BYTES
             block = 0
             while block < other[0]:
@@ -122,13 +122,14 @@ def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, t
 
 @compiled
 def has_positions(loop: Any) -> Flag:
-    """Whether a loop's turns are positions: other accumulators, the same weights."""
+    """Whether a loop's iterations are positions: other accumulators, the same weights."""
     return loop[0] > 1 and loop[1] > 0 and loop[3] == 0
 
 
 @compiled
 def has_pairs(loop: Any, length: Number, dst_step: Number) -> Flag:
-    """Whether two turns of a loop can share a tile: the same inputs, and no accumulators twice."""
+    """Whether two iterations of a loop can share a tile: the same inputs, and no accumulators
+    twice."""
     if loop[0] < 2 or loop[2] != 0 or loop[1] == 0:
         return False
     return loop[1] % dst_step != 0 or loop[1] // dst_step >= length
@@ -136,11 +137,11 @@ def has_pairs(loop: Any, length: Number, dst_step: Number) -> Flag:
 
 @compiled
 def unroll(pairs: Any, rows: Number, loop: Any) -> Number:
-    """Write a loop's turns behind the first one; gives the number of pairs."""
-    for turn in range(1, loop[0]):
+    """Write a loop's iterations after the first one; gives the number of pairs."""
+    for iteration in range(1, loop[0]):
         for number in range(rows):
-            pairs[turn * rows + number, 0] = pairs[number, 0] + turn * loop[2]
-            pairs[turn * rows + number, 1] = pairs[number, 1] + turn * loop[3]
+            pairs[iteration * rows + number, 0] = pairs[number, 0] + iteration * loop[2]
+            pairs[iteration * rows + number, 1] = pairs[number, 1] + iteration * loop[3]
     return rows * loop[0]
 
 
@@ -175,10 +176,10 @@ def positions_of(words: Any, geometry: Geometry) -> Number:
         return 1
     step = np.int64(words[length]) - first
     for start in range(length, count, length):
-        line, turn = words[start : start + length], start // length
+        line, iteration = words[start : start + length], start // length
         same = True
         for number in range(length):
-            same &= np.int64(line[number]) - np.int64(words[number]) == turn * step
+            same &= np.int64(line[number]) - np.int64(words[number]) == iteration * step
         if not same:
             return 1
     for number in range(length):

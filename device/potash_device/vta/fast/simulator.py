@@ -1,8 +1,8 @@
 """The fast engine: what `simulator.Simulator` does, in compiled code.
 
-A stream is decoded, checked and put in order once and found again by its bytes. What micro-ops lead
-to is looked at before each run and again when they are executed: they lie in memory that a stream
-may change. Where a stream is refused, or wants to be watched, the readable simulator takes over.
+A stream is decoded, checked and put in order once, and cached by its bytes. The elements that
+micro-ops name are checked before each run and again when they are executed, as a stream may change
+them in memory. Where a stream is refused, or traced, the readable simulator takes over.
 """
 
 from collections import OrderedDict
@@ -31,7 +31,7 @@ ROOM = 512
 
 
 class Seen(NamedTuple):
-    """Micro-ops with which a stream was looked at, and stays in its buffers."""
+    """Micro-ops with which a stream was checked, and stays in its buffers."""
 
     held: NDArray[np.uint32]
     """What the micro-op buffer held before."""
@@ -60,7 +60,7 @@ class Program:
 
 
 class FastSimulator:
-    """A core's buffers, and the execution of streams that lie in `dram`.
+    """A core's buffers, and the execution of streams in `dram`.
 
     As `Simulator`; the attributes `uop`, `inp`, `wgt` and `acc` are copies of the buffers in its
     shapes. `path` is one of `paths.OFFERS`, by default the best one that the processor has.
@@ -173,7 +173,7 @@ class FastSimulator:
 
     def _look(self, stream: bytes, program: Program) -> bool:
         """Whether it is sure that all micro-ops stay in their buffers; raises StreamError for those
-        that do not. With the same micro-ops as before it is not looked at again."""
+        that do not. With the same micro-ops as before it is not checked again."""
         loaded = program.micro_ops(self._geometry, self._dram)
         seen = program.seen
         if seen and np.array_equal(seen.loaded, loaded) and np.array_equal(seen.held, self._uop):

@@ -233,7 +233,7 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
 
 
 class _Addresses:
-    """Where the arrays of a path's buffers lie."""
+    """Addresses of the arrays of a path's buffers."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, buffers: Value) -> None:
         self._of = {}
@@ -248,7 +248,7 @@ class _Addresses:
 
 
 class _Weights:
-    """A block: in registers, or where it lies."""
+    """A block: in registers, or its address."""
 
     def __init__(self, builder: Any, kind: Kind, address: Value) -> None:
         self.address = address

@@ -82,7 +82,7 @@ def fill(
     buffers: Any,
     acc: Any,
 ) -> None:
-    """Copy `count` elements from `data` to element `at` and those behind."""
+    """Copy `count` elements from `data` to element `at` and those after it."""
     if memory == UOP:
         copy(uop[at : at + count].view(np.uint8), data)
     elif memory == INP:

@@ -1,6 +1,6 @@
 """The core's clock: how many cycles a stream takes, and what its modules wait for meanwhile.
 
-`run` is all that others need, with `Parameters`, which say how long everything takes. `model` is the
+`run` is the interface, with `Parameters`, which are the durations of everything. `model` is the
 specification; `compiled` is the same for long streams, compiled when it is first needed.
 """
 
@@ -44,8 +44,8 @@ def run(
     *,
     compiled: bool = True,
 ) -> Timing:
-    """How long a stream takes, given as bytes or as instructions. Raises StreamError where it cannot
-    run, and InstructionError for an instruction that cannot be encoded.
+    """How long a stream takes, given as bytes or as instructions. Raises StreamError where it
+    cannot run, and InstructionError for an instruction that cannot be encoded.
 
     `compiled` may be False for a short stream where numba is not wanted; the result is the same.
     """

@@ -1,7 +1,7 @@
-"""The clock in compiled code: what `model` says, for streams of any length.
+"""The clock in compiled code: the results of `model`, for streams of any length.
 
 All of it is in this one file, because numba recompiles what it kept when the file of the function
-has changed. Where a stream cannot run this only says so; why is `model`'s to say.
+has changed. Where a stream cannot run this gives no reason; `model` does.
 """
 
 from typing import Any
@@ -68,8 +68,8 @@ KIND_TOKENS, KIND_GEMM, KIND_RESET, KIND_ALU = (
 KINDS = tuple(int(TRANSFERS[memory]) for memory in MemoryId)
 
 MODULE = LENGTH, BEGUN, QUEUED, FREED, UNFINISHED = tuple(range(5))
-"""What is known of a module: how many instructions it gets, how many of them have begun and how many
-have been fetched, since when it is free, and the one that has tokens to give."""
+"""What is known of a module: how many instructions it gets, how many of them have begun and how
+many have been fetched, since when it is free, and the one that has tokens to give."""
 
 GIVEN, TAKEN = range(2)
 TOKEN_QUEUES = 4
@@ -94,7 +94,7 @@ def simulate(
     row = np.zeros(layout.COLUMNS, np.int64)
     if not measure(words, layout.fields(config), settings, sizes, row, facts):
         return None
-    ran = turn(
+    ran = run_clock(
         settings,
         facts,
         np.zeros((STAGES, count), np.int64),
@@ -128,17 +128,19 @@ def measure(words: Any, fields: Any, settings: Any, sizes: Any, row: Any, facts:
         fact = facts[index]
         fact[STAGE] = stage
         if opcode == GEMM or opcode == ALU:
-            turns = row[ITER_OUT] * row[ITER_IN]
-            steps = turns * max(0, row[UOP_END] - row[UOP_BGN])
+            iterations = row[ITER_OUT] * row[ITER_IN]
+            steps = iterations * max(0, row[UOP_END] - row[UOP_BGN])
             if opcode == GEMM:
                 fact[KIND] = KIND_RESET if row[RESET] else KIND_GEMM
                 fact[PRODUCTS] = 0 if row[RESET] else steps
-                busy = steps * settings[GEMM_INTERVAL] + turns * settings[GEMM_DRAIN]
+                busy = steps * settings[GEMM_INTERVAL] + iterations * settings[GEMM_DRAIN]
                 fact[CYCLES] = busy + settings[GEMM_FILL]
             else:
                 interval = settings[ALU_IMMEDIATE_INTERVAL if row[USE_IMM] else ALU_INTERVAL]
                 fact[KIND] = KIND_ALU
-                fact[CYCLES] = steps * interval + turns * settings[ALU_DRAIN] + settings[ALU_FILL]
+                fact[CYCLES] = (
+                    steps * interval + iterations * settings[ALU_DRAIN] + settings[ALU_FILL]
+                )
         elif opcode != FINISH and row[X_SIZE]:
             transfer(row, settings, sizes, fact)
         else:
@@ -163,7 +165,7 @@ def transfer(row: Any, settings: Any, sizes: Any, fact: Any) -> None:
 
 
 @compiled
-def turn(
+def run_clock(
     settings: Any,
     facts: Any,
     waiting: Any,
@@ -304,7 +306,7 @@ def finish(
     moments: Any,
 ) -> Flag:
     """Give the tokens of a module's instruction; False where it has none, or it is not known when
-    there is room."""
+    their queues are not full."""
     index = modules[stage, UNFINISHED]
     if index == NOBODY:
         return False
@@ -316,9 +318,9 @@ def finish(
         return False
     end = moments[index, DONE]
     if back:
-        end = max(end, room(before, settings, times, tokens))
+        end = max(end, room_since(before, settings, times, tokens))
     if on:
-        end = max(end, room(after, settings, times, tokens))
+        end = max(end, room_since(after, settings, times, tokens))
     if back:
         times[before, GIVEN, tokens[before, GIVEN]] = end
         tokens[before, GIVEN] += 1
@@ -332,7 +334,7 @@ def finish(
 
 
 @compiled
-def room(queue: Number, settings: Any, times: Any, tokens: Any) -> Number:
-    """Since when a queue that is not full has room for its next token."""
+def room_since(queue: Number, settings: Any, times: Any, tokens: Any) -> Number:
+    """The cycle from which on a queue that is not full can take its next token."""
     leaver = tokens[queue, GIVEN] - settings[TOKEN_QUEUE]
     return times[queue, TAKEN, leaver] if leaver >= 0 else 0

@@ -1,12 +1,12 @@
-"""The clock, as plainly as Python says it: the specification of the timing model.
+"""The clock in plain Python: the specification of the timing model.
 
 Four machines run at once. The fetch reads the stream and puts each instruction into the command
 queue of its module; LOAD, COMPUTE and STORE work through their queues. An instruction begins when
 its module is free, it has been fetched and each token queue that it pops from has a token; it gives
-its own tokens, all at once, when its work is done and there is room for them. Transfers take a memory channel, who asks first first; LOAD
-and COMPUTE share the one for reads.
+its own tokens, all at once, when its work is done and their queues are not full. Transfers take a
+memory channel in the order of their requests; LOAD and COMPUTE share the one for reads.
 
-Nothing is computed and no micro-op looked at: the time depends on the instructions alone.
+Nothing is computed and no micro-op read: the time depends on the instructions alone.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 to 2.6.
 """
@@ -163,8 +163,8 @@ class _Clock:
             if leaver >= len(begun):
                 break
             now = self.fetched[-1] if self.fetched else self.parameters.latency
-            room = begun[leaver] if leaver >= 0 else 0
-            self.fetched.append(max(now, room) + fetch_cycles(self.parameters))
+            free = begun[leaver] if leaver >= 0 else 0
+            self.fetched.append(max(now, free) + fetch_cycles(self.parameters))
             self.queued[stage] += 1
 
     def _next(self, stage: Stage) -> Moments | None:
@@ -211,7 +211,8 @@ class _Clock:
         module.unfinished = begins._replace(granted=granted, done=done, end=done)
 
     def _finish(self, stage: Stage) -> None:
-        """Give the tokens of a module's instruction, once it is known when there is room for all."""
+        """Give the tokens of a module's instruction, once it is known when none of their queues is
+        full."""
         module = self.modules[stage]
         if module.unfinished is None:
             return

@@ -1,10 +1,11 @@
 """The numbers that a core's timing follows, by name.
 
-A core's configuration says what it computes; these say how long that takes. They are assumptions,
+A core's configuration is what it computes; these are how long that takes. They are assumptions,
 which reproduce the shape of the paper's figures and were calibrated on no board.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3, 2.6 and 5; the VTA
-project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `TensorAlu.scala` (Chisel).
+project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `TensorAlu.scala`
+(Chisel).
 """
 
 from collections.abc import Mapping
@@ -25,8 +26,8 @@ class ParameterError(ValueError):
 class Parameters:
     """How long a core takes. Raises ParameterError.
 
-    All but `clock` are whole numbers: of cycles, where the docstrings say nothing else. The defaults
-    are those of the HLS build on the paper's PYNQ board.
+    All but `clock` are whole numbers: of cycles, unless the docstrings have another unit. The
+    defaults are those of the HLS build on the paper's PYNQ board.
     """
 
     clock: float = CLOCK
@@ -53,8 +54,8 @@ class Parameters:
     gemm_fill: int = 10
     """Through the pipeline, once an instruction."""
     gemm_drain: int = 8
-    """For each turn of the inner loop: HLS empties the pipeline of the micro-op loop before the
-    loop around it goes on."""
+    """For each iteration of the inner loop: HLS empties the pipeline of the micro-op loop before
+    the loop around it goes on."""
     alu_interval: int = 2
     """The same between micro-ops of ALU: ACC has one read port, and two operands come from it."""
     alu_immediate_interval: int = 2
@@ -65,9 +66,9 @@ class Parameters:
     """As `gemm_drain`."""
 
     command_queue: int = 512
-    """Instructions that wait before each module; the fetch stands still before a full queue."""
+    """Instructions that wait before each module; the fetch stalls at a full queue."""
     token_queue: int = 1024
-    """Tokens between two modules, in each direction; who has one for a full queue keeps waiting."""
+    """Tokens between two modules, in each direction; a module waits at a full queue."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clock < 1e12:
@@ -102,8 +103,8 @@ PYNQ = Parameters()
 CHISEL = Parameters(
     gemm_drain=0, alu_immediate_interval=1, alu_drain=0, command_queue=512, token_queue=255
 )
-"""The Chisel build: one state machine walks through both loops and the micro-ops, an immediate needs
-no second read, and tokens are counted in 8 bits."""
+"""The Chisel build: one state machine walks through both loops and the micro-ops, an immediate
+needs no second read, and tokens are counted in 8 bits."""
 
 BUILDS: Mapping[str, Parameters] = {"pynq": PYNQ, "chisel": CHISEL}
 """Parameters by the name of the build."""

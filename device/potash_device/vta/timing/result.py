@@ -1,4 +1,4 @@
-"""What the clock says of a stream: when each instruction did what, and what that amounts to."""
+"""The clock's result for a stream: the moments of each instruction, and their totals."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
     """
 
     fetched: int
-    """It stands in its module's command queue."""
+    """It waits in its module's command queue."""
     free: int
     """The module is done with the instruction before it."""
     previous: int
@@ -81,9 +81,9 @@ class Stall(StrEnum):
     NEXT = "next module"
     """A token from there."""
     CHANNEL = "memory channel"
-    """The other module's transfer is under way."""
+    """The other module's transfer has the memory channel."""
     TOKEN_QUEUE = "full token queue"
-    """There is no room for the token that it gives."""
+    """The queue is full for the token that it gives."""
 
 
 class Wait(NamedTuple):
@@ -244,7 +244,7 @@ class Timing:
 
     @functools.cached_property
     def fetch_stall(self) -> int:
-        """Cycles that the fetch stands still before a full command queue."""
+        """Cycles that the fetch stalls at a full command queue."""
         if not len(self.moments):
             return 0
         last = int(self._moment("fetched")[-1])

@@ -1,4 +1,4 @@
-"""The tokens of a stream on the clock: who gave each, and who took it."""
+"""The tokens of a stream on the clock: the giver and the taker of each."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What the commands of `potash model` have in common: models in files, and work on them apart."""
+"""What the commands of `potash model` have in common: models in files, and work on them in a separate process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from potash.cli.files import replacing, write_whole
-from potash.models.process import apart
+from potash.models.process import isolated
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 
@@ -28,7 +28,7 @@ def apart_for(
 ) -> Result:
     """Call it in a process of its own, and say which file what it refuses is about."""
     try:
-        return apart(function, *args, **kwargs)
+        return isolated(function, *args, **kwargs)
     except PotashError as error:
         raise PotashError(f"{path}: {error}") from None
 
