@@ -283,7 +283,7 @@ class TestRefusedRun:
             ("finish", 4, "FINISH is not the last instruction of the stream"),
             ("alu min reserved=0x80", 4, "alu: reserved bit 7 is set"),
             ("gemm pop_prev", 4, "deadlock: COMPUTE waits for a token from LOAD"),
-            ("store out dram_base=0x140 y_size=1 x_size=1", 4, "0x1400 to 0x140f do not lie"),
+            ("store out dram_base=0x140 y_size=1 x_size=1", 4, "0x1400 to 0x140f are not in DRAM"),
             ("load acc sram_base=2048 y_pad_0=1 x_size=1", 4, "is past the 2048 of ACC"),
         ],
     )
