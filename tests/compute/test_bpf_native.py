@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import Layout
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
@@ -495,7 +496,7 @@ def test_what_a_helper_writes_is_what_is_read_next() -> None:
 
 def test_other_threads_run_meanwhile() -> None:
     """The program waits, counting, for what only another thread can do to its memory."""
-    memory = bytearray(LAYOUT.size)
+    memory = reserve.allocate(LAYOUT.size)
     code = [lddw(1, INPUT), mov(2, 0), insn(0xDB, 1, 2, 0, 0x01), insn(0x15, 2, 0, -3), exit_]
     ended: list[int] = []
     thread = threading.Thread(

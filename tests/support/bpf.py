@@ -105,7 +105,7 @@ class Result(NamedTuple):
 LAYOUT = Layout(input_size=4096, output_size=4096, data_size=4096, rodata_size=64)
 
 
-def arena(memory: bytearray | None = None) -> Arena:
+def arena(memory: bytearray | memoryview | None = None) -> Arena:
     """A small arena, over zeroes when no memory is given."""
     return Arena(memoryview(memory if memory is not None else bytearray(LAYOUT.size)), LAYOUT)
 

@@ -35,6 +35,7 @@ from potash_firmware.apu.meter import Meter
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
 from potash_firmware.apu.workshop import Workshop
+from potash_firmware.bpf import reserve
 from potash_firmware.mailbox.shared import SharedMemory
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ class _Worker:
         self._end = end
         self._config = config
         self._arena = arena
+        self._memory = reserve.share(arena.fd, config.plan.writes_offset)
+        """What of the arena programs may reach, mapped where nothing else is."""
         self._models = models
         self._namespaces = namespaces
         self._media: Mapping[int, int] = {}
@@ -181,7 +184,7 @@ class _Worker:
         with COMPUTE.span("bpf.program", engine=engine.value):
             outcome = bpf.run_program(
                 program,
-                self._arena.view,
+                self._memory,
                 input_size=self._config.input_size,
                 output_size=self._config.output_size,
                 input_length=job.input_length,
@@ -197,7 +200,7 @@ class _Worker:
         """Bring the ranges of local storage into the input buffer."""
         at = self._config.plan.input_offset
         for item in job.input_ranges:
-            view = self._arena.view[at : at + item.length]
+            view = self._memory[at : at + item.length]
             read_media(self._media[item.nsid], item.nsid, item.first, view)
             at += item.length
 

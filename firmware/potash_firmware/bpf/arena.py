@@ -15,6 +15,9 @@ from potash_firmware.bpf.errors import Fault, FaultKind
 BASE = 0x1000_0000
 """Guest-virtual address of the arena's first byte."""
 
+REACH = 1 << 32
+"""The end of every arena's addresses: what compiled code accesses has 32-bit addresses."""
+
 CODE_BASE = 1 << 40
 """Where the addresses of functions begin: far above every arena, so that no data access hits."""
 
@@ -48,8 +51,8 @@ class Layout:
         sizes = (self.input_size, self.output_size, self.stack_size)
         if min(*sizes, self.data_size, self.rodata_size) < 0:
             raise ValueError("a region of an arena cannot have a negative size")
-        if BASE + self.size > CODE_BASE:
-            raise ValueError(f"an arena of {self.size} bytes reaches the addresses of code")
+        if BASE + self.size > REACH:
+            raise ValueError(f"an arena of {self.size} bytes exceeds {REACH - BASE}")
 
     @property
     def input_offset(self) -> int:

@@ -87,7 +87,8 @@ def run_program(
 ) -> Outcome:
     """Run `program` from its entry to its exit, on `engine` or on what does its work.
 
-    `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes. Input and
+    `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes, best from
+    `reserve.allocate`: compiled programs need that, so other memory is copied. Input and
     output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
     are the input, the result is left from its `output_offset` on. Stack and data are made anew.
     The program is told `input_length` and `output_length` (else `output_size`).

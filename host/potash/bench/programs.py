@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import math
-import mmap
 import os
 import random
 import shutil
@@ -27,7 +26,7 @@ from potash.programs.compiler import build, find_compiler
 from potash.sdk.errors import PotashError
 from potash.vm.cache import Progress
 from potash_firmware import bpf, cache
-from potash_firmware.bpf import elf, engine
+from potash_firmware.bpf import elf, engine, reserve
 from potash_firmware.bpf.arena import Layout
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
@@ -126,7 +125,7 @@ class _Bench:
         self._includes = includes
         self._peer = peer
         self._layout = bpf.buffer_layout(SIZE, SIZE)
-        self._memory = memoryview(mmap.mmap(-1, self._layout.size))
+        self._memory = reserve.allocate(self._layout.size)
         start = self._layout.input_offset
         self._memory[start : start + SIZE] = random.Random(SIZE).randbytes(SIZE)
         self._services = bpf.Services(lambda text: None, _no_model, _no_model)

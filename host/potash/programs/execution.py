@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Processor
 from potash_firmware import bpf
-from potash_firmware.bpf import elf
+from potash_firmware.bpf import elf, reserve
 from potash_firmware.bpf import engine as engines
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, Execute
@@ -49,7 +48,7 @@ def execute(
     """
     input_size = max(BUFFER_SIZE, len(data))
     layout = bpf.buffer_layout(input_size, output_size)
-    memory = memoryview(mmap.mmap(-1, layout.size))  # what is never touched costs nothing
+    memory = reserve.allocate(layout.size)  # what is never touched costs nothing
     memory[layout.input_offset : layout.input_offset + len(data)] = data
     models = _Models()
     outcome = bpf.run_program(
@@ -104,7 +103,7 @@ def conform(given: bytes, data: bytes, *, is_elf: bool, engine: Engine) -> int:
         program = elf.Program(elf.with_callx_registers(given), 0, b"", b"")
     verify(program.code, program.entry, SUITE_HELPERS)
     layout = Layout(len(data), 0, data_size=len(program.data), rodata_size=len(program.rodata))
-    memory = memoryview(bytearray(layout.size))
+    memory = reserve.allocate(layout.size)
     image = elf.link(program, layout)
     for offset, contents in (
         (layout.input_offset, data),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,12 @@ OPTIMISATION = 2
 _MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
 """What LLVM may call for a loop; every process has these. Any other call would be to address 0."""
 
+DIVISIONS = frozenset({"__udivti3", "__umodti3", "__divti3", "__modti3"})
+"""What it may call to count a loop's iterations; `runtime` has them."""
+
 _SYMBOL = struct.Struct("<IBBHQQ")
 _UNDEFINED = 0
+_GLOBAL = 1
 
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)
@@ -69,9 +74,14 @@ def identity() -> bytes:
     versions = ".".join(map(str, binding.llvm_version_info))
     for part in (versions, binding.get_default_triple(), binding.get_host_cpu_name(), features):
         digest.update(part.encode() + b"\0")
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sources():
         digest.update(hashlib.sha256(source.read_bytes()).digest())
     return digest.digest()
+
+
+def sources() -> list[Path]:
+    """The modules that a compiled program depends on, and others beside them."""
+    return sorted(Path(__file__).parents[1].rglob("*.py"))
 
 
 def assembly(code: bytes, entry: int) -> str:
@@ -97,12 +107,13 @@ def assembly(code: bytes, entry: int) -> str:
 def compile_program(code: bytes, entry: int) -> bytes:
     """An object file that exports the function at `entry`. Raises EngineUnavailable."""
     try:
-        return _compiled(assembly(code, entry))
+        return compile_assembly(assembly(code, entry), _MEMORY_FUNCTIONS | DIVISIONS)
     except RuntimeError as error:
         raise EngineUnavailable(f"LLVM does not take a program: {error}") from None
 
 
-def _compiled(text: str) -> bytes:
+def compile_assembly(text: str, library: Container[str]) -> bytes:
+    """An object file that calls nothing but what is in `library`. Raises EngineUnavailable."""
     binding = llvm()
     machine = target()
     module = binding.parse_assembly(text)
@@ -114,22 +125,34 @@ def _compiled(text: str) -> bytes:
     builder = binding.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
     contents = bytes(machine.emit_object(module))
-    foreign = undefined_symbols(contents) - _MEMORY_FUNCTIONS
+    foreign = sorted(name for name in symbols(contents)[1] if name not in library)
     if foreign:
-        raise EngineUnavailable(f"a compiled program wants {', '.join(sorted(foreign))}")
+        raise EngineUnavailable(f"a compiled program wants {', '.join(foreign)}")
     return contents
 
 
-def undefined_symbols(contents: bytes) -> set[str]:
-    """What an object file (ELF64) expects to find elsewhere."""
+def symbols(contents: bytes) -> tuple[set[str], set[str]]:
+    """What an object file (ELF64) defines for others, and what it expects to find elsewhere."""
     binding = llvm()
     sections = {
         section.name(): section.data()
         for section in binding.ObjectFileRef.from_data(contents).sections()
     }
     names = sections[b".strtab"]
-    found = set()
-    for name, _, _, section, _, _ in _SYMBOL.iter_unpack(sections[b".symtab"]):
-        if name and section == _UNDEFINED:
-            found.add(names[name : names.index(b"\0", name)].decode())
-    return found
+    defined, undefined = set(), set()
+    for at, info, _, section, _, _ in _SYMBOL.iter_unpack(sections[b".symtab"]):
+        name = names[at : names.index(b"\0", at)].decode()
+        if at and section == _UNDEFINED:
+            undefined.add(name)
+        elif at and info >> 4 == _GLOBAL:
+            defined.add(name)
+    return defined, undefined
+
+
+def loaded(contents: bytes) -> Any:
+    """An object file's code and data in this process, for as long as what is returned lives."""
+    binding = llvm()
+    owner = binding.create_mcjit_compiler(binding.parse_assembly(""), target())
+    owner.add_object_file(binding.ObjectFileRef.from_data(contents))
+    owner.finalize_object()
+    return owner

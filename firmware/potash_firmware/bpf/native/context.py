@@ -1,4 +1,4 @@
-"""The words that compiled code and its caller share, beside the program's memory."""
+"""The words that compiled code, its caller and `runtime` share, beside the program's memory."""
 
 from enum import IntEnum
 
@@ -14,18 +14,28 @@ class Word(IntEnum):
     BOTTOM = 5  # frame pointer of the last frame from which a function may be called
     FUNCTIONS = 6  # address of a table: where each instruction's function is compiled, or 0
     CALL_HELPER = 7  # address of a C function: number, r1 to r5; gives r0
-    COMPILE = 8  # address of a C function: index; gives the address of the function there, or 0
+    RESUME = 8  # address of a C function: interprets from PC to the function's exit; gives r0
     COUNT = 9  # instructions of the program
     REGISTERS = 10  # r0 to r10 at PC, of which only what is used further on is meaningful
+    # What `runtime` alone uses.
+    HELPER_CALLBACK = 21  # where a helper's call goes on to
+    RESUME_CALLBACK = 22  # and a resumption
+    ACTIVE = 23  # whether compiled code runs, and nothing that it has called
+    THREAD = 24  # in this thread
+    LOW = 25  # first address of the arena's reserved range
+    HIGH = 26  # and the one behind it
+    JUMP = 27  # address of a jmp_buf: what a fault in that range returns to
+    PREVIOUS = 28  # address of a struct sigaction: what a fault outside is left to
+    FAULT = 29  # the address that was accessed
 
 
-SIZE = Word.REGISTERS + 11
+SIZE = Word.FAULT + 1
 
 
 class Leave(IntEnum):
     """Why compiled code returned before the program's end."""
 
     NOT = 0
-    REPLAY = 1  # the interpreter shall go on from PC: it will meet a fault there or soon behind
-    LIMIT = 2  # too many instructions
-    RAISED = 3  # a helper has raised an exception
+    LIMIT = 1  # too many instructions
+    RAISED = 2  # a helper, or the interpreter, has raised an exception
+    FAULT = 3  # an access that left the arena's memory

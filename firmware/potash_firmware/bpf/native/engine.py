@@ -10,18 +10,25 @@ import ctypes
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from potash_device.trace import COMPUTE
 from potash_firmware import cache
-from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, STACK_SIZE, Arena
+from potash_firmware.bpf import isa, reserve
+from potash_firmware.bpf.arena import (
+    CODE_BASE,
+    FRAME_SIZE,
+    MAX_CALL_DEPTH,
+    REACH,
+    STACK_SIZE,
+    Arena,
+)
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter
-from potash_firmware.bpf.native import compiler
+from potash_firmware.bpf.native import compiler, runtime
 from potash_firmware.bpf.native.context import SIZE, Leave, Word
-from potash_firmware.bpf.native.generator import symbol
 
 log = logging.getLogger(__name__)
 
@@ -31,23 +38,32 @@ KEPT = 16
 """Programs that a process keeps loaded."""
 
 _CallHelper = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int64, *[ctypes.c_uint64] * 5)
-_Compile = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
-_Compiled = ctypes.CFUNCTYPE(
-    ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_uint64] * 6
-)
+_Resume = ctypes.CFUNCTYPE(ctypes.c_uint64)
+_Enter = ctypes.CFUNCTYPE(ctypes.c_uint64, *[ctypes.c_void_p] * 3, *[ctypes.c_uint64] * 6)
+
+
+MOST_POINTERS = 64
+"""Functions that only a program's data points at which are compiled; others are interpreted."""
+
+
+_HIGH_HALF = (CODE_BASE >> 32).to_bytes(4, "little")
 
 
 class Loaded(NamedTuple):
-    """Machine code in this process, for as long as `owner` lives."""
+    """Machine code in this process, for as long as `owner` lives.
+
+    `functions` has the addresses of those that can be called through a pointer, by their indices.
+    """
 
     address: int
+    functions: Mapping[int, int]
     owner: Any
 
 
 def unavailable() -> str | None:
     """Why programs cannot be compiled here; None where they can."""
     try:
-        compiler.llvm()
+        runtime.load()
     except EngineUnavailable as error:
         return str(error)
     return None
@@ -85,14 +101,16 @@ def load(code: bytes, entry: int) -> Loaded:
 
 def place(contents: bytes, entry: int) -> Loaded:
     """Put an object file into this process. Raises EngineUnavailable."""
-    binding = compiler.llvm()
-    owner = binding.create_mcjit_compiler(binding.parse_assembly(""), compiler.target())
-    owner.add_object_file(binding.ObjectFileRef.from_data(contents))
-    owner.finalize_object()
-    address = owner.get_function_address(symbol(entry))
-    if not address:
+    runtime.load()  # it has what a program may call, which LLVM would else take to be at 0
+    owner = compiler.loaded(contents)
+    functions = {
+        int(name[1:]): owner.get_function_address(name)
+        for name in compiler.symbols(contents)[0]
+        if name[1:].isdecimal()
+    }
+    if entry not in functions:
         raise EngineUnavailable("the compiled program lacks its entry")
-    return Loaded(address, owner)
+    return Loaded(functions[entry], functions, owner)
 
 
 def execute(
@@ -107,7 +125,28 @@ def execute(
     if arena.layout.stack_size < STACK_SIZE:
         raise EngineUnavailable(f"compiled programs need a stack of {STACK_SIZE} bytes")
     loaded = load(code, entry)
-    return _Run(code, arena, helpers, instruction_limit).run(loaded, arguments)
+    functions = dict(loaded.functions)
+    others: list[Loaded] = []
+    for index in _pointed_at(arena, len(code) // isa.INSTRUCTION_SIZE):
+        if index not in functions and len(others) < MOST_POINTERS:
+            others.append(load(code, index))
+            functions |= others[-1].functions
+    run = _Run(code, arena, helpers, instruction_limit)
+    return run.run(loaded.address, functions, arguments)
+
+
+def _pointed_at(arena: Arena, count: int) -> list[int]:
+    """The functions of a program of `count` instructions that its data has pointers to."""
+    data = bytes(arena.memory[arena.layout.data_offset :])
+    found = set()
+    at = data.find(_HIGH_HALF)
+    while at >= 0:
+        if at % 8 == 4:
+            index, rest = divmod(int.from_bytes(data[at - 4 : at], "little"), isa.INSTRUCTION_SIZE)
+            if not rest and index < count:
+                found.add(index)
+        at = data.find(_HIGH_HALF, at + 1)
+    return sorted(found)
 
 
 class _Run:
@@ -120,80 +159,103 @@ class _Run:
         self._arena = arena
         self._helpers = helpers
         self._limit = instruction_limit
+        self._fuel = min(instruction_limit, MOST_FUEL)
         self._context = (ctypes.c_uint64 * SIZE)()
         self._error: BaseException | None = None
-        self._loaded: list[Loaded] = []
+        self._interpreter: Interpreter | None = None
+        self._memory = arena.memory
+        if not reserve.holds(self._memory):
+            self._memory = reserve.allocate(arena.layout.size)
 
-    def run(self, loaded: Loaded, arguments: Sequence[int]) -> Execution:
-        arena, context = self._arena, self._context
+    def run(
+        self, address: int, functions: Mapping[int, int], arguments: Sequence[int]
+    ) -> Execution:
+        """Run the compiled function at `address`; `functions` are those that can be pointed at."""
+        layout, context = self._arena.layout, self._context
+        entered = runtime.load()
         count = len(self._code) // isa.INSTRUCTION_SIZE
-        self._functions = (ctypes.c_uint64 * count)()
+        table = (ctypes.c_uint64 * count)()
+        for index, function in functions.items():
+            table[index] = function
         # The context holds their addresses only, so they must live as long as this call.
-        call_helper, compile_function = _CallHelper(self._call_helper), _Compile(self._compile)
-        fuel = min(self._limit, MOST_FUEL)
-        context[Word.FUEL] = fuel
-        context[Word.READABLE] = arena.layout.size
-        context[Word.WRITABLE] = arena.layout.rodata_offset
-        context[Word.BOTTOM] = arena.stack_top - (MAX_CALL_DEPTH - 2) * FRAME_SIZE
-        context[Word.FUNCTIONS] = ctypes.addressof(self._functions)
-        context[Word.CALL_HELPER] = _address(call_helper)
-        context[Word.COMPILE] = _address(compile_function)
-        context[Word.COUNT] = count
+        call_helper, resume = _CallHelper(self._call_helper), _Resume(self._resume)
         values = [value & MASK for value in arguments][:5]
         values += [0] * (5 - len(values))
-        memory = (ctypes.c_char * arena.layout.size).from_buffer(arena.memory)
-        origin = (ctypes.addressof(memory) - BASE) & MASK
-        function = _Compiled(loaded.address)
-        value = function(ctypes.addressof(context), origin, arena.stack_top, *values)
+        stack_top = self._arena.stack_top
+        self._to_compiled()
+        with runtime.lock, reserve.fenced(self._memory, layout.size) as origin:
+            context[Word.FUEL] = self._fuel
+            context[Word.READABLE] = layout.size
+            context[Word.WRITABLE] = layout.rodata_offset
+            context[Word.BOTTOM] = stack_top - (MAX_CALL_DEPTH - 2) * FRAME_SIZE
+            context[Word.FUNCTIONS] = ctypes.addressof(table)
+            context[Word.COUNT] = count
+            context[Word.CALL_HELPER] = entered.call_helper
+            context[Word.RESUME] = entered.resume
+            context[Word.HELPER_CALLBACK] = _address(call_helper)
+            context[Word.RESUME_CALLBACK] = _address(resume)
+            context[Word.LOW] = origin - reserve.GUARD
+            context[Word.HIGH] = origin + REACH + reserve.GUARD
+            enter = _Enter(entered.enter)
+            value = enter(address, ctypes.addressof(context), origin, stack_top, *values)
+        self._from_compiled()
         left = ctypes.c_int64(context[Word.FUEL]).value
-        self._raise_fault(left, fuel - left)
-        return Execution(value, fuel - left)
+        self._raise_fault(left, origin)
+        return Execution(value, self._fuel - left)
 
-    def _raise_fault(self, left: int, executed: int) -> None:
+    def _raise_fault(self, left: int, origin: int) -> None:
         """Raise what ended the program, if anything but its exit did."""
         context = self._context
-        pc = ctypes.c_int64(context[Word.PC]).value
-        why = context[Word.LEAVE]
         if self._error is not None:
             if isinstance(self._error, Fault) and self._error.pc is None:
-                self._error.pc = pc
+                self._error.pc = ctypes.c_int64(context[Word.PC]).value
             raise self._error
-        if why == Leave.REPLAY and left >= 0:
-            self._replay(pc, executed)
-        if left < 0 or why == Leave.LIMIT:
-            reason = f"the program may execute {self._limit} instructions"
-            raise Fault(FaultKind.INSTRUCTION_LIMIT, pc, None, reason)
+        match context[Word.LEAVE]:
+            case Leave.FAULT:
+                at = context[Word.FAULT] - origin
+                reason = f"compiled code reached for 0x{at & MASK:x} unchecked, where nothing is"
+                raise Fault(FaultKind.OUT_OF_BOUNDS, None, at & MASK, reason)
+            case Leave.LIMIT:
+                raise self._exceeded()
+        if left < 0:
+            raise self._exceeded()
 
-    def _replay(self, pc: int, executed: int) -> None:
-        """Have the interpreter meet the fault that compiled code has seen ahead."""
-        registers = list(self._context[Word.REGISTERS :])
-        depth = (self._arena.stack_top - registers[isa.FRAME_POINTER]) // FRAME_SIZE + 1
-        interpreter = Interpreter(self._code, self._arena, self._helpers, self._limit)
-        interpreter.resume(pc, registers, depth, executed)
-        while len(interpreter.frames) >= depth:
-            interpreter.step()
-        raise AssertionError(f"the interpreter finds nothing wrong behind instruction {pc}")
+    def _exceeded(self) -> Fault:
+        reason = f"the program may execute {self._limit} instructions"
+        pc = ctypes.c_int64(self._context[Word.PC]).value
+        return Fault(FaultKind.INSTRUCTION_LIMIT, pc, None, reason)
+
+    # What compiled code calls
+
+    def _resume(self) -> int:
+        """Interpret what is left of a function; where that faults, the fault is as it should be."""
+        try:
+            context = self._context
+            left = ctypes.c_int64(context[Word.FUEL]).value
+            if left < 0:
+                raise self._exceeded()
+            if self._interpreter is None:
+                self._interpreter = Interpreter(self._code, self._arena, self._helpers, self._limit)
+            interpreter = self._interpreter
+            pc = ctypes.c_int64(context[Word.PC]).value
+            registers = list(context[Word.REGISTERS : Word.REGISTERS + 11])
+            depth = (self._arena.stack_top - registers[isa.FRAME_POINTER]) // FRAME_SIZE + 1
+            interpreter.resume(pc, registers, depth, self._fuel - left)
+            with self._shown():
+                while len(interpreter.frames) >= depth:
+                    interpreter.step()
+            context[Word.FUEL] = self._fuel - interpreter.executed
+            return interpreter.registers[0]
+        except BaseException as error:  # noqa: BLE001 - `_raise_fault` raises it
+            return self._give_up(error)
 
     def _call_helper(self, number: int, *arguments: int) -> int:
         try:
             helper = self._helpers.get(number)
             if helper is None:
                 raise Fault(FaultKind.UNKNOWN_HELPER, None, None, f"there is no helper {number}")
-            return helper(*arguments) & MASK
-        except BaseException as error:  # noqa: BLE001 - `_raise_fault` raises it
-            return self._give_up(error)
-
-    def _compile(self, index: int) -> int:
-        try:
-            try:
-                loaded = load(self._code, index)
-            except EngineUnavailable as error:
-                # Too late for another engine: the program has done something already.
-                reason = f"the function at instruction {index} cannot be compiled: {error}"
-                raise Fault(FaultKind.INVALID_INSTRUCTION, None, None, reason) from None
-            self._loaded.append(loaded)
-            self._functions[index] = loaded.address
-            return loaded.address
+            with self._shown():
+                return helper(*arguments) & MASK
         except BaseException as error:  # noqa: BLE001 - `_raise_fault` raises it
             return self._give_up(error)
 
@@ -202,6 +264,24 @@ class _Run:
         self._error = error
         self._context[Word.LEAVE] = Leave.RAISED
         return 0
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Memory in no reserved range is a copy, which is given back while others look at it."""
+        self._from_compiled()
+        try:
+            yield
+        finally:
+            self._to_compiled()
+
+    def _to_compiled(self) -> None:
+        if self._memory is not self._arena.memory:
+            self._memory[:] = self._arena.memory
+
+    def _from_compiled(self) -> None:
+        if self._memory is not self._arena.memory:
+            end = self._arena.layout.rodata_offset
+            self._arena.memory[:end] = self._memory[:end]
 
 
 def _address(function: Any) -> int:

@@ -9,7 +9,7 @@ much was spent is looked at where the way leads back, and before calls.
 """
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE, FRAME_SIZE
@@ -27,7 +27,7 @@ from potash_firmware.bpf.native.claims import Claims, Hoist
 from potash_firmware.bpf.native.context import Leave, Word
 from potash_firmware.bpf.native.nests import Nest
 from potash_firmware.bpf.native.ranges import Proof
-from potash_firmware.bpf.native.registers import read_first
+from potash_firmware.bpf.native.registers import live
 from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked
 
 PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
@@ -57,6 +57,7 @@ class _Generator:
         self._function = function
         self._flow = loops.flow(function)
         self._order = self._flow.order
+        self._live = live(self._instructions, function.blocks)
         self._nests = {
             nest.loop.header: nest
             for nest in induction.find(self._instructions, function, self._flow)
@@ -161,23 +162,33 @@ class _Generator:
         limit = writer.name("limit")
         writer.branch(empty, limit, enough, UNLIKELY)
         with writer.begin_cold(limit):
-            self._leave(Leave.LIMIT, pc, 0)
+            self._leave(Leave.LIMIT, pc)
 
-    def _leave(self, why: Leave, pc: int, unspent: int, registers: Collection[int] = ()) -> None:
-        """Return to the caller; `unspent` instructions have been paid for and not executed."""
+    def _leave(self, why: Leave, pc: int) -> None:
+        """Return to the caller, and from that, until the program has ended."""
+        writer = self._writer
+        writer.store_context(Word.FUEL, writer.value("load i64, ptr %fuel"))
+        writer.store_context(Word.LEAVE, why)
+        writer.store_context(Word.PC, pc)
+        writer.line("ret i64 0")
+
+    def _resume(self, pc: int, unspent: int = 0) -> None:
+        """Let the interpreter do the rest of the function, from `pc` on, and return what it gives.
+
+        `unspent` instructions have been paid for and not executed.
+        """
         writer = self._writer
         fuel = writer.value("load i64, ptr %fuel")
         if unspent:
             fuel = writer.value(f"add i64 {fuel}, {unspent}")
         writer.store_context(Word.FUEL, fuel)
-        writer.store_context(Word.LEAVE, why)
         writer.store_context(Word.PC, pc)
         writer.store_context(Word.REGISTERS + isa.FRAME_POINTER, "%frame")
-        for register in registers:
-            if register != isa.FRAME_POINTER:
-                value = lowering.get(writer, register)
-                writer.store_context(Word.REGISTERS + register, value)
-        writer.line("ret i64 0")
+        for register in sorted(self._live.get(pc, frozenset()) - {isa.FRAME_POINTER}):
+            value = lowering.get(writer, register)
+            writer.store_context(Word.REGISTERS + register, value)
+        resume = writer.value(f"inttoptr i64 {writer.load_context(Word.RESUME)} to ptr")
+        writer.line(f"ret i64 {writer.value(f'tail call i64 {resume}()')}")
 
     def _unless(self, wrong: str, pcs: Sequence[int]) -> None:
         """Let the interpreter go on with `pcs`, the rest of a stretch, when something is wrong."""
@@ -185,8 +196,7 @@ class _Generator:
         bad, good = writer.name("bad"), writer.name("good")
         writer.branch(wrong, bad, good, UNLIKELY)
         with writer.begin_cold(bad):
-            needed = read_first(self._instructions[pc] for pc in pcs)
-            self._leave(Leave.REPLAY, pcs[0], len(pcs), needed)
+            self._resume(pcs[0], len(pcs))
         writer.label(good)
 
     # Blocks
@@ -202,7 +212,7 @@ class _Generator:
             for check in itertools.chain(*stretch.checks.values()):
                 self.claims.covered.update({(version, pc): check for pc in check.covers})
         if block.traps:
-            self._leave(Leave.REPLAY, block.end, 0)
+            self._resume(block.end)
             return
         last = self._instructions[block.pcs[-1]]
         if not block.successors:
@@ -286,7 +296,7 @@ class _Generator:
         bad, good = writer.name("raised"), writer.name("good")
         writer.branch(raised, bad, good, UNLIKELY)
         with writer.begin_cold(bad):
-            self._leave(Leave.RAISED, pc, 0)
+            self._leave(Leave.RAISED, pc)
         writer.label(good)
 
     def _check_depth(self, pc: int) -> None:
@@ -332,26 +342,10 @@ class _Generator:
         writer.label(done)
 
     def _compiled(self, index: str, pc: int) -> str:
-        """The compiled function that begins at an instruction, which may have to be made first."""
+        """The compiled function that begins at an instruction; what has none is interpreted."""
         writer = self._writer
         table = writer.value(f"inttoptr i64 {self._from_context(Word.FUNCTIONS)} to ptr")
         place = writer.value(f"getelementptr i64, ptr {table}, i64 {index}")
-        there = writer.value(f"load i64, ptr {place}, {CONTEXT}")
-        lacking = writer.value(f"icmp eq i64 {there}, 0")
-        slow, fast = writer.name("compile"), writer.name("found")
-        slot = f"%{writer.name('function')}"
-        self._prologue.setdefault(slot, f"  {slot} = alloca i64")
-        writer.line(f"store i64 {there}, ptr {slot}")
-        writer.branch(lacking, slow, fast, UNLIKELY)
-        with writer.begin_cold(slow):
-            maker = writer.value(f"inttoptr i64 {self._from_context(Word.COMPILE)} to ptr")
-            made = writer.value(f"call i64 {maker}(i64 {index})")
-            writer.line(f"store i64 {made}, ptr {slot}")
-            failed = writer.value(f"icmp eq i64 {made}, 0")
-            bad = writer.name("raised")
-            writer.branch(failed, bad, fast, UNLIKELY)
-            with writer.begin_cold(bad):
-                self._leave(Leave.RAISED, pc, 0)
-        writer.label(fast)
-        value = writer.value(f"load i64, ptr {slot}")
-        return writer.value(f"inttoptr i64 {value} to ptr")
+        function = writer.value(f"load i64, ptr {place}, {CONTEXT}")
+        self._unless(writer.value(f"icmp eq i64 {function}, 0"), (pc,))
+        return writer.value(f"inttoptr i64 {function} to ptr")

@@ -8,7 +8,7 @@ checked elsewhere.
 from collections.abc import Mapping
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import BASE, CODE_BASE
+from potash_firmware.bpf.arena import BASE, CODE_BASE, REACH
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
 from potash_firmware.bpf.native.writer import ARENA, Writer
 
@@ -162,10 +162,15 @@ def address(writer: Writer, instruction: Instruction) -> str:
 
 
 def access(writer: Writer, instruction: Instruction, at: str) -> None:
-    """A load, store or atomic operation at the address `at`, which has been checked."""
+    """A load, store or atomic operation at the address `at`, which has been checked.
+
+    Were the check wrong, it could nevertheless reach nothing but the arena's reserved range, at the
+    beginning of which %memory is. LLVM can only leave out the mask where it sees the check itself;
+    nothing here (no assumption, no flag of an operation) says what a proof has claimed.
+    """
     bits = 8 * instruction.size
-    # %memory is where the arena's address 0 would lie.
-    place = writer.value(f"getelementptr i8, ptr %memory, i64 {at}")
+    offset = writer.value(f"and i64 {at}, {REACH - 1}")
+    place = writer.value(f"getelementptr i8, ptr %memory, i64 {offset}")
     if instruction.kind == Class.LDX:
         loaded = writer.value(f"load i{bits}, ptr {place}, align 1, {ARENA}")
         signed = instruction.mode == Mode.MEMSX

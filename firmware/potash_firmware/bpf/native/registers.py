@@ -1,9 +1,10 @@
 """Which registers an instruction reads and writes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
+from potash_firmware.bpf.native.blocks import Block
 
 _ARGUMENTS = range(1, 6)
 
@@ -54,11 +55,41 @@ def written(instruction: Instruction) -> Iterator[int]:
             yield 0
 
 
-def read_first(instructions: Iterable[Instruction]) -> set[int]:
-    """The registers whose values at the beginning are used on a way through `instructions`."""
-    needed: set[int] = set()
-    changed: set[int] = set()
-    for instruction in instructions:
-        needed.update(set(read(instruction)) - changed)
-        changed.update(written(instruction))
-    return needed
+def live(
+    instructions: Sequence[Instruction], blocks: Mapping[int, Block]
+) -> dict[int, frozenset[int]]:
+    """The registers whose values may still be used, in front of each instruction of a function."""
+    masks = {
+        pc: (_mask(read(instructions[pc])), ~_mask(written(instructions[pc])))
+        for block in blocks.values()
+        for pc in block.pcs
+    }
+    first = dict.fromkeys(blocks, 0)
+    before: dict[int, int] = {}
+    changed = True
+    while changed:
+        changed = False
+        for start in reversed(list(blocks)):
+            used = 0
+            for successor in blocks[start].successors:
+                used |= first[successor]
+            for pc in reversed(blocks[start].pcs):
+                reads, keeps = masks[pc]
+                used = before[pc] = used & keeps | reads
+            if used != first[start]:
+                first[start] = used
+                changed = True
+    return {pc: _REGISTERS[used] for pc, used in before.items()}
+
+
+def _mask(registers: Iterator[int]) -> int:
+    return sum(1 << register for register in set(registers))
+
+
+class _Sets(dict[int, frozenset[int]]):
+    def __missing__(self, mask: int) -> frozenset[int]:
+        found = self[mask] = frozenset(one for one in range(11) if mask >> one & 1)
+        return found
+
+
+_REGISTERS = _Sets()

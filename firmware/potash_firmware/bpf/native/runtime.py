@@ -1,0 +1,244 @@
+"""What compiled programs call and are called by, itself compiled by LLVM, once for a process.
+
+`enter` calls a program's function. While that runs, a SIGSEGV in the arena's reserved range ends the
+program and nothing else: the signal handler goes back to `enter` by longjmp(3), which returns. It
+does so only if the thread is in compiled code, and neither in a helper nor in the interpreter, which
+are called through the functions here for that reason. Any other fault is left to the handler of
+before: it comes again when this one returns, and a signal that was sent is sent again.
+
+Divisions of 128 bits are what LLVM expects of a compiler's own library.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from typing import Any, NamedTuple
+
+from potash_firmware import cache
+from potash_firmware.bpf.native import compiler
+from potash_firmware.bpf.native.context import Leave, Word
+
+_CODE_OFFSET, _ADDRESS_OFFSET = 8, 16
+"""Where in a siginfo_t there is why it came, not positive for a signal that a process has sent, and
+the address of a fault (asm-generic/siginfo.h, 64 bits)."""
+
+_FLAGS = 0x4 | 0x0800_0000 | 0x4000_0000
+"""SA_SIGINFO, SA_ONSTACK and SA_NODEFER: the handler is left by longjmp, so it blocks nothing."""
+
+lock = threading.RLock()
+"""Held around `enter`: the program that runs is a global variable of the code below."""
+
+
+class Runtime(NamedTuple):
+    """Addresses of functions, which hold for as long as `owner` lives."""
+
+    enter: int
+    call_helper: int
+    resume: int
+    owner: Any
+
+
+@functools.cache
+def load() -> Runtime:
+    """The functions in this process. Raises EngineUnavailable."""
+    binding = compiler.llvm()
+    name = cache.key(compiler.identity(), b"runtime")
+    root = cache.folder("bpf")
+    contents = cache.load(root, name)
+    if contents is None:
+        contents = compiler.compile_assembly(_text(), _LIBRARY)
+        cache.store(root, name, contents)
+    owner = compiler.loaded(contents)
+    for function in compiler.DIVISIONS:
+        binding.add_symbol(function, owner.get_function_address(function))
+    address = owner.get_function_address
+    return Runtime(address("enter"), address("call_helper"), address("resume"), owner)
+
+
+_LIBRARY = frozenset({"_setjmp", "longjmp", "sigaction", "pthread_self", "raise"})
+
+
+def _word(word: Word) -> str:
+    return f"  %{word.name.lower()} = getelementptr i64, ptr %context, i64 {word}\n"
+
+
+def _callback(name: str, parameters: str, word: Word) -> str:
+    """A function that calls what is in `word`, which is not compiled code."""
+    return f"""
+define i64 @{name}({parameters}) {{
+  %context = load ptr, ptr @context
+{_word(word)}{_word(Word.ACTIVE)}\
+  %callback = load ptr, ptr %{word.name.lower()}
+  store volatile i64 0, ptr %active
+  %value = call i64 %callback({parameters})
+  store volatile i64 1, ptr %active
+  ret i64 %value
+}}
+"""
+
+
+_R = ", ".join(f"i64 %r{number}" for number in range(1, 6))
+
+
+def _text() -> str:
+    words = (Word.JUMP, Word.PREVIOUS, Word.ACTIVE, Word.THREAD)
+    seen = (Word.ACTIVE, Word.THREAD, Word.LOW, Word.HIGH, Word.FAULT, Word.LEAVE)
+    return "\n".join(
+        (
+            f"""
+@context = internal global ptr null
+@action = internal global {{ ptr, [16 x i64], i32, ptr }} {{
+  ptr @fault, [16 x i64] zeroinitializer, i32 {_FLAGS}, ptr null
+}}
+declare i32 @_setjmp(ptr) returns_twice
+declare void @longjmp(ptr, i32) noreturn
+declare i32 @sigaction(i32, ptr, ptr)
+declare i64 @pthread_self()
+declare i32 @raise(i32)
+
+define i64 @enter(ptr %function, ptr %context, ptr %memory, i64 %frame, {_R}) {{
+  %outer = load ptr, ptr @context
+  %buffer = alloca [64 x i64], align 16
+  %before = alloca [64 x i64], align 16
+{"".join(map(_word, words))}\
+  %self = call i64 @pthread_self()
+  store i64 %self, ptr %thread
+  store ptr %buffer, ptr %jump
+  store ptr %before, ptr %previous
+  store volatile ptr %context, ptr @context
+  %set = call i32 @sigaction(i32 {signal.SIGSEGV.value}, ptr @action, ptr %before)
+  %again = call i32 @_setjmp(ptr %buffer) returns_twice
+  %first = icmp eq i32 %again, 0
+  br i1 %first, label %run, label %end
+run:
+  store volatile i64 1, ptr %active
+  %value = call i64 %function(ptr %context, ptr %memory, i64 %frame, {_R})
+  br label %end
+end:
+  %result = phi i64 [ %value, %run ], [ 0, %0 ]
+  store volatile i64 0, ptr %active
+  %reset = call i32 @sigaction(i32 {signal.SIGSEGV.value}, ptr %before, ptr null)
+  store volatile ptr %outer, ptr @context
+  ret i64 %result
+}}
+
+define internal void @fault(i32 %signal, ptr %info, ptr %user) {{
+  %context = load volatile ptr, ptr @context
+  %none = icmp eq ptr %context, null
+  br i1 %none, label %end, label %look
+look:
+{"".join(map(_word, (*seen, Word.JUMP, Word.PREVIOUS)))}\
+  %where = getelementptr i8, ptr %info, i64 {_ADDRESS_OFFSET}
+  %at = load i64, ptr %where
+  %running = load volatile i64, ptr %active
+  %compiled = icmp ne i64 %running, 0
+  %self = call i64 @pthread_self()
+  %owner = load i64, ptr %thread
+  %here = icmp eq i64 %self, %owner
+  %first = load i64, ptr %low
+  %behind = load i64, ptr %high
+  %above = icmp uge i64 %at, %first
+  %below = icmp ult i64 %at, %behind
+  %inside = and i1 %above, %below
+  %own = and i1 %compiled, %here
+  %met = and i1 %inside, %own
+  %what = getelementptr i8, ptr %info, i64 {_CODE_OFFSET}
+  %code = load i32, ptr %what
+  %real = icmp sgt i32 %code, 0
+  %ours = and i1 %met, %real
+  br i1 %ours, label %back, label %other
+back:
+  store i64 %at, ptr %fault
+  store i64 {Leave.FAULT.value}, ptr %leave
+  %buffer = load ptr, ptr %jump
+  call void @longjmp(ptr %buffer, i32 1)
+  br label %end
+other:
+  %before = load ptr, ptr %previous
+  %reset = call i32 @sigaction(i32 %signal, ptr %before, ptr null)
+  br i1 %real, label %end, label %send
+send:
+  %sent = call i32 @raise(i32 %signal)
+  br label %end
+end:
+  ret void
+}}
+""",
+            _callback("call_helper", f"i64 %number, {_R}", Word.HELPER_CALLBACK),
+            _callback("resume", "", Word.RESUME_CALLBACK),
+            _DIVISION,
+        )
+    )
+
+
+_DIVISION = """
+define internal { i128, i128 } @divide(i128 %dividend, i128 %divisor) {
+  br label %step
+step:
+  %left = phi i128 [ 128, %0 ], [ %fewer, %step ]
+  %number = phi i128 [ %dividend, %0 ], [ %shifted, %step ]
+  %quotient = phi i128 [ 0, %0 ], [ %longer, %step ]
+  %rest = phi i128 [ 0, %0 ], [ %new, %step ]
+  %digit = lshr i128 %number, 127
+  %shifted = shl i128 %number, 1
+  %out = icmp slt i128 %rest, 0
+  %twice = shl i128 %rest, 1
+  %more = or i128 %twice, %digit
+  %enough = icmp uge i128 %more, %divisor
+  %take = or i1 %out, %enough
+  %less = sub i128 %more, %divisor
+  %new = select i1 %take, i128 %less, i128 %more
+  %bit = zext i1 %take to i128
+  %doubled = shl i128 %quotient, 1
+  %longer = or i128 %doubled, %bit
+  %fewer = sub i128 %left, 1
+  %done = icmp eq i128 %fewer, 0
+  br i1 %done, label %end, label %step
+end:
+  %first = insertvalue { i128, i128 } poison, i128 %longer, 0
+  %both = insertvalue { i128, i128 } %first, i128 %new, 1
+  ret { i128, i128 } %both
+}
+
+define internal i128 @magnitude(i128 %value) {
+  %negative = icmp slt i128 %value, 0
+  %negated = sub i128 0, %value
+  %size = select i1 %negative, i128 %negated, i128 %value
+  ret i128 %size
+}
+
+define i128 @__udivti3(i128 %a, i128 %b) {
+  %both = call { i128, i128 } @divide(i128 %a, i128 %b)
+  %value = extractvalue { i128, i128 } %both, 0
+  ret i128 %value
+}
+
+define i128 @__umodti3(i128 %a, i128 %b) {
+  %both = call { i128, i128 } @divide(i128 %a, i128 %b)
+  %value = extractvalue { i128, i128 } %both, 1
+  ret i128 %value
+}
+
+define i128 @__divti3(i128 %a, i128 %b) {
+  %x = call i128 @magnitude(i128 %a)
+  %y = call i128 @magnitude(i128 %b)
+  %size = call i128 @__udivti3(i128 %x, i128 %y)
+  %signs = xor i128 %a, %b
+  %negative = icmp slt i128 %signs, 0
+  %negated = sub i128 0, %size
+  %value = select i1 %negative, i128 %negated, i128 %size
+  ret i128 %value
+}
+
+define i128 @__modti3(i128 %a, i128 %b) {
+  %x = call i128 @magnitude(i128 %a)
+  %y = call i128 @magnitude(i128 %b)
+  %size = call i128 @__umodti3(i128 %x, i128 %y)
+  %negative = icmp slt i128 %a, 0
+  %negated = sub i128 0, %size
+  %value = select i1 %negative, i128 %negated, i128 %size
+  ret i128 %value
+}
+"""

@@ -1,0 +1,123 @@
+"""Memory for arenas, each in a range of addresses that has nothing else in it.
+
+Compiled code forms a host address as a base plus a 32-bit offset, whatever it computes, so it can
+reach 4 GiB and the bytes of one access behind them. Such a range is reserved for each arena: what
+in it is not the arena's own memory is inaccessible, and an access there raises SIGSEGV.
+
+    inaccessible | arena, from the offset `BASE` on | inaccessible
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from potash_firmware.bpf.arena import BASE, REACH, page_aligned
+
+GUARD = 1 << 20
+"""Inaccessible bytes in front of a range and behind it: far more than the widest access."""
+
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_PROT_NONE = 0
+_PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+_sizes: dict[int, int] = {}
+"""The arenas' memory that there is: its address in this process, and its bytes."""
+
+
+def allocate(size: int) -> memoryview:
+    """`size` zero bytes for an arena, in a range of their own for as long as a view of them lives.
+
+    Raises ValueError where so many are beyond a 32-bit offset, OSError where there is no memory.
+    """
+    return _mapped(size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+
+
+def share(descriptor: int, size: int) -> memoryview:
+    """As `allocate`, with the first `size` bytes of a file or memfd."""
+    return _mapped(size, mmap.MAP_SHARED, descriptor)
+
+
+def holds(memory: memoryview) -> bool:
+    """Whether memory was made here, from its first byte on."""
+    return _address(memory) in _sizes
+
+
+@contextmanager
+def fenced(memory: memoryview, used: int) -> Iterator[int]:
+    """Gives the host address of a program's address 0, while the first `used` bytes are in use.
+
+    The pages behind them are inaccessible until the context manager ends.
+    """
+    address = _address(memory)
+    begin, end = address + page_aligned(used), address + page_aligned(_sizes[address])
+    _protect(begin, end, _PROT_NONE)
+    try:
+        yield address - BASE
+    finally:
+        _protect(begin, end, _PROT_READ_WRITE)
+
+
+def _address(memory: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory else 0
+
+
+def _protect(begin: int, end: int, protection: int) -> None:
+    if begin < end and _libc.mprotect(begin, end - begin, protection):
+        raise _error()
+
+
+def _mapped(size: int, flags: int, descriptor: int) -> memoryview:
+    if not 0 < size <= REACH - BASE:
+        raise ValueError(f"an arena of {size} bytes does not fit into {REACH - BASE}")
+    whole = GUARD + REACH + GUARD
+    nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    first = _libc.mmap(None, whole, _PROT_NONE, nothing, -1, 0)
+    if first == _FAILED:
+        raise _error()
+    address = first + GUARD + BASE
+    found = _libc.mmap(address, size, _PROT_READ_WRITE, flags | _MAP_FIXED, descriptor, 0)
+    if found == _FAILED:
+        error = _error()
+        _libc.munmap(first, whole)
+        raise error
+    memory = _array(size).from_address(address)
+    _sizes[address] = size
+    weakref.finalize(memory, _unmap, first, whole, address).atexit = False
+    return memoryview(memory).cast("B")
+
+
+@functools.lru_cache
+def _array(size: int) -> type[ctypes.Array[ctypes.c_char]]:
+    """An array of bytes that can be referred to weakly, which ctypes' own cannot."""
+    return type("_Memory", (ctypes.c_char * size,), {})
+
+
+def _unmap(first: int, whole: int, address: int) -> None:
+    del _sizes[address]
+    _libc.munmap(first, whole)
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
