@@ -32,6 +32,7 @@ from potash_device.trace import record
 from potash_firmware.apu.config import (
     AcceleratorConfig,
     Config,
+    Limits,
     NamespaceConfig,
     RangeBlocks,
 )
@@ -76,6 +77,8 @@ class DeviceSettings:
     """What the APU and its workers say of themselves; this process's own log is its owner's."""
     platform_status: bool = False
     """Whether an accelerator is done after a job that failed, as the platform has it."""
+    limits: Limits = field(default_factory=Limits)
+    """What programs and models may take."""
     count_cycles: bool = False
     """Whether the counters have the cycles of the tensor accelerator, which have to be modelled."""
 
@@ -327,6 +330,7 @@ class Device:
             ),
             range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),
+            limits=settings.limits,
             engine=settings.engine,
             count_cycles=settings.count_cycles,
             platform_status=settings.platform_status,

@@ -10,7 +10,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from potash.vm.guest import CPUS, MEMORY
 from potash_device.media import BLOCK_SIZES, DEFAULT_BLOCK_SIZE, DEFAULT_SIZE, NamespaceShape
 from potash_device.media.shapes import MOST_NAMESPACES
 from potash_device.vta.config import Config, ConfigError
-from potash_firmware.apu.config import AcceleratorConfig, RangeUnit
+from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
 from potash_firmware.boot import PROFILES, DeviceSettings
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_rooms import LEVELS
@@ -33,6 +33,10 @@ LARGEST_BUFFER = 1 << 30
 """Bytes of an accelerator's buffer, which are this machine's memory once a job has filled them."""
 
 MEBI = 1 << 20
+LIMITS = Limits()
+LEAST_MEMORY = 512 * MEBI
+"""Bytes with which small models run; a worker has taken a part of it before the first job."""
+MOST_SECONDS = 10**6
 LEAST_GUEST = 320 * MEBI
 """Bytes; the guest's file system is in its memory, and lies there twice while it is unpacked."""
 MOST_CPUS = 64
@@ -174,6 +178,22 @@ class AcceleratorSection:
 
 
 @dataclass(frozen=True)
+class LimitsSection:
+    """`[limits]`: what programs and models may take, of an accelerator's worker and of a compiler."""
+
+    memory: int = field(
+        default=LIMITS.memory, metadata={"kind": _size(LEAST_MEMORY, LARGEST, MEBI)}
+    )
+    seconds: int = field(default=int(LIMITS.seconds), metadata={"kind": _count(1, MOST_SECONDS)})
+    compile_memory: int = field(
+        default=LIMITS.compile_memory, metadata={"kind": _size(LEAST_MEMORY, LARGEST, MEBI)}
+    )
+    compile_seconds: int = field(
+        default=int(LIMITS.compile_seconds), metadata={"kind": _count(1, MOST_SECONDS)}
+    )
+
+
+@dataclass(frozen=True)
 class GuestSection:
     """`[guest]`: the machine that `potash guest` boots."""
 
@@ -191,12 +211,18 @@ class Configuration:
     namespaces: tuple[NamespaceSection, ...] = ()
     accelerators: tuple[AcceleratorSection, ...] = (AcceleratorSection(),)
     vta: Config = field(default_factory=Config.default)
+    limits: LimitsSection = field(default_factory=LimitsSection)
     guest: GuestSection = field(default_factory=GuestSection)
 
     @property
     def shapes(self) -> tuple[NamespaceShape, ...]:
         """The namespaces as the drive wants them."""
         return tuple(NamespaceShape(one.size, one.block_size) for one in self.namespaces)
+
+    @property
+    def described_limits(self) -> Limits:
+        """What programs and models may take, as the firmware wants it."""
+        return replace(LIMITS, **asdict(self.limits))
 
     @property
     def described_accelerators(self) -> tuple[AcceleratorConfig, ...]:
@@ -207,8 +233,9 @@ class Configuration:
         )
 
 
-SECTIONS: Mapping[str, type[DeviceSection | GuestSection]] = {
+SECTIONS: Mapping[str, type[DeviceSection | LimitsSection | GuestSection]] = {
     "device": DeviceSection,
+    "limits": LimitsSection,
     "guest": GuestSection,
 }
 """Sections that there is one of; `[vta]` has the keys of `vta_config.json`."""
@@ -265,6 +292,7 @@ def parse(text: str, folder: Path) -> Configuration:
         namespaces=several["namespace"],
         accelerators=several["accelerator"] or Configuration.accelerators,
         vta=_vta(content),
+        limits=single["limits"],
         guest=single["guest"],
     )
 
@@ -278,6 +306,7 @@ def write(configuration: Configuration) -> str:
     parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]
     vta = configuration.vta.to_mapping()
     parts.append([f"[{VTA}]", *(f"{name} = {value}" for name, value in vta.items())])
+    parts.append(_written("limits", configuration.limits))
     parts.append(_written("guest", configuration.guest))
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 

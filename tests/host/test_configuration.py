@@ -20,10 +20,12 @@ from potash.configuration import (
     ConfigurationError,
     DeviceSection,
     GuestSection,
+    LimitsSection,
     NamespaceSection,
 )
 from potash.vm.drive import device_process
 from potash_device.vta.config import Config
+from potash_firmware.apu.config import Limits
 from support.docs import ROOT, blocks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
@@ -56,6 +58,12 @@ output_size = "1GiB"
 [vta]
 LOG_BLOCK = 5
 LOG_WGT_BUFF_SIZE = 19
+
+[limits]
+memory = "1G"
+seconds = 60
+compile_memory = "768M"
+compile_seconds = 5
 
 [guest]
 memory = "1G"
@@ -93,6 +101,7 @@ def test_every_key_is_read() -> None:
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
         vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
+        limits=LimitsSection(1 << 30, 60, 768 << 20, 5),
         guest=GuestSection(1 << 30, 4, "http://debian.example/debian"),
     )
 
@@ -108,7 +117,7 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
     [
         ("[device", "it is not TOML"),
         ("[devise]", "there is no section [devise]; did you mean device?"),
-        ("size = 1", "there is no section [size]; there are device, guest, namespace, accel"),
+        ("size = 1", "there is no section [size]; there are device, limits, guest, namespace"),
         ("device = 1", "[device] must be a section"),
         ("[device]\nmedai = 'x'", "[device] has no key medai; did you mean media?"),
         ("[device]\nmedia = 1", "media in [device] is 1; it must be a text that is not empty"),
@@ -132,6 +141,8 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
         ("[vta]\nLOG_BLOCKS = 4", "[vta]: 'LOG_BLOCKS' is not a key"),
         ("[vta]\nLOG_ACC_WIDTH = 4", "[vta]: LOG_ACC_WIDTH is 4"),
         ("vta = 4", "[vta] must be a section"),
+        ("[limits]\nmemory = '64M'", "it must be 512 MiB to"),
+        ("[limits]\nseconds = 0.5", "it must be a whole number, 1 to 1000000"),
         ("[guest]\nmemory = '320K'", "it must be 320 MiB to"),
         ("[guest]\nmemory = 536870913", "in steps of 1 MiB"),
         ("[guest]\ncpus = 0", "cpus in [guest] is 0; it must be a whole number, 1 to 64"),
@@ -319,3 +330,10 @@ def test_the_page_shows_a_configuration_and_every_key_with_its_default() -> None
                     Configuration(),
                     Configuration(namespaces=(NamespaceSection(),)),
                 ), field.name
+
+
+def test_limits_reach_the_firmware() -> None:
+    limits = configuration.parse("[limits]\nmemory = '1G'\nseconds = 60", HERE).described_limits
+    assert (limits.memory, limits.seconds) == (1 << 30, 60)
+    assert limits.instructions == Limits().instructions
+    assert Configuration().described_limits == Limits()

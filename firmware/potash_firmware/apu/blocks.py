@@ -131,6 +131,8 @@ class Blocks:
             raise NotAllowed(
                 f"{count} blocks from {lba} of namespace {nsid} are not granted for {what}"
             )
+        if count and nsid not in self.media:
+            raise NotAllowed(f"there is no namespace {nsid}")
         if count and (lba + count) * namespace.block_size > namespace.size:
             raise NotAllowed(f"namespace {nsid} ends before {count} blocks from {lba} do")
         return namespace.block_size

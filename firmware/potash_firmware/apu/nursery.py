@@ -25,7 +25,7 @@ from potash_firmware.apu.confined import confine_maker, confine_worker
 from potash_firmware.apu.orders import CHECKER, MAX_ORDER, Exited, Kill, Spawn, decode, encode
 from potash_firmware.apu.process import die_with_parent, set_name
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
-from potash_firmware.confinement import be_undumpable
+from potash_firmware.confinement import be_undumpable, missing
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -206,6 +206,8 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     engine = usable(config.engine)
     for problem in (*added.found().problems, *operators.installed().problems):
         log.error("%s", problem)
+    for lack in missing():
+        log.warning("%s", lack)
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     gc.collect()

@@ -5,13 +5,14 @@ broken must not take the doctor with it.
 """
 
 from potash.doctor.finding import Finding, State
-from potash.doctor.machine import cpu, disk, memory, python, socket_folder
+from potash.doctor.machine import confinement, cpu, disk, memory, python, socket_folder
 from potash.doctor.software import compiler, guest, kvm, packages, qemu
 
 __all__ = [
     "Finding",
     "State",
     "compiler",
+    "confinement",
     "cpu",
     "disk",
     "guest",

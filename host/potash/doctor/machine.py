@@ -9,11 +9,12 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from potash.doctor.finding import Finding, State
 from potash.vm import cache
+from potash_firmware.confinement import missing as missing_confinement
 
 GIBI, MEBI = 1 << 30, 1 << 20
 
@@ -121,6 +122,14 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo"), machine: str | None = None) -> Fi
         State.LIMITED,
         f"{machine} without AVX2: the tensor accelerator's simulator is several times slower",
     )
+
+
+def confinement(missing: Callable[[], Sequence[str]] = missing_confinement) -> Finding:
+    """What the kernel has to confine the processes that run programs and models."""
+    lacking = missing()
+    if not lacking:
+        return Finding("confinement", State.GOOD, "seccomp and Landlock for programs and models")
+    return Finding("confinement", State.LIMITED, "; ".join(lacking))
 
 
 def socket_folder(temporary: Path | None = None, user: int | None = None) -> Finding:

@@ -47,7 +47,13 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
         found = [checks.python()]
         progress("importing what Potash is built upon", None)
         found += checks.packages()
-        found += [checks.cpu(), checks.memory(), *checks.disk(), checks.socket_folder()]
+        found += [
+            checks.cpu(),
+            checks.memory(),
+            checks.confinement(),
+            *checks.disk(),
+            checks.socket_folder(),
+        ]
         progress("looking for QEMU and a compiler", None)
         found += [checks.compiler(), checks.qemu(mirror), checks.guest(mirror)]
         found.append(checks.kvm(progress, boot=boot))

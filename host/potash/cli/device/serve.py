@@ -290,6 +290,7 @@ def serve(
         accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
         or DEFAULTS.accelerators,
         vta=configured.given().vta,
+        limits=configured.given().limits,
         guest=configured.given().guest,
     )  # fmt: skip
     if read_only and media is None:
@@ -353,8 +354,8 @@ def _serve(
             if not asked.is_socket():
                 raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
             address = stack.enter_context(exporting(asked, metrics))
-        _announce(path, told.media, drive, address, as_json=as_json)
         be_undumpable()
+        _announce(path, told.media, drive, address, as_json=as_json)
         run_until(device, stop)
 
 
@@ -367,6 +368,7 @@ def device_settings(wanted: Configuration) -> DeviceSettings:
         board=replace(profile.board, vta=wanted.vta),
         accelerators=wanted.described_accelerators,
         engine=Engine(told.engine),
+        limits=wanted.described_limits,
         range_blocks=RangeBlocks(RangeUnit(told.range_unit), told.range_count == "zero-based"),
     )
 
