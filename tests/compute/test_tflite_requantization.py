@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic import ramps
 from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
@@ -71,6 +72,27 @@ def telling(scale: Scale) -> Integers:
     # What is shifted left first is no more than 32 bits there either.
     limited: Integers = np.asarray(values >> np.maximum(-scale.shifts, 0), np.int64)
     return limited
+
+
+def test_channels_and_layers_that_are_scaled_alike_are_searched_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+
+    def shorten(ramp: ramps.Ramp) -> ramps.Short | None:
+        searched.append(ramp.significands.size)
+        return found(ramp)
+
+    found = ramps.shorten
+    monkeypatch.setattr(ramps, "shorten", shorten)
+    three = (Multiplier(0x51234567, -7), Multiplier(0x61234567, -7), Multiplier(0x61234567, -8))
+    scale = Scale.of([three[at % 3] for at in range(CHANNELS)], -11, -128, 127)
+    for _ in range(2):
+        steps = Steps()
+        requantize(steps, scale, SCRATCH)
+        values = telling(scale)
+        assert (executed(steps, values) == scale.clamped(values)).all()
+    assert searched == [3]
 
 
 @pytest.mark.parametrize("rounding", [Rounding.EXACT, Rounding.SINGLE])

@@ -1,7 +1,7 @@
 """The state of a conversion from ONNX to TensorFlow Lite: the tensors of its values so far.
 
-Values of four dimensions are pictures: N×C×H×W in ONNX, N×H×W×C in TensorFlow Lite, where they are
-so from input to output; axes in what is asked for are ONNX's.
+Values of four dimensions are images: N×C×H×W in ONNX, and N×H×W×C in TensorFlow Lite from input to
+output; axes in attributes are ONNX's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TO_LAST = (0, 2, 3, 1)
 TO_FIRST = (0, 3, 1, 2)
 LOWEST = -128
 UINT8_OFFSET = 128
-"""What unsigned values are more than the signed ones of the same numbers."""
+"""The difference between unsigned and signed values of the same numbers."""
 NONE = FusedActivation.NONE
 
 
@@ -34,11 +34,11 @@ class Value:
 
     tensor: Tensor
     rectified: bool = False
-    """Whether it comes out of an activation that leaves nothing below zero."""
+    """Whether it is the result of an activation without negative values."""
 
     @property
     def nonnegative(self) -> bool:
-        """Whether it is known that no value is below zero: int8 may have no numbers for such."""
+        """Whether no value can be below zero, by its activation or by its zero point."""
         return self.rectified or (
             self.tensor.scale is not None and self.tensor.zero_point == LOWEST
         )
@@ -65,7 +65,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class Target:
-    """What a node's result is to be: the value's name, and what is done on the way to it."""
+    """A node's result: the value's name, the activation that is fused into it, and its
+    quantisation."""
 
     name: str
     activation: FusedActivation
@@ -82,7 +83,7 @@ class Conversion:
         self.stored = {name: Stored(array) for name, array in graph.constants.items()}
         self.values: dict[str, Value] = {}
         self.taken: set[str] = set()
-        """Results that have been taken into another node's."""
+        """Results that have been fused into another node's."""
         self.inputs: list[Tensor] = []
         for name, shape in graph.inputs:
             if len(shape) == PICTURE:
@@ -132,7 +133,7 @@ class Conversion:
         return float(scale.reshape(())), int(point.reshape(())) - shift
 
     def target(self, node: Node, name: str | None = None) -> Target:
-        """What a result becomes, with an activation behind it taken in."""
+        """The result of a node, with the activation after it fused."""
         name = name or node.output
         activation, user = NONE, self.graph.only_user(name)
         if user is not None:
@@ -144,7 +145,7 @@ class Conversion:
         return Target(name, activation, scale, zero_point)
 
     def activation(self, node: Node) -> FusedActivation:
-        """The activation that a node is; NONE for any other node."""
+        """The activation that a node computes; NONE for any other node."""
         if node.kind == "Relu":
             return FusedActivation.RELU
         if node.kind != "Clip":
@@ -160,11 +161,11 @@ class Conversion:
         return FusedActivation.RELU if low == 0 and high > np.finfo(np.float32).max / 2 else NONE
 
     def give(self, target: Target, tensor: Tensor) -> None:
-        """Take down the tensor that a target has become."""
+        """Record a target's tensor."""
         self.values[target.name] = Value(tensor, target.activation is not NONE)
 
     def same(self, node: Node, tensor: Tensor, *, rectified: bool = False) -> None:
-        """Take down a node's result, which has its input's scale."""
+        """Record a node's result, which has its input's scale."""
         self.values[node.output] = Value(tensor, rectified)
 
     def requantised(self, x: Tensor, scale: float | None, zero_point: int) -> Tensor:

@@ -18,7 +18,7 @@ from potash.sdk.errors import PotashError
 
 EXTRA = "onnx"
 SAME_VALUE = {"Identity", "Dropout"}
-"""Operators that change nothing when a network is not being trained."""
+"""Operators that change nothing outside of training."""
 
 Array = npt.NDArray[Any]
 
@@ -44,7 +44,7 @@ class Node:
 
 @dataclass
 class OnnxGraph:
-    """A model's graph, ready to be gone through node by node."""
+    """A model's graph."""
 
     inputs: list[tuple[str, tuple[int, ...]]]
     outputs: list[str]
@@ -150,7 +150,7 @@ def _constant(node: Node) -> Array:
 
 
 def _check_order(graph: OnnxGraph) -> None:
-    """That every value is there before it is used, as ONNX demands."""
+    """Check that every value is computed before it is used, as ONNX requires."""
     known = {"", *graph.constants, *(name for name, _ in graph.inputs)}
     for node in graph.nodes:
         for name in node.inputs:

@@ -1,9 +1,8 @@
 """From ONNX to TensorFlow Lite.
 
-Values of four dimensions are pictures: N×C×H×W in ONNX, N×H×W×C in TensorFlow Lite, where they
-stand so from input to output; axes in what is asked for are ONNX's. A model that says how its
-values are quantised (QuantizeLinear and DequantizeLinear) becomes one in int8, any other one in
-float32.
+Values of four dimensions are images: N×C×H×W in ONNX, and N×H×W×C in TensorFlow Lite from input to
+output; axes in attributes are ONNX's. A quantised model (QuantizeLinear and DequantizeLinear)
+becomes one in int8, any other one in float32.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from potash.sdk.errors import PotashError
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of a model."""
+    """A converted model."""
 
     model: bytes
     quantised: bool
@@ -55,7 +54,7 @@ def convert(data: bytes) -> Imported:
     except PotashError as error:
         raise PotashError(_printable(str(error))) from error.__cause__
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Shapes and types that do not fit each other, wherever numpy or the builder finds it.
+        # Shapes and types that do not fit each other, found by numpy or the builder.
         raise PotashError(f"the model contradicts itself: {_printable(str(error))}") from error
 
 
@@ -90,7 +89,7 @@ def _quantize(work: Conversion, node: Node) -> None:
 
 
 def _quantized(work: Conversion, node: Node) -> Stored:
-    """Constants that the model quantises each time it runs."""
+    """Constants that the model quantises at run time."""
     array, scales = work.constant(node, 0).array, work.constant(node, 1).array
     given = len(node.inputs) > 2 and node.inputs[2]
     points = work.constant(node, 2).array if given else np.zeros(scales.shape, np.uint8)
@@ -146,7 +145,7 @@ def _extreme(work: Conversion, node: Node) -> None:
 
 
 def _operands(work: Conversion, node: Node) -> tuple[Tensor, Tensor]:
-    """Both tensors; a constant is put into the order that the other has."""
+    """Both tensors; a constant is transposed to the order of the other."""
     ranks = [len(work.values[name].tensor.shape) for name in node.inputs if name in work.values]
     if not ranks or max(ranks) != min(ranks):
         raise node.refuse("has inputs that do not fit each other")
@@ -227,7 +226,7 @@ def _reshaped(work: Conversion, node: Node, shape: Sequence[int]) -> None:
     fits = known > 0 and math.prod(x.shape) % known == 0
     if shape.count(-1) > 1 or not fits or (-1 not in shape and known != math.prod(x.shape)):
         raise node.refuse(f"makes the shape {list(shape)} of {math.prod(x.shape)} values")
-    # One pixel's values stand in the same order either way.
+    # One pixel's values have the same order either way.
     if len(x.shape) == PICTURE and x.shape[1:3] != (1, 1):
         x = work.first(x)
     tensor = work.build.reshape(x, shape)
