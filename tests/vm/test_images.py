@@ -10,6 +10,7 @@ import pytest
 
 from potash.vm import images as room
 from potash.vm import rootfs
+from potash.vm.cpio import Archive
 from potash.vm.images import GuestImages
 
 
@@ -92,3 +93,16 @@ def test_nothing_runs_with_another_s_rights_or_can_be_written_by_others(
     regular = {name: mode for name, (mode, _) in files.items() if mode >> 12 == 0o10}
     assert [name for name, mode in regular.items() if mode & 0o7022] == []
     assert regular["init"] & 0o111 and regular["usr/bin/potash"] & 0o111
+
+
+def test_busybox_stands_for_no_program_that_is_there(tmp_path: Path) -> None:
+    busybox = tmp_path / "usr/bin/busybox"
+    busybox.parent.mkdir(parents=True)
+    busybox.write_text("#!/bin/sh\necho busybox ls mke2fs mkfs.ext2\n")
+    busybox.chmod(0o755)
+    archive = Archive()
+    for name in ("usr/bin/busybox", "usr/sbin/mke2fs", "usr/sbin/mkfs.ext2"):
+        archive.file(name, b"", 0o755)
+    rootfs._applets(archive, tmp_path)
+    found = {name for name in archive.entries if name.startswith(("usr/bin/", "usr/sbin/"))}
+    assert found == {"usr/bin/busybox", "usr/bin/ls", "usr/sbin/mke2fs", "usr/sbin/mkfs.ext2"}

@@ -33,8 +33,10 @@ PROGRAMS = (
     "usr/sbin/e2fsck",
     f"usr/bin/{PYTHON}",
 )
-FILE_SYSTEMS = {"mkfs.ext4": "mke2fs", "fsck.ext4": "e2fsck"}
-"""Links in `usr/sbin`: these programs do what they are called, and busybox has a `mke2fs` too."""
+FILE_SYSTEMS = {f"mkfs.ext{n}": "mke2fs" for n in (2, 3, 4)} | {
+    f"fsck.ext{n}": "e2fsck" for n in (2, 3, 4)
+}
+"""Links in `usr/sbin`: these programs do what they are called."""
 # What of the standard library no program on a drive's host needs: tests, tools, screens, and the
 # modules that would each bring libraries of megabytes.
 UNUSED = re.compile(
@@ -179,7 +181,8 @@ def _applets(archive: Archive, tree: Path) -> None:
         [str(tree / "usr/bin/busybox"), "--list"], capture_output=True, text=True, check=True
     )
     for name in listing.stdout.split():
-        if f"usr/bin/{name}" not in archive.entries:
+        # What is in usr/bin is found first, and busybox has a `mke2fs` that can much less.
+        if not {f"usr/bin/{name}", f"usr/sbin/{name}"} & archive.entries.keys():
             archive.symlink(f"usr/bin/{name}", "busybox")
 
 
