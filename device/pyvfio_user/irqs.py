@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyvfio_user.descriptors import is_eventfd
 from pyvfio_user.payloads import SetIrqs
 from pyvfio_user.protocol import IrqFlags, IrqSetFlags
-from pyvfio_user.signalling import Signal
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,12 @@ class _Line:
 
     def __init__(self, eventfd: int | None) -> None:
         self._eventfd = eventfd
-        self._signal = Signal(eventfd) if eventfd is not None else None
+        self._signal: Callable[[], None] | None = None
+        if eventfd is not None:
+            # It needs ctypes, which clients, who import this package too, are to be spared.
+            from pyvfio_user.signalling import Signal
+
+            self._signal = Signal(eventfd)
 
     def signal(self) -> bool:
         """Add one to the eventfd; False when there is none."""
