@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
+from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import Fault
@@ -124,14 +125,15 @@ class Surroundings(NamedTuple):
     """What a run of a case is given; `memory` has canaries behind the arena, `calls` notes calls."""
 
     arena: Arena
-    memory: bytearray
+    memory: memoryview
     helpers: dict[int, Helper]
     calls: list[tuple[int, ...]]
 
 
 def surroundings(case: Case) -> Surroundings:
     """All that a run changes, made anew."""
-    memory = bytearray(case.memory) + CANARIES
+    memory = reserve.allocate(len(case.memory) + len(CANARIES))
+    memory[:] = case.memory + CANARIES
     space = arena(memory)
     calls: list[tuple[int, ...]] = []
 
@@ -160,7 +162,7 @@ def observe(engine: Engine, case: Case) -> Observed:
 
 
 def seen(
-    ended: Fault | int, executed: int, memory: bytearray, calls: list[tuple[int, ...]]
+    ended: Fault | int, executed: int, memory: memoryview, calls: list[tuple[int, ...]]
 ) -> Observed:
     """A run that ended with a fault or a value."""
     if isinstance(ended, Fault):
