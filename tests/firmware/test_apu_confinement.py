@@ -8,10 +8,12 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,11 @@ from csd_spec.status import StatusId, VendorStatus
 from nvme_spec.status import Status
 from potash.models.builder import GraphBuilder
 from potash_firmware import confinement
+from potash_firmware.apu import channel
+from potash_firmware.apu.jobs import Jobs
+from potash_firmware.apu.model import Subsystem
+from potash_firmware.apu.orders import Exited
+from potash_firmware.apu.pool import Worker
 from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.system_calls import NUMBERS
 from potash_firmware.mailbox.messages import Reply
@@ -227,3 +234,31 @@ def test_a_reset_ends_the_wait_for_a_linker(apu: Board) -> None:
     assert isinstance(reply, Reply) and reply.status == Status.ABORT_REQUESTED
     assert apu.enable() == 0
     assert apu.read_firmware(64)[0] == VendorStatus.INVALID_FIRMWARE
+
+
+def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:
+    """As one that a worker had forked would, where no filter forbids that."""
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    mine, held = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker = Worker(1, 0, mine)
+    pool: Any = Graveyard(worker)
+    jobs = Jobs(CONFIG, {0: accelerator}, pool, lambda _: None)
+    jobs.prepare()
+    with held:
+        held.send(channel.encode(channel.Line(LogEntryType.PROGRAM_OUTPUT, "last words")))
+        jobs.reap()
+    assert [entry.text for entry in accelerator.log.page().entries] == ["last words"]
+    assert not jobs.workers
+
+
+class Graveyard:
+    """A pool with one worker, which is dead."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def spawn(self, accelerator: int) -> Worker:
+        return self._worker
+
+    def exits(self) -> list[Exited]:
+        return [Exited(1, -signal.SIGKILL)]

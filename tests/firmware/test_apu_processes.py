@@ -20,6 +20,7 @@ from potash_firmware.apu.config import Limits
 from potash_firmware.apu_process import ApuProcess
 from support.apu import CONFIG, DEADLINE, Board, await_end, board, program
 from support.bpf import call, exit_, insn, load, mov, store
+from support.processes import descriptors as opened
 
 PRINT = 1
 
@@ -253,7 +254,7 @@ def test_a_controller_reset_is_remembered_over_a_restart(apu: Board) -> None:
 def test_jobs_and_deaths_leave_no_descriptor_behind(apu: Board) -> None:
     def descriptors() -> list[int]:
         apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
-        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (apu.process.pid, apu.nursery())]
+        return [len(opened(pid)) for pid in (apu.process.pid, apu.nursery())]
 
     apu.run(COPY_8, b"ABCDEFGH")
     before = descriptors()

@@ -21,6 +21,7 @@ from potash.sdk import CommandFailed, Device, DeviceGone, PotashError
 from potash.sdk.transport import encoded
 from potash.vm.drive import device_process
 from support.apu import await_end
+from support.processes import descriptors as opened
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 
@@ -286,7 +287,7 @@ def test_a_hundred_clients_are_killed_and_the_next_one_finds_everything(
     with device_process(socket, "--media", str(folder), "--size", "16M") as process:
 
         def descriptors() -> int:
-            return len(os.listdir(f"/proc/{process.pid}/fd"))
+            return len(opened(process.pid))
 
         killed_client(socket, 0, 0.0)
         with potash.sdk.open(f"vfio-user:{socket}"):

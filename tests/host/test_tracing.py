@@ -24,6 +24,7 @@ from potash.vm.drive import device_process
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Finish, encode_stream
 from potash_device.vta.timing import PYNQ
+from support.processes import descriptors as opened
 from support.tracing import Viewed
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
@@ -420,11 +421,7 @@ def test_nobody_who_does_not_ask_is_traced(tmp_path: Path) -> None:
     assert VARIABLE not in os.environ
     socket = tmp_path / "device.sock"
     with device_process(socket, "--size", "16M") as process:
-        descriptors = Path(f"/proc/{process.pid}/fd")
-        deadline = time.monotonic() + LIMIT
-        while not descriptors.exists() and time.monotonic() < deadline:
-            pass
-        files = [os.readlink(one) for one in descriptors.iterdir() if one.exists()]
+        files = opened(process.pid)
     assert not [name for name in files if name.endswith(".jsonl")]
 
 

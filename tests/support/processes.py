@@ -1,6 +1,9 @@
 """What Linux tells of processes (proc(5)); one that ends meanwhile is as good as gone."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -30,6 +33,14 @@ def name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     except GONE:
         return ""
+
+
+def descriptors(pid: int) -> list[str]:
+    """What a process has open. One that is not dumpable shows that to root alone: the test is skipped."""
+    try:
+        return [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.exists()]
+    except PermissionError:
+        pytest.skip("only root sees what a process that is not dumpable has open")
 
 
 def _numbers(file: Path) -> list[int]:

@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 MESSAGES_AT_ONCE = 64
 """Of one worker in one pass, so that one that talks without end holds up nobody."""
 
+LAST_WORDS = 64
+"""Passes over what a worker said before it went, which is no more than its channel holds."""
+
 LOST_AT_MOST = 64
 """Blocks of a job's grants that are found out to be lost one by one."""
 
@@ -211,11 +214,13 @@ class Jobs:
                 )
                 self._interrupt(accelerator, Event.EXPIRED)
 
-    def listen(self, worker: Worker) -> None:
-        """Take in what a worker has said."""
+    def listen(self, worker: Worker) -> bool:
+        """Take in what a worker has said; whether there was anything."""
+        heard = False
         accelerator = self._accelerators[worker.accelerator]
         try:
             for message in worker.messages(MESSAGES_AT_ONCE):
+                heard = True
                 self._heard(accelerator, worker, message)
         except ChannelError as error:
             log.warning("%s", error)
@@ -223,6 +228,7 @@ class Jobs:
         if worker.silent and not worker.orphaned:
             self._pool.expect(worker)
         self._bury_orphan(worker)
+        return heard
 
     def reap(self) -> None:
         """Take in which workers are gone."""
@@ -434,8 +440,10 @@ class Jobs:
 
     def _last_words(self, worker: Worker) -> None:
         """What a worker said before it went: it may have finished its job."""
-        while not worker.silent:
-            self.listen(worker)
+        # A process that it has made may hold its channel open, and may even speak.
+        for _ in range(LAST_WORDS):
+            if worker.silent or not self.listen(worker):
+                break
 
     def _bury_orphan(self, worker: Worker) -> None:
         """Without its nursery, the end of its channel is what tells of a worker's death."""
