@@ -136,6 +136,8 @@ class Device:
         self._powered = False
         self._busy = True
         self._more_messages = True
+        self._inventory: int | None = None
+        """Of the namespaces that the APU knows; None while it could not be told."""
         self._refusal_told_until = 0.0
 
     def __enter__(self) -> Self:
@@ -291,10 +293,18 @@ class Device:
         Its jobs fail. It keeps no media open that a host has deleted, and takes no bytes of one
         namespace for those of another.
         """
-        log.info("the accelerators start again, as there are other namespaces now")
-        self.apu.replace(*self._equipment())
         if self.link.port is not None:
             self.link.disconnect()
+            self._busy = True
+        try:
+            equipment = self._equipment()
+        except OSError as error:  # no more descriptors, of now, perhaps
+            log.error("the APU cannot be given its media, which is tried again: %s", error)
+            self._inventory = None
+            self.apu.give_up()
+            return
+        log.info("the accelerators start again, as there are other namespaces now")
+        self.apu.replace(*equipment)
         self._busy = True
 
     def _equipment(self) -> tuple[Config, Mapping[str, int]]:

@@ -80,6 +80,22 @@ def test_an_apu_that_knows_other_namespaces_is_replaced_without_waiting(
     assert len(processes) == 2
 
 
+def test_an_apu_whose_media_cannot_be_opened_is_tried_again(
+    device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Media) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    device.rpu.controller.inventory += 1
+    processes[0].gone = True
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryMedia, "reader", refuse)
+        assert run(device, 0.3) < 20
+    assert processes[0].killed and len(processes) == 1
+    run(device, 1.0)
+    assert len(processes) == 2 and device.link.port is not None
+
+
 def run(device: boot.Device, seconds: float) -> int:
     """Step the device for a while; how many steps it took."""
     end, steps = time.monotonic() + seconds, 0
