@@ -18,6 +18,9 @@ from potash_firmware.bpf.native.blocks import Code
 
 OPTIMISATION = 2
 
+MOST_INSTRUCTIONS = 1 << 16
+"""Of all functions that a program can call, a shared one as often as it is part of one."""
+
 _MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
 """What LLVM may call for a loop; every process has these. Any other call would be to address 0."""
 
@@ -85,16 +88,22 @@ def sources() -> list[Path]:
 
 
 def assembly(code: bytes, entry: int) -> str:
-    """The function at `entry` and all that it calls, as LLVM assembly."""
+    """The function at `entry` and all that it calls, as LLVM assembly. Raises EngineUnavailable."""
     program = Code(code)
     functions = {}
     exported = {entry}
     waiting = [entry]
+    count = 0
     while waiting:
         start = waiting.pop()
         if start in functions:
             continue
         functions[start] = function = blocks.function(program, start)
+        count += sum(len(block.pcs) for block in function.blocks.values())
+        if count > MOST_INSTRUCTIONS:
+            raise EngineUnavailable(
+                f"its functions have more than {MOST_INSTRUCTIONS} instructions"
+            )
         exported |= function.addresses
         waiting += function.calls | function.addresses
     definitions = (

@@ -134,6 +134,8 @@ class _Analysis:
         self._before: dict[int, Environment] = {}
         self._ends: dict[int, Environment] = {}
         self._tests: dict[int, Test] = {}
+        self._conditions: dict[Symbol, frozenset[Fits]] = {}
+        """What `_condition_of` has found out, likewise."""
         self._known: dict[Symbol, Linear | None] = {}
         """What `resolved` has found out, once the walk is over."""
 
@@ -381,17 +383,20 @@ class _Analysis:
 
     def _condition_of(self, form: Linear) -> set[Fits]:
         """What has to hold for `resolved` to be right about a form."""
-        found: set[Fits] = set()
-        for symbol, _ in form.terms:
+        return {one for symbol, _ in form.terms for one in self._condition_of_symbol(symbol)}
+
+    def _condition_of_symbol(self, symbol: Symbol) -> frozenset[Fits]:
+        if symbol not in self._conditions:
+            found: set[Fits] = set()
             match symbol:
                 case Widened(form=inner, signed=signed):
-                    found.add(Fits(inner, signed))
-                    found |= self._condition_of(inner)
+                    found = {Fits(inner, signed), *self._condition_of(inner)}
                 case Phi() if symbol in self._steps:
-                    found |= self._condition_of(self._first[symbol])
+                    found = self._condition_of(self._first[symbol])
                     for signed in self._extended.get(symbol, ()):
                         found.add(Fits(unknown(symbol), signed))
-        return found
+            self._conditions[symbol] = frozenset(found)
+        return self._conditions[symbol]
 
     def _usable(self, form: Linear, loop: Loop) -> bool:
         """Whether a form has a range, and one value in all turns of a loop."""

@@ -11,6 +11,12 @@ from dataclasses import dataclass, field
 
 from potash_firmware.bpf.native.blocks import Function
 
+MOST_BLOCKS = 4096
+"""Blocks of a function beyond which no loops are looked for: it takes their square in time."""
+
+MOST_MEMBERS = 1 << 16
+"""Blocks of all loops together, each as often as it is in one, for the same reason."""
+
 
 @dataclass(eq=False)
 class Loop:
@@ -56,7 +62,10 @@ def flow(function: Function) -> Flow:
     for start, block in function.blocks.items():
         for successor in set(block.successors):
             predecessors[successor].append(start)
-    found = Flow(order, predecessors, _dominators(function, order, predecessors), [])
+    found = Flow(order, predecessors, {}, [])
+    if len(order) > MOST_BLOCKS:
+        return found
+    found.dominators = _dominators(function, order, predecessors)
     latches: dict[int, list[int]] = {}
     for target, sources in predecessors.items():
         for source in sources:
@@ -66,6 +75,7 @@ def flow(function: Function) -> Flow:
                 latches.setdefault(target, []).append(source)
     # Outer headers come first in reverse postorder, so each loop finds its parents made.
     every: list[Loop] = []
+    members = 0
     for header in sorted(latches, key=order.__getitem__):
         loop = Loop(header, _body(header, latches[header], predecessors), latches[header])
         for outer in reversed(every):
@@ -77,6 +87,9 @@ def flow(function: Function) -> Flow:
         else:
             found.loops.append(loop)
         every.append(loop)
+        members += len(loop.blocks)
+        if members > MOST_MEMBERS:
+            return Flow(order, predecessors, found.dominators, [])
         found.deepest = max(found.deepest, loop.depth)
     return found
 

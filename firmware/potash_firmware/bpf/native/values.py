@@ -15,6 +15,9 @@ from potash_firmware.bpf.native.linear import Linear, number, unknown
 
 WORD = 32
 
+MOST_SUMMANDS = 32
+"""Terms of a form that is followed: a sum of as many unknowns is nobody's address."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
@@ -96,7 +99,10 @@ class Evaluator:
         instruction = self._instructions[pc]
         match instruction.kind:
             case Class.ALU | Class.ALU64:
-                environment[instruction.dst] = self._arithmetic(environment, instruction, pc)
+                value = self._arithmetic(environment, instruction, pc)
+                if len(value.form.terms) > MOST_SUMMANDS:
+                    value = Value(unknown(Opaque(pc)))
+                environment[instruction.dst] = value
             case Class.LD:
                 environment[instruction.dst] = Value(self._immediate(instruction, pc))
             case Class.LDX:
