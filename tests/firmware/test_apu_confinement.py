@@ -25,12 +25,14 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId, VendorStatus
 from nvme_spec.status import Status
 from potash.models.builder import GraphBuilder
-from potash_firmware import confinement
+from potash_firmware import cache, confinement
 from potash_firmware.apu import channel
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Subsystem
 from potash_firmware.apu.orders import Exited
 from potash_firmware.apu.pool import Worker
+from potash_firmware.bpf.native import compiler
+from potash_firmware.bpf.native.engine import name_of
 from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.system_calls import NUMBERS
 from potash_firmware.mailbox.messages import Reply
@@ -234,6 +236,18 @@ def test_a_reset_ends_the_wait_for_a_linker(apu: Board) -> None:
     assert isinstance(reply, Reply) and reply.status == Status.ABORT_REQUESTED
     assert apu.enable() == 0
     assert apu.read_firmware(64)[0] == VendorStatus.INVALID_FIRMWARE
+
+
+def test_what_is_compiled_for_a_worker_is_kept_under_its_program_s_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that no program has seen: the worker itself writes nothing there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = mov(0, 12) + exit_
+    with board() as apu:
+        assert apu.run(program(code)).return_value == 12
+    kept = tmp_path / "potash" / "bpf" / f"{name_of(code, 0)}.o"
+    assert cache.load(kept.parent, kept.stem) == compiler.compile_program(code, 0)
 
 
 def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:

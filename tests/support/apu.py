@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Self
@@ -137,7 +137,11 @@ class Board:
 
     def descendants(self) -> list[int]:
         """A pidfd for every process below the APU."""
-        return [os.pidfd_open(pid) for pid in descendants(self.process.pid)]
+        found = []
+        for pid in descendants(self.process.pid):
+            with suppress(ProcessLookupError):  # one that was for a moment
+                found.append(os.pidfd_open(pid))
+        return found
 
     def nursery(self) -> int:
         """The process that makes workers."""

@@ -25,7 +25,7 @@ from potash_firmware.apu.confined import confine_maker, confine_worker
 from potash_firmware.apu.orders import CHECKER, MAX_ORDER, Exited, Kill, Spawn, decode, encode
 from potash_firmware.apu.process import die_with_parent, set_name
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
-from potash_firmware.confinement import be_undumpable, missing
+from potash_firmware.confinement import be_undumpable, libraries, missing
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -208,6 +208,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         log.error("%s", problem)
     for lack in missing():
         log.warning("%s", lack)
+    libraries()  # found out once, for all that are forked
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     gc.collect()

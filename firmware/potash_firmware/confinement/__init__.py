@@ -15,6 +15,7 @@ Sources: prctl(2), seccomp(2), landlock(7), capabilities(7), getrlimit(2).
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import resource
@@ -94,6 +95,7 @@ def confine(bounds: Bounds) -> None:
         seccomp.install(seccomp.assemble(rules(os.getpid()), machine))
 
 
+@functools.cache
 def libraries() -> tuple[Path, ...]:
     """Where Python and what it loads find their code, and what they ask about the processor."""
     own = {path for path in sysconfig.get_paths().values() if path}
