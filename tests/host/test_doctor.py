@@ -80,6 +80,13 @@ def test_a_full_disk_is_said_with_the_variable_that_names_another(
     assert "TMPDIR" in temporary.mend
 
 
+def test_what_the_kernel_lacks_for_confinement_is_a_limit_and_no_more() -> None:
+    assert doctor.confinement(lambda: ()).state is State.GOOD
+    lacking = doctor.confinement(lambda: ("seccomp is missing: a", "Landlock is missing: b"))
+    assert lacking.state is State.LIMITED
+    assert lacking.meaning == "seccomp is missing: a; Landlock is missing: b"
+
+
 def test_sockets_want_a_place_that_is_short_and_ones_own(tmp_path: Path) -> None:
     assert doctor.socket_folder(Path("/tmp")).state is State.GOOD
     long = tmp_path / ("x" * 100)
