@@ -64,7 +64,7 @@ $(VENV)/.ready-docs: $(READY)
 
 # Pages that are made from tables: what there is of the standard, reports, and the examples.
 docs-page: setup
-	$(BIN)/python -m potash_firmware.rpu.supported > docs/supported.md
+	$(BIN)/python docs/site/supported_page.py > docs/supported.md
 	$(BIN)/python -m potash.schemas > docs/json.md
 	$(BIN)/python docs/site/examples_page.py
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from potash_device.media import SIDECAR_SIZE, FileMedia, Media, MediaError, MemoryMedia, Sidecar
-from potash_device.media.recording import RecordingMedia, Step
+from support.recording import RecordingMedia, Step
 
 HALF = SIDECAR_SIZE // 2
 

@@ -17,7 +17,7 @@ from potash_device.media import SIDECAR_SIZE, Media, MemoryMedia, Sidecar
 from potash_firmware import boot
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack
-from potash_firmware.rpu import apu_link
+from potash_firmware.rpu.accelerators import apu_link
 from pyvfio_user import server
 from support.nvme_host import CC
 from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors

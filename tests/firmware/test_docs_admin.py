@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from potash_firmware.rpu.alerts import NOTICES
+from potash_firmware.rpu.logs.alerts import NOTICES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from supported_page import page
 
-from potash_firmware.rpu.supported import page
 from support.namespaces import IDENTIFY, TWO, log_page, powered
 from support.nvme_host import DATA, PAGE, Host
 

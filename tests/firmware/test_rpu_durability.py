@@ -11,9 +11,9 @@ from itertools import chain
 
 import pytest
 
-from potash_device.media.recording import Life, Line, RecordingMedia, Step, may_remain
 from potash_firmware.rpu import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host, Queue
+from support.recording import Life, Line, RecordingMedia, Step, may_remain
 
 FLUSH, WRITE = 0, 1
 FUA = 1 << 30

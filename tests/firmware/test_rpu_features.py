@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import SIDECAR_SIZE, FileMedia, MemoryMedia
 from potash_firmware.rpu import NamespaceSettings, RpuSettings
-from potash_firmware.rpu.feature_table import Limits
-from potash_firmware.rpu.features import Features
+from potash_firmware.rpu.features.table import Limits
+from potash_firmware.rpu.features.values import Features
 from support.nvme_host import DATA, PAGE, Cqe, Host
 
 IDENTIFY, SET_FEATURES, GET_FEATURES = 6, 9, 0xA

@@ -11,7 +11,7 @@ import pytest
 
 from nvme_spec.status import NvmeError
 from potash_device.media import SIDECAR_SIZE, Flash, MediaError, MemoryMedia, Sidecar
-from potash_firmware.rpu.firmware import Download
+from potash_firmware.rpu.operations.firmware_slots import Download
 from support.nvme_host import DATA, PAGE, Host
 
 COMMIT, DOWNLOAD, IDENTIFY, GET_LOG = 0x10, 0x11, 0x06, 0x02

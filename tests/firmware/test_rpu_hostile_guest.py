@@ -27,7 +27,7 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
-from potash_firmware.rpu.io import IO_COMMANDS
+from potash_firmware.rpu.command_sets import IO_COMMANDS
 from pyvfio_user.client import SealedMemory
 from support.nvme_host import (
     ADMIN_CQ,

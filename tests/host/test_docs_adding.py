@@ -106,7 +106,7 @@ def test_an_alu_opcode_in_compiled_code(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_nvme_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = "adding/nvme-command.md"
     handler, attempt = blocks(page, "python")
-    place = "firmware/potash_firmware/rpu/io/checksum.py"
+    place = "firmware/potash_firmware/rpu/command_sets/checksum.py"
     assert f"`{place}`" in (ROOT / "docs" / page).read_text()
     socket = tmp_path / "s"
     with changed(page, tmp_path, monkeypatch) as environ:
@@ -115,7 +115,10 @@ def test_an_nvme_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
         assert said == "True\n"
         supported = run(
-            "from potash_firmware.rpu.supported import page; print(page())", environ, tmp_path
+            f"import sys; sys.path.append({str(ROOT / 'docs' / 'site')!r});"
+            "from supported_page import page; print(page())",
+            environ,
+            tmp_path,
         )
     (row,) = [line for line in supported.splitlines() if line.startswith("| A0h |")]
     assert "Block Checksum" in row and "| yes | one active namespace |" in row

@@ -1,6 +1,6 @@
 """The RPU: the firmware that serves NVMe, in the role of the board's real-time processor."""
 
-from potash_firmware.rpu.apu_link import ApuLink
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import Identity, NamespaceSettings, RpuSettings
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from nvme_spec.logs import NoticeEvent
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
 from potash_device.board import Board
-from potash_firmware.rpu.apu_link import ApuLink
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.core import CommandSupport, Core
-from potash_firmware.rpu.inspection import areas
-from potash_firmware.rpu.keeper import Keeper
-from potash_firmware.rpu.sanitizing import Sanitizing
-from potash_firmware.rpu.self_tests import SelfTests
+from potash_firmware.rpu.features.persistence import Keeper
+from potash_firmware.rpu.logs.telemetry import Telemetry
+from potash_firmware.rpu.logs.telemetry_areas import areas
+from potash_firmware.rpu.operations.sanitize import Sanitizing
+from potash_firmware.rpu.operations.self_test import SelfTests
 from potash_firmware.rpu.settings import RpuSettings
-from potash_firmware.rpu.telemetry import Telemetry
 
 
 class Controller(Core):

@@ -27,25 +27,25 @@ from potash_device.controller import sgl
 from potash_device.controller.dma import PAGE_SIZE, scatter
 from potash_device.media import MediaError
 from potash_firmware.mailbox.shared import SLOT_SIZE
-from potash_firmware.rpu.alerts import Alerts
-from potash_firmware.rpu.apu_link import ApuLink
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.events import AsyncEvents
 from potash_firmware.rpu.faults import Faults
-from potash_firmware.rpu.feature_table import Limits
-from potash_firmware.rpu.features import Features
-from potash_firmware.rpu.firmware import FirmwareSlots
-from potash_firmware.rpu.keep_alive import KeepAlive
-from potash_firmware.rpu.logs import ChangedNamespaces, ErrorLog, Health, LbaStatus
+from potash_firmware.rpu.features.table import Limits
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs.alerts import Alerts
+from potash_firmware.rpu.logs.async_events import AsyncEvents
+from potash_firmware.rpu.logs.health import ChangedNamespaces, ErrorLog, Health, LbaStatus
+from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.media_work import MediaFailures
-from potash_firmware.rpu.namespace import Flushed, Namespace, flush_all
+from potash_firmware.rpu.namespaces.namespace import Flushed, Namespace, flush_all
+from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES
+from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
+from potash_firmware.rpu.operations.keep_alive import KeepAlive
+from potash_firmware.rpu.operations.tasks import Steps, Tasks
+from potash_firmware.rpu.operations.thermal import Thermal
 from potash_firmware.rpu.outstanding import Outstanding
-from potash_firmware.rpu.persistent_events import PersistentEvents
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
-from potash_firmware.rpu.tasks import Steps, Tasks
-from potash_firmware.rpu.thermal import Thermal
-from potash_firmware.rpu.uncorrectable import MOST_RANGES
 
 log = logging.getLogger(__name__)
 

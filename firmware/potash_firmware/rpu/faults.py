@@ -29,8 +29,8 @@ from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
-from potash_firmware.rpu.namespace import Namespace
-from potash_firmware.rpu.tasks import Steps, Tasks
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.operations.tasks import Steps, Tasks
 
 log = logging.getLogger(__name__)
 

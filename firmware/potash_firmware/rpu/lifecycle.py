@@ -25,7 +25,7 @@ from nvme_spec.registers import (
 )
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespace import Flushed, flush_all
+from potash_firmware.rpu.namespaces.namespace import Flushed, flush_all
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)

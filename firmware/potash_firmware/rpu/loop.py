@@ -46,18 +46,19 @@ from potash_device.controller.queues import (
 from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
+from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
+from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
-from potash_firmware.rpu.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command_sets import IO_COMMANDS
+from potash_firmware.rpu.command_sets.nvm import fused
+from potash_firmware.rpu.command_sets.nvm.blocks import require_pointer
+from potash_firmware.rpu.command_sets.nvm.fast_path import DirectReadsAndWrites
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import check_namespace, support
-from potash_firmware.rpu.io import IO_COMMANDS, fused
-from potash_firmware.rpu.io.blocks import require_pointer
-from potash_firmware.rpu.io.direct import DirectReadsAndWrites
 from potash_firmware.rpu.lifecycle import Lifecycle, State
-from potash_firmware.rpu.namespace import flush_all
+from potash_firmware.rpu.namespaces.namespace import flush_all
 from potash_firmware.rpu.settings import RpuSettings
-from potash_firmware.rpu.write_back import WriteBacks
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)

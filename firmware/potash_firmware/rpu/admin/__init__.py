@@ -5,8 +5,9 @@ from csd_spec.opcodes import FaultOpcode
 from nvme_spec.identify import Oacs
 from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
-from potash_firmware.rpu.accelerator import accelerator_command
+from potash_firmware.rpu.accelerators.commands import accelerator_command
 from potash_firmware.rpu.admin import (
+    background_operations,
     events,
     faults,
     features,
@@ -16,7 +17,6 @@ from potash_firmware.rpu.admin import (
     log_pages,
     namespaces,
     queues,
-    upkeep,
 )
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
 
@@ -70,13 +70,13 @@ ADMIN_COMMANDS = table(
     ),
     Row(
         AdminOpcode.DEVICE_SELF_TEST,
-        upkeep.device_self_test,
+        background_operations.device_self_test,
         NamespaceUse.OWN,
         capability=Oacs.DEVICE_SELF_TEST,
     ),
     Row(
         AdminOpcode.SANITIZE,
-        upkeep.sanitize,
+        background_operations.sanitize,
         effects=CommandEffects.LBCC | _ALONE,
     ),
     Row(

@@ -1,4 +1,4 @@
-"""Set Features and Get Features; what there is to set is in `rpu.feature_table`.
+"""Set Features and Get Features; what there is to set is in `features.table`.
 
 Source: NVM Express Base Specification 2.0, section 5.15 and 5.27.
 """
@@ -15,8 +15,8 @@ from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.feature_table import Feature, row
-from potash_firmware.rpu.features import MILLISECOND
+from potash_firmware.rpu.features.table import Feature, row
+from potash_firmware.rpu.features.values import MILLISECOND
 
 
 def set_features(controller: Controller, command: Command) -> Result:

@@ -17,7 +17,7 @@ from potash_device.media.flash import LAST_SLOT, StoredImage
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import MAX_TRANSFER
-from potash_firmware.rpu.firmware import BUILT_IN_SLOT
+from potash_firmware.rpu.operations.firmware_slots import BUILT_IN_SLOT
 
 log = logging.getLogger(__name__)
 

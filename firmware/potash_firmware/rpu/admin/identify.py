@@ -52,17 +52,21 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media import BLOCK_SIZES
 from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.admin import log_pages
-from potash_firmware.rpu.alerts import OPTIONAL_EVENTS
 from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.command_sets.nvm.limits import (
+    CONTROLLER_FIELDS,
+    DEALLOCATION,
+    namespace_fields,
+)
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import CONTROLLER_ID, MAX_TRANSFER_SHIFT, no_namespace
-from potash_firmware.rpu.events import REQUEST_LIMIT
-from potash_firmware.rpu.feature_table import FEATURES, KEEP_ALIVE_GRANULARITY
-from potash_firmware.rpu.io.limits import CONTROLLER_FIELDS, DEALLOCATION, namespace_fields
-from potash_firmware.rpu.logs import ERROR_LOG_ENTRIES
-from potash_firmware.rpu.namespace import Namespace
-from potash_firmware.rpu.sanitizing import ACTIONS
-from potash_firmware.rpu.thermal import (
+from potash_firmware.rpu.features.table import FEATURES, KEEP_ALIVE_GRANULARITY
+from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS
+from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
+from potash_firmware.rpu.logs.health import ERROR_LOG_ENTRIES
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.operations.sanitize import ACTIONS
+from potash_firmware.rpu.operations.thermal import (
     CRITICAL_TEMPERATURE,
     HIGHEST_THRESHOLD,
     LOWEST_THRESHOLD,

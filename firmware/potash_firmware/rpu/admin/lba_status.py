@@ -22,11 +22,11 @@ from nvme_spec.ranges import (
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.command_sets.nvm.blocks import STEP, Step, one_by_one, pieces, read_error
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import MAX_TRANSFER
-from potash_firmware.rpu.io.blocks import STEP, Step, one_by_one, pieces, read_error
-from potash_firmware.rpu.namespace import Namespace
-from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 
 
 def get_lba_status(controller: Controller, command: Command) -> Result:

@@ -33,12 +33,12 @@ from nvme_spec.persistent_events import (
 )
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.accelerator import forward
+from potash_firmware.rpu.accelerators.commands import forward
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import MAX_TRANSFER
-from potash_firmware.rpu.feature_table import FEATURES, Feature
-from potash_firmware.rpu.persistent_events import SIZE_LIMIT
+from potash_firmware.rpu.features.table import FEATURES, Feature
+from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
 
 DWORD = 4
 

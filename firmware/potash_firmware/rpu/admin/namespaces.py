@@ -40,10 +40,10 @@ from potash_device.media import BLOCK_SIZES, MediaError, NamespaceShape
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import CONTROLLER_ID, no_namespace
-from potash_firmware.rpu.namespace import Namespace
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
+from potash_firmware.rpu.operations.tasks import Steps
 from potash_firmware.rpu.settings import NamespaceSettings
-from potash_firmware.rpu.tasks import Steps
-from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
 
 ERASED_PIECE = 1 << 30
 """Bytes that a format erases in one go."""

@@ -4,34 +4,34 @@ from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.identify import Oncs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.opcodes import IoOpcode
-from potash_firmware.rpu.accelerator import accelerator_command
+from potash_firmware.rpu.accelerators.commands import accelerator_command
+from potash_firmware.rpu.command_sets.nvm import optional, read_write
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
-from potash_firmware.rpu.io import nvm, verbs
 
 _WRITES = CommandEffects.LBCC
 
 IO_COMMANDS = table(
-    Row(IoOpcode.FLUSH, nvm.flush, NamespaceUse.ONE_OR_ALL),
-    Row(IoOpcode.WRITE, nvm.write, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.READ, nvm.read, NamespaceUse.ONE),
+    Row(IoOpcode.FLUSH, read_write.flush, NamespaceUse.ONE_OR_ALL),
+    Row(IoOpcode.WRITE, read_write.write, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.READ, read_write.read, NamespaceUse.ONE),
     Row(
         IoOpcode.WRITE_UNCORRECTABLE,
-        verbs.write_uncorrectable,
+        optional.write_uncorrectable,
         NamespaceUse.ONE,
         _WRITES,
         Oncs.WRITE_UNCORRECTABLE,
     ),
-    Row(IoOpcode.COMPARE, verbs.compare, NamespaceUse.ONE, capability=Oncs.COMPARE),
-    Row(IoOpcode.WRITE_ZEROES, verbs.write_zeroes, NamespaceUse.ONE, _WRITES, Oncs.WRITE_ZEROES),
+    Row(IoOpcode.COMPARE, optional.compare, NamespaceUse.ONE, capability=Oncs.COMPARE),
+    Row(IoOpcode.WRITE_ZEROES, optional.write_zeroes, NamespaceUse.ONE, _WRITES, Oncs.WRITE_ZEROES),
     Row(
         IoOpcode.DATASET_MANAGEMENT,
-        verbs.dataset_management,
+        optional.dataset_management,
         NamespaceUse.ONE,
         _WRITES,
         Oncs.DATASET_MANAGEMENT,
     ),
-    Row(IoOpcode.VERIFY, verbs.verify, NamespaceUse.ONE, capability=Oncs.VERIFY),
-    Row(IoOpcode.COPY, verbs.copy, NamespaceUse.ONE, _WRITES, Oncs.COPY),
+    Row(IoOpcode.VERIFY, optional.verify, NamespaceUse.ONE, capability=Oncs.VERIFY),
+    Row(IoOpcode.COPY, optional.copy, NamespaceUse.ONE, _WRITES, Oncs.COPY),
     Row(AcceleratorOpcode.SEND_DATA, accelerator_command),
     Row(AcceleratorOpcode.READ_DATA, accelerator_command),
     Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command),

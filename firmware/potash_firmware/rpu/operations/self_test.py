@@ -31,8 +31,8 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.media import MediaError
 from potash_firmware.rpu.core import Core
-from potash_firmware.rpu.namespace import Namespace
-from potash_firmware.rpu.tasks import Steps
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.operations.tasks import Steps
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from nvme_spec.registers import Register
 from potash_firmware.rpu.core import Core
-from potash_firmware.rpu.telemetry import Areas
+from potash_firmware.rpu.logs.telemetry import Areas
 
 
 def areas(core: Core) -> Areas:

@@ -18,8 +18,8 @@ from typing import Any
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media import MediaError, MediaExecutor, Sidecar
 from potash_firmware.rpu.core import Core
-from potash_firmware.rpu.logs import SAMPLE
-from potash_firmware.rpu.telemetry import Telemetry
+from potash_firmware.rpu.logs.health import SAMPLE
+from potash_firmware.rpu.logs.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.media_work import BlocksInFlight
+from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.settings import NamespaceSettings
-from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
 
 
 @dataclass(eq=False)

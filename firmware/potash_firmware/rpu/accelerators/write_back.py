@@ -16,7 +16,7 @@ from potash_device.media import MediaError
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, WriteBackDone
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespace import Namespace
+from potash_firmware.rpu.namespaces.namespace import Namespace
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from csd_spec.opcodes import DWORD_SIZE
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into, scatter
-from potash_firmware.rpu.apu_link import Answer
+from potash_firmware.rpu.accelerators.apu_link import Answer
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import MAX_TRANSFER

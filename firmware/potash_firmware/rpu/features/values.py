@@ -1,7 +1,7 @@
-"""The values of the features that a host gets and sets; `rpu.feature_table` says what there is.
+"""The values of the features that a host gets and sets; `features.table` says what there is.
 
 A value lasts until the next controller reset, which brings back what a host has saved. Saved values
-and those that outlive a power cycle by themselves are in the sidecar (`rpu.keeper`).
+and those that outlive a power cycle by themselves are in the sidecar (`features.persistence`).
 
 Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (Get Features) and
 5.27 (Set Features).
@@ -22,7 +22,7 @@ from nvme_spec.features import (
     VolatileWriteCache,
 )
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.feature_table import FEATURES, Feature, Limits, Value, row
+from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value, row
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The page of the documentation that says what there is of the standard, made from the tables.
 
-`python -m potash_firmware.rpu.supported` prints it: every command, log page and feature, and every
+`python docs/site/supported_page.py` prints it: every command, log page and feature, and every
 field and bit of Identify. What the dispatch tables, the tables of log pages and of features say is
 printed as it is; the fields of Identify are those of a device that is made here, in memory.
 
@@ -52,13 +52,13 @@ from nvme_spec.status import Status, describe
 from potash_device.board import Board, BoardSettings
 from potash_device.media import BLOCK_SIZES, Drive, Flash, MediaExecutor, NamespaceShape, Sidecar
 from potash_firmware.mailbox import SharedBuffers
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify
 from potash_firmware.rpu.admin.log_pages import PAGES
-from potash_firmware.rpu.apu_link import ApuLink
+from potash_firmware.rpu.command_sets import IO_COMMANDS
 from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
-from potash_firmware.rpu.feature_table import FEATURES
-from potash_firmware.rpu.io import IO_COMMANDS
+from potash_firmware.rpu.features.table import FEATURES
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 

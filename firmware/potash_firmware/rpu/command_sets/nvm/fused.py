@@ -18,9 +18,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.faults import lost, outcome
-from potash_firmware.rpu.io.blocks import (
+from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
     after,
     read_error,
@@ -30,8 +28,10 @@ from potash_firmware.rpu.io.blocks import (
     target,
     write_error,
 )
-from potash_firmware.rpu.io.limits import COMPARE_AND_WRITE_BLOCKS
-from potash_firmware.rpu.io.verbs import differs, first_difference, gathered
+from potash_firmware.rpu.command_sets.nvm.limits import COMPARE_AND_WRITE_BLOCKS
+from potash_firmware.rpu.command_sets.nvm.optional import differs, first_difference, gathered
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.faults import lost, outcome
 
 Begin = Callable[[Command, Callable[[], Result]], None]
 """Takes one step of a command and does what comes of it: the loop's."""

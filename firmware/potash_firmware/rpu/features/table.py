@@ -46,7 +46,7 @@ from nvme_spec.identify import KEEP_ALIVE_UNIT
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.words import Word
-from potash_firmware.rpu.thermal import (
+from potash_firmware.rpu.operations.thermal import (
     HIGHEST_THRESHOLD,
     LOWEST_THRESHOLD,
     WARNING_TEMPERATURE,

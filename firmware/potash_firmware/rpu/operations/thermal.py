@@ -11,7 +11,7 @@ Source: NVM Express Base Specification 2.0, section 5.27.1.3 (Temperature Thresh
 from collections.abc import Callable
 
 from nvme_spec.features import HostControlledThermalManagement
-from potash_firmware.rpu.logs import Health
+from potash_firmware.rpu.logs.health import Health
 
 WARNING_TEMPERATURE = 343
 CRITICAL_TEMPERATURE = 353

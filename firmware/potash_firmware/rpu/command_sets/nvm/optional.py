@@ -17,8 +17,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.io.blocks import (
+from potash_firmware.rpu.command_sets.nvm.blocks import (
     HOLE_STEP,
     STEP,
     Step,
@@ -36,8 +35,9 @@ from potash_firmware.rpu.io.blocks import (
     target,
     write_error,
 )
-from potash_firmware.rpu.io.limits import copy_limits
-from potash_firmware.rpu.namespace import Namespace
+from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.namespace import Namespace
 
 
 def gathered(controller: Controller, command: Command, length: int) -> memoryview:

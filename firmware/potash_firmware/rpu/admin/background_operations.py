@@ -8,7 +8,7 @@ from nvme_spec.logs import SelfTestResult
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.tasks import Steps
+from potash_firmware.rpu.operations.tasks import Steps
 
 
 def device_self_test(controller: Controller, command: Command) -> Result:

@@ -14,8 +14,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
-from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.io.blocks import (
+from potash_firmware.rpu.command_sets.nvm.blocks import (
     after,
     commit,
     healed,
@@ -26,6 +25,7 @@ from potash_firmware.rpu.io.blocks import (
     target,
     write_error,
 )
+from potash_firmware.rpu.controller import Controller
 
 
 def flush(controller: Controller, command: Command) -> Result:

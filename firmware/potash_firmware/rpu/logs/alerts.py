@@ -22,9 +22,9 @@ from nvme_spec.logs import (
     NoticeEvent,
     SmartEvent,
 )
-from potash_firmware.rpu.events import AsyncEvents
-from potash_firmware.rpu.features import Features
-from potash_firmware.rpu.logs import ErrorLog
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs.async_events import AsyncEvents
+from potash_firmware.rpu.logs.health import ErrorLog
 
 
 class Notice(NamedTuple):

@@ -36,9 +36,9 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.core import Core
-from potash_firmware.rpu.self_tests import SelfTests
-from potash_firmware.rpu.tasks import Steps
-from potash_firmware.rpu.uncorrectable import UncorrectableBlocks
+from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
+from potash_firmware.rpu.operations.self_test import SelfTests
+from potash_firmware.rpu.operations.tasks import Steps
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.core import MAX_TRANSFER
-from potash_firmware.rpu.namespace import Namespace
+from potash_firmware.rpu.namespaces.namespace import Namespace
 
 STEP = 4 << 20
 """Bytes that a long command reads or writes before others may have their turn, or a reset it."""

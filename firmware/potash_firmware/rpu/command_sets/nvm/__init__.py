@@ -1,0 +1,1 @@
+"""The NVM Command Set: blocks."""

@@ -1,0 +1,1 @@
+"""Features: what there are, their values, and what outlives a power cycle."""

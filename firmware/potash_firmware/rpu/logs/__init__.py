@@ -1,0 +1,1 @@
+"""What log pages and asynchronous events are made from."""

@@ -1,0 +1,1 @@
+"""Namespaces: what one is, and which there are."""
