@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.cli.units import LARGEST, human, parse_size, short
 from potash.sdk.errors import PotashError
+from potash.units import LARGEST, human, parse_size, short
 from potash.vm.guest import CPUS, MEMORY
 from potash_device.media import BLOCK_SIZES, DEFAULT_BLOCK_SIZE, DEFAULT_SIZE, NamespaceShape
 from potash_device.media.shapes import MOST_NAMESPACES

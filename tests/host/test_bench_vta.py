@@ -6,12 +6,13 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import vta, vta_layers, vta_streams
+from potash.bench import vta
 from potash.bench.report import Peer
-from potash.bench.vta_streams import Stream
 from potash.cli.device.bench import bench
 from potash.models.resnet import Layer
 from potash.sdk.errors import PotashError
+from potash.vta import scheduled, streams
+from potash.vta.streams import Stream
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.fast import peak
@@ -19,11 +20,11 @@ from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import Simulator
 
 SMALL = {
-    "convolution": lambda: vta_streams.convolution(8, 32, 64, rows=4, out_blocks=2, in_blocks=2),
-    "matrix": lambda: vta_streams.matrix(128, rows=16, blocks=4),
-    "addition": lambda: vta_streams.addition(20_000),
-    "irregular": lambda: vta_streams.irregular(2),
-    "scheduled": lambda: vta_layers.scheduled(Layer(9, 24, 3, 2, 40, 1).shape),
+    "convolution": lambda: streams.convolution(8, 32, 64, rows=4, out_blocks=2, in_blocks=2),
+    "matrix": lambda: streams.matrix(128, rows=16, blocks=4),
+    "addition": lambda: streams.addition(20_000),
+    "irregular": lambda: streams.irregular(2),
+    "scheduled": lambda: scheduled.scheduled(Layer(9, 24, 3, 2, 40, 1).shape),
 }
 
 
@@ -36,7 +37,7 @@ def test_a_stream_leaves_what_numpy_says(name: str) -> None:
     assert core.dram[stream.output] == stream.expected
 
 
-@pytest.mark.parametrize("name", [*vta_streams.LAYERS, "irregular"])
+@pytest.mark.parametrize("name", [*streams.LAYERS, "irregular"])
 def test_the_products_are_those_that_its_gemm_instructions_make(name: str) -> None:
     stream = vta.LOADS[name].make()
     simulator = Simulator(Config.default(), memoryview(bytearray(16)))
@@ -47,30 +48,30 @@ def test_the_products_are_those_that_its_gemm_instructions_make(name: str) -> No
 
 def test_the_scheduled_layers_are_the_paper_s() -> None:
     # Table 1 of the paper: 12 layers, of which the operations are these, in millions.
-    products = {name: shape.products / 1e6 for name, shape in vta_layers.SHAPES.items()}
+    products = {name: shape.products / 1e6 for name, shape in scheduled.SHAPES.items()}
     assert list(products) == [f"C{number}" for number in range(1, 13)]
     assert products["C1"] == 112 * 112 * 3 * 64 * 49 / 1e6
     assert products["C2"] == products["C6"] == products["C9"] == products["C12"]
     assert products["C4"] == products["C7"] == products["C10"] == products["C2"] / 2
     assert products["C5"] == products["C8"] == products["C11"] == products["C4"] / 9
-    assert set(vta_layers.BOUND) == {"C1", "C3", "C5", "C8", "C11"}
+    assert set(scheduled.BOUND) == {"C1", "C3", "C5", "C8", "C11"}
     assert {"C1", "C2", "C2-scheduled", "C12", "C12-scheduled"} < set(vta.NAMES)
 
 
 def test_what_an_empty_channel_takes_is_of_no_use() -> None:
-    full = vta_layers.scheduled(Layer(6, 32, 3, 1, 32, 1).shape)
-    third = vta_layers.scheduled(Layer(6, 4, 3, 1, 32, 1).shape)
-    assert vta_layers.of_use(full) == 1
-    assert vta_layers.of_use(third) == 0.25
+    full = scheduled.scheduled(Layer(6, 32, 3, 1, 32, 1).shape)
+    third = scheduled.scheduled(Layer(6, 4, 3, 1, 32, 1).shape)
+    assert scheduled.of_use(full) == 1
+    assert scheduled.of_use(third) == 0.25
 
 
 def test_a_stream_without_what_it_computes_has_its_tokens() -> None:
     stream = SMALL["scheduled"]()
     core = Core(Config.default(), memoryview(bytearray(stream.image)), engine="readable")
-    core.execute(vta_layers.without(stream, Alu))
+    core.execute(scheduled.without(stream, Alu))
     assert core.dram[stream.output] != stream.expected
     simulator = Simulator(Config.default(), memoryview(bytearray(16)))
-    left = simulator.decode(vta_layers.without(stream, Gemm, Alu))
+    left = simulator.decode(scheduled.without(stream, Gemm, Alu))
     assert sum(one.steps for one in left if isinstance(one, Gemm | Alu)) == 0
     assert [one.stage for one in left] == [one.stage for one in simulator.decode(stream.code)]
 
@@ -101,7 +102,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One small layer instead of the large ones, and no time for it."""
     monkeypatch.setattr(vta, "WINDOW", 0)
     monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
-    monkeypatch.setattr(vta_streams, "LAYERS", {"C2": SMALL["convolution"]})
+    monkeypatch.setattr(streams, "LAYERS", {"C2": SMALL["convolution"]})
 
 
 @pytest.mark.usefixtures("small")
@@ -121,7 +122,7 @@ def test_only_the_mean_can_be_asked_for() -> None:
 @pytest.mark.usefixtures("small")
 def test_the_addition_is_reported_as_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     small = SMALL["addition"]()
-    monkeypatch.setattr(vta_streams, "addition", lambda: small)
+    monkeypatch.setattr(streams, "addition", lambda: small)
     (result,) = _told("--only", "add-200k", "--pairs", "3")
     assert (result["metric"], result["unit"], result["pairs"]) == ("time", "ms", 3)
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from potash.cli.app import run_app
-from potash.cli.drive.progress import Line
+from potash.cli.progress import Line
 from potash.vm.drive import device_process
 from support.apu import program
 from support.bpf import call, exit_, insn, mov
@@ -240,7 +240,7 @@ def test_wrong_uses_of_run(
 
 def test_a_line_shows_how_far_it_is_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("potash.cli.drive.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("potash.cli.progress.time.monotonic", lambda: now)
     stream = io.StringIO()
     line = Line(stream)
     shown = []

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from potash.cli.app import run_app
-from potash.cli.files import LONG
+from potash.files import LONG
 from potash_device.vta.assembly import assemble
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import ENGINES

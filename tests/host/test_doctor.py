@@ -10,8 +10,8 @@ import pytest
 
 from potash import doctor
 from potash.doctor import Finding, State
+from potash.sdk.progress import silent
 from potash.vm import images, packages, qemu, snapshot
-from potash.vm.cache import silent
 from potash.vm.errors import GuestError
 from potash.vm.qemu import Accelerator, Qemu
 

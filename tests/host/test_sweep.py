@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash.bench.vta_layers import SHAPES
 from potash.cli.app import run_app
 from potash.sdk.errors import PotashError
+from potash.sdk.progress import silent
 from potash.sweep import networks, picture, points, space, workers
 from potash.sweep.networks import Network
 from potash.sweep.points import Point
 from potash.sweep.space import Core, SpaceError
 from potash.sweep.work import Outcome, Task, carry_out
-from potash.vm.cache import silent
+from potash.vta.scheduled import SHAPES
 from potash_device.vta.config import Config
 from potash_device.vta.timing import PYNQ, PYNQ_CORE
 from potash_firmware.vta_runtime.schedules import Conv2d, Matmul

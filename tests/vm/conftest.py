@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from potash.sdk.progress import silent
 from potash.vm import snapshot
-from potash.vm.cache import silent
 from potash.vm.guest import CPUS, MEMORY, Guest
 from potash.vm.images import GuestImages
 from potash.vm.snapshot import Shape

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from potash.sdk.errors import PotashError
+from potash.sdk.progress import silent
 from potash.vm import packages
-from potash.vm.cache import Cache, silent
+from potash.vm.cache import Cache
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.packages import Archive, Closure, configuration, parse_dump, source_lines
 

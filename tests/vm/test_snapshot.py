@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from potash.sdk.progress import silent
 from potash.vm import snapshot
-from potash.vm.cache import Cache, silent
+from potash.vm.cache import Cache
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.qemu import Accelerator, Qemu

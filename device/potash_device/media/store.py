@@ -235,7 +235,7 @@ class Media:
         """Raise MediaError when somebody has truncated the file, now or before.
 
         A write would extend it, and the blocks that are gone would read as zeroes. So that is
-        final, as a flush that fails is. Asking takes 0.2 µs.
+        final, as a flush that fails is.
         """
         least = 0 if self.self_checking else self._least
         if least and self.fd >= 0 and (present := os.lseek(self.fd, 0, os.SEEK_END)) < least:

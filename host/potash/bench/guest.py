@@ -18,7 +18,7 @@ from potash.bench.processors import Followed, Meter, process_time, thread_time
 from potash.bench.report import Result, paired
 from potash.bench.workloads import WORKLOADS, Workload
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
+from potash.sdk.progress import Progress
 from potash.vm.drive import device_process
 from potash.vm.guest import MEMORY, Guest
 from potash.vm.images import GuestImages

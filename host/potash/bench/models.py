@@ -22,7 +22,7 @@ import numpy as np
 from potash.bench.report import Peer, Result, alone, paired
 from potash.models import networks, resnet
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
+from potash.sdk.progress import Progress
 from potash.vta.inference import Inference, infer
 from potash_device.vta.config import Config
 from potash_device.vta.core import Control, Core, Register

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from potash.bench.report import Peer, Result, alone, paired
 from potash.programs.compiler import build, find_compiler
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
+from potash.sdk.progress import Progress
 from potash_firmware import bpf, cache
 from potash_firmware.bpf import elf, engine, reserve
 from potash_firmware.bpf.arena import Layout

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from potash.tables import columns
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -101,15 +103,7 @@ def table(results: Sequence[Result]) -> str:
                 str(one.pairs),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if at < 3 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join(columns(rows, "<<<>"))
 
 
 def _figure(value: float) -> str:

@@ -40,7 +40,7 @@ from potash.bench.processors import process_time
 from potash.bench.report import Result, alone, paired
 from potash.sdk.driver.pci import PciFunction
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
+from potash.sdk.progress import Progress
 from potash.vm.drive import device_process
 from pyvfio_user.client import Client, SealedMemory
 

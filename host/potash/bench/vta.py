@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from potash.bench import vta_layers, vta_streams
 from potash.bench.report import Result, alone, paired
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
+from potash.sdk.progress import Progress
+from potash.vta import scheduled, streams
 from potash_device.vta.config import Config
 from potash_device.vta.fast import peak
 from potash_device.vta.fast.simulator import FastSimulator
@@ -43,15 +43,15 @@ print(time.perf_counter() - started)
 class Load:
     """A stream, and the path that is forced on the simulator."""
 
-    make: Callable[[], vta_streams.Stream]
+    make: Callable[[], streams.Stream]
     path: str | None = None
 
 
 LOADS: Mapping[str, Load] = {
-    **{name: Load(make) for name, make in vta_streams.LAYERS.items()},
-    **{f"{name}-avx2": Load(make, "avx2") for name, make in vta_streams.LAYERS.items()},
-    "irregular": Load(vta_streams.irregular),
-    **{name: Load(make) for name, make in vta_layers.SCHEDULED.items()},
+    **{name: Load(make) for name, make in streams.LAYERS.items()},
+    **{f"{name}-avx2": Load(make, "avx2") for name, make in streams.LAYERS.items()},
+    "irregular": Load(streams.irregular),
+    **{name: Load(make) for name, make in scheduled.SCHEDULED.items()},
 }
 """What is measured in operations a second."""
 LAYERS = "layers"
@@ -82,7 +82,7 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
         )
     if ADDITION in names:
         progress(ADDITION, len(wanted) / (len(wanted) + 2))
-        engine, stream = _ready(ADDITION, Load(vta_streams.addition))
+        engine, stream = _ready(ADDITION, Load(streams.addition))
         times = [_seconds(lambda: engine.execute(stream.code)) * 1e3 for _ in range(pairs)]
         yield alone(ADDITION, "time", "ms", times)
     if START_NAME in names:
@@ -91,7 +91,7 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
 
 
 def _is_layer(name: str) -> bool:
-    return name in vta_streams.LAYERS
+    return name in streams.LAYERS
 
 
 def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
@@ -108,7 +108,7 @@ def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
         yield alone(name, "throughput", "GOP/s", [ours for ours, _ in windows])
     else:
         yield paired(name, "throughput", "GOP/s", f"{peak.PEAKS[best].name} alone", windows)
-    if name in vta_layers.BOUND:
+    if name in scheduled.BOUND:
         yield from _shares(name, engine, stream, pairs)
     if load.path is None:
         costs = [_preparation(engine, stream) for _ in range(pairs)]
@@ -116,13 +116,13 @@ def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
 
 
 def _shares(
-    name: str, engine: FastSimulator, stream: vta_streams.Stream, pairs: int
+    name: str, engine: FastSimulator, stream: streams.Stream, pairs: int
 ) -> Iterator[Result]:
     """What the time goes to, and how much of the multiplying is of use: what bounds a layer."""
     streams = {
         "all": stream.code,
-        "without ALU": vta_layers.without(stream, Alu),
-        "transfers": vta_layers.without(stream, Gemm, Alu),
+        "without ALU": scheduled.without(stream, Alu),
+        "transfers": scheduled.without(stream, Gemm, Alu),
     }
     shares: dict[str, list[float]] = {"GEMM": [], "ALU": [], "transfers": []}
     for _ in range(pairs):
@@ -132,10 +132,10 @@ def _shares(
         shares["transfers"].append(times["transfers"] / times["all"])
     for what, values in shares.items():
         yield alone(name, f"share of time in {what}", "", values)
-    yield alone(name, "share of products of use", "", [vta_layers.of_use(stream)])
+    yield alone(name, "share of products of use", "", [scheduled.of_use(stream)])
 
 
-def _ready(name: str, load: Load) -> tuple[FastSimulator, vta_streams.Stream]:
+def _ready(name: str, load: Load) -> tuple[FastSimulator, streams.Stream]:
     """An engine that has run the stream once, and rightly."""
     stream = load.make()
     dram = memoryview(bytearray(stream.image))
@@ -149,7 +149,7 @@ def _ready(name: str, load: Load) -> tuple[FastSimulator, vta_streams.Stream]:
     return engine, stream
 
 
-def _preparation(engine: FastSimulator, stream: vta_streams.Stream) -> tuple[float, float]:
+def _preparation(engine: FastSimulator, stream: streams.Stream) -> tuple[float, float]:
     """Milliseconds that the first run takes longer than another one, and that two of those take."""
     engine.forget()
     first = _once(lambda: engine.execute(stream.code))

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from potash.doctor.finding import Finding, State
 from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress
 from potash.vm import images as guest_images
 from potash.vm import packages as debian
 from potash.vm import qemu as machine
 from potash.vm import snapshot, sources
-from potash.vm.cache import Cache, Progress, folder
+from potash.vm.cache import Cache, folder
 from potash.vm.qemu import Accelerator
 
 IMPORT_LIMIT = 60.0

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from csd_spec.text import plain
-from potash.cli.units import human
 from potash.observing.rates import Rates
+from potash.tables import columns
+from potash.units import human
 
 Snapshot = dict[str, Any]
 Row = Sequence[str]
@@ -23,24 +24,12 @@ def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
         f"{place}  process {snapshot['pid']}",
         *_summary(snapshot, rates),
         "",
-        *table(_queues(snapshot, rates)),
+        *columns(list(_queues(snapshot, rates)), ">>>>>><"),
         "",
-        *table(_accelerators(snapshot, rates)),
+        *columns(list(_accelerators(snapshot, rates)), ">>>>>>>>><"),
         *_errors(snapshot),
     ]
     return [plain(line) for line in shown]
-
-
-def table(rows: Iterable[Row]) -> list[str]:
-    """Columns of equal width, the last one aside."""
-    found = list(rows)
-    widths = [max(len(row[at]) for row in found) for at in range(len(found[0]) - 1)]
-    return [
-        "  ".join(
-            [*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
-        ).rstrip()
-        for row in found
-    ]
 
 
 def number(value: float) -> str:

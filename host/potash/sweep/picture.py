@@ -6,8 +6,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from potash.cli.units import human
 from potash.sweep.points import COSTS, Point
+from potash.units import human
 from potash.vta.svg import Picture
 
 WIDTH, HEIGHT = 760, 480

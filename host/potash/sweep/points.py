@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from potash.sdk.progress import Progress
 from potash.sweep.networks import Network
 from potash.sweep.space import Core
 from potash.sweep.work import Outcome, Task
-from potash.vm.cache import Progress
 from potash_device.vta import figures
 from potash_device.vta.config import Config
 from potash_device.vta.timing import Parameters

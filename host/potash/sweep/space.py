@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
-from potash.cli.units import parse_size
+from potash.units import parse_size
 from potash_device.vta.config import Config, ConfigError
 from potash_device.vta.timing import ParameterError, Parameters
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from potash.bench.vta_layers import STEPS
 from potash.sweep.networks import Shape
+from potash.vta.scheduled import STEPS
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.timing import Parameters

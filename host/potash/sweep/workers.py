@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from potash.sdk.errors import PotashError
+from potash.signals import handling
 from potash.sweep.work import Outcome, Task, carry_out
 
 Outcomes = Iterator[tuple[int, Outcome]]
@@ -73,17 +74,14 @@ def _interrupted_later() -> Iterator[None]:
     any other thread may take it for the main one.
     """
     came: list[int] = []
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handlers[number] = signal.signal(number, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    in_main = threading.current_thread() is threading.main_thread()
+    with handling({one: lambda number, _: came.append(number) for one in numbers if in_main}):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if came:
         signal.raise_signal(came[0])
 

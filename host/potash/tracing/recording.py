@@ -15,13 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from potash.cli.drive.common import STREAM
-from potash.cli.files import replacing
+from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress
 from potash.tracing.device import DeviceTrace
 from potash.tracing.document import Document
 from potash.tracing.modelled import Modelled
-from potash.vm.cache import Progress
 from potash_device.vta.timing import PYNQ, Parameters
 
 VARIABLE = "POTASH_TRACE"

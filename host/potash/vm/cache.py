@@ -17,14 +17,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from potash.sdk.progress import Progress, silent
 from potash.vm.errors import PackagesUnavailable
-
-Progress = Callable[[str, float | None], None]
-"""Told what is being done, and how much of it (0.0 to 1.0) where that is known."""
-
-
-def silent(_label: str, _fraction: float | None) -> None:
-    """The `Progress` of somebody who does not want to know."""
 
 
 def folder() -> Path:

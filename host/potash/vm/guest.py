@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress, silent
 from potash.vm import snapshot
-from potash.vm.cache import Progress, silent
 from potash.vm.channel import Channel, Command, Sink, Source, discard
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress, silent
 from potash.vm import cpio, kernel, packages, qemu, rootfs
-from potash.vm.cache import Cache, Progress, files_key, folder, key, silent
+from potash.vm.cache import Cache, files_key, folder, key
 from potash.vm.qemu import Qemu
 
 # How many of each kind are kept; the last one used is always among them.

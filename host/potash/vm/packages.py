@@ -22,8 +22,9 @@ from types import TracebackType
 from typing import Self
 
 from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress
 from potash.vm import sources
-from potash.vm.cache import Cache, Progress, key
+from potash.vm.cache import Cache, key
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.tether import tethered
 

@@ -16,7 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from potash.vm.cache import Progress, key
+from potash.sdk.progress import Progress
+from potash.vm.cache import key
 from potash.vm.channel import Channel
 from potash.vm.errors import GuestError
 from potash.vm.images import Emulator, GuestImages

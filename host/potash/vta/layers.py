@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from potash.bench import vta_layers, vta_streams
+from potash.vta import scheduled, streams
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.timing import Parameters, Timing
@@ -19,7 +19,7 @@ from potash_firmware.vta_runtime.schedules.search import stream_of
 PLATFORM = Config.default()
 THREADS = (1, 2)
 """Virtual threads: without hiding the latency of memory, and with it (section 4.3)."""
-LAYERS = tuple(vta_layers.SHAPES)
+LAYERS = tuple(scheduled.SHAPES)
 """C1 to C12."""
 
 
@@ -43,7 +43,7 @@ class Timed:
     @property
     def throughput(self) -> float:
         """The layer's own operations a second: blocks that are partly empty do not count whole."""
-        return 2 * vta_layers.SHAPES[self.name].products / self.timing.seconds
+        return 2 * scheduled.SHAPES[self.name].products / self.timing.seconds
 
 
 def stream(
@@ -51,12 +51,12 @@ def stream(
 ) -> bytes | None:
     """A layer's stream with so many virtual threads; None where there is no schedule for it."""
     if tiles is Tiles.SCHEDULED:
-        shape = vta_layers.SHAPES[name]
+        shape = scheduled.SHAPES[name]
         try:
-            return stream_of(vta_layers.plan(shape, config, parameters, threads))
+            return stream_of(scheduled.plan(shape, config, parameters, threads))
         except ScheduleError:
             return None
-    make = vta_streams.CONVOLUTIONS.get(name)
+    make = streams.CONVOLUTIONS.get(name)
     if make is None or replace(config, log_uop_buff_size=PLATFORM.log_uop_buff_size) != PLATFORM:
         return None
     return make(threads=threads, config=config).code

@@ -14,8 +14,8 @@ from potash.bench import programs as program_bench
 from potash.bench import socket as socket_bench
 from potash.bench.report import Result, document, table
 from potash.cli.device.example import examples_folder
+from potash.cli.progress import showing
 from potash.vm import images
-from potash.vm.progress import reporting
 from potash.vm.sources import ENVIRONMENT
 
 PAIRS = 8
@@ -80,7 +80,7 @@ def nvme(
     name that ends in -cpu2 is of a guest with two processors, each of which runs the load.
     """
     chosen = _chosen(patterns, guest_bench.NAMES if guest else socket_bench.NAMES)
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         if guest:
             found = images.prepare(progress, mirror=debian_mirror)
             results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
@@ -105,7 +105,7 @@ def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     from potash.bench import vta as vta_bench  # brings numba
 
     chosen = _chosen(patterns, vta_bench.NAMES)
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         results = list(vta_bench.measure(chosen, pairs, progress))
     _report(results, as_json)
 
@@ -123,7 +123,7 @@ def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     compiled one from the cache, and a helper's call.
     """
     chosen = _chosen(patterns, program_bench.NAMES)
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         folder = examples_folder() / "include"
         results = list(program_bench.measure(chosen, folder, pairs, progress))
     _report(results, as_json)
@@ -148,7 +148,7 @@ def model(names: tuple[str, ...], pairs: int, as_json: bool) -> None:
     from potash.bench import models as model_bench  # brings numba and TensorFlow Lite
 
     chosen = _chosen(names, model_bench.NAMES)
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         results = list(model_bench.measure(chosen, examples_folder(), pairs, progress))
     _report(results, as_json)
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import click
 
 from csd_spec.text import plain_lines
-from potash.cli.drive.common import STREAM, ProgramArgument, returned
-from potash.cli.units import Size
+from potash.cli.drive.common import ProgramArgument, returned
+from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
 from potash.sdk.errors import PotashError
+from potash.tables import columns
+from potash.units import Size
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena
@@ -89,8 +91,8 @@ def helpers(as_json: bool) -> None:
         listed = [dict(zip(("number", "name", "package"), row, strict=True)) for row in rows]
         click.echo(json.dumps({"helpers": listed, "problems": found.problems}))
     else:
-        for number, name, package in rows:
-            click.echo(f"{number:3} {name:20} {package}")
+        table = [(str(number), name, package) for number, name, package in rows]
+        click.echo("\n".join(columns(table, "><")))
         for problem in found.problems:
             click.echo(f"potash: {problem}", err=True)
     if found.problems:

@@ -9,8 +9,9 @@ import sys
 import click
 
 from potash import doctor as checks
+from potash.cli.progress import showing
 from potash.doctor import Finding, State
-from potash.vm.progress import reporting
+from potash.tables import columns
 from potash.vm.sources import ENVIRONMENT
 
 
@@ -43,7 +44,7 @@ def doctor(no_boot: bool, debian_mirror: str | None, as_json: bool) -> None:
 
 
 def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
-    with reporting(not sys.stderr.isatty()) as progress:
+    with showing() as progress:
         found = [checks.python()]
         progress("importing what Potash is built upon", None)
         found += checks.packages()
@@ -61,9 +62,8 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
 
 
 def _lines(findings: list[Finding]) -> list[str]:
-    width = max(len(one.name) for one in findings)
-    lines = []
+    rows = []
     for one in findings:
         mend = f"  → {one.mend}" if one.mend else ""
-        lines.append(f"{one.state:<7}  {one.name:<{width}}  {one.meaning}{mend}")
-    return lines
+        rows.append((one.state.value, one.name, f"{one.meaning}{mend}"))
+    return columns(rows, "<")

@@ -17,6 +17,7 @@ from potash.cli.device.build import compiled
 from potash.cli.device.example import Example, example_names, examples_folder
 from potash.programs.compiler import find_compiler
 from potash.sdk.errors import PotashError
+from potash.tables import columns
 
 PROGRAM, SOURCE, INPUT, EXPECTED = "program.o", "program.c", "input.bin", "expected.bin"
 ARGUMENTS = "arguments"
@@ -58,9 +59,11 @@ def show_index(*, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"examples": [one._asdict() for one in index()]}))
         return
+    rows = []
     for one in index():
         other = "" if one.demo else f" (see {examples_folder() / one.name / 'README.md'})"
-        click.echo(f"{one.name:12} {one.title}{other}")
+        rows.append((one.name, f"{one.title}{other}"))
+    click.echo("\n".join(columns(rows, "<")))
 
 
 def write_files(name: str, folder: Path) -> None:

@@ -16,16 +16,16 @@ from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.serve import Namespace
 from potash.cli.device.vta_options import writable_file
-from potash.cli.units import Size, short
+from potash.cli.progress import showing
 from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
 from potash.sdk import faults as sdk_faults
 from potash.sdk.faults import Fault
 from potash.sdk.vfio_user import require_free
 from potash.tracing.recording import recording
+from potash.units import Size, short
 from potash.vm import images, snapshot, system
 from potash.vm.drive import serving_each
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
-from potash.vm.progress import reporting
 from potash.vm.qemu import ROOT_PORTS, Accelerator
 from potash.vm.sources import ENVIRONMENT
 from potash.vm.system import APPEND, Disk, System
@@ -97,7 +97,7 @@ def running_guest(
         verbose: show what the device logs.
     """
     with ExitStack() as stack:
-        with reporting(quiet) as progress:
+        with showing(steps=True, quiet=quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
             sockets = (
                 [socket]
@@ -295,7 +295,7 @@ def guest(
     if initrd is not None or append is not None:
         raise click.UsageError("--initrd and --append are for --kernel")
     with (
-        reporting() as progress,
+        showing(steps=True) as progress,
         recording(recorded, progress),
         running_guest(
             *drives[0],
@@ -335,7 +335,7 @@ def _boot(
 ) -> None:
     """Run a system of the user's at this terminal, to its end."""
     with ExitStack() as stack:
-        with reporting() as progress:
+        with showing(steps=True) as progress:
             emulator = images.prepare_qemu(progress, mirror=mirror, refresh=refresh)
             sockets = (
                 [socket]

@@ -14,19 +14,19 @@ from csd_spec.text import plain
 from potash.cli.device.model_convert import import_, quantize
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import (
-    columns,
     config_option,
     json_option,
     readable_file,
     writable_file,
 )
-from potash.cli.drive.common import STREAM, say
-from potash.cli.drive.progress import showing
-from potash.cli.files import read_whole
+from potash.cli.drive.common import say
+from potash.cli.progress import showing
+from potash.files import STREAM, read_whole
 from potash.models import running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.running import Described, Place, Ran
+from potash.tables import columns
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
@@ -158,9 +158,8 @@ def _list(as_json: bool) -> None:
         networks = [{"name": name, "summary": one.summary} for name, one in NETWORKS.items()]
         click.echo(json.dumps({"networks": networks}))
         return
-    width = max(map(len, NETWORKS))
-    for name, network in NETWORKS.items():
-        click.echo(f"{name:{width}}  {network.summary}")
+    rows = [(name, network.summary) for name, network in NETWORKS.items()]
+    click.echo("\n".join(columns(rows, "<")))
 
 
 def _tensor(tensor: TensorReport) -> dict[str, object]:
@@ -209,16 +208,13 @@ def _shown(file: Path, described: Described) -> list[str]:
     several = any(node.graph for node in described.nodes)
     rows = [
         (
-            node.operator,
             f"{node.graph}.{node.node}" if several else str(node.node),
+            node.operator,
             "VTA" if node.claimed else f"CPU: {node.reason}",
         )
         for node in described.nodes
     ]
-    widest_code, widest_node = (max((len(row[at]) for row in rows), default=0) for at in (0, 1))
-    lines.append("")
-    lines += [f"{node:>{widest_node}}  {code:{widest_code}}  {on}" for code, node, on in rows]
-    return lines
+    return [*lines, "", *columns(rows, "><")]
 
 
 def _outcome(

@@ -9,9 +9,9 @@ import click
 
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import json_option, readable_file, writable_file
-from potash.cli.drive.common import STREAM, say
-from potash.cli.drive.progress import showing
-from potash.cli.files import read_whole
+from potash.cli.drive.common import say
+from potash.cli.progress import showing
+from potash.files import STREAM, read_whole
 from potash.models import onnx_import, quantizing
 from potash.models.builder import Tensor
 

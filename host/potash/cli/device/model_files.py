@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from potash.cli.files import replacing, write_whole
+from potash.files import replacing, write_whole
 from potash.models.process import isolated
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress

@@ -18,7 +18,7 @@ from potash import configuration
 from potash.cli.device import configured
 from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.fault_options import fault_options, faults_of
-from potash.cli.units import Size, human
+from potash.cli.progress import showing
 from potash.configuration import (
     LARGEST_BUFFER,
     RANGE_COUNTS,
@@ -31,7 +31,7 @@ from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
-from potash.vm.progress import reporting
+from potash.units import Size, human
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -330,7 +330,7 @@ def _serve(
         )
         trace = told.trace
         if trace is not None and trace.suffix in TRACES:
-            progress = stack.enter_context(reporting())
+            progress = stack.enter_context(showing(steps=True))
             stack.enter_context(recording(trace, progress))
             trace = None
         traced = stack.enter_context(_lines(trace))

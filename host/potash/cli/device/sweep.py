@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
-from potash.cli.device.vta_options import columns, json_option, writable_file
-from potash.cli.drive.common import STREAM
-from potash.cli.files import replacing
-from potash.cli.units import human
-from potash.vm.progress import reporting
+from potash.cli.device.vta_options import json_option, writable_file
+from potash.cli.progress import showing
+from potash.files import STREAM, replacing
+from potash.tables import columns
+from potash.units import human
 from potash_device.vta.config import Config
 from potash_device.vta.timing import PYNQ_CORE
 
@@ -90,7 +90,7 @@ def sweep(
         raise click.UsageError(f"--vary: {error}") from None
     tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]
     crew = workers.cluster(scheduler) if scheduler else workers.local(jobs or workers.processors())
-    with reporting() as progress, crew as work:
+    with showing(steps=True) as progress, crew as work:
         found = points.swept(cores, tried, against, work, progress)
     if plot is not None:
         with replacing(plot) as file:

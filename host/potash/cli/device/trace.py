@@ -13,10 +13,11 @@ import click
 
 from potash.cli.app import COMMANDS
 from potash.cli.device.vta_options import readable_file, writable_file
-from potash.cli.drive.common import STREAM
+from potash.cli.progress import showing
+from potash.files import STREAM
 from potash.sdk.errors import PotashError
+from potash.signals import Handler, handling
 from potash.tracing.recording import folder_for_lines, lines_of, require_writable, write_trace
-from potash.vm.progress import reporting
 from potash_device.vta.timing import BUILDS, Parameters
 
 SIGNALLED = 128
@@ -72,7 +73,7 @@ def trace(
 
 
 def _finish(sources: Sequence[Path], out: Path, parameters: Parameters, *, as_json: bool) -> None:
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         recorded = write_trace(sources, out, progress, parameters)
     if as_json:
         click.echo(json.dumps({"out": str(out), **recorded._asdict()}), err=out == STREAM)
@@ -87,19 +88,15 @@ def _run(command: Sequence[str]) -> int:
     if command[0] in COMMANDS:
         command = [sys.executable, "-m", "potash.cli.main", *command]
     # At a terminal the child gets its own. Not ignored, as that is what the child would inherit.
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
-    try:
+    with handling({signal.SIGINT: lambda *_: None}):
         try:
             child = subprocess.Popen(command)
         except OSError as error:
             raise PotashError(f"{command[0]} cannot be run: {error.strerror}") from None
-        with child:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup
-                    continue
-                before[number] = signal.signal(number, lambda one, _: child.send_signal(one))
+        passing: dict[int, Handler] = {
+            number: lambda one, _: child.send_signal(one)
+            for number in (signal.SIGTERM, signal.SIGHUP)
+        }
+        with child, handling(passing):
             code = child.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return code if code >= 0 else SIGNALLED - code

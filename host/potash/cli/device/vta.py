@@ -13,18 +13,17 @@ from potash.cli.device.vta_options import (
     MEGA,
     Megahertz,
     base_option,
-    columns,
     config_option,
     json_option,
     read_stream,
     readable_file,
     writable_file,
 )
-from potash.cli.drive.common import STREAM
-from potash.cli.files import read_whole, replacing, write_whole
-from potash.cli.units import human
+from potash.cli.progress import showing
+from potash.files import STREAM, read_whole, replacing, write_whole
 from potash.sdk.errors import PotashError
-from potash.vm.progress import reporting
+from potash.tables import columns
+from potash.units import human
 from potash_device.vta import assembly, figures
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import DEFAULT_ENGINE, ENGINES, Core
@@ -96,7 +95,7 @@ def run(
     """
     if insns == dram == STREAM:
         raise click.UsageError("--insns and --dram cannot both be standard input")
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         stream, image = read_stream(insns, progress), read_whole(dram, progress)
         if not image:
             raise PotashError(f"{dram} is empty; DRAM has at least one byte")
@@ -149,7 +148,7 @@ def disasm(
     A line has the fields that are not zero; behind it stand the module that executes the
     instruction, and where it reaches in DRAM. What no core executes is shown with the reason.
     """
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         stream = read_stream(insns, progress)
         image = None if dram is None else memoryview(read_whole(dram, progress))
     with replacing(out) as file:
@@ -170,7 +169,7 @@ def disasm(
 @json_option
 def asm(text: Path, out: Path, config: Config, as_json: bool) -> None:
     """Assemble the text of an instruction stream, as `potash vta disasm` shows it."""
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         read = read_whole(text, progress)
     try:
         stream = assembly.assemble(read.decode().splitlines(), config)

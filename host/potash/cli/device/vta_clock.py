@@ -15,18 +15,17 @@ from potash.cli.device.vta_options import (
     GIGA,
     MEGA,
     ConfigFile,
-    columns,
     config_option,
     json_option,
     read_stream,
     readable_file,
     writable_file,
 )
-from potash.cli.drive.common import STREAM
-from potash.cli.files import replacing
-from potash.cli.units import human
+from potash.cli.progress import showing
+from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
-from potash.vm.progress import reporting
+from potash.tables import columns
+from potash.units import human
 from potash_device.vta import assembly, figures, timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Stage
@@ -214,7 +213,7 @@ def trace(
     from potash.vta import perfetto, timeline
 
     parameters = parameters_of(build, assumed)
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         stream = read_stream(insns, progress)
     found = _clocked(insns, stream, config, parameters)
     texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
@@ -235,7 +234,7 @@ def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameter
 
 
 def _timing(insns: Path, config: Config, parameters: Parameters) -> Timing:
-    with reporting() as progress:
+    with showing(steps=True) as progress:
         return _clocked(insns, read_stream(insns, progress), config, parameters)
 
 

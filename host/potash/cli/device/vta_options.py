@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from potash.cli.files import read_whole
+from potash.files import read_whole
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
+from potash.sdk.progress import Progress
 from potash_device.vta.config import Config, ConfigError
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.simulator import DRAM_BASE
@@ -100,15 +99,3 @@ def read_stream(path: Path, progress: Progress) -> bytes:
             "instructions, and one at least"
         )
     return stream
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, the first column to the left and numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]

@@ -16,7 +16,6 @@ from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
 from potash.cli.drive.common import (
     FIRMWARE_LIMIT,
-    STREAM,
     Pages,
     ProgramArgument,
     accelerator_of,
@@ -32,11 +31,12 @@ from potash.cli.drive.common import (
     timeout_option,
     write_output,
 )
-from potash.cli.drive.progress import showing
-from potash.cli.units import Size, human
+from potash.cli.progress import showing
+from potash.files import STREAM
 from potash.sdk import Accelerator
 from potash.sdk.job import Argument
 from potash.sdk.places import Range
+from potash.units import Size, human
 
 rae_option = click.option(
     "--rae", is_flag=True, help="Retain what was read, and its event, for the next to read."

@@ -14,12 +14,12 @@ import click
 
 import potash.sdk
 from csd_spec.text import plain
+from potash.files import STREAM
 from potash.sdk import INPUT_LENGTH, Accelerator, Device
 from potash.sdk.errors import PotashError
 from potash.sdk.job import NUMBER_SIZE, Argument, choose
 from potash.sdk.places import Range
 
-STREAM = Path("-")
 LENGTH = "length"
 
 ACCELERATOR_LIMIT = 0xFFFF

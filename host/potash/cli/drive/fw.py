@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from potash.cli.drive.common import (
-    STREAM,
     accelerator_of,
     accelerator_option,
     firmware_option,
@@ -20,8 +19,9 @@ from potash.cli.drive.common import (
     write_output,
 )
 from potash.cli.drive.program import program_file, program_of
-from potash.cli.drive.progress import showing
-from potash.cli.units import Size
+from potash.cli.progress import showing
+from potash.files import STREAM
+from potash.units import Size
 
 
 @click.group()

@@ -13,7 +13,6 @@ from potash.cli.drive.common import (
     ACCELERATOR_LIMIT,
     FIRMWARE_LIMIT,
     LENGTH,
-    STREAM,
     ProgramArgument,
     Seconds,
     input_file,
@@ -26,8 +25,8 @@ from potash.cli.drive.common import (
     write_output,
 )
 from potash.cli.drive.program import program_file, program_of
-from potash.cli.drive.progress import Line, showing
-from potash.cli.units import Size
+from potash.cli.progress import Line, showing
+from potash.files import STREAM
 from potash.sdk import Device, FileSink, FileSource, LocalStorage
 from potash.sdk.errors import JobFailed, PotashError
 from potash.sdk.extents import mounts_of, volume_of
@@ -42,6 +41,7 @@ from potash.sdk.places import (
     Source,
     Told,
 )
+from potash.units import Size
 
 
 class Blocks(click.ParamType[LocalStorage]):

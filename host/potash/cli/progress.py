@@ -1,4 +1,4 @@
-"""How far a long command is, in one line on a terminal."""
+"""How far a long command is: one line on a terminal, a line for each step elsewhere."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TextIO
 from potash.sdk.progress import Progress, silent
 
 PATIENCE = 2.0
-"""Seconds without a word."""
+"""Seconds before anything is shown."""
 INTERVAL = 0.1
 """Seconds between two changes of the line."""
 ERASE = "\r\x1b[K"
 
 
 class Line:
-    """The line, on a terminal. A command's other words go past it with `clear`."""
+    """The line, on a terminal. `clear` it before other output is written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,13 +43,30 @@ class Line:
 
 
 @contextlib.contextmanager
-def showing() -> Iterator[Progress]:
-    """A `Progress` that shows itself where standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield silent
-        return
-    line = Line(sys.stderr)
-    try:
-        yield line
-    finally:
-        line.clear()
+def showing(*, steps: bool = False, quiet: bool = False) -> Iterator[Progress]:
+    """A `Progress` that shows itself on standard error.
+
+    Args:
+        steps: where that is no terminal, print a line for each step.
+        quiet: show nothing.
+    """
+    if not quiet and sys.stderr.isatty():
+        line = Line(sys.stderr)
+        try:
+            yield line
+        finally:
+            line.clear()
+    else:
+        yield _steps() if steps and not quiet else silent
+
+
+def _steps() -> Progress:
+    last = ""
+
+    def report(label: str, fraction: float | None) -> None:
+        nonlocal last
+        if label != last:
+            last = label
+            print(f"potash: {label}", file=sys.stderr, flush=True)
+
+    return report

@@ -11,9 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from potash.cli.drive.common import STREAM
 from potash.sdk.errors import PotashError
-from potash.vm.cache import Progress
+from potash.sdk.progress import Progress
+
+STREAM = Path("-")
+"""Standard input or output."""
 
 PIECE = 16 << 20
 """Bytes that are moved between two reports of progress."""

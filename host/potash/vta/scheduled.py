@@ -1,6 +1,6 @@
 """The convolutions of ResNet-18 as the scheduler cuts them, with what has to come out of them.
 
-What is done to the sums is what `vta_streams` does: a shift, and ReLU.
+What is done to the sums is what `streams` does: a shift, and ReLU.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from potash.bench.vta_streams import CONVOLUTIONS, SHIFT, Stream
 from potash.models.resnet import LAYERS
+from potash.vta.streams import CONVOLUTIONS, SHIFT, Stream
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, decode, encode_stream
@@ -84,7 +84,7 @@ SCHEDULED: Mapping[str, Callable[[], Stream]] = {
     f"{name}-scheduled" if name in CONVOLUTIONS else name: partial(scheduled, shape)
     for name, shape in SHAPES.items()
 }
-"""What the scheduler makes of them; `vta_streams` has four of them with tiles that are given."""
+"""What the scheduler makes of them; `streams` has four of them with tiles that are given."""
 BOUND = {
     name: shape
     for name, shape in SHAPES.items()
