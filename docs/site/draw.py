@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation: the house, and the journey of one job through it.
+"""Draw the pictures of the documentation: the components, and the messages of one job.
 
     python docs/site/draw.py [FOLDER]
 
@@ -20,7 +20,7 @@ HOST, DEVICE, FIRMWARE = "#dbe9f6", "#e5e5e5", "#fce6cf"
 
 
 class Box(NamedTuple):
-    """A part of the house: a row of the picture, from one column up to another of eight."""
+    """A component: a row of the picture, and the first and last of the eight columns it covers."""
 
     row: int
     first: int
@@ -30,9 +30,9 @@ class Box(NamedTuple):
     words: str
 
 
-HOUSE = (
-    Box(0, 0, 4, HOST, "a program in the guest", "ioctl on /dev/nvme0n1, or nvme-cli"),
-    Box(0, 4, 8, HOST, "a program beside the device", "potash.sdk, and its user-space driver"),
+COMPONENTS = (
+    Box(0, 0, 4, HOST, "program in the guest", "ioctl on /dev/nvme0n1, or nvme-cli"),
+    Box(0, 4, 8, HOST, "program on the host", "potash.sdk with its user-space driver"),
     Box(
         1,
         0,
@@ -42,7 +42,7 @@ HOUSE = (
         "vfio-user client, guest memory in a memfd",
     ),
     Box(1, 4, 8, HOST, "pyvfio_user.Client", "DMA memory in sealed memfds, eventfds"),
-    Box(3, 0, 8, DEVICE, "pyvfio_user", "UNIX socket, shared memory: the server"),
+    Box(3, 0, 8, DEVICE, "pyvfio_user", "vfio-user server: UNIX socket, shared memory"),
     Box(4, 0, 2, DEVICE, "pcie", "config space, MSI-X"),
     Box(4, 2, 6, DEVICE, "controller", "registers, doorbells, queues, DMA, interrupts"),
     Box(4, 6, 8, DEVICE, "media", "blocks, flash, sidecar"),
@@ -54,16 +54,21 @@ HOUSE = (
         "rpu",
         "one dispatch table: admin, I/O, accelerator commands; logs, features",
     ),
-    Box(6, 0, 8, FIRMWARE, "mailbox", "messages, and transfer slots of shared memory"),
+    Box(6, 0, 8, FIRMWARE, "mailbox", "messages, and transfer slots in shared memory"),
     Box(7, 0, 2, FIRMWARE, "apu", "accelerators, jobs"),
     Box(7, 2, 4, FIRMWARE, "bpf", "machine, helpers"),
     Box(7, 4, 6, FIRMWARE, "tflite", "models, the delegate"),
     Box(7, 6, 8, FIRMWARE, "vta_runtime", "kernels, schedules"),
     Box(
-        8, 0, 8, DEVICE, "vta", "fetch, load, compute, store: readable, fast (vpdpbusd), and timed"
+        8,
+        0,
+        8,
+        DEVICE,
+        "vta",
+        "fetch, load, compute, store: readable and fast (vpdpbusd) simulators, timing model",
     ),
 )
-BETWEEN = "vfio-user: register accesses as messages; queues and data in memory that both sides map"
+BETWEEN = "vfio-user: register accesses as messages; queues and data in shared memory"
 
 LANES = (
     ("host program", HOST),
@@ -84,7 +89,7 @@ class Step(NamedTuple):
     words: str
 
 
-JOURNEY = (
+JOB = (
     Step(0, 1, "ioctl: 91h, start"),
     Step(1, 2, "entry, doorbell"),
     Step(2, 3, "host-write FIFO"),
@@ -97,7 +102,7 @@ JOURNEY = (
     Step(1, 0, "the job runs"),
     Step(4, 5, "Run"),
     Step(5, 5, "native code; tflite_vta"),
-    Step(5, 5, "the delegate's plan"),
+    Step(5, 5, "delegate: VTA stream"),
     Step(5, 6, "INSNS, CONTROL"),
     Step(6, 6, "GEMM: vpdpbusd"),
     Step(6, 5, "OUT in shared DRAM"),
@@ -108,12 +113,12 @@ JOURNEY = (
 )
 
 
-def house() -> bytes:
-    """The rooms, one on the other, as `docs/design.md` tells of them."""
+def architecture() -> bytes:
+    """The components in layers, as `docs/design.md` describes them."""
     width, row, left = 860, 54, 20
-    picture = Picture(width, 9 * row + 30, "The rooms of Potash")
+    picture = Picture(width, 9 * row + 30, "The components of Potash")
     column = (width - 2 * left) / 8
-    for box in HOUSE:
+    for box in COMPONENTS:
         x, y = left + box.first * column, 15 + box.row * row
         wide = (box.end - box.first) * column - 6
         picture.add(
@@ -130,17 +135,17 @@ def house() -> bytes:
     return bytes(picture)
 
 
-def journey() -> bytes:
-    """What passes between the parts while one job runs, from the top to the bottom."""
+def job() -> bytes:
+    """The messages between the components during one job, from top to bottom."""
     width, top, step = 980, 60, 27
-    height = top + len(JOURNEY) * step + 20
-    picture = Picture(width, height, "The journey of one job")
+    height = top + len(JOB) * step + 20
+    picture = Picture(width, height, "The messages of one job")
     lanes = [70 + at * (width - 140) / (len(LANES) - 1) for at in range(len(LANES))]
     for (name, colour), x in zip(LANES, lanes, strict=True):
         picture.line((x, top - 12), (x, height - 10), stroke="#bbbbbb", stroke_dasharray="3 3")
         picture.add("rect", x=x - 55, y=16, width=110, height=28, rx=5, fill=colour, stroke=PALE)
         picture.text(x, 34, name, text_anchor="middle", font_weight="bold", fill=INK)
-    for at, (start, end, words) in enumerate(JOURNEY):
+    for at, (start, end, words) in enumerate(JOB):
         y = top + at * step + 12
         if start == end:
             picture.add("circle", cx=lanes[start], cy=y, r=4, fill=INK)
@@ -157,7 +162,7 @@ def journey() -> bytes:
     return bytes(picture)
 
 
-DRAWINGS = {"house.svg": house, "journey.svg": journey}
+DRAWINGS = {"architecture.svg": architecture, "job.svg": job}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES

@@ -1,8 +1,8 @@
-"""The page of the documentation that says what there is of the standard, made from the tables.
+"""The page of supported commands, log pages and features, generated from the firmware's tables.
 
 `python docs/site/supported_page.py` prints it: every command, log page and feature, and every
-field and bit of Identify. What the dispatch tables, the tables of log pages and of features say is
-printed as it is; the fields of Identify are those of a device that is made here, in memory.
+field and bit of Identify. Commands, log pages and features come from the firmware's tables; the
+fields of Identify come from a device that is created in memory.
 
 Source of the lists: NVM Express Base Specification 2.0, figures 138, 202, 273, 275 and 317; NVM
 Command Set Specification 1.0, figures 18 and 97.
@@ -11,6 +11,7 @@ Command Set Specification 1.0, figures 18 and 97.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from enum import IntEnum, IntFlag
+from textwrap import fill
 from time import monotonic
 from typing import Any
 
@@ -127,13 +128,12 @@ LITTLE_WORDS = frozenset({"and", "of", "is", "not", "per", "in", "than"})
 INTRODUCTION = """\
 <!-- Made by `make docs-page` from the firmware's tables; change those. -->
 
-# What there is of the standard
+# Supported commands, log pages and features
 
-Every command, log page and feature of the NVM Express Base Specification 2.0 and the NVM Command Set
-Specification 1.0, and every field and bit of Identify. What a command, a page or a feature does where
-the standard leaves a choice is in [admin.md](admin.md), [logs.md](logs.md) and [media.md](media.md);
-the accelerators' commands are in [commands.md](commands.md), those that ask for faults in
-[faults.md](faults.md).
+This page lists every command, log page and feature of the NVM Express Base Specification 2.0 and the NVM
+Command Set Specification 1.0, and every field and bit of Identify. [admin.md](admin.md) and
+[media.md](media.md) describe what Potash does where the standard leaves a choice. The accelerator commands
+are in [commands.md](commands.md), the commands for fault injection in [faults.md](faults.md).
 """
 
 
@@ -158,7 +158,7 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     yield INTRODUCTION
     yield _section(
         "Admin commands",
-        f"Every other opcode is refused, too: {describe(Status.INVALID_OPCODE)} with Do Not Retry.",
+        f"Any other opcode is refused, too: {describe(Status.INVALID_OPCODE)} with Do Not Retry.",
         ("opcode", "command", "state", "namespace", "announced by"),
         (
             *_commands(
@@ -172,7 +172,7 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     )
     yield _section(
         "I/O commands",
-        "Every other opcode is refused in the same way.",
+        "Any other opcode is refused in the same way.",
         ("opcode", "command", "state", "namespace", "announced by"),
         _commands(
             IO_COMMANDS, (IoOpcode, csd_spec.opcodes.IoOpcode), "ONCS", FIRST_VENDOR_IO_OPCODE
@@ -180,29 +180,29 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     )
     yield _section(
         "Log pages",
-        f"Every other page is refused, too: {describe(Status.INVALID_LOG_PAGE)} with Do Not Retry.",
+        f"Any other page is refused, too: {describe(Status.INVALID_LOG_PAGE)} with Do Not Retry.",
         ("LID", "log page", "state", "announced by"),
         _log_pages(),
     )
     yield _section(
         "Features",
-        f"Every other identifier is refused, too: {describe(Status.INVALID_FIELD)} with Do Not "
-        "Retry. *saved*: a host may have the value saved (SV). *kept*: the value outlives resets "
-        "and power cycles by itself. All others are their defaults, or what was saved, after a "
-        "controller reset.",
-        ("FID", "feature", "state", "scope", "outlives", "what it takes"),
+        f"Any other identifier is refused, too: {describe(Status.INVALID_FIELD)} with Do Not "
+        "Retry. *saved*: a host may save the value (SV). *kept*: the value survives resets and "
+        "power cycles without being saved. After a controller reset, any other feature has its "
+        "saved or default value.",
+        ("FID", "feature", "state", "scope", "persistence", "values"),
         _features(),
     )
     yield _section(
         "Identify",
-        f"Every other CNS is refused, too: {describe(Status.INVALID_FIELD)} with Do Not Retry.",
+        f"Any other CNS is refused, too: {describe(Status.INVALID_FIELD)} with Do Not Retry.",
         ("CNS", "structure", "state", "NSID, CSI, CNTID"),
         _structures(),
     )
     says = identify.controller_structure(controller)
     yield _section(
         "Identify Controller (CNS 01h)",
-        "Fields that are not here are 0. A field whose name ends in *(z)* is 0's based.",
+        "Fields that are not listed are 0. A field whose name ends in *(z)* is 0's based.",
         ("bytes", "field", "value"),
         _fields((says,), OF_THE_DRIVE),
     )
@@ -222,8 +222,8 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     )
     yield _section(
         "Bits of Identify Namespace",
-        "Deallocated Block Error is there where every block is as large as what the file system "
-        "gives back.",
+        "Deallocated Block Error is supported where blocks are no smaller than the file system's "
+        "allocation unit.",
         ("field", "bits", "name", *sizes),
         _bits(structures, NAMESPACE_BITS),
     )
@@ -253,7 +253,7 @@ Cells = Sequence[str]
 def _section(title: str, text: str, heads: Cells, rows: Iterable[Cells]) -> str:
     lines = [f"\n## {title}\n"]
     if text:
-        lines.append(f"{text}\n")
+        lines.append(fill(text, 100) + "\n")
     lines += [_line(heads), _line(["---"] * len(heads)).replace(" ", ""), *map(_line, rows)]
     return "\n".join(lines) + "\n"
 
