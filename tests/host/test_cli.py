@@ -274,7 +274,7 @@ def test_registers_and_blocks_answer_while_a_job_computes(
         for lba in range(50):
             opened.write(lba, bytes([lba]) * BLOCK)
             assert opened.read(lba, 1) == bytes([lba]) * BLOCK
-        opened.admin(AdminOpcode.GET_FEATURES, cdws=(7, 0, 0, 0, 0, 0))
+        opened.admin(AdminOpcode.GET_FEATURES, cdw10=7)
         accelerator.stop()
         accelerator.send_firmware(RETURN_7)
         accelerator.start(firmware_id=0)

@@ -122,7 +122,7 @@ def test_an_answer_that_never_comes_times_out_and_the_device_goes_on(socket: Pat
     with potash.sdk.open(f"vfio-user:{socket}") as device:
         faults.add(device, "io read lost count=1")
         with pytest.raises(CommandTimeout):
-            device.transport.submit(_read(device), timeout=0.1)
+            device.transport.submit(_read(device), timeout=0.1).result()
         assert len(device.read(0, 1)) == 4096
         faults.clear(device)
 

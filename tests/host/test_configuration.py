@@ -282,7 +282,7 @@ def test_a_device_is_what_its_file_says(tmp_path: Path) -> None:
     socket = tmp_path / "s"
     with device_process(socket, "--config", str(file)):
         with potash.sdk.open(f"vfio-user:{socket}") as device:
-            blocks = [device.identify_namespace(nsid).nsze for nsid in device.namespaces()]
+            blocks = [namespace.identify().nsze for namespace in device.namespaces()]
             assert blocks == [(16 << 20) // 4096, (1 << 20) // 512]
             second = device.accelerators()[1]
             assert (second.input_size, second.output_size) == (8192, 1 << 20)

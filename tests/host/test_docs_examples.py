@@ -47,7 +47,7 @@ def test_the_sdk_s_examples_run(drive: Drive) -> None:
         drive.python(code) for code in blocks("sdk.md", "python")
     )
     assert first[1] == "b'potash'"
-    assert re.fullmatch(r"\d+ °C", command[0])
+    assert re.fullmatch(r"\d+ °C True", command[0])
     assert accelerator[:2] == ["1024 bytes, returned 0", "right"]
     assert job == ["['add: running the model'] 1024 0"]
     assert errors[0].startswith("True Control failed")

@@ -20,6 +20,7 @@ from nvme_spec import opcodes as nvme
 from potash.cli.device.example import Example, example_names
 from potash.programs.execution import execute
 from potash.sdk import Accelerator, Device, JobFailed
+from potash.sdk.commands import encoded
 from potash.vm.drive import device_process
 from potash_firmware.bpf import Engine, load_program
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
@@ -296,12 +297,12 @@ def copier(socket: Path, tmp_path: Path) -> Iterator[tuple[Device, Accelerator]]
         accelerator.write_input(bytes(4))
         for start, writable in ((FROM, False), (TO, True)):
             grant = fields.LocalStorage(start, BLOCKS, accelerator.id, writable)
-            device.io(IoOpcode.GRANT_LOCAL_STORAGE, nsid=1, cdws=grant.encode())
+            device.io(IoOpcode.GRANT_LOCAL_STORAGE, nsid=1, **encoded(grant))
         yield device, accelerator
 
 
 def copy(accelerator: Accelerator, *numbers: int) -> AcceleratorStatus:
-    accelerator.start(0, arguments=[struct.pack("<I", number) for number in (1, *numbers)])
+    accelerator.start(0, args=[1, *numbers])
     return accelerator.wait(LIMIT)
 
 
@@ -317,7 +318,7 @@ def test_a_program_copies_blocks_on_a_whole_device(copier: tuple[Device, Acceler
 def test_a_block_that_no_host_can_read_no_program_can(copier: tuple[Device, Accelerator]) -> None:
     device, accelerator = copier
     for lba in (FROM + 5, FROM + 7):
-        device.io(nvme.IoOpcode.WRITE_UNCORRECTABLE, nsid=1, cdws=(lba, 0, 0, 0, 0, 0))
+        device.io(nvme.IoOpcode.WRITE_UNCORRECTABLE, nsid=1, cdw10=lba)
     with pytest.raises(JobFailed, match=f"block {FROM + 5} of namespace 1 is lost"):
         copy(accelerator, FROM, TO, BLOCKS)
     with pytest.raises(JobFailed, match=f"block {FROM + 7} of namespace 1 is lost"):

@@ -18,7 +18,7 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.logs import LogPage, SmartLog
 from nvme_spec.opcodes import IoOpcode
 from potash.sdk import CommandFailed, Device, DeviceGone, PotashError
-from potash.sdk.transport import encoded
+from potash.sdk.commands import encoded
 from potash.vm.drive import device_process
 from support.apu import await_end
 from support.processes import descriptors as opened
@@ -58,15 +58,15 @@ def serve(*arguments: object) -> subprocess.CompletedProcess[str]:
 def write(device: Device, nsid: int, lba: int, data: bytes, *, fua: bool = False) -> None:
     blocks_z = len(data) // BLOCK_SIZES[nsid] - 1
     command = ReadWrite(lba, blocks_z, fua=fua)
-    device.io(IoOpcode.WRITE, nsid=nsid, cdws=encoded(command), data_out=data)
+    device.io(IoOpcode.WRITE, nsid=nsid, data_out=data, **encoded(command))
 
 
 def read(device: Device, nsid: int, lba: int, count: int) -> bytes:
     return device.io(
         IoOpcode.READ,
         nsid=nsid,
-        cdws=encoded(ReadWrite(lba, count - 1)),
         data_in_length=count * BLOCK_SIZES[nsid],
+        **encoded(ReadWrite(lba, count - 1)),
     ).data
 
 
@@ -79,9 +79,9 @@ def test_a_folder_is_a_drive_that_needs_no_options_again(socket: Path, folder: P
         device_process(socket, "--media", str(folder), *NAMESPACES),
         potash.sdk.open(f"vfio-user:{socket}") as device,
     ):
-        assert device.namespaces() == [1, 2]
-        assert device.identify_namespace(1).nsze == 8 * MIB // 4096
-        assert device.identify_namespace(2).nsze == MIB // 512
+        assert device.active_namespaces() == [1, 2]
+        assert device.namespace(1).identify().nsze == 8 * MIB // 4096
+        assert device.namespace(2).identify().nsze == MIB // 512
         write(device, 2, 7, b"seven   " * 64)
         write(device, 1, 7, b"SEVEN   " * 512)
         busy = serve("--socket", socket.with_name("other"), "--media", folder)

@@ -13,7 +13,7 @@ from csd_spec.status import StatusId
 from nvme_spec.commands import FirmwareImageDownload, GetLogPage, Identify
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from potash.sdk import CommandFailed, Device, PotashError
-from potash.sdk.transport import encoded
+from potash.sdk.commands import encoded
 from potash.vm.drive import device_process
 from support.bpf_assembler import assemble
 from support.bpf_elf import Name, Part, elf, text
@@ -88,14 +88,14 @@ def fill(device: Device) -> None:
     # LBA Range Type, with the pattern as the range's unique identifier.
     ranges = (b"\2\1" + bytes(30) + PATTERN).ljust(PAGE, b"\0")
     with suppress(CommandFailed):
-        device.admin(AdminOpcode.SET_FEATURES, nsid=1, cdws=(3, 0, 0, 0, 0, 0), data_out=ranges)
+        device.admin(AdminOpcode.SET_FEATURES, nsid=1, cdw10=3, data_out=ranges)
     piece = encoded(FirmwareImageDownload(PAGE // 4 - 1, 0))
-    device.admin(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, cdws=piece, data_out=PATTERN * (PAGE // 16))
+    device.admin(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, data_out=PATTERN * (PAGE // 16), **piece)
     first, second = struct.unpack("<II", PATTERN[:8])
     with pytest.raises(CommandFailed):  # the error log names its block
-        device.io(IoOpcode.READ, cdws=(first, second, 0, 0, 0, 0), data_in_length=PAGE)
+        device.io(IoOpcode.READ, cdw10=first, cdw11=second, data_in_length=PAGE)
     capture = encoded(GetLogPage(7, PAGE // 4 - 1, lsp=1))
-    device.admin(AdminOpcode.GET_LOG_PAGE, cdws=capture, data_in_length=PAGE)
+    device.admin(AdminOpcode.GET_LOG_PAGE, data_in_length=PAGE, **capture)
 
 
 def answers(device: Device) -> Iterator[tuple[object, bytes]]:
@@ -104,9 +104,7 @@ def answers(device: Device) -> Iterator[tuple[object, bytes]]:
         for nsid in (0, 1):
             asked = encoded(Identify(cns))
             with suppress(CommandFailed):
-                answer = device.admin(
-                    AdminOpcode.IDENTIFY, nsid=nsid, cdws=asked, data_in_length=PAGE
-                )
+                answer = device.admin(AdminOpcode.IDENTIFY, nsid=nsid, data_in_length=PAGE, **asked)
                 yield f"identify {cns:#x}", answer.data
     for lid in range(256):
         with suppress(CommandFailed):
@@ -117,7 +115,7 @@ def answers(device: Device) -> Iterator[tuple[object, bytes]]:
                 found = device.admin(
                     AdminOpcode.GET_FEATURES,
                     nsid=1,
-                    cdws=(fid | select << 8, 0, 0, 0, 0, 0),
+                    cdw10=fid | select << 8,
                     data_in_length=PAGE,
                 )
                 yield f"feature {fid:#x}", found.data + struct.pack("<I", found.result)
@@ -173,6 +171,6 @@ def test_a_secure_erase_leaves_nothing_of_the_blocks_that_jobs_have_read(socket:
         accelerator.use_local_input(0, BUFFER // PAGE)
         accelerator.start(firmware_id=0)
         assert accelerator.wait(timeout=20).status == StatusId.DONE
-        device.admin(AdminOpcode.FORMAT_NVM, nsid=1, cdws=(1 | 1 << 9, 0, 0, 0, 0, 0), timeout=20)
+        device.admin(AdminOpcode.FORMAT_NVM, nsid=1, cdw10=1 | 1 << 9, timeout=20)
         assert found(device) == []
         assert not any(device.read(0, 16))

@@ -113,11 +113,11 @@ def test_numbers_are_those_of_what_the_host_has_done(device: Served) -> None:
             host.read(1, 1)
         for _ in range(2):
             with pytest.raises(CommandFailed):
-                host.io(IoOpcode.READ, nsid=1, cdws=(1 << 30, 0, 0, 0, 0, 0), data_in_length=BLOCK)
+                host.io(IoOpcode.READ, nsid=1, cdw10=1 << 30, data_in_length=BLOCK)
         with pytest.raises(CommandFailed):
             host.io(0x7E)
         with pytest.raises(CommandFailed):
-            host.admin(AdminOpcode.GET_LOG_PAGE, cdws=(0xEE, 0, 0, 0, 0, 0), data_in_length=4)
+            host.admin(AdminOpcode.GET_LOG_PAGE, cdw10=0xEE, data_in_length=4)
         until(lambda: value(device.scrape(), "potash_host_attached") == 1)
         after = device.scrape()
 

@@ -153,8 +153,8 @@ def test_local_storage_names_its_pages_and_its_namespace() -> None:
 
 def test_further_ranges_and_grants_have_commands_of_their_own() -> None:
     made, requests = accelerator()
-    made.append_local_input(0x1_0000_0002, 3)
-    made.append_local_output(5, 1, nsid=6)
+    made.use_local_input(0x1_0000_0002, 3, append=True)
+    made.use_local_output(5, 1, nsid=6, append=True)
     made.grant(7, 2)
     made.grant(8, 1, nsid=6, writable=True, replace=True)
     assert requests == [
@@ -245,7 +245,8 @@ def test_waiting_by_event_polls_seldom_and_acknowledges_what_it_is_told() -> Non
     answers = [data(b""), *states(1, 1), data(b""), *states(2)]
     made, requests = accelerator(*answers, clock=clock, events=[None, None, ended])
     assert made.wait(timeout=10, poll=(0.5, 0.5)).status == 2
-    transport = made.device.transport  # type: ignore[attr-defined]  # the device is a whole one
+    transport = made.device.transport
+    assert isinstance(transport, RecordingTransport)
     assert transport.awaited == [0, 0.5, 1.0]
     assert clock.pauses == []
     assert [requests.index(one) for one in requests if one == ACKNOWLEDGED] == [0, 0]

@@ -31,8 +31,8 @@ def device(*answers: object, **options: int | None) -> tuple[Device, RecordingTr
 
 def test_identify_asks_for_its_structure() -> None:
     opened, transport = device(data(controller(5)), data(namespace(9, 12)))
-    assert opened.identify_controller().mdts == 5
-    assert opened.identify_namespace(3).nsze == 9
+    assert opened.identify().mdts == 5
+    assert opened.namespace(3).identify().nsze == 9
     assert transport.requests == [
         Request(ADMIN, 0x06, 0, (1, 0, 0, 0, 0, 0), None, 4096),
         Request(ADMIN, 0x06, 3, (0, 0, 0, 0, 0, 0), None, 4096),
@@ -40,10 +40,30 @@ def test_identify_asks_for_its_structure() -> None:
     assert transport.timeouts == [7.0, 7.0]
 
 
+def test_the_smart_log_is_that_of_the_whole_controller() -> None:
+    page = b"\x01" + struct.pack("<H", 350) + bytes(509)
+    opened, transport = device(data(controller(5)), data(page))
+    found = opened.smart_log()
+    assert (found.critical_warning, found.composite_temperature) == (1, 350)
+    wanted = Request(ADMIN, 0x02, 0xFFFF_FFFF, (0x007F_0002, 0, 0, 0, 0, 0), None, 512)
+    assert transport.requests[1] == wanted
+
+
+def test_each_namespace_has_blocks_of_its_own() -> None:
+    answers = [data(struct.pack("<II", 1, 3)), data(namespace(9, 9)), data(controller(5))]
+    opened, transport = device(*answers, Completion(0), data(namespace(9, 9)))
+    first, third = opened.namespaces()
+    assert (first.nsid, third.nsid) == (1, 3)
+    third.write(2, bytes(512))
+    assert third.capacity == 9 * 512
+    wanted = Request(IO, 0x01, 3, (2, 0, 0, 0, 0, 0), bytes(512))
+    assert [one for one in transport.requests if not one.admin] == [wanted]
+
+
 def test_the_namespace_list_is_read_on_where_it_was_full() -> None:
     first = struct.pack("<1024I", *range(1, 1025))
     opened, transport = device(data(first), data(struct.pack("<I", 2000)))
-    assert opened.namespaces() == [*range(1, 1025), 2000]
+    assert opened.active_namespaces() == [*range(1, 1025), 2000]
     assert [(item.nsid, item.cdws[0]) for item in transport.requests] == [(0, 2), (1024, 2)]
 
 
@@ -51,7 +71,7 @@ def test_a_namespace_list_that_goes_round_in_circles_is_the_devices_mistake() ->
     endless = struct.pack("<1024I", *range(1, 1025))
     opened, transport = device(*[data(endless)] * 5)
     with pytest.raises(DeviceMisbehaved, match="out of order"):
-        opened.namespaces()
+        opened.active_namespaces()
     assert len(transport.requests) == 2
 
 
@@ -142,9 +162,12 @@ def test_a_log_page_is_read_in_pieces_that_retain_its_event() -> None:
 
 def test_a_command_of_the_users_own_is_passed_on() -> None:
     opened, transport = device(Completion(5))
-    cdws = (1, 2, 3, 4, 5, 6)
-    assert opened.admin(0xC1, nsid=9, cdws=cdws, data_out=b"abcd", timeout=1.5).result == 5
-    assert transport.requests == [Request(ADMIN, 0xC1, 9, cdws, b"abcd", 0)]
+    completion = opened.admin(
+        0xC1, nsid=9, cdw10=1, cdw11=2, cdw12=3, cdw13=4, cdw14=5, cdw15=6,
+        data_out=b"abcd", timeout=1.5,
+    )  # fmt: skip
+    assert completion.result == 5
+    assert transport.requests == [Request(ADMIN, 0xC1, 9, (1, 2, 3, 4, 5, 6), b"abcd", 0)]
     assert transport.timeouts == [1.5]
 
 

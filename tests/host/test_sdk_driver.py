@@ -55,9 +55,7 @@ def commands(played: PlayedController) -> list[tuple[int, ...]]:
 
 
 def read(device: Device, pages: int) -> bytes:
-    return device.io(
-        READ, nsid=1, cdws=(5, 0, pages - 1, 0, 0, 0), data_in_length=pages * PAGE
-    ).data
+    return device.io(READ, nsid=1, cdw10=5, cdw12=pages - 1, data_in_length=pages * PAGE).data
 
 
 def test_the_controller_is_brought_up_in_the_standards_order(tmp_path: Path) -> None:
@@ -104,7 +102,7 @@ def test_data_moves_both_ways_through_prps(pages: int, tmp_path: Path) -> None:
     sent = os.urandom(pages * PAGE)
     with driving(played, tmp_path) as device:
         assert read(device, pages) == played.content
-        device.io(WRITE, nsid=1, cdws=(0, 0, pages - 1, 0, 0, 0), data_out=sent)
+        device.io(WRITE, nsid=1, cdw12=pages - 1, data_out=sent)
         assert played.written == [sent]
 
 
@@ -119,7 +117,7 @@ def test_a_command_without_data_names_no_memory(tmp_path: Path) -> None:
 def test_dwords_and_namespace_arrive_as_they_were_given(tmp_path: Path) -> None:
     played = PlayedController()
     with driving(played, tmp_path) as device:
-        device.admin(0xC0, nsid=9, cdws=(10, 11, 12, 13, 14, 15))
+        device.admin(0xC0, nsid=9, cdw10=10, cdw11=11, cdw12=12, cdw13=13, cdw14=14, cdw15=15)
         (entry,) = commands(played)
     assert (entry[0], entry[NSID], entry[9:]) == (0xC0, 9, (10, 11, 12, 13, 14, 15))
 
@@ -128,7 +126,7 @@ def test_queues_wrap_and_the_phase_turns(tmp_path: Path) -> None:
     played = PlayedController(entries=4)
     with driving(played, tmp_path) as device:
         for number in range(11):
-            device.io(FLUSH, nsid=1, cdws=(number, 0, 0, 0, 0, 0))
+            device.io(FLUSH, nsid=1, cdw10=number)
     assert [entry[CDW10] for entry in commands(played)] == list(range(11))
     heads = [value for name, at, value in played.log if (name, at) == ("bar", 0x100C)]
     assert heads == [2, 0, 2, 0, 2]
@@ -184,10 +182,10 @@ def test_an_event_comes_while_other_commands_come_and_go(tmp_path: Path) -> None
     played = PlayedController(entries=4)
     played.silent.add(AER)
     with driving(played, tmp_path) as device:
-        assert device.tells_events
+        assert device.reports_events
         assert device.await_event(0) is None
         for number in range(9):
-            device.admin(0xC0, cdws=(number, 0, 0, 0, 0, 0))
+            device.admin(0xC0, cdw10=number)
         (request,) = [entry for entry in played.entries_seen if entry[0] == AER]
         played.tell(request, 0x00C0_0007)
         device.admin(0xC0)

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import potash_firmware
+
 OURS = {"potash", "nvme_spec", "csd_spec", "pyvfio_user"}
 TOO_HEAVY = {"asyncio", "ctypes", "email", "logging", "multiprocessing", "subprocess"}
 SCRIPT = "import sys; before = set(sys.modules); import {}; print(*set(sys.modules) - before)"
@@ -22,6 +24,14 @@ def test_the_sdk_imports_the_standard_library_and_the_specifications(module: str
     packages = {name.partition(".")[0] for name in imported(module)}
     assert packages - OURS <= set(sys.stdlib_module_names)
     assert not packages & TOO_HEAVY
+
+
+def test_potash_alone_has_the_sdk_and_its_version() -> None:
+    script = "import potash, sys; before = 'potash.sdk' in sys.modules; potash.sdk.open;"
+    script += "print(before, potash.__version__)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.split() == ["False", potash_firmware.__version__]
 
 
 def test_the_sdk_brings_a_transport_in_only_when_it_is_used() -> None:

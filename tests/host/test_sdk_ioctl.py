@@ -67,7 +67,7 @@ class PlayedKernel:
 def test_a_command_is_laid_out_as_the_kernel_wants_it(fd: int) -> None:
     kernel = PlayedKernel(result=0x1234)
     transport = IoctlTransport(fd, ioctl=kernel)
-    completion = transport.submit(Request(True, 0xC1, 3, CDWS, b"abcd"), 1.5)
+    completion = transport.submit(Request(True, 0xC1, 3, CDWS, b"abcd"), 1.5).result()
     ((number, fields),) = kernel.calls
     assert number == ADMIN_CMD
     assert fields[:7] == (0xC1, 0, 0, 3, 0, 0, 0)
@@ -78,12 +78,12 @@ def test_a_command_is_laid_out_as_the_kernel_wants_it(fd: int) -> None:
 
 def test_data_comes_in_through_the_commands_address(fd: int) -> None:
     transport = IoctlTransport(fd, ioctl=PlayedKernel(fill=b"answer!!"))
-    assert transport.submit(Request(True, 0x06, data_in_length=8), 1).data == b"answer!!"
+    assert transport.submit(Request(True, 0x06, data_in_length=8), 1).result().data == b"answer!!"
 
 
 def test_io_commands_have_an_ioctl_of_their_own_and_may_have_no_data(fd: int) -> None:
     kernel = PlayedKernel()
-    IoctlTransport(fd, ioctl=kernel).submit(Request(False, 0x00, 1), 30)
+    IoctlTransport(fd, ioctl=kernel).submit(Request(False, 0x00, 1), 30).result()
     ((number, fields),) = kernel.calls
     assert number == IO_CMD
     assert (fields[7], fields[9]) == (0, 0)
@@ -92,9 +92,9 @@ def test_io_commands_have_an_ioctl_of_their_own_and_may_have_no_data(fd: int) ->
 def test_a_number_that_no_field_holds_is_refused(fd: int) -> None:
     kernel = PlayedKernel()
     device = Device(IoctlTransport(fd, nsid=1, ioctl=kernel))
-    for nsid, cdws in ((1 << 32, CDWS), (1, (-1, 0, 0, 0, 0, 0)), (1, (1 << 32, 0, 0, 0, 0, 0))):
+    for opcode, nsid, cdw10 in ((0, 1 << 32, 0), (0, 1, -1), (0, 1, 1 << 32), (0x100, 1, 0)):
         with pytest.raises(InvalidRequest, match="out of its range"):
-            device.io(0x00, nsid=nsid, cdws=cdws)
+            device.io(opcode, nsid=nsid, cdw10=cdw10)
     assert kernel.calls == []
 
 
@@ -107,7 +107,7 @@ def test_reset_has_an_ioctl_of_its_own(fd: int) -> None:
 def test_what_the_kernel_returns_is_a_status(fd: int) -> None:
     kernel = PlayedKernel(returned=0x4000 | 0x7C1)
     with pytest.raises(CommandFailed) as caught:
-        IoctlTransport(fd, ioctl=kernel).submit(Request(False, 0x91, 1), 1)
+        IoctlTransport(fd, ioctl=kernel).submit(Request(False, 0x91, 1), 1).result()
     assert (caught.value.status, caught.value.dnr) == (0x7C1, True)
 
 
@@ -127,7 +127,7 @@ def test_an_error_of_the_kernel_is_one_of_ours(
         raise OSError(number, os.strerror(number))
 
     with pytest.raises(PotashError) as caught:
-        IoctlTransport(fd, ioctl=failing).submit(Request(True, 0x06), 1)
+        IoctlTransport(fd, ioctl=failing).submit(Request(True, 0x06), 1).result()
     assert type(caught.value) is kind
 
 

@@ -28,8 +28,7 @@ from potash.sdk import (
     JobTimeout,
     PotashError,
 )
-from potash.sdk.job import _ended
-from potash.sdk.places import Range, Told
+from potash.sdk.targets import Range, Reporter
 from potash.vm.drive import device_process
 from support.apu import program
 from support.bpf import exit_, insn, load, mov, store
@@ -175,8 +174,8 @@ def test_a_job_that_takes_too_long_is_stopped(accelerator: Accelerator) -> None:
     assert accelerator.status().status == StatusId.STOPPED
 
 
-def silent_told() -> Told:
-    return Told(lambda step: None, lambda label, fraction: None)
+def silent_reporter() -> Reporter:
+    return Reporter(lambda step: None, lambda label, fraction: None)
 
 
 def played(*answers: object) -> Accelerator:
@@ -193,7 +192,7 @@ def played(*answers: object) -> Accelerator:
 def test_a_job_has_ended_when_the_device_says_so_or_is_gone(
     answers: tuple[object, ...], certain: bool
 ) -> None:
-    assert _ended(played(*answers), KeyboardInterrupt()) is certain
+    assert played(*answers)._ended(KeyboardInterrupt()) is certain
 
 
 class Recorder:
@@ -206,7 +205,7 @@ class Recorder:
         self.device = SimpleNamespace(block_device=1)
         self.refusing: PotashError | None = None
 
-    def use_local_output(self, page: int, pages: int, nsid: int | None) -> None:
+    def use_local_output(self, page: int, pages: int, nsid: int | None, append: bool) -> None:
         self.asked.append(f"output {page}:{pages}")
 
     def reset(self) -> None:
@@ -230,7 +229,7 @@ def sink(target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSi
     (tmp_path / "output").write_bytes(b"old")
     made = FileSink(tmp_path / "output", size=4096)
     made.prepare(target, 5)
-    made.offer(target, silent_told())
+    made.attach(target, silent_reporter())
     return made
 
 
@@ -244,7 +243,7 @@ def test_an_output_takes_its_name_when_it_is_whole(
     (place,) = places(tmp_path)
     assert place.read_bytes() == bytes(4096), "what was not written has no contents of its own"
     assert (tmp_path / "output").read_bytes() == b"old"
-    assert sink.collect(target, 7, silent_told()) == b""
+    assert sink.collect(target, 7, silent_reporter()) == b""
     sink.close()
     assert target.asked == ["output 5:1", "reset"]
     assert [path.name for path in tmp_path.iterdir()] == ["output"]
@@ -276,7 +275,7 @@ def test_blocks_that_a_later_job_would_write_are_not_given_back(
 ) -> None:
     target.refusing = CommandTimeout("late")
     with pytest.raises(CommandTimeout):
-        sink.collect(target, 7, silent_told())
+        sink.collect(target, 7, silent_reporter())
     sink.close()
     assert len(places(tmp_path)) == 1
     assert (tmp_path / "output").read_bytes() == b"old"

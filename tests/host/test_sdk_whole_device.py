@@ -45,10 +45,10 @@ def device(socket: Path) -> Iterator[Device]:
 
 
 def test_a_device_says_what_it_is(device: Device) -> None:
-    controller = device.identify_controller()
+    controller = device.identify()
     assert controller.vid == 0x1B96
     assert (controller.ver, controller.sqes, controller.cqes) == (0x0002_0000, 0x66, 0x44)
-    assert device.namespaces() == [1]
+    assert device.active_namespaces() == [1]
     assert (device.block_size, device.capacity) == (BLOCK, 64 * MIB)
 
 
@@ -87,14 +87,14 @@ def test_several_hundred_commands_go_round_the_queues(device: Device) -> None:
 def test_an_event_that_does_not_come_times_out_and_the_device_goes_on(device: Device) -> None:
     with pytest.raises(CommandTimeout):
         device.admin(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, timeout=0.05)
-    assert device.identify_controller().vid == 0x1B96
+    assert device.identify().vid == 0x1B96
     assert len(device.read(0, 1)) == BLOCK
 
 
 def test_features_and_logs_are_reached_by_commands_of_ones_own(device: Device) -> None:
     threshold = FeatureId.TEMPERATURE_THRESHOLD
-    device.admin(AdminOpcode.SET_FEATURES, cdws=(threshold, 350, 0, 0, 0, 0))
-    found = device.admin(AdminOpcode.GET_FEATURES, cdws=(threshold, 0, 0, 0, 0, 0))
+    device.admin(AdminOpcode.SET_FEATURES, cdw10=threshold, cdw11=350)
+    found = device.admin(AdminOpcode.GET_FEATURES, cdw10=threshold)
     assert found.result == 350
     before = SmartLog(device.log_page(LogPage.SMART, SmartLog.SIZE, nsid=0xFFFF_FFFF))
     device.read(0, 1)

@@ -30,7 +30,7 @@ def test_devices_side_by_side_share_nothing_not_even_a_name(tmp_path: Path) -> N
             device.write(7, bytes([number + 1]) * BLOCK)
         for number, device in enumerate(devices):
             assert device.read(7, 1) == bytes([number + 1]) * BLOCK
-        said = [device.identify_controller() for device in devices]
+        said = [device.identify() for device in devices]
         assert [one.sn for one in said] == ["SERIAL0", "SERIAL1", "SERIAL2"]
         assert len({one.subnqn for one in said}) == 3
     for number in range(3):

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.potash(size="8M", serial="MODULE")
 
 def test_a_module_s_options(potash_device):
     assert potash_device.capacity == 8 << 20
-    assert potash_device.identify_controller().sn == "MODULE"
+    assert potash_device.identify().sn == "MODULE"
 
 
 @pytest.mark.potash(size="16M", accelerators=["1M:64K", "2M"], faults=["io read lost count=1"])
 def test_s_own_are_nearer(potash_device):
     assert potash_device.capacity == 16 << 20
-    assert potash_device.identify_controller().sn == "MODULE"
+    assert potash_device.identify().sn == "MODULE"
     sizes = [(one.input_size, one.output_size) for one in potash_device.accelerators()]
     assert sizes == [(1 << 20, 64 << 10), (2 << 20, 2 << 20)]
     (fault,) = potash_device.faults()

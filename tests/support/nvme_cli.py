@@ -14,11 +14,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 from potash.sdk import Device
 from potash.sdk.errors import PotashError
-from potash.sdk.transport import Cdws
 
 PROGRAM = f"""#!{sys.executable} -IS
 import base64, json, os, socket, sys
@@ -79,8 +77,8 @@ def _command(device: Device, folder: Path, argv: list[str]) -> bytes:
     completion = send(
         number["opcode"],
         nsid=number.get("namespace-id", 0),
-        cdws=cast(Cdws, tuple(number.get(f"cdw{index}", 0) for index in DWORDS)),
         data_out=content,
         data_in_length=number["data-len"] if "read" in given else 0,
+        **{f"cdw{index}": number.get(f"cdw{index}", 0) for index in DWORDS},
     )
     return completion.data

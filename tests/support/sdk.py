@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from potash.sdk.transport import Completion, Request
+from potash.sdk.transport import Completion, Ended, Request
 
 Answer = Completion | Exception | Callable[[Request], Completion]
 
@@ -10,7 +10,7 @@ Answer = Completion | Exception | Callable[[Request], Completion]
 class RecordingTransport:
     """Answers each command with the next of `answers`; data that goes out is copied.
 
-    `events` are what it tells of when it is asked for an event, if it can be asked at all.
+    `events` are the events that it reports, if it reports any at all.
     """
 
     def __init__(
@@ -27,24 +27,23 @@ class RecordingTransport:
         self.timeouts: list[float] = []
         self.nsid = nsid
         self.max_transfer = max_transfer
+        self.queue_depth = 1
         self.block_device = block_device
-        self.tells_events = events is not None
+        self.reports_events = events is not None
         self.events = list(events or ())
         self.awaited: list[float] = []
         self.resets = 0
         self.closed = False
 
-    def submit(self, request: Request, timeout: float) -> Completion:
+    def submit(self, request: Request, timeout: float) -> Ended:
         if request.data_out is not None:
             request = request._replace(data_out=bytes(request.data_out))
         self.requests.append(request)
         self.timeouts.append(timeout)
         answer = self.answers.pop(0) if self.answers else Completion(0)
-        if isinstance(answer, Exception):
-            raise answer
-        if callable(answer):
-            return answer(request)
-        return answer
+        if isinstance(answer, Completion | Exception):
+            return Ended(answer)
+        return Ended(answer(request))
 
     def await_event(self, timeout: float) -> int | None:
         self.awaited.append(timeout)

@@ -1,9 +1,9 @@
-"""What a user's program imports: open a device, talk to its blocks and its accelerators.
+"""The SDK: open a device, use its blocks and its accelerators.
 
     import potash.sdk
 
     with potash.sdk.open("/dev/nvme0n1") as device:
-        accelerator = device.accelerators()[0]
+        accelerator = device.accelerator()
         result = accelerator.run("program.o", b"data", args=[4], timeout=10)
         print(len(result.output), result.status.return_value, result.printed)
 
@@ -12,8 +12,9 @@ It runs in a guest as well as beside the device, so it needs nothing but the sta
 
 from __future__ import annotations
 
-from potash.sdk.accelerator import Accelerator
-from potash.sdk.device import DEFAULT_TIMEOUT, Device
+from potash.sdk.accelerator import INPUT_LENGTH, Accelerator, JobResult
+from potash.sdk.commands import DEFAULT_TIMEOUT
+from potash.sdk.device import Device
 from potash.sdk.errors import (
     CommandFailed,
     CommandTimeout,
@@ -26,9 +27,9 @@ from potash.sdk.errors import (
     PotashError,
 )
 from potash.sdk.files import FileSink, FileSource
-from potash.sdk.job import INPUT_LENGTH, JobResult
-from potash.sdk.places import LocalStorage
-from potash.sdk.transport import Completion
+from potash.sdk.namespace import Namespace
+from potash.sdk.targets import LocalStorage
+from potash.sdk.transport import Completion, PendingCommand
 
 VFIO_USER_SCHEME = "vfio-user:"
 
@@ -65,6 +66,8 @@ __all__ = [
     "JobResult",
     "JobTimeout",
     "LocalStorage",
+    "Namespace",
+    "PendingCommand",
     "PotashError",
     "open",
 ]

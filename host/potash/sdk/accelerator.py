@@ -1,76 +1,70 @@
-"""The platform's sequence, from a program and its input to the output, as one call.
+"""An accelerator: its commands, and a whole job as one call.
 
 Alkali CSD platform documentation, section 4.4 (the order of a host application's commands).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from csd_spec.descriptors import AcceleratorStatus, LogEntry
+from csd_spec.descriptors import Accelerator as Description
+from csd_spec.descriptors import AcceleratorStatus, LogEntry, LogPage
+from csd_spec.opcodes import DWORD_SIZE, LOG_PAGE
 from csd_spec.status import StatusId
+from potash.sdk.accelerator_commands import AcceleratorCommands, argument_bytes
+from potash.sdk.commands import Commands
 from potash.sdk.errors import (
     CommandFailed,
     DeviceGone,
-    DeviceNotFound,
     InvalidRequest,
     JobFailed,
     JobTimeout,
     PotashError,
 )
 from potash.sdk.log import is_fault, of_last_job, printed
-from potash.sdk.places import (
+from potash.sdk.namespace import Namespace
+from potash.sdk.progress import Progress, silent
+from potash.sdk.targets import (
     BlockSink,
     BlockSource,
     BufferSink,
     BufferSource,
     Content,
     LocalStorage,
+    Reporter,
     Sink,
     Source,
-    Told,
     content_of,
 )
-from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer
 
-if TYPE_CHECKING:
-    from potash.sdk.accelerator import Accelerator
-    from potash.sdk.device import Device
-
-__all__ = [
-    "INPUT_LENGTH",
-    "Argument",
-    "JobResult",
-    "LocalStorage",
-    "choose",
-    "run",
-    "run_job",
-]
-
-NUMBER_SIZE = 4
-"""Bytes of a number among a program's arguments."""
+MAX_FAILED_POLLS = 100
+"""Polls in a row that may fail before `wait` gives up: ten seconds of the longest pause."""
+EVENT_PAUSE = 1.0
+"""Seconds between two polls, at most, where an event reports the job's end."""
 
 
-class _Stands(Enum):
-    """What stands for a value that is known only when the job starts."""
+class _Placeholder(Enum):
+    """Stands for a value that is known only when the job starts."""
 
     INPUT_LENGTH = "length"
 
 
-INPUT_LENGTH: Final = _Stands.INPUT_LENGTH
-"""An argument that tells the program the input's own length in bytes, without any padding."""
+INPUT_LENGTH: Final = _Placeholder.INPUT_LENGTH
+"""An argument that becomes the input's own length in bytes, without any padding."""
 
-Argument = Buffer | int | _Stands
+Argument = Buffer | int | _Placeholder
 """One argument: its bytes, a number of 32 bits, or INPUT_LENGTH (such a number, too)."""
 
 
 class JobResult(NamedTuple):
-    """What a job made, its status, and what the accelerator's log says of it.
+    """A job's output, its status, and the accelerator's log of it.
 
-    `output` is empty where the output stays in its place, as it does in a file on the drive.
+    `output` is empty where the output stays on the drive, as it does in a file there.
     """
 
     output: bytes
@@ -83,148 +77,201 @@ class JobResult(NamedTuple):
         return printed(self.log)
 
 
-def _unheard(step: str) -> None:
+def _no_report(step: str) -> None:
     pass
 
 
-def run_job(
-    device: Device,
-    program: Content,
-    data: Content,
-    *,
-    arguments: Iterable[Argument] = (),
-    local: LocalStorage | None = None,
-    accelerator_id: int | None = None,
-    firmware_id: int = 0,
-    timeout: float | None = None,
-    report: Callable[[str], None] = _unheard,
-    progress: Progress = silent,
-) -> JobResult:
-    """Run `program` (an ELF file) on `data`, through the accelerator's buffers or local storage.
+class Accelerator(AcceleratorCommands):
+    """One accelerator of a device: its commands, and `run` for a whole job."""
 
-    The accelerator is the device's first, unless another one is named. The rest is as in `run`.
-    """
-    accelerator = choose(device, accelerator_id)
-    source: Source = BufferSource(data)
-    sink: Sink = BufferSink()
-    if local is not None:
-        source = blocks = BlockSource(device, data, local)
-        sink = BlockSink(device, blocks, local)
-    return run(
-        accelerator,
-        program,
-        source,
-        sink,
-        arguments=arguments,
-        firmware_id=firmware_id,
-        timeout=timeout,
-        told=Told(report, progress),
-    )
+    def __init__(
+        self,
+        device: Commands,
+        description: Description,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(device, description)
+        self._clock = clock
+        self._sleep = sleep
 
+    def run(
+        self,
+        program: Content,
+        input: Content | Source,
+        *,
+        args: Iterable[Argument] = (),
+        output: Sink | None = None,
+        local: LocalStorage | None = None,
+        timeout: float | None = None,
+        firmware_id: int = 0,
+        progress: Progress = silent,
+        report: Callable[[str], None] = _no_report,
+    ) -> JobResult:
+        """Run a program on an input: everything from enabling the subsystem to its output.
 
-def run(
-    accelerator: Accelerator,
-    program: Content,
-    source: Source,
-    sink: Sink,
-    *,
-    arguments: Iterable[Argument] = (),
-    firmware_id: int = 0,
-    timeout: float | None = None,
-    told: Told | None = None,
-) -> JobResult:
-    """Run `program` on `source`, with `sink` for its output.
+        The accelerator is reset first. The program sees the input padded with zeroes to a dword,
+        on the drive to a page. An interrupt stops the job.
 
-    The program sees the input padded with zeroes to a dword, on local storage to a page. Raises
-    PotashError, before anything is written to the drive where it can be known by then:
-    CommandFailed, JobFailed, and JobTimeout after `timeout` seconds, when the job has been stopped.
-    An interrupt stops the job as well.
-    """
-    told = told or Told(_unheard, silent)
-    started = still_written = False
-    try:
-        image = content_of(program)
-        _describe(accelerator, told)
-        source.prepare(accelerator)
-        sink.prepare(accelerator, source.size)
-        values = [_encoded(one, source.size) for one in arguments]
-        accelerator.enable()
-        told.report("enable the accelerator subsystem")
-        if accelerator.status().status == StatusId.RUNNING:
-            raise PotashError(
-                f"accelerator {accelerator.id} is busy with another job; wait or stop it"
-            )
-        accelerator.reset()
-        if not image:
-            raise InvalidRequest("the program is an empty file; build it first")
-        accelerator.send_firmware(image, firmware_id, progress=told.progress)
-        told.report(f"send {len(image)} bytes of firmware as {firmware_id}")
-        source.give(accelerator, told)
-        sink.offer(accelerator, told)
-        accelerator.select(firmware_id)
-        told.report(f"select firmware {firmware_id}")
+        Args:
+            program: an ELF file: its bytes or its path.
+            input: bytes, the path of a file, or a `FileSource` for a file on the drive.
+            args: the program's arguments.
+            output: a `FileSink` for a file on the drive; without one the result has the output.
+            local: blocks of the drive for input and output, instead of the accelerator's buffers.
+            timeout: seconds after which the job is stopped.
+            firmware_id: the firmware slot that the program is stored in.
+            progress: called again and again with what is being done and how much of it is.
+            report: called with a line for each step.
+
+        Raises:
+            CommandFailed: the device refused a command.
+            JobFailed: the job failed.
+            JobTimeout: it was stopped after `timeout` seconds.
+            PotashError: anything else that went wrong; nothing was written to the drive where it
+                can be known by then.
+            OSError: a file cannot be read or written.
+        """
+        source: Source = input if isinstance(input, Source) else BufferSource(input)
+        sink = BufferSink() if output is None else output
+        if local is not None:
+            if isinstance(input, Source) or output is not None:
+                raise InvalidRequest("local storage takes the input's bytes and gives the output's")
+            namespace = Namespace(self.device, self.device.nsid)
+            source = blocks = BlockSource(namespace, input, local)
+            sink = BlockSink(namespace, blocks, local)
+        reporter = Reporter(report, progress)
+        started = still_written = False
         try:
-            accelerator.start(arguments=values)
-            started = True
-            told.report("start")
-            status = accelerator.wait(timeout, progress=told.progress)
-        except BaseException as error:
-            if not started and isinstance(error, CommandFailed):
-                raise  # there is no job, or it is another host's
-            still_written = True  # until the opposite is known, whatever comes between
-            still_written = not _ended(accelerator, error)
-            if isinstance(error, JobTimeout):
-                raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
-            raise
-        log = accelerator.log()
-        entries = of_last_job(log.entries)
-        if is_fault(entries):
-            raise accelerator.failure(status, log)
-        told.report(f"done: {status.produced} bytes of output, return value {status.return_value}")
-        source.confirm()
-        output = sink.collect(accelerator, status.produced, told)
-        return JobResult(output, status, entries)
-    finally:
-        source.close()
-        sink.close(still_written=still_written)
+            image = content_of(program)
+            report(
+                f"identify: accelerator {self.id} with {self.input_size} bytes of input"
+                f" and {self.output_size} of output"
+            )
+            source.prepare(self)
+            sink.prepare(self, source.size)
+            values = [argument_bytes(source.size if one is INPUT_LENGTH else one) for one in args]
+            self._require_idle(report)
+            self.reset()
+            if not image:
+                raise InvalidRequest("the program is an empty file; build it first")
+            self.send_firmware(image, firmware_id, progress=progress)
+            report(f"send {len(image)} bytes of firmware as {firmware_id}")
+            source.attach(self, reporter)
+            sink.attach(self, reporter)
+            self.select(firmware_id)
+            report(f"select firmware {firmware_id}")
+            try:
+                self.start(args=values)
+                started = True
+                report("start")
+                status = self.wait(timeout, progress=progress)
+            except BaseException as error:
+                if not started and isinstance(error, CommandFailed):
+                    raise  # there is no job, or it is another host's
+                still_written = True  # until the opposite is known, whatever comes between
+                still_written = not self._ended(error)
+                if isinstance(error, JobTimeout):
+                    raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
+                raise
+            log = self.log()
+            entries = of_last_job(log.entries)
+            if is_fault(entries):
+                raise self._failure(status, log)
+            report(f"done: {status.produced} bytes of output, return value {status.return_value}")
+            source.confirm()
+            return JobResult(sink.collect(self, status.produced, reporter), status, entries)
+        finally:
+            source.close()
+            sink.close(still_written=still_written)
 
+    def _require_idle(self, report: Callable[[str], None]) -> None:
+        """Enable the subsystem. Raises PotashError where another job runs."""
+        self.enable()
+        report("enable the accelerator subsystem")
+        if self.status().status == StatusId.RUNNING:
+            raise PotashError(f"accelerator {self.id} is busy with another job; wait or stop it")
 
-def choose(device: Device, accelerator_id: int | None = None) -> Accelerator:
-    """The accelerator with an ID, or a device's first. Raises DeviceNotFound."""
-    for accelerator in device.accelerators():
-        if accelerator_id in (None, accelerator.id):
-            return accelerator
-    which = "no accelerator" if accelerator_id is None else f"no accelerator {accelerator_id}"
-    raise DeviceNotFound(f"the device has {which}")
-
-
-def _describe(accelerator: Accelerator, told: Told) -> None:
-    told.report(
-        f"identify: accelerator {accelerator.id} with {accelerator.input_size} bytes of input"
-        f" and {accelerator.output_size} of output"
-    )
-
-
-def _encoded(argument: Argument, input_size: int) -> Buffer:
-    """An argument's bytes. Raises InvalidRequest for a number that has more than 32 bits."""
-    if isinstance(argument, _Stands):
-        argument = input_size
-    if not isinstance(argument, int):
-        return argument
-    try:
-        return argument.to_bytes(NUMBER_SIZE, "little", signed=argument < 0)
-    except OverflowError:
-        raise InvalidRequest(f"the argument {argument} has more than 32 bits") from None
-
-
-def _ended(accelerator: Accelerator, error: BaseException) -> bool:
-    """End a job whose caller waits no more; whether it is certain to have ended."""
-    if isinstance(error, (JobFailed, DeviceGone)):
+    def _ended(self, error: BaseException) -> bool:
+        """Stop a job that nobody waits for any more; whether it is certain to have ended."""
+        if isinstance(error, (JobFailed, DeviceGone)):
+            return True
+        try:
+            self.stop()
+        except DeviceGone:
+            return True
+        except PotashError:
+            return False
         return True
-    try:
-        accelerator.stop()
-    except DeviceGone:
-        return True
-    except PotashError:
-        return False
-    return True
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        poll: tuple[float, float] = (0.002, 0.1),
+        progress: Progress = silent,
+    ) -> AcceleratorStatus:
+        """Wait until the job is done, at most `timeout` seconds; returns its status.
+
+        Over vfio-user an event reports the job's end. The status is polled in any case: the pause
+        between two polls doubles from the first of `poll` to the second, in seconds, or with events
+        to one second; `progress` is called before each. A device with the profile `alkali` reports
+        a failed job as done; only its log says more, which `run` reads. A poll that fails without
+        Do Not Retry, as it does while the application processor restarts, is repeated.
+
+        Raises JobFailed, with what the log says, when the job failed or was stopped or when there
+        is none, and JobTimeout when it still runs.
+        """
+        deadline = None if timeout is None else self._clock() + timeout
+        pause, longest = poll
+        if self.device.reports_events:
+            self._acknowledge()
+            self.device.await_event(0)
+            longest = max(longest, EVENT_PAUSE)
+        failures = 0
+        while True:
+            try:
+                status = self.status()
+                if status.status == StatusId.DONE:
+                    return status
+                if status.status != StatusId.RUNNING:
+                    raise self._failure(status, self.log())
+                failures = 0
+            except CommandFailed as error:
+                failures += 1
+                if error.dnr or failures > MAX_FAILED_POLLS:
+                    raise
+            left = pause if deadline is None else deadline - self._clock()
+            if left <= 0:
+                raise JobTimeout(f"accelerator {self.id} still runs after {timeout:g} s; stop it")
+            progress("running", None)
+            self._pause(min(pause, left))
+            pause = min(2 * pause, longest)
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep, or wait for an event where there are events."""
+        if not self.device.reports_events:
+            self._sleep(seconds)
+        elif self.device.await_event(seconds):
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Enable the event for the next job's end: read its log page without retaining the event.
+
+        NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command).
+        """
+        with suppress(CommandFailed):
+            self.device.log_page(LOG_PAGE, DWORD_SIZE, lsi=self.id)
+
+    def _failure(self, status: AcceleratorStatus, log: LogPage) -> JobFailed:
+        """What to raise for a job without a result."""
+        if status.status == StatusId.IDLE:
+            reason = f"accelerator {self.id} has no job; start one"
+        elif status.status == StatusId.STOPPED:
+            reason = f"the job on accelerator {self.id} was stopped"
+        else:
+            texts = [entry.text.strip() for entry in log.entries if entry.text]
+            because = f": {texts[-1]}" if texts else ""
+            reason = f"the job on accelerator {self.id} failed{because}"
+        return JobFailed(reason, status, log)

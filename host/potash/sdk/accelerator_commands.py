@@ -1,14 +1,12 @@
-"""An accelerator as a user holds it: its firmware, its buffers, its jobs.
+"""The commands of an accelerator, one method each.
 
-Alkali CSD platform documentation, section 4.3; section 4.4 gives the order of the commands.
+Alkali CSD platform documentation, section 4.3.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Iterable
-from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar, Unpack
 
 from csd_spec import fields
 from csd_spec.descriptors import Accelerator as Description
@@ -32,31 +30,19 @@ from csd_spec.opcodes import (
     IoOpcode,
     Operation,
 )
-from csd_spec.status import StatusId, VendorStatus
-from nvme_spec.logs import AsyncEvent
-from potash.sdk import job
-from potash.sdk.errors import (
-    CommandFailed,
-    DeviceMisbehaved,
-    InvalidRequest,
-    JobFailed,
-    JobTimeout,
-    PotashError,
-)
-from potash.sdk.job import Argument, JobResult
-from potash.sdk.places import BufferSink, BufferSource, Content, Sink, Source, Told
+from csd_spec.status import VendorStatus
+from potash.sdk.commands import Commands, Fields, Layout, encoded, pieces_of
+from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, PotashError
 from potash.sdk.progress import Progress, silent
-from potash.sdk.transport import NO_CDWS, Buffer, Cdws, Completion, Layout, encoded
+from potash.sdk.transport import Buffer, Completion
 
 MAX_LOG_SIZE = 1 << 24
-"""Bytes of a log that are believed."""
-MAX_FAILED_POLLS = 100
-"""Polls in a row that may fail before `wait` gives up: ten seconds of the longest pause."""
+"""Maximum bytes of a log that is plausible."""
 SNAPSHOT_TRIES = 3
-"""Another host may take the snapshot between its length and its content; then ask again."""
+"""Another host may take the snapshot between its length and its content; then read it again."""
+ARGUMENT_SIZE = 4
+"""Bytes of a number among a program's arguments."""
 
-EVENT_PAUSE = 1.0
-"""Seconds between two polls, at most, where an event tells of the job's end."""
 _REASONS: dict[int, tuple[LogEntryType, ...]] = {
     VendorStatus.INVALID_FIRMWARE: (LogEntryType.INVALID_FIRMWARE,),
     VendorStatus.INVALID_BUFFERS: (
@@ -65,62 +51,19 @@ _REASONS: dict[int, tuple[LogEntryType, ...]] = {
     ),
     VendorStatus.FIRMWARE_REFUSED: (LogEntryType.ACCELERATOR_ERROR,),
 }
-"""Statuses whose reason the accelerator's log tells, and the types of the entry that does."""
+"""Statuses whose reason is in the accelerator's log, and the types of its entry."""
 
 T = TypeVar("T")
 MakeLayout = Callable[[int, int], Layout]
 Done = Callable[[float], None]
 
 
-class Commands(Protocol):
-    """What an accelerator needs of its device; `potash.sdk.Device` says what each does."""
-
-    @property
-    def max_transfer(self) -> int: ...
-
-    def admin(
-        self, opcode: int, *, cdws: Cdws = NO_CDWS, data_in_length: int = 0
-    ) -> Completion: ...
-
-    def io(
-        self,
-        opcode: int,
-        *,
-        nsid: int | None = None,
-        cdws: Cdws = NO_CDWS,
-        data_out: Buffer | None = None,
-        data_in_length: int = 0,
-    ) -> Completion: ...
-
-    def log_page(self, lid: int, length: int, *, lsi: int = 0, rae: bool = False) -> bytes: ...
-
-    @property
-    def nsid(self) -> int: ...
-
-    @property
-    def block_device(self) -> int | None: ...
-
-    @property
-    def tells_events(self) -> bool: ...
-
-    def await_event(self, timeout: float) -> AsyncEvent | None: ...
-
-
-class Accelerator:
+class AcceleratorCommands:
     """One accelerator of a device. Its commands raise what `Device`'s do."""
 
-    def __init__(
-        self,
-        device: Commands,
-        description: Description,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, device: Commands, description: Description) -> None:
         self.device = device
         self.description = description
-        self._clock = clock
-        self._sleep = sleep
 
     @property
     def id(self) -> int:
@@ -139,36 +82,6 @@ class Accelerator:
     @property
     def takes_firmware(self) -> bool:
         return self.description.size_of(CapabilityId.FIRMWARE) is not None
-
-    def run(
-        self,
-        program: Content,
-        input: Content | Source,
-        *,
-        output: Sink | None = None,
-        args: Iterable[Argument] = (),
-        timeout: float | None = None,
-        firmware_id: int = 0,
-        progress: Progress = silent,
-        report: Callable[[str], None] | None = None,
-    ) -> JobResult:
-        """Run a program on an input: everything from enabling the subsystem to its output.
-
-        Program and input are bytes or the paths of files, the input may also be a `FileSource`;
-        the output comes with the result, unless `output` is a `FileSink` or another place for it.
-        `progress` is called again and again meanwhile, `report` with a line for each step. The
-        accelerator is reset first. Raises what `potash.sdk.job.run` does, and OSError for files.
-        """
-        return job.run(
-            self,
-            program,
-            input if isinstance(input, Source) else BufferSource(input),
-            BufferSink() if output is None else output,
-            arguments=args,
-            firmware_id=firmware_id,
-            timeout=timeout,
-            told=Told(report or (lambda step: None), progress),
-        )
 
     def enable(self) -> None:
         """Enable the accelerator subsystem: all accelerators of the device."""
@@ -243,31 +156,26 @@ class Accelerator:
 
     def firmware_length(self, firmware_id: int = 0) -> int:
         """Bytes of a firmware, its padding to a dword included: what Read Firmware says of it."""
-        cdws = encoded(fields.FirmwareTransfer(1, self.id, firmware_id))
-        completion = self._io(IoOpcode.READ_FIRMWARE, cdws=cdws, data_in_length=DWORD_SIZE)
-        return completion.result
+        layout = encoded(fields.FirmwareTransfer(1, self.id, firmware_id))
+        return self._io(IoOpcode.READ_FIRMWARE, data_in_length=DWORD_SIZE, **layout).result
 
-    def use_local_input(self, page: int, pages: int, nsid: int | None = None) -> None:
+    def use_local_input(
+        self, page: int, pages: int, nsid: int | None = None, *, append: bool = False
+    ) -> None:
         """Let the next job read `pages` pages of 4096 bytes of a namespace, from `page`.
 
-        The namespace is the device's, unless another one is named.
+        The namespace is the device's, unless another one is named. With `append` they come after
+        the pages that were named before.
         """
-        self._local_storage(IoOpcode.LOCAL_INPUT, page, pages, nsid)
+        opcode = IoOpcode.APPEND_LOCAL_INPUT if append else IoOpcode.LOCAL_INPUT
+        self._io(opcode, nsid=nsid, **encoded(fields.LocalStorage(page, pages, self.id)))
 
-    def append_local_input(self, page: int, pages: int, nsid: int | None = None) -> None:
-        """Let the next job read these pages behind those that were named before."""
-        self._local_storage(IoOpcode.APPEND_LOCAL_INPUT, page, pages, nsid)
-
-    def use_local_output(self, page: int, pages: int, nsid: int | None = None) -> None:
-        """Let the next job write `pages` pages of 4096 bytes of a namespace, from `page`.
-
-        The namespace is the device's, unless another one is named.
-        """
-        self._local_storage(IoOpcode.LOCAL_OUTPUT, page, pages, nsid)
-
-    def append_local_output(self, page: int, pages: int, nsid: int | None = None) -> None:
-        """Let the next job write these pages behind those that were named before."""
-        self._local_storage(IoOpcode.APPEND_LOCAL_OUTPUT, page, pages, nsid)
+    def use_local_output(
+        self, page: int, pages: int, nsid: int | None = None, *, append: bool = False
+    ) -> None:
+        """Let the next job write to these pages; the arguments are those of `use_local_input`."""
+        opcode = IoOpcode.APPEND_LOCAL_OUTPUT if append else IoOpcode.LOCAL_OUTPUT
+        self._io(opcode, nsid=nsid, **encoded(fields.LocalStorage(page, pages, self.id)))
 
     def grant(
         self,
@@ -280,20 +188,23 @@ class Accelerator:
     ) -> None:
         """Let programs read pages of a namespace by themselves, and write them if `writable`.
 
-        The range is a further one, unless it is to `replace` all that were granted before.
+        The range is added to those that were granted before, or with `replace` takes their place.
         """
         layout = fields.LocalStorage(page, pages, self.id, writable, replace)
-        self._io(IoOpcode.GRANT_LOCAL_STORAGE, nsid=nsid, cdws=encoded(layout))
+        self._io(IoOpcode.GRANT_LOCAL_STORAGE, nsid=nsid, **encoded(layout))
 
     def select(self, firmware_id: int) -> None:
         """Make a firmware the active one."""
         self._control(Operation.SELECT_FIRMWARE, firmware_id)
 
     def start(
-        self, firmware_id: int = KEEP_ACTIVE_FIRMWARE, arguments: Iterable[Buffer] = ()
+        self, firmware_id: int = KEEP_ACTIVE_FIRMWARE, args: Iterable[Buffer | int] = ()
     ) -> None:
-        """Start a job, with the active firmware or with another, which becomes the active one."""
-        self._control(Operation.START, firmware_id, encode_arguments(arguments))
+        """Start a job, with the active firmware or with another, which becomes the active one.
+
+        Each of the program's arguments is its bytes or a number of 32 bits.
+        """
+        self._control(Operation.START, firmware_id, encode_arguments(map(argument_bytes, args)))
 
     def stop(self) -> None:
         """Stop the job; the configuration stays."""
@@ -304,16 +215,13 @@ class Accelerator:
         self._control(Operation.RESET)
 
     def status(self, *, retain: bool = False) -> AcceleratorStatus:
-        """What the accelerator does, or did last; to `retain` it gives the next reader the same."""
+        """What the accelerator does, or did last; with `retain` the next reader gets the same."""
 
         def read(size: int, retain: bool) -> bytes:
             count = dwords(size)
-            completion = self.device.admin(
-                AdminOpcode.GET_STATUS,
-                cdws=encoded(fields.GetStatus(count, self.id, retain)),
-                data_in_length=count * DWORD_SIZE,
-            )
-            return completion.data
+            layout = encoded(fields.GetStatus(count, self.id, retain))
+            length = count * DWORD_SIZE
+            return self.device.admin(AdminOpcode.GET_STATUS, data_in_length=length, **layout).data
 
         limit = self.device.max_transfer
         return self._snapshot("status", limit, read, AcceleratorStatus.decode, retain)
@@ -326,101 +234,17 @@ class Accelerator:
 
         return self._snapshot("log", MAX_LOG_SIZE, read, LogPage.decode, retain)
 
-    def wait(
-        self,
-        timeout: float | None = None,
-        *,
-        poll: tuple[float, float] = (0.002, 0.1),
-        progress: Progress = silent,
-    ) -> AcceleratorStatus:
-        """Wait until the job is done, at most `timeout` seconds; gives its status.
-
-        Over vfio-user the device tells of the job's end. Everywhere it is polled too: the pause
-        between two polls doubles from the first of `poll` to the second, in seconds, and where the
-        device tells of the end up to one second; `progress` is called before each. Raises
-        JobFailed, with what the log says, when the job failed or was stopped or when there is none,
-        and JobTimeout when it still runs. A device with the profile `alkali` calls a failed job done;
-        only its log says more, which `run` reads. A poll that the device fails without Do Not Retry, as it
-        does while its application processor starts again, is repeated.
-        """
-        deadline = None if timeout is None else self._clock() + timeout
-        pause, longest = poll
-        if self.device.tells_events:
-            self._acknowledge()
-            self.device.await_event(0)
-            longest = max(longest, EVENT_PAUSE)
-        failures = 0
-        while True:
-            try:
-                status = self.status()
-                if status.status == StatusId.DONE:
-                    return status
-                if status.status != StatusId.RUNNING:
-                    raise self.failure(status, self.log())
-                failures = 0
-            except CommandFailed as error:
-                failures += 1
-                if error.dnr or failures > MAX_FAILED_POLLS:
-                    raise
-            left = pause if deadline is None else deadline - self._clock()
-            if left <= 0:
-                raise JobTimeout(f"accelerator {self.id} still runs after {timeout:g} s; stop it")
-            progress("running", None)
-            self._pause(min(pause, left))
-            pause = min(2 * pause, longest)
-
-    def _pause(self, seconds: float) -> None:
-        """Let time pass, or less of it when the device tells of something."""
-        if not self.device.tells_events:
-            self._sleep(seconds)
-        elif self.device.await_event(seconds):
-            self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        """Be told of the next job's end: its log page is read without retaining the event.
-
-        NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command).
-        """
-        with suppress(CommandFailed):
-            self.device.log_page(LOG_PAGE, DWORD_SIZE, lsi=self.id)
-
-    def failure(self, status: AcceleratorStatus, log: LogPage) -> JobFailed:
-        """What to raise for a job without a result."""
-        if status.status == StatusId.IDLE:
-            reason = f"accelerator {self.id} has no job; start one"
-        elif status.status == StatusId.STOPPED:
-            reason = f"the job on accelerator {self.id} was stopped"
-        else:
-            texts = [entry.text.strip() for entry in log.entries if entry.text]
-            because = f": {texts[-1]}" if texts else ""
-            reason = f"the job on accelerator {self.id} failed{because}"
-        return JobFailed(reason, status, log)
-
     def _global_control(self, operation: GlobalOperation) -> None:
-        cdws = encoded(fields.GlobalControl(operation))
-        self.device.admin(AdminOpcode.GLOBAL_CONTROL, cdws=cdws)
+        self.device.admin(AdminOpcode.GLOBAL_CONTROL, **encoded(fields.GlobalControl(operation)))
 
     def _control(self, operation: Operation, firmware: int = 0, arguments: bytes = b"") -> None:
         command = fields.Control(operation, self.id, firmware, dwords(len(arguments)))
-        self._io(IoOpcode.CONTROL, cdws=encoded(command), data_out=arguments or None)
+        self._io(IoOpcode.CONTROL, data_out=arguments or None, **encoded(command))
 
-    def _local_storage(self, opcode: IoOpcode, page: int, pages: int, nsid: int | None) -> None:
-        self._io(opcode, nsid=nsid, cdws=encoded(fields.LocalStorage(page, pages, self.id)))
-
-    def _io(
-        self,
-        opcode: IoOpcode,
-        *,
-        nsid: int | None = None,
-        cdws: Cdws,
-        data_out: Buffer | None = None,
-        data_in_length: int = 0,
-    ) -> Completion:
-        """Send an I/O command; where it is refused, the error has what the log says of that."""
+    def _io(self, opcode: IoOpcode, **command: Unpack[Fields]) -> Completion:
+        """Send an I/O command; if it is refused, the error has what the log says of it."""
         try:
-            return self.device.io(
-                opcode, nsid=nsid, cdws=cdws, data_out=data_out, data_in_length=data_in_length
-            )
+            return self.device.io(opcode, **command)
         except CommandFailed as error:
             if error.status in _REASONS:
                 error.log = self._last_reason(_REASONS[error.status])
@@ -439,31 +263,27 @@ class Accelerator:
     ) -> None:
         """Send `data` in pieces; `layout` takes a piece's size and offset in dwords."""
         at = _dword_offset(offset)
-        view, limit = memoryview(data).cast("B"), self.device.max_transfer
+        view = memoryview(data).cast("B")
         if not view:
             raise InvalidRequest("there is no data to send")
-        for start in range(0, len(view), limit):
-            piece: Buffer = view[start : start + limit]
-            if len(piece) % DWORD_SIZE:
+        for start, size in pieces_of(len(view), self.device.max_transfer):
+            piece: Buffer = view[start : start + size]
+            if size % DWORD_SIZE:
                 piece = pad_to_dword(piece)
-            here = at + start // DWORD_SIZE
-            self._io(opcode, cdws=encoded(layout(dwords(len(piece)), here)), data_out=piece)
-            done(min(1.0, (start + limit) / len(view)))
+            here = layout(dwords(size), at + start // DWORD_SIZE)
+            self._io(opcode, data_out=piece, **encoded(here))
+            done((start + size) / len(view))
 
     def _receive(
         self, opcode: IoOpcode, length: int, offset: int, layout: MakeLayout, done: Done
     ) -> bytes:
         at = _dword_offset(offset)
-        limit = self.device.max_transfer
         pieces: list[bytes] = []
-        for start in range(0, length, limit):
-            count = dwords(min(limit, length - start))
-            here = at + start // DWORD_SIZE
-            completion = self._io(
-                opcode, cdws=encoded(layout(count, here)), data_in_length=count * DWORD_SIZE
-            )
-            pieces.append(completion.data)
-            done(min(1.0, (start + limit) / length))
+        for start, size in pieces_of(length, self.device.max_transfer):
+            count = dwords(size)
+            here = encoded(layout(count, at + start // DWORD_SIZE))
+            pieces.append(self._io(opcode, data_in_length=count * DWORD_SIZE, **here).data)
+            done((start + size) / length)
         return b"".join(pieces)[:length]
 
     def _snapshot(
@@ -474,7 +294,7 @@ class Accelerator:
         decode: Callable[[bytes], T],
         retain: bool,
     ) -> T:
-        """Read a structure that first tells its length: retain it, measure it, take it."""
+        """Read a structure that begins with its length: first the length, retained, then all."""
         mistake: DescriptorError
         for _ in range(SNAPSHOT_TRIES):
             try:
@@ -491,3 +311,13 @@ def _dword_offset(offset: int) -> int:
     if offset % DWORD_SIZE:
         raise InvalidRequest(f"the offset {offset} is not a multiple of {DWORD_SIZE} bytes")
     return offset // DWORD_SIZE
+
+
+def argument_bytes(argument: Buffer | int) -> Buffer:
+    """An argument's bytes. Raises InvalidRequest for a number that has more than 32 bits."""
+    if not isinstance(argument, int):
+        return argument
+    try:
+        return argument.to_bytes(ARGUMENT_SIZE, "little", signed=argument < 0)
+    except OverflowError:
+        raise InvalidRequest(f"the argument {argument} has more than 32 bits") from None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.errors import InvalidRequest, PotashError
-from potash.sdk.places import Range, pages_of
+from potash.sdk.targets import Range, pages_of
 
 FIEMAP_HEADER = struct.Struct("<QQIIII")
 """`struct fiemap`: start, length, flags, mapped extents, extent count, reserved."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import csd_spec.opcodes
 import csd_spec.status
@@ -46,11 +45,8 @@ from csd_spec.faults import (
 )
 from csd_spec.opcodes import DWORD_SIZE, FaultOpcode
 from nvme_spec.status import Status
+from potash.sdk.commands import Commands, encoded
 from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
-from potash.sdk.transport import encoded
-
-if TYPE_CHECKING:
-    from potash.sdk.device import Device
 
 __all__ = ["Fault", "add", "clear", "describe", "listed", "parse", "read_table"]
 
@@ -83,7 +79,7 @@ _BARE = frozenset({"lost", "dnr"})
 _MOST = (1 << 32) - 1
 
 
-def add(device: Device, fault: Fault | str) -> int:
+def add(device: Commands, fault: Fault | str) -> int:
     """Have a device go wrong; the number by which the fault can be cleared."""
     wanted = parse(fault) if isinstance(fault, str) else fault
     try:
@@ -91,27 +87,24 @@ def add(device: Device, fault: Fault | str) -> int:
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     send = FaultSend(FaultOperation.ADD)
-    return device.admin(FaultOpcode.FAULT_SEND, cdws=encoded(send), data_out=data).result
+    return device.admin(FaultOpcode.FAULT_SEND, data_out=data, **encoded(send)).result
 
 
-def listed(device: Device) -> list[Fault]:
+def listed(device: Commands) -> list[Fault]:
     """The device's faults in the order in which they came, those that are spent included."""
     size = min(_LIST_SIZE, device.max_transfer)
-    completion = device.admin(
-        FaultOpcode.FAULT_RECEIVE,
-        cdws=encoded(FaultReceive(size // DWORD_SIZE)),
-        data_in_length=size,
-    )
+    layout = encoded(FaultReceive(size // DWORD_SIZE))
+    completion = device.admin(FaultOpcode.FAULT_RECEIVE, data_in_length=size, **layout)
     try:
         return decode_faults(completion.data)
     except DescriptorError as error:
         raise DeviceMisbehaved(f"the device's faults are unreadable: {error}") from error
 
 
-def clear(device: Device, identifier: int = ALL_FAULTS) -> None:
+def clear(device: Commands, identifier: int = ALL_FAULTS) -> None:
     """Have one fault end, or all of them."""
     send = FaultSend(FaultOperation.CLEAR, identifier)
-    device.admin(FaultOpcode.FAULT_SEND, cdws=encoded(send))
+    device.admin(FaultOpcode.FAULT_SEND, **encoded(send))
 
 
 # Text.

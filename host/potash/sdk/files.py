@@ -15,15 +15,12 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash.sdk.accelerator_commands import AcceleratorCommands
 from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
 from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
-from potash.sdk.places import Range, Told, require_fit, room_for, use_input, use_output
-
-if TYPE_CHECKING:
-    from potash.sdk.accelerator import Accelerator
+from potash.sdk.targets import Range, Reporter, require_fit, room_for, use_input, use_output
 
 PIECE = 1 << 20
 """Bytes of zeroes that are written at once."""
@@ -43,7 +40,7 @@ class FileSource:
     def size(self) -> int:
         return self._state[0]
 
-    def prepare(self, accelerator: Accelerator) -> None:
+    def prepare(self, accelerator: AcceleratorCommands) -> None:
         volume = _volume(self.path, accelerator)
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -53,8 +50,8 @@ class FileSource:
         self._look()
         require_fit(accelerator, self.size)
 
-    def give(self, accelerator: Accelerator, told: Told) -> None:
-        use_input(accelerator, self._ranges, None, told)
+    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
+        use_input(accelerator, self._ranges, None, reporter)
 
     def confirm(self) -> None:
         before = self._state, self._ranges
@@ -91,15 +88,15 @@ class FileSink:
         self._volume = Volume(0, "", "")
         self._room = 0
         self._ranges: list[Range] = []
-        self._offered_to: Accelerator | None = None
+        self._attached_to: AcceleratorCommands | None = None
 
-    def prepare(self, accelerator: Accelerator, input_size: int) -> None:
+    def prepare(self, accelerator: AcceleratorCommands, input_size: int) -> None:
         self._volume = _volume(self.path.parent, accelerator)
         if self.path.is_dir():
             raise InvalidRequest(f"{self.path} is a folder, not a file")
         self._room = room_for(accelerator, self._size, input_size) * PAGE_SIZE
 
-    def offer(self, accelerator: Accelerator, told: Told) -> None:
+    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
         mode = 0o666
         with suppress(FileNotFoundError):
             mode = stat.S_IMODE(os.stat(self.path).st_mode)
@@ -107,12 +104,12 @@ class FileSink:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_DIRECT
         self._fd = os.open(self._place, flags, mode)
         require_usable(str(self.path), self._fd, self._volume)
-        self._fill(told)
+        self._fill(reporter)
         self._ranges = self._look()
-        self._offered_to = accelerator
-        use_output(accelerator, self._ranges, None, told)
+        self._attached_to = accelerator
+        use_output(accelerator, self._ranges, None, reporter)
 
-    def collect(self, accelerator: Accelerator, produced: int, told: Told) -> bytes:
+    def collect(self, accelerator: AcceleratorCommands, produced: int, reporter: Reporter) -> bytes:
         if self._look() != self._ranges:
             raise PotashError(f"{self.path} was moved on the drive while the job ran; run it again")
         self._take_back()
@@ -120,7 +117,7 @@ class FileSink:
         os.ftruncate(self._fd, min(produced, self._room))
         os.fsync(self._fd)
         os.replace(self._place, self.path)
-        told.report(f"leave {produced} bytes of output in {self.path}")
+        reporter.report(f"leave {produced} bytes of output in {self.path}")
         self._release()
         return b""
 
@@ -135,10 +132,10 @@ class FileSink:
 
     def _take_back(self) -> None:
         """See to it that nobody writes to the file's blocks any more. Raises PotashError."""
-        if self._offered_to is not None:
+        if self._attached_to is not None:
             with suppress(DeviceGone):
-                self._offered_to.reset()
-            self._offered_to = None
+                self._attached_to.reset()
+            self._attached_to = None
 
     def _release(self) -> None:
         fd, self._fd = self._fd, -1
@@ -148,7 +145,7 @@ class FileSink:
     def _look(self) -> list[Range]:
         return ranges_of(str(self.path), extents_of(self._fd), self._room, self._volume.start)
 
-    def _fill(self, told: Told) -> None:
+    def _fill(self, reporter: Reporter) -> None:
         """Reserve the room in as few pieces as there can be, and write zeroes to all of it."""
         try:
             os.posix_fallocate(self._fd, 0, self._room)
@@ -157,7 +154,7 @@ class FileSink:
                     size = min(PIECE, self._room - at)
                     if os.pwrite(self._fd, view[:size], at) != size:
                         raise PotashError(f"{self.path} cannot be written as a whole")
-                    told.progress("making room for the output", (at + size) / self._room)
+                    reporter.progress("making room for the output", (at + size) / self._room)
             os.fsync(self._fd)
         except OSError as error:
             raise PotashError(
@@ -165,7 +162,7 @@ class FileSink:
             ) from error
 
 
-def _volume(path: Path, accelerator: Accelerator) -> Volume:
+def _volume(path: Path, accelerator: AcceleratorCommands) -> Volume:
     found = volume_of(path, accelerator.device.block_device)
     if found is None:
         raise InvalidRequest(f"{path} is not on a file system of this drive; copy it")

@@ -22,7 +22,7 @@ from potash.sdk.errors import (
     InvalidRequest,
     PotashError,
 )
-from potash.sdk.transport import Completion, Request
+from potash.sdk.transport import Completion, Ended, PendingCommand, Request
 
 PASSTHRU_COMMAND = struct.Struct("<BBHIIIQQIIIIIIIIII")
 """`struct nvme_passthru_cmd`: opcode, flags, reserved, nsid, cdw2, cdw3, metadata, addr,
@@ -67,7 +67,8 @@ class IoctlTransport:
     """Passthrough commands on an open file descriptor, which it owns from now on."""
 
     max_transfer = MAX_TRANSFER
-    tells_events = False
+    queue_depth = 1
+    reports_events = False
     """The kernel keeps all event requests for itself."""
 
     def __init__(
@@ -91,8 +92,14 @@ class IoctlTransport:
     def block_device(self) -> int | None:
         return self._block_device
 
-    def submit(self, request: Request, timeout: float) -> Completion:
-        """As `Transport.submit`; raises PotashError too when the kernel refuses the command."""
+    def submit(self, request: Request, timeout: float) -> PendingCommand:
+        """As `Transport.submit`; PotashError also when the kernel refuses the command."""
+        try:
+            return Ended(self._execute(request, timeout))
+        except PotashError as error:
+            return Ended(error)
+
+    def _execute(self, request: Request, timeout: float) -> Completion:
         data = array.array("B")
         data.frombytes(request.data_out or bytes(request.data_in_length))
         address, length = data.buffer_info()

@@ -1,34 +1,18 @@
-"""How commands reach a device: the one thing that the SDK asks of a transport.
+"""How commands reach a device: what the SDK needs of a transport.
 
-Two are here: the kernel's driver through ioctl (`potash.sdk.ioctl`) and a driver in this process
-that speaks vfio-user (`potash.sdk.vfio_user`). A test brings its own.
+There are two: the kernel's driver through ioctl (`potash.sdk.ioctl`) and a driver in this process
+that speaks vfio-user (`potash.sdk.vfio_user`).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from potash.sdk.errors import InvalidRequest
-
 Buffer = bytes | bytearray | memoryview
 Cdws = tuple[int, int, int, int, int, int]
 """Command dwords 10 to 15."""
 
 NO_CDWS: Cdws = (0, 0, 0, 0, 0, 0)
-
-
-class Layout(Protocol):
-    """What a command carries in its dwords, as `nvme_spec.commands` and `csd_spec.fields` have it."""
-
-    def encode(self) -> Cdws: ...
-
-
-def encoded(layout: Layout) -> Cdws:
-    """A layout's dwords. Raises InvalidRequest for a value that does not fit."""
-    try:
-        return layout.encode()
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
 
 
 class Request(NamedTuple):
@@ -49,12 +33,44 @@ class Completion(NamedTuple):
     data: bytes = b""
 
 
+class PendingCommand(Protocol):
+    """A command in flight, like a `concurrent.futures.Future`."""
+
+    def done(self) -> bool:
+        """Whether `result` returns or raises at once."""
+
+    def result(self) -> Completion:
+        """Wait for the command to complete; a second call gives the same again.
+
+        Raises CommandFailed for an error status, CommandTimeout, and DeviceGone when the device
+        is lost.
+        """
+
+
+class Ended(NamedTuple):
+    """A `PendingCommand` that has completed already."""
+
+    outcome: Completion | Exception
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Completion:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
 class Transport(Protocol):
-    """An open way to one controller."""
+    """An open connection to one controller."""
 
     @property
     def max_transfer(self) -> int:
-        """The most bytes that one command can move here; the controller's own limit is apart."""
+        """Maximum bytes that one command can move here, whatever the controller's own limit."""
+
+    @property
+    def queue_depth(self) -> int:
+        """Commands that can be in flight at once."""
 
     @property
     def nsid(self) -> int | None:
@@ -65,20 +81,19 @@ class Transport(Protocol):
         """The number (`st_rdev`) of the block device that was opened; None when it was none."""
 
     @property
-    def tells_events(self) -> bool:
-        """Whether asynchronous events come this way."""
+    def reports_events(self) -> bool:
+        """Whether asynchronous events can be received."""
 
-    def submit(self, request: Request, timeout: float) -> Completion:
-        """Carry out one command and wait for it, at most `timeout` seconds.
+    def submit(self, request: Request, timeout: float) -> PendingCommand:
+        """Start one command, which may take `timeout` seconds.
 
-        Raises CommandFailed for an error status, CommandTimeout, and DeviceGone when the device
-        is lost; `request` moves no more than `max_transfer` bytes.
+        `request` moves no more than `max_transfer` bytes. Its `data_out` may be changed afterwards.
         """
 
     def await_event(self, timeout: float) -> int | None:
         """Dword 0 of the next asynchronous event; None when none has come after `timeout` seconds.
 
-        Raises as `submit` does. Only where `tells_events`.
+        Raises what a command does. Only where `reports_events`.
         """
 
     def reset(self) -> None:

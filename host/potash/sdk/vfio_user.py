@@ -22,7 +22,7 @@ from potash.sdk.errors import (
     DeviceNotFound,
     PotashError,
 )
-from potash.sdk.transport import Completion, Request
+from potash.sdk.transport import Completion, Ended, PendingCommand, Request
 from pyvfio_user.client import Client, VfioUserError
 
 VECTORS = 2
@@ -35,9 +35,10 @@ class VfioUserTransport:
     """A controller that is ready, and all that was opened for it (`resources`, which it owns)."""
 
     max_transfer = MAX_TRANSFER
+    queue_depth = 1
     nsid = None
     block_device = None
-    tells_events = True
+    reports_events = True
 
     def __init__(
         self,
@@ -56,8 +57,14 @@ class VfioUserTransport:
         self._resources = resources
         self._timeout = timeout
 
-    def submit(self, request: Request, timeout: float) -> Completion:
+    def submit(self, request: Request, timeout: float) -> PendingCommand:
         """As `Transport.submit`. After a CommandTimeout or an interrupt the controller is reset."""
+        try:
+            return Ended(self._execute(request, timeout))
+        except PotashError as error:
+            return Ended(error)
+
+    def _execute(self, request: Request, timeout: float) -> Completion:
         controller = self._opened()
         out, size = request.data_out, request.data_in_length
         if out:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from potash.sdk import faults as sdk_faults
-from potash.sdk.device import DEFAULT_TIMEOUT, Device
+from potash.sdk.commands import DEFAULT_TIMEOUT
+from potash.sdk.device import Device
 from potash.sdk.faults import Fault
 from potash.sdk.transport import Transport
 from potash.sdk.vfio_user import open_vfio_user

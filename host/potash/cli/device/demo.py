@@ -19,8 +19,8 @@ from csd_spec.text import plain
 from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
+from potash.sdk import LocalStorage
 from potash.sdk.errors import PotashError
-from potash.sdk.job import LocalStorage, run_job
 from potash.vm.drive import serving
 from potash.vm.guest import DRIVE
 from potash.vm.sources import ENVIRONMENT
@@ -108,11 +108,10 @@ class Ran(NamedTuple):
 def _run_embedded(example: Example, report: Report) -> Ran:
     """The driver of the SDK attaches to the device's socket as QEMU would."""
     with serving(*DRIVE_SIZE) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
-        result = run_job(
-            device,
+        result = device.accelerator().run(
             example.program,
             example.input,
-            arguments=example.arguments,
+            args=example.arguments,
             local=LocalStorage(example.lba),
             timeout=JOB_TIMEOUT,
             report=report,

@@ -34,8 +34,7 @@ from potash.cli.drive.common import (
 from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.sdk import Accelerator
-from potash.sdk.job import Argument
-from potash.sdk.places import Range
+from potash.sdk.targets import Range
 from potash.units import Size, human
 
 rae_option = click.option(
@@ -197,8 +196,7 @@ def input_(
     """
     with accelerator_of(device, accelerator) as one:
         for page, pages in ranges:
-            use = one.append_local_input if append else one.use_local_input
-            use(page, pages, nsid)
+            one.use_local_input(page, pages, nsid, append=append)
             append = True
 
 
@@ -221,8 +219,7 @@ def output(
     """
     with accelerator_of(device, accelerator) as one:
         for page, pages in ranges:
-            use = one.append_local_output if append else one.use_local_output
-            use(page, pages, nsid)
+            one.use_local_output(page, pages, nsid, append=append)
             append = True
 
 
@@ -293,7 +290,7 @@ def start(
     if not wait and (as_json or timeout is not None):
         raise click.UsageError("--timeout and --json go with --wait")
     with accelerator_of(device, accelerator) as one:
-        one.start(firmware, [_bytes(argument) for argument in arguments])
+        one.start(firmware, arguments)
         if wait:
             _wait(one, timeout, as_json=as_json)
 
@@ -370,11 +367,6 @@ def _say_status(one: Accelerator, found: AcceleratorStatus, *, as_json: bool) ->
     lines.append(f"  consumed: {found.consumed} bytes")
     lines.append(f"  produced: {found.produced} bytes")
     say(report, lines, as_json=as_json)
-
-
-def _bytes(argument: Argument) -> bytes:
-    assert isinstance(argument, bytes)
-    return argument
 
 
 def _type_name(entry: LogEntry) -> str:

@@ -16,9 +16,10 @@ import potash.sdk
 from csd_spec.text import plain
 from potash.files import STREAM
 from potash.sdk import INPUT_LENGTH, Accelerator, Device
+from potash.sdk.accelerator import Argument
+from potash.sdk.accelerator_commands import argument_bytes
 from potash.sdk.errors import PotashError
-from potash.sdk.job import NUMBER_SIZE, Argument, choose
-from potash.sdk.places import Range
+from potash.sdk.targets import Range
 
 LENGTH = "length"
 
@@ -44,9 +45,8 @@ class ProgramArgument(click.ParamType[Argument]):
         try:
             if value.startswith("hex:"):
                 return bytes.fromhex(value.removeprefix("hex:"))
-            number = int(value, 0)
-            return number.to_bytes(NUMBER_SIZE, "little", signed=number < 0)
-        except (ValueError, OverflowError):
+            return argument_bytes(int(value, 0))
+        except ValueError:
             others = f'"{LENGTH}", hex:BYTES' if self._length else "hex:BYTES"
             self.fail(f"{value!r} is neither a 32-bit number nor {others}", param, ctx)
 
@@ -138,9 +138,9 @@ def opened(name: str) -> Iterator[Device]:
 
 @contextlib.contextmanager
 def accelerator_of(name: str, identifier: int | None) -> Iterator[Accelerator]:
-    """One accelerator of a device. Raises what `opened` and `choose` do."""
+    """One accelerator of a device. Raises what `opened` and `Device.accelerator` do."""
     with opened(name) as device:
-        yield choose(device, identifier)
+        yield device.accelerator(identifier)
 
 
 def read_input(path: Path) -> bytes:

@@ -27,20 +27,10 @@ from potash.cli.drive.common import (
 from potash.cli.drive.program import program_file, program_of
 from potash.cli.progress import Line, showing
 from potash.files import STREAM
-from potash.sdk import Device, FileSink, FileSource, LocalStorage
+from potash.sdk import Device, FileSink, FileSource, JobResult, LocalStorage
+from potash.sdk.accelerator import Argument
 from potash.sdk.errors import JobFailed, PotashError
 from potash.sdk.extents import mounts_of, volume_of
-from potash.sdk.job import Argument, JobResult, choose
-from potash.sdk.job import run as run_on
-from potash.sdk.places import (
-    BlockSink,
-    BlockSource,
-    BufferSink,
-    BufferSource,
-    Sink,
-    Source,
-    Told,
-)
 from potash.units import Size
 
 
@@ -141,56 +131,42 @@ def run(
     image = program_of(program)
     try:
         with opened(device) as drive, showing() as progress:
-            source, sink = _ends(drive, input, output, copy, lba, output_size)
+            if lba is not None:
+                _require_unmounted(drive)
+                lba = lba._replace(output_size=output_size)
+            in_place = lba is None and not copy
+            source = FileSource(input) if in_place and _on_drive(drive, input) else None
+            sink = None
+            if in_place and _on_drive(drive, output):
+                sink = FileSink(output, size=output_size)
+            elif output_size is not None and lba is None:
+                raise click.UsageError(
+                    "--output-size goes with --lba, or with an OUTPUT on the drive"
+                )
 
             def report(step: str) -> None:
                 if isinstance(progress, Line):
                     progress.clear()
                 click.echo(plain(step), err=True)
 
-            result = run_on(
-                choose(drive, accelerator),
+            result = drive.accelerator(accelerator).run(
                 image,
-                source,
-                sink,
-                arguments=arguments,
-                firmware_id=firmware,
+                source or read_input(input),
+                args=arguments,
+                output=sink,
+                local=lba,
                 timeout=timeout,
-                told=Told(report if verbose else lambda step: None, progress),
+                firmware_id=firmware,
+                progress=progress,
+                report=report if verbose else lambda step: None,
             )
     except JobFailed as error:
         _show_printed(error.printed)
         raise
-    if not isinstance(sink, FileSink):
+    if sink is None:
         write_output(output, result.output)
-    in_place = {"input": isinstance(source, FileSource), "output": isinstance(sink, FileSink)}
-    _report(result, output, in_place, as_json=as_json)
-
-
-def _ends(
-    drive: Device,
-    input: Path,
-    output: Path,
-    copy: bool,
-    lba: LocalStorage | None,
-    output_size: int | None,
-) -> tuple[Source, Sink]:
-    """Where the job's input comes from, and where its output goes."""
-    if lba is not None:
-        _require_unmounted(drive)
-        lba = lba._replace(output_size=output_size)
-        blocks = BlockSource(drive, read_input(input), lba)
-        return blocks, BlockSink(drive, blocks, lba)
-    source: Source
-    if not copy and _on_drive(drive, input):
-        source = FileSource(input)
-    else:
-        source = BufferSource(read_input(input))
-    if not copy and _on_drive(drive, output):
-        return source, FileSink(output, size=output_size)
-    if output_size is not None:
-        raise click.UsageError("--output-size goes with --lba, or with an OUTPUT on the drive")
-    return source, BufferSink()
+    where = {"input": source is not None, "output": sink is not None}
+    _report(result, output, where, as_json=as_json)
 
 
 def _on_drive(drive: Device, path: Path) -> bool:

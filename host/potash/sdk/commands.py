@@ -1,0 +1,244 @@
+"""The commands of a controller, one method each, over any transport.
+
+NVM Express Base Specification 2.0, section 5.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from typing import Protocol, TypedDict, Unpack
+
+from csd_spec.descriptors import dwords
+from nvme_spec import commands
+from nvme_spec.identify import (
+    IDENTIFY_SIZE,
+    NAMESPACE_LIST_ENTRIES,
+    Cns,
+    IdentifyController,
+    decode_namespace_list,
+)
+from nvme_spec.logs import AsyncEvent, SmartLog
+from nvme_spec.logs import LogPage as LogId
+from nvme_spec.opcodes import AdminOpcode, DataDirection, data_direction
+from nvme_spec.registers import MINIMUM_PAGE_SHIFT
+from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
+from potash.sdk.transport import Buffer, Cdws, Completion, PendingCommand, Request, Transport
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds for one command, as Linux gives an I/O command."""
+ALL_NAMESPACES = 0xFFFF_FFFF
+
+
+class Dwords(TypedDict, total=False):
+    """Command dwords 10 to 15, as keyword arguments; one that is left out is 0."""
+
+    cdw10: int
+    cdw11: int
+    cdw12: int
+    cdw13: int
+    cdw14: int
+    cdw15: int
+
+
+class Fields(Dwords, total=False):
+    """The keyword arguments of a command."""
+
+    nsid: int | None
+    """For an I/O command the device's namespace, unless another one is named."""
+    data_out: Buffer | None
+    data_in_length: int
+    """Bytes to receive."""
+    timeout: float | None
+    """Seconds that the command may take, if not as many as the device was opened with."""
+
+
+class Layout(Protocol):
+    """What a command has in its dwords; see `nvme_spec.commands` and `csd_spec.fields`."""
+
+    def encode(self) -> Cdws: ...
+
+
+def encoded(layout: Layout) -> Dwords:
+    """The keyword arguments for a layout. Raises InvalidRequest for a value that does not fit."""
+    try:
+        cdw10, cdw11, cdw12, cdw13, cdw14, cdw15 = layout.encode()
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    return Dwords(cdw10=cdw10, cdw11=cdw11, cdw12=cdw12, cdw13=cdw13, cdw14=cdw14, cdw15=cdw15)
+
+
+class Commands:
+    """One controller.
+
+    Every method that sends a command raises CommandFailed, CommandTimeout or DeviceGone, and
+    InvalidRequest for what cannot be sent.
+    """
+
+    def __init__(self, transport: Transport, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.transport = transport
+        self.timeout = timeout
+        self._max_transfer: int | None = None
+        self._nsid = transport.nsid
+
+    def admin(self, opcode: int, **fields: Unpack[Fields]) -> Completion:
+        """Send an Admin command and wait for it; `submit` takes the same arguments."""
+        return self.submit(opcode, admin=True, **fields).result()
+
+    def io(self, opcode: int, **fields: Unpack[Fields]) -> Completion:
+        """Send an I/O command and wait for it; `submit` takes the same arguments."""
+        return self.submit(opcode, **fields).result()
+
+    def submit(
+        self, opcode: int, *, admin: bool = False, **fields: Unpack[Fields]
+    ) -> PendingCommand:
+        """Send a command without waiting for it: `cdw10=` to `cdw15=` and the rest of `Fields`.
+
+        Where as many commands are in flight as the queue is deep, waits for one of them first.
+        InvalidRequest when the data's direction is not the opcode's.
+        """
+        nsid = fields.get("nsid")
+        if nsid is None:
+            nsid = 0 if admin else self.nsid
+        cdws = (
+            fields.get("cdw10", 0),
+            fields.get("cdw11", 0),
+            fields.get("cdw12", 0),
+            fields.get("cdw13", 0),
+            fields.get("cdw14", 0),
+            fields.get("cdw15", 0),
+        )
+        if not all(0 <= value < 1 << 32 for value in (nsid, *cdws)) or not 0 <= opcode < 1 << 8:
+            raise InvalidRequest("a field of the command is out of its range")
+        data_out, data_in_length = fields.get("data_out"), fields.get("data_in_length", 0)
+        direction = data_direction(opcode)
+        if data_out and not direction & DataDirection.HOST_TO_CONTROLLER:
+            raise InvalidRequest(f"opcode {opcode:02X}h does not send data")
+        if data_in_length and not direction & DataDirection.CONTROLLER_TO_HOST:
+            raise InvalidRequest(f"opcode {opcode:02X}h does not receive data")
+        size = len(data_out or b"") + data_in_length
+        if size > self.transport.max_transfer:
+            raise InvalidRequest(
+                f"{size} bytes are too many for one command; the maximum is "
+                f"{self.transport.max_transfer}"
+            )
+        timeout = fields.get("timeout")
+        request = Request(admin, opcode, nsid, cdws, data_out, data_in_length)
+        return self.transport.submit(request, self.timeout if timeout is None else timeout)
+
+    def completions(self, submitted: Iterable[PendingCommand]) -> Iterator[Completion]:
+        """The completions, in order, of commands that iterating over `submitted` sends.
+
+        As many are in flight as the queue is deep; none is when this ends, also by an error.
+        """
+        in_flight: deque[PendingCommand] = deque()
+        try:
+            for command in submitted:
+                in_flight.append(command)
+                if len(in_flight) == self.transport.queue_depth:
+                    yield in_flight.popleft().result()
+            while in_flight:
+                yield in_flight.popleft().result()
+        finally:
+            for command in in_flight:
+                with suppress(PotashError):
+                    command.result()
+
+    def identify(self) -> IdentifyController:
+        """The Identify Controller data structure."""
+        return IdentifyController(self.identify_data(Cns.CONTROLLER))
+
+    def identify_data(self, cns: int, nsid: int = 0) -> bytes:
+        """The 4096 bytes of any Identify data structure."""
+        layout = encoded(commands.Identify(cns))
+        return self.admin(
+            AdminOpcode.IDENTIFY, nsid=nsid, data_in_length=IDENTIFY_SIZE, **layout
+        ).data
+
+    def active_namespaces(self) -> list[int]:
+        """Identifiers of the active namespaces, ascending."""
+        found: list[int] = []
+        while True:
+            last = found[-1] if found else 0
+            more = decode_namespace_list(self.identify_data(Cns.ACTIVE_NAMESPACE_LIST, last))
+            if any(one >= two for one, two in pairwise([last, *more])):
+                raise DeviceMisbehaved("the device's list of namespaces is out of order")
+            found += more
+            if len(more) < NAMESPACE_LIST_ENTRIES:
+                return found
+
+    def smart_log(self) -> SmartLog:
+        """The SMART / Health Information log of the whole controller."""
+        return SmartLog(self.log_page(LogId.SMART, SmartLog.SIZE, nsid=ALL_NAMESPACES))
+
+    def log_page(
+        self, lid: int, length: int, *, lsi: int = 0, rae: bool = False, nsid: int = 0
+    ) -> bytes:
+        """`length` bytes of a log page, in as many commands as that takes.
+
+        `rae` (Retain Asynchronous Event) counts for the last command; those before retain.
+        """
+        pieces: list[bytes] = []
+        for start, size in pieces_of(length, self.max_transfer):
+            last = start + size == length
+            command = commands.GetLogPage(
+                lid, dwords(size) - 1, rae=rae or not last, lsi=lsi, offset=start
+            )
+            completion = self.admin(
+                AdminOpcode.GET_LOG_PAGE,
+                nsid=nsid,
+                data_in_length=command.length,
+                **encoded(command),
+            )
+            pieces.append(completion.data[:size])
+        return b"".join(pieces)
+
+    @property
+    def reports_events(self) -> bool:
+        """Whether `await_event` can be used: over vfio-user; Linux keeps events for itself."""
+        return self.transport.reports_events
+
+    def await_event(self, timeout: float) -> AsyncEvent | None:
+        """The device's next asynchronous event; None when there is none within `timeout` seconds.
+
+        The device reports no further event of its type before its log page has been read.
+        """
+        event = self.transport.await_event(timeout)
+        return None if event is None else AsyncEvent(event)
+
+    @property
+    def block_device(self) -> int | None:
+        """The number of the block device that was opened; None when it was none."""
+        return self.transport.block_device
+
+    @property
+    def nsid(self) -> int:
+        """The namespace that was opened, or the controller's first."""
+        if self._nsid is None:
+            active = self.active_namespaces()
+            if not active:
+                raise DeviceNotFound("the device has no namespace")
+            self._nsid = active[0]
+        return self._nsid
+
+    @property
+    def max_transfer(self) -> int:
+        """Maximum bytes that one command may move: the controller's MDTS and the transport's."""
+        if self._max_transfer is None:
+            mdts = self.identify().mdts
+            limit = self.transport.max_transfer
+            self._max_transfer = min(limit, 1 << MINIMUM_PAGE_SHIFT + mdts) if mdts else limit
+        return self._max_transfer
+
+    def reset(self) -> None:
+        """Reset the controller."""
+        self._max_transfer = None
+        self.transport.reset()
+
+
+def pieces_of(total: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Start and size of the pieces, none larger than `limit`, that make up `total`."""
+    for start in range(0, total, limit):
+        yield start, min(limit, total - start)

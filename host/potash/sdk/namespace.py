@@ -1,0 +1,94 @@
+"""A namespace: its blocks.
+
+NVM Command Set Specification 1.0, section 3.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Unpack
+
+from nvme_spec.commands import ReadWrite
+from nvme_spec.identify import Cns, IdentifyNamespace
+from nvme_spec.opcodes import IoOpcode
+from potash.sdk.commands import Commands, Fields, encoded, pieces_of
+from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
+from potash.sdk.progress import Progress, silent
+from potash.sdk.transport import Buffer, PendingCommand
+
+MIN_BLOCK_SIZE = 512
+MAX_BLOCKS = 1 << 16
+"""Blocks in one Read or Write: NLB has 16 bits."""
+
+
+class Namespace:
+    """One namespace of a device. Its commands raise what `Device`'s do."""
+
+    def __init__(self, device: Commands, nsid: int) -> None:
+        self.device = device
+        self.nsid = nsid
+
+    def identify(self) -> IdentifyNamespace:
+        """The Identify Namespace data structure."""
+        return IdentifyNamespace(self.device.identify_data(Cns.NAMESPACE, self.nsid))
+
+    @cached_property
+    def block_size(self) -> int:
+        """Bytes of a logical block; read once, as every transfer needs it."""
+        found = self.identify().block_size
+        if not MIN_BLOCK_SIZE <= found <= self.device.max_transfer:
+            raise DeviceMisbehaved(f"the device has blocks of {found} bytes")
+        return found
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the namespace."""
+        return self.identify().nsze * self.block_size
+
+    def submit(self, opcode: int, **fields: Unpack[Fields]) -> PendingCommand:
+        """Send an I/O command to this namespace, as `Device.submit` does."""
+        fields["nsid"] = self.nsid
+        return self.device.submit(opcode, **fields)
+
+    def read(self, lba: int, count: int, *, progress: Progress = silent) -> bytes:
+        """`count` blocks from block `lba`."""
+        size = self.block_size
+        pieces: list[bytes] = []
+        submitted = (
+            self.submit(
+                IoOpcode.READ,
+                data_in_length=blocks * size,
+                **encoded(ReadWrite(lba + start, blocks - 1)),
+            )
+            for start, blocks in pieces_of(count, self._blocks_per_command)
+        )
+        for completion in self.device.completions(submitted):
+            pieces.append(completion.data)
+            progress("reading blocks", min(1.0, len(pieces) * self._blocks_per_command / count))
+        return b"".join(pieces)
+
+    def write(self, lba: int, data: Buffer, *, progress: Progress = silent) -> None:
+        """Write whole blocks from block `lba`; InvalidRequest when `data` ends inside one."""
+        size = self.block_size
+        view = memoryview(data).cast("B")
+        count, rest = divmod(len(view), size)
+        if rest:
+            raise InvalidRequest(f"{len(view)} bytes are not a whole number of {size}-byte blocks")
+        submitted = (
+            self.submit(
+                IoOpcode.WRITE,
+                data_out=view[start * size : (start + blocks) * size],
+                **encoded(ReadWrite(lba + start, blocks - 1)),
+            )
+            for start, blocks in pieces_of(count, self._blocks_per_command)
+        )
+        for done, _ in enumerate(self.device.completions(submitted), 1):
+            progress("writing blocks", min(1.0, done * self._blocks_per_command / count))
+
+    def flush(self) -> None:
+        """Wait until everything that was written is on the media."""
+        self.submit(IoOpcode.FLUSH).result()
+
+    @property
+    def _blocks_per_command(self) -> int:
+        return min(MAX_BLOCKS, self.device.max_transfer // self.block_size)
