@@ -28,9 +28,9 @@ def steps() -> list[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Each line of the second block, with the comment above it."""
+    """Each command of the second block, with the comment above it."""
     found, said = [], ""
-    for line in blocks(PAGE, "sh")[1].splitlines():
+    for line in blocks(PAGE, "sh")[1].replace("\\\n", "").splitlines():
         if line.startswith("#"):
             said = line
         else:
