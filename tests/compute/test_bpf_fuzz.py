@@ -54,7 +54,7 @@ def test_random_programs() -> None:
     print(fuzz(3, seed))
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 def test_random_programs_for_long() -> None:
     """For POTASH_FUZZ_SECONDS, or ten minutes."""
     seed = Random().getrandbits(32)

@@ -67,7 +67,7 @@ def test_programs_that_jump_anywhere(seed: int) -> None:
     same(program)
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 def test_many_programs() -> None:
     for seed in range(20_000):
         same(structured(Random(seed)))
@@ -76,7 +76,7 @@ def test_many_programs() -> None:
 
 @pytest.mark.parametrize(
     "which",
-    [slice(0, None, 5), pytest.param(slice(None), marks=pytest.mark.marathon)],
+    [slice(0, None, 5), pytest.param(slice(None), marks=pytest.mark.slow)],
     ids=["a fifth", "all"],
 )
 def test_vectors_of_the_standard(which: slice) -> None:

@@ -101,7 +101,7 @@ def test_the_delegate_scores_every_image_as_the_reference_kernels_do() -> None:
     assert delegate.nodes_run >= 3 * len(IMAGES)
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 def test_the_training_makes_a_network_as_good_as_the_committed_one(script: dict[str, Any]) -> None:
     pytest.importorskip("sklearn", reason="the images come with scikit-learn: potash[digits]")
     made = script["make"]()

@@ -1,7 +1,7 @@
 """Random networks through the delegate: the reference kernels' bytes, whoever reads what and how.
 
 Each network runs on one of two cores, with several inputs one behind the other; what the VTA does not
-take runs on the reference kernels. `python -m pytest -m marathon` takes many more of them.
+take runs on the reference kernels. `python -m pytest -m slow` takes many more of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_with_little_memory_they_give_the_same(log_bytes: int) -> None:
         check(seed, CONFIGS[seed % 2], 1 << log_bytes)
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1000 + MARATHON, AT_ONCE))
 def test_many_random_networks(first: int) -> None:
     for seed in range(first, first + AT_ONCE):

@@ -31,7 +31,7 @@ def test_a_small_network_is_bit_exact(name: str) -> None:
     check(name)
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_a_large_network_is_bit_exact(name: str) -> None:
     check(name)

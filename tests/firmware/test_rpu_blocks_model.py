@@ -564,7 +564,7 @@ TestBlocks = Blocks.TestCase
 TestBlocks.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 def test_blocks_for_minutes() -> None:
     many = settings(max_examples=2000, stateful_step_count=80, deadline=None)
     run_state_machine_as_test(Blocks, settings=many)

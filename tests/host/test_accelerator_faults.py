@@ -200,7 +200,7 @@ def test_an_apu_that_dies_under_jobs_tears_nothing(drive: Drive) -> None:
         drive.round(victim)
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 def test_a_thousand_workers_and_a_hundred_apus_die(drive: Drive) -> None:
     for number in range(1100):
         drive.round("potash-apu" if number % 11 == 10 else "potash-worker")

@@ -92,7 +92,7 @@ def test_an_alu_opcode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert said.strip() == str([value ^ 5 ^ 3 for value in range(16)])
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 def test_an_alu_opcode_in_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changed sources are compiled anew, which takes its time."""
     (attempt,) = blocks("adding/alu-opcode.md", "python")

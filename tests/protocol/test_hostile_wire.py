@@ -1,6 +1,6 @@
 """A whole device under clients that mean harm: it neither ends, nor hangs, nor keeps anything.
 
-`pytest -m marathon tests/protocol/test_hostile_wire.py` does it with a million frames.
+`pytest -m slow tests/protocol/test_hostile_wire.py` does it with a million frames.
 """
 
 from __future__ import annotations
@@ -183,6 +183,6 @@ def test_thousands_of_hostile_frames_leave_a_device_that_works(target: Target) -
     run(target, FRAMES, seed=1)
 
 
-@pytest.mark.marathon
+@pytest.mark.slow
 def test_a_million_hostile_frames_leave_a_device_that_works(target: Target) -> None:
     run(target, MARATHON, seed=random.randrange(1 << 32))

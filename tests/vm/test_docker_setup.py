@@ -1,6 +1,6 @@
 """`docker/setup.sh`, run where no container engine is: in a Debian 13 that is made in a folder.
 
-    pytest -m marathon tests/vm/test_docker_setup.py
+    pytest -m slow tests/vm/test_docker_setup.py
 
 Some minutes, some 300 MB from the Debian archive, and root: a tree is entered with chroot. What is
 mounted in it is mounted in namespaces that end with each command.
@@ -21,7 +21,7 @@ from potash.vm.errors import PackagesUnavailable
 from potash.vm.packages import RELEASE, Apt, find_keyring, source_lines
 from support.docs import ROOT
 
-pytestmark = pytest.mark.marathon
+pytestmark = pytest.mark.slow
 
 HOUR = 3600
 USER = "potash"
