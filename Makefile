@@ -23,7 +23,7 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/vermin --quiet --violations --no-tips --target=$(OLDEST)- device docs examples firmware host
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 setup: $(READY)
 

@@ -1,8 +1,12 @@
-"""The documentation as a site: it builds without a warning, and needs nothing from elsewhere."""
+"""The documentation as a site: it builds without a warning, and needs nothing from elsewhere.
+
+Those that build it take half a minute and the extra `docs`:
+
+    pytest -m slow tests/host/test_docs_site.py
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import runpy
@@ -16,11 +20,6 @@ import yaml
 from support.docs import ROOT
 
 LIMIT = 300
-
-needs_mkdocs = pytest.mark.skipif(
-    importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None,
-    reason="mkdocs is not installed: make docs",
-)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def html(place: Path) -> str:
     return place.read_text()
 
 
-@needs_mkdocs
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", html(page)):
@@ -53,7 +52,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
             assert canonical or address is None or "//" not in address[1], f"{page.name}: {tag}"
 
 
-@needs_mkdocs
+@pytest.mark.slow
 def test_a_link_into_the_source_leads_to_the_line(site: Path) -> None:
     tour = html(site / "tour.html")
     (target,) = set(re.findall(r'href="(source/[^"]*board\.py\.html#__span-0-\d+)"', tour))
@@ -65,7 +64,7 @@ def test_a_link_into_the_source_leads_to_the_line(site: Path) -> None:
     assert written.startswith("    def region_write(")
 
 
-@needs_mkdocs
+@pytest.mark.slow
 def test_every_anchor_in_a_source_file_is_there(site: Path) -> None:
     places = {
         page: set(re.findall(r'id="(__span-0-\d+)"', html(page)))
@@ -81,7 +80,7 @@ def test_every_anchor_in_a_source_file_is_there(site: Path) -> None:
     assert checked > 80
 
 
-@needs_mkdocs
+@pytest.mark.slow
 def test_the_reference_has_what_the_docstrings_say(site: Path) -> None:
     page = html(site / "reference" / "sdk.html")
     for name in ("open", "Accelerator.run", "Device.read", "JobFailed"):
@@ -91,7 +90,7 @@ def test_the_reference_has_what_the_docstrings_say(site: Path) -> None:
         assert f'id="potash.testing.{name}"' in page
 
 
-@needs_mkdocs
+@pytest.mark.slow
 def test_an_example_s_readme_is_a_page(site: Path) -> None:
     page = html(site / "source" / "examples" / "grep" / "README.md.html")
     assert "<h1" in page and "Find lines in a log" in page and "<strong>Teaches:</strong>" in page

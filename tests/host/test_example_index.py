@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from potash.cli.app import run_app
 from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import described
 from potash.sdk.errors import PotashError
@@ -17,11 +20,6 @@ from potash.vm.drive import device_process
 from support.docs import ROOT
 
 LIMIT = 120
-
-
-def potash(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "potash.cli.main", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
 def make(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,16 +33,16 @@ def make(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_list_has_a_line_for_each_example() -> None:
-    done = potash("--list")
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    assert done.returncode == 0 and set(example_names()) <= set(lines)
+def test_the_list_has_a_line_for_each_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["demo", "--list"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert set(example_names()) <= set(lines)
     assert lines["add"] == "Add two vectors"
 
 
-def test_the_list_as_json_says_what_each_teaches() -> None:
-    done = potash("--list", "--json")
-    listed = {one["name"]: one for one in json.loads(done.stdout)["examples"]}
+def test_the_list_as_json_says_what_each_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["demo", "--list", "--json"]) == 0
+    listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)["examples"]}
     assert set(example_names()) == {name for name, one in listed.items() if one["demo"]}
     assert listed["grep"]["title"] == "Find lines in a log"
     assert listed["grep"]["teaches"].startswith("searching text where it lies")
@@ -100,11 +98,11 @@ def test_a_device_has_to_be_named(tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_the_program_that_comes_with_it_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    done = potash("add", "--write", str(tmp_path / "out"))
-    if "there is no compiler" not in done.stderr:
-        pytest.skip("ziglang is installed")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert run_app(["demo", "add", "--write", str(tmp_path / "out")]) == 0
+    assert "there is no compiler" in capsys.readouterr().err
     program = (tmp_path / "out" / "program.o").read_bytes()
     assert program == (ROOT / "examples" / "add" / "program.o").read_bytes()
