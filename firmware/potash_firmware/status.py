@@ -174,11 +174,15 @@ def _accelerators(counters: Counters, accelerators: Mapping[int, int]) -> list[S
     ]
 
 
+_STATES = {one.value: one.name.lower() for one in StatusId}
+
+
 def _accelerator(row: Row) -> Snapshot:
     began = row[Word.BEGAN]
     running = time.monotonic_ns() - began if began else 0
     return {
-        "state": StatusId(row[Word.STATE]).name.lower(),
+        # A worker that is an attacker's may have put anything there.
+        "state": _STATES.get(row[Word.STATE], StatusId.FAILED.name.lower()),
         "running_for": max(0, running) / NANOSECONDS if began else None,
         "jobs": {
             "started": row[Word.STARTED],

@@ -1,12 +1,15 @@
-"""What a worker says is taken only in the form that was agreed on."""
+"""What a worker says is taken only in the form that was agreed on, and its counters as they are."""
 
 import json
+from array import array
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_spec.descriptors import LogEntryType
+from potash_firmware import status
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import (
     ChannelError,
@@ -19,7 +22,11 @@ from potash_firmware.apu.channel import (
     Returned,
     Sound,
 )
-from potash_firmware.apu.model import ByteRange, Grant
+from potash_firmware.apu.job_counts import count_event, count_restart
+from potash_firmware.apu.lifecycle import Event
+from potash_firmware.apu.model import ByteRange, Grant, Subsystem
+from potash_firmware.mailbox.counters import ROW_WORDS, Counters, Word
+from support.apu import CONFIG
 
 
 @pytest.mark.parametrize(
@@ -98,3 +105,22 @@ def test_rubbish_is_refused(data: bytes) -> None:
 def test_depth_without_end_is_a_malformed_message_too() -> None:
     with pytest.raises(ChannelError):
         channel.decode(b"[" * 60_000)
+
+
+def test_counters_that_a_worker_has_spoilt_disturb_nobody() -> None:
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    spoilt = memoryview(array("Q", [(1 << 64) - 1] * ROW_WORDS))
+    readers: list[Callable[[], object]] = [
+        lambda: count_event(accelerator, Event.START),
+        lambda: count_event(accelerator, Event.RETURNED),
+        lambda: count_restart(accelerator),
+        lambda: status._accelerators(counters, {0: 0}),
+    ]
+    with Counters.create(1) as counters:
+        accelerator.row = counters.row(0)
+        for read in readers:
+            accelerator.row[:] = spoilt
+            read()
+        accelerator.row[:] = spoilt
+        count_event(accelerator, Event.START)
+        assert accelerator.row[Word.STARTED] == 0

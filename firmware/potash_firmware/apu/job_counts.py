@@ -7,7 +7,7 @@ import time
 
 from potash_firmware.apu.lifecycle import STATUS, Event, State
 from potash_firmware.apu.model import Accelerator
-from potash_firmware.mailbox.counters import Word
+from potash_firmware.mailbox.counters import Word, add
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def count_event(accelerator: Accelerator, event: Event) -> None:
     row[Word.STATE] = STATUS[accelerator.state]
     if event is Event.START:
         row[Word.BEGAN] = time.monotonic_ns()
-        row[Word.STARTED] += 1
+        add(row, Word.STARTED, 1)
         log.debug("accelerator %d: a job begins", accelerator.config.id)
     elif row[Word.BEGAN] and not accelerator.busy:
         _ended(accelerator)
@@ -41,10 +41,10 @@ def count_restart(accelerator: Accelerator) -> None:
 def _ended(accelerator: Accelerator) -> None:
     row = accelerator.row
     took = time.monotonic_ns() - row[Word.BEGAN]
-    row[Word.BUSY] += took
+    add(row, Word.BUSY, took)
     row[Word.BEGAN] = 0
     result = RESULTS.get(accelerator.state, Word.STOPPED)
-    row[result] += 1
+    add(row, result, 1)
     identifier, seconds = accelerator.config.id, took / NANOSECONDS
     known = {"accelerator": identifier, "result": result.name.lower(), "seconds": seconds}
     log.log(

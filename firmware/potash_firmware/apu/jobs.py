@@ -36,7 +36,7 @@ from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.pool import NurseryLost, Pool, Worker, contents_of
-from potash_firmware.mailbox.counters import Word
+from potash_firmware.mailbox.counters import Word, add
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
@@ -395,8 +395,8 @@ class Jobs:
         if outcome.length > job.run.output_length:
             raise ChannelError(f"a worker claims {outcome.length} bytes of output")
         accelerator.outcome = Outcome(job.run.input_length, outcome.length, outcome.value)
-        accelerator.row[Word.INPUT] += job.run.input_length
-        accelerator.row[Word.OUTPUT] += outcome.length
+        add(accelerator.row, Word.INPUT, job.run.input_length)
+        add(accelerator.row, Word.OUTPUT, outcome.length)
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "

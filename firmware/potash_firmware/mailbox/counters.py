@@ -43,7 +43,12 @@ class Word(IntEnum):
 
 
 Row = memoryview
-"""The words of one accelerator: `row[Word.DONE] += 1`."""
+"""The words of one accelerator."""
+
+
+def add(row: Row, word: Word, amount: int) -> None:
+    """Count on. A worker that is an attacker's may have put anything there, so the sum may wrap."""
+    row[word] = (row[word] + amount) % (1 << 8 * WORD)
 
 
 def unshared_row() -> Row:
