@@ -6,6 +6,7 @@ come back where the worker was ended for it. It needs nothing of the tests, as w
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import resource
@@ -46,6 +47,9 @@ NUMBERS = {
     "setsid": (112, 157),
     "landlock_create_ruleset": (444, 444),
     "seccomp": (317, 277),
+    "preadv2": (327, 286),
+    "recvfrom": (45, 207),
+    "mmap": (9, 222),
     "personality": (135, 92),
 }
 SIGCHLD = 17
@@ -160,6 +164,18 @@ def _read_terminal() -> None:
     os.read(2, 1)
 
 
+def _read_terminal_at_its_position() -> None:
+    word = (ctypes.c_uint64 * 3)()
+    word[0], word[1] = ctypes.addressof(word) + 16, 1  # a struct iovec, and its byte
+    raw("preadv2", 2, ctypes.addressof(word), 1, (1 << 64) - 1, (1 << 64) - 1, 0)
+
+
+def _map_growing() -> None:
+    """What grows downwards counts as a stack, and a limit of data does not count it."""
+    readable, private, anonymous, growing = 3, 2, 0x20, 0x100
+    raw("mmap", 0, 4096, readable, private | anonymous | growing, (1 << 64) - 1, 0)
+
+
 def _memory() -> None:
     held = bytearray(3 << 30)
     held[::4096] = b"x" * len(held[::4096])
@@ -216,6 +232,11 @@ ATTACKS: dict[str, Callable[[], object]] = {
     "raise a limit": _raise_limit,
     "limit its parent": _limit_of_parent,
     "read what is typed": _read_terminal,
+    "read what is typed at its position": _read_terminal_at_its_position,
+    "receive what is typed": lambda: raw("recvfrom", 2, 0, 0, 0, 0, 0),
+    "duplicate a terminal": lambda: os.dup(2),
+    "duplicate a terminal by fcntl": lambda: fcntl.fcntl(2, fcntl.F_DUPFD, 3),
+    "map memory that grows": _map_growing,
     "call as 32 bits": _compatible,
     "call as x32": _other_table,
 }

@@ -181,6 +181,12 @@ _PRCTL = (15, 16, 3, 0x53564D41)
 _FCNTL = (0, 1, 2, 3, 1030, 1034)
 """F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GET_SEALS."""
 _SHARED_ANONYMOUS = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
+_GROWS_DOWN = 0x100
+"""MAP_GROWSDOWN of linux/mman.h."""
+_NOT_STANDARD = Other(0, (0, 1, 2))
+"""Standard error may be a terminal, which somebody types into. A duplicate of it would be another
+number."""
+_READING = ("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg", "dup")
 
 _REFUSED = (
     *("creat", "mkdir", "mkdirat", "unlink", "unlinkat", "rename", "renameat", "renameat2"),
@@ -193,17 +199,18 @@ _REFUSED = (
 def rules(pid: int) -> Mapping[str, Rule]:
     """What the process `pid` may do; any call that is not here ends it."""
     conditional = {
-        # Standard error may be a terminal, which somebody types into.
-        **dict.fromkeys(("read", "readv"), Rule((Other(0, (0, 1, 2)),))),
+        **dict.fromkeys(_READING, Rule((_NOT_STANDARD,))),
         # Files are opened to be read.
         "open": Rule((Masked(1, _WRITING, 0),)),
         "openat": Rule((Masked(2, _WRITING, 0),)),
         "openat2": MISSING,
         # A terminal or not is all that Python asks.
         "ioctl": Rule((OneOf(0, ()),), errno.ENOTTY),
-        "fcntl": Rule((OneOf(1, _FCNTL),)),
-        # Memory that a limit of private memory does not count.
-        "mmap": Rule((Other(3, (_SHARED_ANONYMOUS,), _SHARED_ANONYMOUS),)),
+        "fcntl": Rule((_NOT_STANDARD, OneOf(1, _FCNTL))),
+        # Not memory that a limit of private memory does not count: shared, or growing as a stack.
+        "mmap": Rule(
+            (Other(3, (_SHARED_ANONYMOUS,), _SHARED_ANONYMOUS), Masked(3, _GROWS_DOWN, 0))
+        ),
         # Threads, which have the filter too, and no processes.
         "clone": Rule((Masked(0, _CLONE_THREAD | _CLONE_NAMESPACES, _CLONE_THREAD),)),
         "clone3": MISSING,
