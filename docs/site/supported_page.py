@@ -154,7 +154,7 @@ def page() -> str:
 
 def _parts(stack: ExitStack) -> Iterator[str]:
     controller = _device(stack).controller
-    namespaces = list(controller.namespaces.values())
+    namespaces = list(controller.namespaces.attached.values())
     yield INTRODUCTION
     yield _section(
         "Admin commands",

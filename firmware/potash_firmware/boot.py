@@ -220,7 +220,7 @@ class Device:
             apu=port is None or port.closed or port.fileno() in ready,
         )
         self.link.check()
-        if self._inventory != self.rpu.controller.inventory:
+        if self._inventory != self.rpu.controller.namespaces.version:
             self._replace_apu()
         elif port is None or port.closed:
             self._keep_apu()
@@ -265,9 +265,7 @@ class Device:
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
             self.rpu.watch()
         if limit != 0.0:
-            rpu = self.rpu
-            limits = [timeout, limit, rpu.keeper.timeout, rpu.keep_alive.timeout, server.timeout]
-            limits += [rpu.controller.tasks.timeout, self.link.timeout]
+            limits = [timeout, limit, server.timeout]
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = min((one for one in limits if one is not None), default=None)
@@ -310,7 +308,7 @@ class Device:
     def _equipment(self) -> tuple[Config, Mapping[str, int]]:
         """What an APU is given: its configuration, and descriptors by name."""
         self._close_readers()
-        self._inventory = self.rpu.controller.inventory
+        self._inventory = self.rpu.controller.namespaces.version
         for nsid, media in self.board.media.items():
             self._readers[f"media{nsid}"] = media.reader()
         traces = {} if self._trace is None else {"trace": self._trace}
@@ -336,7 +334,7 @@ class Device:
             accelerators=settings.accelerators,
             namespaces=tuple(
                 NamespaceConfig(nsid, namespace.size, namespace.block_size)
-                for nsid, namespace in self.rpu.controller.allocated.items()
+                for nsid, namespace in self.rpu.controller.namespaces.allocated.items()
             ),
             range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),

@@ -12,12 +12,11 @@ import logging
 import os
 import socket
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
 from csd_spec.status import StatusId
-from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import describe
 from potash_device.board import Board
 from potash_firmware.apu_process import ApuProcess
@@ -121,14 +120,14 @@ def snapshot(device: Running) -> Snapshot:
         "bytes": {"read": core.health.bytes_read, "written": core.health.bytes_written},
         "namespaces": [
             {"nsid": nsid, "bytes": one.size, "block_size": one.block_size}
-            for nsid, one in core.namespaces.items()
+            for nsid, one in core.namespaces.attached.items()
         ],
         "queues": _queues(rpu),
         "errors": [
             {"status": status, "meaning": describe(status), "commands": count}
             for status, count in sorted(core.statistics.errors.items())
         ],
-        "media": {"work_in_flight": len(core.unfinished)},
+        "media": {"work_in_flight": len(core.media_work.unfinished)},
         "mailbox": {
             "apu_running": link.port is not None and not link.port.closed,
             "apu_starts": device.apu.starts,
@@ -144,14 +143,9 @@ def _queues(rpu: Rpu) -> list[Snapshot]:
     """Every queue that there is, and those that there were."""
     core, submissions = rpu.controller, rpu.controller.board.queues.submissions
     commands: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    counts = Counter(core.statistics.commands)
-    for qid, moved in rpu.controller.board.queues.moved.items():
-        counts[qid, IoOpcode.READ] += moved.reads
-        counts[qid, IoOpcode.WRITE] += moved.writes
-    for (qid, opcode), count in sorted(counts.items()):
+    for (qid, opcode), count in sorted(core.statistics.commands.items()):
         name, of_queue = command_name(opcode, admin=qid == 0), commands[qid]
-        if count:
-            of_queue[name] = of_queue.get(name, 0) + count
+        of_queue[name] = of_queue.get(name, 0) + count
     found: list[Snapshot] = []
     for qid in sorted({*submissions, *commands}):
         queue = submissions.get(qid)
@@ -160,7 +154,7 @@ def _queues(rpu: Rpu) -> list[Snapshot]:
                 "qid": qid,
                 "size": queue.size if queue is not None else None,
                 "waiting": (queue.tail - queue.head) % queue.size if queue is not None else 0,
-                "outstanding": len(core.outstanding.of_queue(qid)),
+                "outstanding": len(core.outstanding.identifiers(qid)),
                 "commands": commands[qid],
             }
         )

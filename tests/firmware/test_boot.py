@@ -71,7 +71,7 @@ def device(tmp_path: Path, processes: list[NoProcess]) -> Iterator[boot.Device]:
 def test_an_apu_that_knows_other_namespaces_is_replaced_without_waiting(
     device: boot.Device, processes: list[NoProcess]
 ) -> None:
-    device.rpu.controller.inventory += 1
+    device.rpu.controller.namespaces.version += 1
     device.run_once(0)
     assert processes[0].killed
     assert len(processes) == 1
@@ -86,7 +86,7 @@ def test_an_apu_whose_media_cannot_be_opened_is_tried_again(
     def refuse(_: Media) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    device.rpu.controller.inventory += 1
+    device.rpu.controller.namespaces.version += 1
     processes[0].gone = True
     with monkeypatch.context() as patch:
         patch.setattr(MemoryMedia, "reader", refuse)
@@ -160,7 +160,7 @@ def test_a_device_that_waits_for_a_write_back_sleeps(
     monkeypatch.setattr(
         device.board.media[1], "write_from", lambda *_: select.select([read], (), ())
     )
-    device.rpu._write_backs.start(WriteBack(1, 0, 0, ((1, 0, 4096),)))
+    device.rpu.controller.write_backs.start(WriteBack(1, 0, 0, ((1, 0, 4096),)))
     processes[0].die()
     processes[0].gone = True
     run(device, 0.1)
@@ -216,7 +216,7 @@ def test_the_end_waits_for_media_work_before_the_buffers_it_reads_are_gone(
     with boot.Device(tmp_path / "s", {1: media}, media) as device:
         processes[0].gone = True
         device.link.buffers.arena(0)[:4096] = b"o" * 4096
-        device.rpu._write_backs.start(WriteBack(1, 0, 0, ((1, 0, 4096),)))
+        device.rpu.controller.write_backs.start(WriteBack(1, 0, 0, ((1, 0, 4096),)))
         assert begun.wait(10)
         threading.Timer(0.05, may_go_on.set).start()
     assert written == [b"o" * 4096]
@@ -264,7 +264,7 @@ def test_an_end_is_a_clean_one_unless_something_went_wrong(
 def test_the_loop_wakes_for_the_counters_record(
     device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = device.rpu.keeper
+    keeper = device.rpu.controller.persistence
     device.rpu.controller.health.count_read(512)
     monkeypatch.setattr(keeper, "_due", time.monotonic() + 0.1)
     saved = []

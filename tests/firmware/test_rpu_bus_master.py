@@ -41,7 +41,7 @@ def at_rest(host: Host) -> None:
     host.service()
     host.executor.run_all()
     host.service()
-    assert host.rpu.timeout is None
+    assert host.sleeps
 
 
 def test_entries_are_fetched_when_it_is_set(host: Host, queue: Queue) -> None:

@@ -51,7 +51,7 @@ def test_or_when_the_time_is_over(host: Host) -> None:
     host.now += 0.2e-3
     host.service()
     assert host.lines.fired == [1]
-    assert host.rpu.timeout is None
+    assert host.sleeps
 
 
 def test_admin_completions_and_errors_are_told_of_at_once(host: Host) -> None:

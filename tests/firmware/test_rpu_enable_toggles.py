@@ -144,4 +144,4 @@ def test_a_life_that_is_cut_short_leaves_nothing_to_the_next(cut: int, end: str)
         assert host.command(queue, 0x02, 12, nsid=1, cdws=(7,)).status == 0
         assert host.data(PAGE) == b"\x5a" * PAGE
         assert len(host.rpu.controller.outstanding) == 0
-        assert not host.rpu.controller.unfinished
+        assert not host.rpu.controller.media_work.unfinished

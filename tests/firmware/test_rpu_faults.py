@@ -529,24 +529,24 @@ def test_a_device_that_takes_faults_says_so(host: Host) -> None:
     assert all(effects[4 * opcode] & 1 for opcode in (FAULT_SEND, FAULT_RECEIVE))
 
 
-def test_reads_take_the_short_way_again_when_the_last_fault_is_spent(
+def test_reads_take_the_fast_path_again_when_the_last_fault_is_spent(
     host: Host, queue: Queue
 ) -> None:
-    short: list[int] = []
-    direct = host.rpu._direct
-    run = direct.run
+    fast: list[int] = []
+    path = host.rpu._fast_path
+    run = path.run
 
     def noted(queue: object, limit: int) -> int:
         done = run(queue, limit)  # type: ignore[arg-type]  # as it came
-        short.append(done)
+        fast.append(done)
         return done
 
-    direct.run = noted  # type: ignore[method-assign]  # looks at what it does
+    path.run = noted  # type: ignore[method-assign]  # looks at what it does
     arm(host, FaultKind.STATUS, opcode=READ, status=0x006, times=2)
     assert reads(host, queue, 2) == [0x006] * 2
-    assert short == []
+    assert fast == []
     assert reads(host, queue, 2) == [0, 0]
-    assert short == [1, 1]
+    assert fast == [1, 1]
 
 
 def test_any_is_what_no_opcode_and_no_queue_can_be() -> None:

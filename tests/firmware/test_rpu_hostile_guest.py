@@ -394,8 +394,8 @@ class HostileGuest(RuleBasedStateMachine):
         if hasattr(self, "host"):
             controller = self.host.rpu.controller
             assert len(controller.outstanding) <= OUTSTANDING_LIMIT
-            assert len(controller.unfinished) <= MEDIA_LIMIT
-            assert len(controller.aborted) <= OUTSTANDING_LIMIT
+            assert len(controller.media_work.unfinished) <= MEDIA_LIMIT
+            assert len(controller.outstanding.aborted) <= OUTSTANDING_LIMIT
             assert self.host.read32(CSTS) & ~0x1F == 0
 
 

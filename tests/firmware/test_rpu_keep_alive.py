@@ -33,7 +33,7 @@ def test_the_timer_is_rounded_up_to_whole_steps(host: Host, wanted: int, granted
 
 def test_a_host_that_is_silent_for_too_long_finds_a_fatal_status(host: Host) -> None:
     set_timer(host, 2000)
-    assert host.rpu.keep_alive.timeout == 2.0
+    assert host.rpu.controller.keep_alive.timeout == 2.0
     host.now += 1.9
     host.service()
     assert not host.fatal
@@ -44,7 +44,7 @@ def test_a_host_that_is_silent_for_too_long_finds_a_fatal_status(host: Host) -> 
     host.ring(host.admin)
     host.service()
     assert host.reap(host.admin) == []
-    assert host.rpu.keep_alive.timeout is None
+    assert host.rpu.controller.keep_alive.timeout is None
 
 
 def test_the_error_log_says_why(host: Host) -> None:
@@ -74,7 +74,7 @@ def test_each_keep_alive_begins_the_time_anew_and_nothing_else_does(host: Host) 
 
 def test_without_a_timer_a_keep_alive_does_nothing(host: Host) -> None:
     assert host.command(host.admin, KEEP_ALIVE).status == 0
-    assert host.rpu.keep_alive.timeout is None
+    assert host.rpu.controller.keep_alive.timeout is None
     host.now += 1e6
     host.service()
     assert not host.fatal

@@ -458,7 +458,9 @@ def test_a_mistake_that_stays_neither_spins_nor_fills_the_log(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.enable()
-    with patch.object(host.rpu.keeper, "service", side_effect=ZeroDivisionError("oh")):
+    with patch.object(
+        host.rpu.controller.persistence, "service", side_effect=ZeroDivisionError("oh")
+    ):
         for _ in range(20):
             host.service()
         host.disable()

@@ -45,7 +45,7 @@ def test_while_busy_the_device_looks_by_itself_and_is_not_rung(host: Host) -> No
     host.ring(queue)
     host.service()
     assert [one.cid for one in host.reap(queue, ring=False)] == [5]
-    assert host.rpu.timeout is not None
+    assert not host.sleeps
     armed_at = word(host, EVENTS, 2)
     host.place(queue, 0x02, 6, nsid=1)
     leave_tail(host, queue)
@@ -63,7 +63,7 @@ def test_an_idle_device_asks_to_be_rung_and_sleeps(host: Host) -> None:
     host.now += IDLE
     host.service()
     assert word(host, EVENTS, 2) == queue.tail
-    assert host.rpu.timeout is None
+    assert host.sleeps
 
 
 def test_a_tail_left_while_arming_is_seen(host: Host) -> None:
@@ -122,7 +122,7 @@ def test_a_reset_ends_the_use_of_the_pages(host: Host) -> None:
     host.enable()
     queue = host.create_io_queue()
     assert host.command(queue, 0x02, nsid=1).status == 0
-    assert host.rpu.timeout is None
+    assert host.sleeps
 
 
 def test_a_tail_that_cannot_be_is_told_once_and_stops_no_other_queue(
@@ -139,7 +139,7 @@ def test_a_tail_that_cannot_be_is_told_once_and_stops_no_other_queue(
             host.service()
     assert [one.cid for one in host.reap(good, ring=False)] == [5]
     assert len(caplog.records) == 1
-    assert host.rpu.timeout is None
+    assert host.sleeps
     host.place(bad, 0x02, 6, nsid=1)
     leave_tail(host, bad)
     host.ring(bad)
@@ -165,7 +165,7 @@ def test_a_shutdown_leaves_no_completion_behind_in_a_full_queue(host: Host) -> N
     host.executor.run_all()
     host.service()
     assert host.read32(CSTS) == 2 << 2 | 1
-    assert host.rpu.timeout is not None
+    assert not host.sleeps
     assert host.reap(queue, ring=False) == []
     struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
     host.lines.fired.clear()
@@ -176,7 +176,7 @@ def test_a_shutdown_leaves_no_completion_behind_in_a_full_queue(host: Host) -> N
     leave_tail(host, queue)
     host.service()
     assert host.reap(queue, ring=False) == []
-    assert host.rpu.timeout is None
+    assert host.sleeps
 
 
 def test_a_full_queue_that_nobody_empties_lets_a_shut_down_device_sleep(host: Host) -> None:
@@ -192,7 +192,7 @@ def test_a_full_queue_that_nobody_empties_lets_a_shut_down_device_sleep(host: Ho
     for _ in range(3):
         host.now += IDLE
         host.service()
-    assert host.rpu.timeout is None
+    assert host.sleeps
     assert word(host, EVENTS, 2 * queue.qid + 1) == 0
     assert len(host.reap(queue, ring=False)) == 1
     struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
@@ -208,13 +208,13 @@ def test_a_controller_that_was_shut_down_looks_for_nothing(host: Host) -> None:
     leave_tail(host, queue)
     host.ring(queue)
     host.service()
-    assert host.rpu.timeout is not None
+    assert not host.sleeps
     host.write32(CC, 4 << 20 | 6 << 16 | 1 << 14 | 1)
     host.service()
     host.executor.run_all()
     host.service()
     assert host.read32(CSTS) == 2 << 2 | 1
-    assert host.rpu.timeout is None
+    assert host.sleeps
 
 
 def test_a_ring_that_comes_late_does_not_take_the_tail_back(host: Host) -> None:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from potash_device.media import SIDECAR_SIZE, FileMedia
-from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.transfer import Transfer
 from support.nvme_host import DATA, Host
 
 GET_LOG, IDENTIFY, EVENT_REQUEST, SET_FEATURES = 0x02, 0x06, 0x0C, 0x09
@@ -61,7 +61,7 @@ def areas(host: Host, lid: int) -> list[dict[str, object]]:
 
 def break_something(host: Host, cid: int = 1) -> None:
     """A handler with a mistake in it: Internal Error for the host, and a capture."""
-    with patch.object(Controller, "send", side_effect=ZeroDivisionError("a mistake")):
+    with patch.object(Transfer, "send", side_effect=ZeroDivisionError("a mistake")):
         assert host.command(host.admin, IDENTIFY, cid, cdws=(1,)).status == 0x006
 
 
@@ -113,7 +113,7 @@ def test_a_mistake_in_the_firmware_is_captured_and_told_once(host: Host) -> None
         host.place(host.admin, EVENT_REQUEST, cid)
     host.ring(host.admin)
     host.service()
-    with patch.object(Controller, "send", side_effect=ZeroDivisionError("a mistake")):
+    with patch.object(Transfer, "send", side_effect=ZeroDivisionError("a mistake")):
         host.place(host.admin, IDENTIFY, 1, cdws=(1,))
         host.place(host.admin, IDENTIFY, 2, cdws=(1,))
         host.ring(host.admin)
@@ -131,7 +131,7 @@ def test_a_mistake_in_the_firmware_is_captured_and_told_once(host: Host) -> None
     assert read(host, HOST_LOG, 512)[382:384] == b"\x01\x01"
     read(host, CONTROLLER_LOG, 512, flags=0)
     assert read(host, CONTROLLER_LOG, 512)[382:384] == b"\x00\x01"
-    with patch.object(Controller, "send", side_effect=ZeroDivisionError("a mistake")):
+    with patch.object(Transfer, "send", side_effect=ZeroDivisionError("a mistake")):
         host.place(host.admin, IDENTIFY, 3, cdws=(1,))
         host.ring(host.admin)
         host.service()

@@ -114,7 +114,7 @@ class Target:
     def gone(self) -> bool:
         """Nobody is connected, and nothing of the last one is left."""
         device = self.device
-        return not device.server.connected and not device.rpu.controller.unfinished
+        return not device.server.connected and not device.rpu.controller.media_work.unfinished
 
     def check(self, before: dict[int, str]) -> None:
         """Nothing of the last client is left, and the next one is served."""

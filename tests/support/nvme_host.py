@@ -228,6 +228,12 @@ class Host:
     def fatal(self) -> bool:
         return bool(self.read32(CSTS) & 2)
 
+    @property
+    def sleeps(self) -> bool:
+        """The firmware has nothing to do for a second, after which only counters are recorded."""
+        timeout = self.rpu.timeout
+        return timeout is None or timeout >= 1.0
+
     def goes_on(self) -> bool:
         """The drive has something to do: on the media, or once a time has come, which comes now."""
         if isinstance(self.executor, SteppedExecutor) and self.executor.waiting:

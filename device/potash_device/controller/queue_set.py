@@ -6,7 +6,6 @@ the shadow page once the host has named one. Here both end in the same two calls
 Source: NVM Express Base Specification 2.0, section 3.1.3.24 and 3.1.3.25 (doorbells), annex B.5.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -15,7 +14,6 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.queues import (
     CompletionQueue,
     InvalidDoorbell,
-    Moved,
     SubmissionQueue,
 )
 from potash_device.controller.shadow import ShadowDoorbells
@@ -33,8 +31,6 @@ class QueueSet:
     def __init__(self, dma: DmaEngine) -> None:
         self.submissions: dict[int, SubmissionQueue] = {}
         self.completions: dict[int, CompletionQueue] = {}
-        self.moved: defaultdict[int, Moved] = defaultdict(Moved)
-        """By queue, whichever had that identifier since power-on."""
         self.shadow: ShadowDoorbells | None = None
         self._dma = dma
         self._filled: dict[int, SubmissionQueue] = {}
@@ -71,7 +67,6 @@ class QueueSet:
         if self.shadow is not None and queue.qid:
             self.shadow.adopt_submission(queue)
         self.submissions[queue.qid] = queue
-        queue.moved = self.moved[queue.qid]
         queue.completions.submission_queues += 1
 
     def remove_submission(self, qid: int) -> SubmissionQueue:

@@ -37,14 +37,6 @@ class Interrupt:
     enabled: bool
 
 
-@dataclass(slots=True)
-class Moved:
-    """Reads and writes that took the firmware's short way, for who counts commands."""
-
-    reads: int = 0
-    writes: int = 0
-
-
 class CompletionQueue:
     """`size` entries of 16 bytes at guest address `base`, filled here and emptied by the host.
 
@@ -185,7 +177,6 @@ class SubmissionQueue:
         self.tail = 0
         self.refused: int | None = None
         """A tail of the shadow page that the queue cannot have, and that was reported."""
-        self.moved = Moved()
         self.closed = False
         """Nothing more is fetched: the queue is being deleted."""
         self._dma = dma

@@ -1,15 +1,17 @@
 """What a command is to the firmware, and what its handler may answer.
 
 A handler returns dword 0 of the completion (None for zero), raises `NvmeError`, or returns
-`Pending` to be resumed later. It never posts a completion itself: the loop alone does, so that no
-handler can forget one or answer twice.
+`Pending` to be resumed later. It never posts a completion itself: `rpu.commands` alone does, so that
+no handler can forget one or answer twice.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nvme_spec.queues import SubmissionEntry
+from nvme_spec.status import NvmeError
 from potash_device.controller.queues import SubmissionQueue
 
 
@@ -39,9 +41,40 @@ class Pending:
     recall: Callable[[], bool] | None = None
 
 
+Result = int | None | Pending
+
+
 def nothing_to_undo() -> bool:
     """How to recall a command that has changed nothing yet, or never does."""
     return True
 
 
-Result = int | None | Pending
+def finished(
+    step: Callable[[], Result],
+    succeeded: Callable[[], None],
+    failed: Callable[[NvmeError], None] = lambda error: None,
+) -> Result:
+    """Take `step`, and call `succeeded` or `failed` at the command's end, however long it waits.
+
+    Raises NvmeError.
+    """
+    try:
+        result = step()
+    except NvmeError as error:
+        failed(error)
+        raise
+    if isinstance(result, Pending):
+        resume = result.resume
+        return replace(
+            result, resume=lambda value: finished(lambda: resume(value), succeeded, failed)
+        )
+    succeeded()
+    return result
+
+
+Step = Callable[[], Any] | set[Future[Any]] | float
+"""What a long operation waits for: a call on the media executor, the end of these futures, or
+seconds that are to pass."""
+
+Steps = Generator[Step, Any, int | None]
+"""A long operation; it returns dword 0 of a completion, or raises NvmeError (`operations.tasks`)."""

@@ -1,26 +1,60 @@
-"""The whole controller: what the firmware knows, and what goes on in it by itself.
+"""One NVMe controller: the board, and everything that the firmware knows of it and of its host.
 
-That is what it keeps over power cycles, the operations that take long (self-tests, sanitizing), and
-what it says of itself when something has gone wrong.
+The handlers of commands get this object and the command. They change what is here; they never touch
+a queue's entries, never post a completion, and never wait.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from nvme_spec.logs import NoticeEvent
+from nvme_spec.features import (
+    FeatureId,
+    HostControlledThermalManagement,
+    TemperatureThreshold,
+    ThresholdType,
+)
+from nvme_spec.logs import CommandEffectsLog, CriticalWarning, NoticeEvent, SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
 from potash_device.board import Board
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
-from potash_firmware.rpu.core import CommandSupport, Core
-from potash_firmware.rpu.features.persistence import Keeper
+from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
+from potash_firmware.rpu.accelerators.write_back import WriteBacks
+from potash_firmware.rpu.faults import Faults
+from potash_firmware.rpu.features.persistence import Persistence
+from potash_firmware.rpu.features.table import Limits
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs.alerts import Alerts
+from potash_firmware.rpu.logs.async_events import AsyncEvents
+from potash_firmware.rpu.logs.health import ChangedNamespaces, ErrorLog, Health, LbaStatus
+from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
-from potash_firmware.rpu.logs.telemetry_areas import areas
+from potash_firmware.rpu.media_work import MediaFailures, MediaWork
+from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
+from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
+from potash_firmware.rpu.operations.keep_alive import KeepAlive
 from potash_firmware.rpu.operations.sanitize import Sanitizing
-from potash_firmware.rpu.operations.self_test import SelfTests
+from potash_firmware.rpu.operations.self_tests import SelfTests
+from potash_firmware.rpu.operations.tasks import Tasks
+from potash_firmware.rpu.operations.thermal import Thermal
+from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.statistics import Statistics
+from potash_firmware.rpu.telemetry_areas import Source, collect
+from potash_firmware.rpu.transfer import Transfer
 
 
-class Controller(Core):
-    """One NVMe controller, as the handlers of commands get it."""
+@dataclass(frozen=True)
+class CommandSupport:
+    """What the dispatch tables say of the commands that there are."""
+
+    oacs: int
+    oncs: int
+    effects: CommandEffectsLog
+
+
+class Controller:
+    """The parts of one controller, put together; `clock` gives seconds."""
 
     def __init__(
         self,
@@ -30,29 +64,118 @@ class Controller(Core):
         support: CommandSupport,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(board, settings, apu, support, clock)
-        self.telemetry = Telemetry(board.sidecar, lambda: areas(self))
-        self.keeper = Keeper(board.sidecar, board.executor, self, self.telemetry, self.began, clock)
-        self.persistent_events.on_add = self.keeper.hurry
-        self.self_tests = SelfTests(self, clock)
-        self.sanitizing = Sanitizing(self, self.self_tests)
-        self._news = True
+        self.board = board
+        self.settings = settings
+        self.support = support
+        self.statistics = Statistics()
+        self.outstanding = Outstanding()
+        self.transfer = Transfer(board.dma, board.trace)
+        self.media_work = MediaWork(board.executor, board.trace)
+        self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
+
+        self.features = Features(
+            Limits(
+                io_queue_pairs=board.settings.queue_pairs,
+                vectors=board.interrupts.vectors,
+                io_queues_exist=lambda: len(board.queues.completions) > 1,
+                blocks=lambda nsid: self.namespaces.blocks(nsid),
+                tells_deallocated=lambda nsid: self.namespaces.tells_deallocated(nsid),
+            ),
+            clock,
+        )
+        self.namespaces = Namespaces(settings.namespaces, board, self.features)
+        self.uncorrectable = UncorrectableRecord(board.sidecar, self.namespaces, self.media_work)
+
+        self.events = AsyncEvents()
+        self.errors = ErrorLog()
+        self.health = Health(clock, lambda: self.outstanding.any_io)
+        self.persistent_events = PersistentEvents(board.sidecar, clock, self.timestamp)
+        self.changed_namespaces = ChangedNamespaces()
+        self.lba_status = LbaStatus()
+        self.alerts = Alerts(
+            self.events,
+            self.errors,
+            lambda: self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION),
+            self.critical_warning,
+        )
+
+        self.tasks = Tasks(self.media_work, clock)
+        self.faults = Faults(settings.faults, self.namespaces.allocated.values, self.tasks, apu.end)
+        self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
+        self.keep_alive = KeepAlive(clock)
+        self.thermal = Thermal(self.health, clock, self._throttling_thresholds)
+        self.self_tests = SelfTests(
+            board, self.namespaces, self.tasks, self.health, self.critical_warning, clock
+        )
+        self.sanitizing = Sanitizing(
+            board.sidecar,
+            self.namespaces,
+            self.uncorrectable,
+            self.tasks,
+            self.self_tests,
+            self.firmware,
+            self.health,
+            self.events,
+            self.persistent_events,
+            apu.erase,
+        )
+
+        self.apu = apu
+        self.accelerators = AcceleratorCommands(apu, self.transfer)
+        self.write_backs = WriteBacks(
+            apu,
+            self.namespaces,
+            self.uncorrectable,
+            self.media_work,
+            self.failures,
+            self.faults,
+            self.sanitizing,
+        )
+
+        source = Source(
+            settings,
+            board,
+            self.firmware,
+            self.namespaces,
+            self.features,
+            self.health,
+            self.errors,
+            self.critical_warning,
+            self.outstanding,
+            self.media_work,
+        )
+        self.telemetry = Telemetry(board.sidecar, lambda: collect(source))
+        self.persistence = Persistence(
+            board.sidecar,
+            board.executor,
+            self.features,
+            self.health,
+            self.errors,
+            self.persistent_events,
+            self.telemetry,
+            self.lba_status,
+            self.smart_log,
+            self.began,
+            clock,
+        )
+        self.persistent_events.on_add = self.persistence.hurry
+        self._unreported = True
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False
 
-    def reset(self, *, next_host: bool) -> None:
-        """As `Core.reset`, and what a reset means to what goes on."""
-        before = self.firmware.active
-        super().reset(next_host=next_host)
-        if next_host:
-            self.telemetry.forget_host()
-        self.self_tests.reset()
-        self._news = True
-        self._activated |= self.firmware.active != before
+    # Power and resets.
+
+    def power_on(self) -> None:
+        """Restore what has outlived the power cycle; waits for the sidecar."""
+        clean = self.persistence.power_on()
+        self.self_tests.restore()
+        self.sanitizing.restore(clean=clean)
+        self.uncorrectable.restore()
+        self.thermal.update()
 
     def began(self) -> None:
         """Power has come, or a reset is over: an event, but for the first use after power came."""
-        if self._news:
+        if self._unreported:
             self.persistent_events.add(
                 PowerOnOrReset(
                     revision=self.firmware.revision,
@@ -62,15 +185,91 @@ class Controller(Core):
                     timestamp=self.timestamp(),
                 )
             )
-        self._news = self._activated = False
+        self._unreported = self._activated = False
+
+    def reset(self, *, next_host: bool) -> None:
+        """Forget the host's session; what the media still does is waited for by the lifecycle.
+
+        The `next_host`, where it may be another one, is to find nothing of this one's.
+        """
+        active = self.firmware.active
+        self.statistics.resets += 1
+        self.outstanding.clear()
+        self.media_work.reset()
+        self.tasks.reset()
+        self.events.clear()
+        self.errors.clear()
+        self.persistent_events.release()
+        self.features.reset()
+        self.alerts.reset()
+        self.keep_alive.stop()
+        self.thermal.update()
+        self.firmware.reset()
+        self.apu.reset(next_host=next_host)
+        if next_host:
+            self.board.trace.recent.clear()
+            self.telemetry.forget_host()
+        self.self_tests.reset()
+        self._unreported = True
+        self._activated |= self.firmware.active != active
+
+    # What it reports of itself.
+
+    def timestamp(self) -> int:
+        """The Timestamp feature's value, as its structure lies in memory."""
+        return int.from_bytes(bytes(self.features.timestamp), "little")
+
+    def critical_warning(self) -> CriticalWarning:
+        """What of the media and of the temperature deserves a warning."""
+        warning = CriticalWarning(0)
+        if (
+            not self._threshold(ThresholdType.UNDER)
+            < self.health.temperature
+            < self._threshold(ThresholdType.OVER)
+        ):
+            warning |= CriticalWarning.TEMPERATURE
+        media = [namespace.media for namespace in self.namespaces.allocated.values()]
+        if any(one.lost is not None for one in media):
+            warning |= CriticalWarning.RELIABILITY_DEGRADED
+        if media and not any(one.writable for one in media):
+            warning |= CriticalWarning.READ_ONLY
+        return warning
+
+    def smart_log(self) -> SmartLog:
+        """The SMART / Health Information log page."""
+        return self.health.log(self.errors, self.critical_warning())
+
+    def namespace_changed(self, nsid: int) -> None:
+        """A namespace has come, gone, or changed: note it for the host, and notify it."""
+        self.changed_namespaces.add(nsid)
+        self.alerts.notice(NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED)
 
     def internal_fault(self, reason: str) -> None:
-        """The firmware has gone wrong: keep what it was at, for whoever looks for the mistake."""
+        """The firmware has failed: capture its state for whoever looks for the mistake."""
         if self.telemetry.capture(reason):
-            self.keeper.hurry()
+            self.persistence.hurry()
             self.alerts.notice(NoticeEvent.TELEMETRY_LOG_CHANGED)
 
     def failed(self) -> None:
         """Controller fatal status."""
         self.persistent_events.add(HardwareError(code=HardwareErrorCode.CONTROLLER_FATAL_STATUS))
         self.internal_fault("controller fatal status")
+
+    def _media_failed(self) -> None:
+        self.health.media_errors += 1
+        self.persistent_events.add(HardwareError(code=HardwareErrorCode.MEDIA_AND_DATA_INTEGRITY))
+
+    def _media_lost(self) -> None:
+        self.persistent_events.add(HardwareError(code=HardwareErrorCode.CRITICAL_WARNING))
+        self.alerts.health()
+
+    def _threshold(self, kind: ThresholdType) -> int:
+        choice = TemperatureThreshold(thsel=kind).encode()
+        return TemperatureThreshold(
+            self.features.get(FeatureId.TEMPERATURE_THRESHOLD, choice)
+        ).tmpth
+
+    def _throttling_thresholds(self) -> HostControlledThermalManagement:
+        return HostControlledThermalManagement(
+            self.features.get(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
+        )

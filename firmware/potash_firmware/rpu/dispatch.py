@@ -20,8 +20,7 @@ from nvme_spec.logs import (
 )
 from nvme_spec.queues import BROADCAST_NSID
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import CommandSupport
+from potash_firmware.rpu.controller import CommandSupport, Controller
 
 Handler = Callable[[Controller, Command], Result]
 
@@ -76,6 +75,11 @@ def support(admin: Table, io: Table) -> CommandSupport:
     )
 
 
+def accelerator_command(controller: Controller, command: Command) -> Result:
+    """The handler of every command that the APU answers."""
+    return controller.accelerators.execute(command)
+
+
 def check_namespace(controller: Controller, command: Command, use: NamespaceUse) -> None:
     """Raise NvmeError for a namespace identifier that the command cannot have."""
     if use in (NamespaceUse.NONE, NamespaceUse.OWN):
@@ -84,9 +88,9 @@ def check_namespace(controller: Controller, command: Command, use: NamespaceUse)
     if nsid == BROADCAST_NSID and use is NamespaceUse.ONE_OR_ALL:
         return
     if use is NamespaceUse.ONE:
-        controller.namespace(command)
+        controller.namespaces.usable(nsid)
     else:
-        controller.active(nsid)
+        controller.namespaces.active(nsid)
 
 
 def _capabilities(rows: Iterable[Row]) -> int:

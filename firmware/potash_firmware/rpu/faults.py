@@ -9,7 +9,7 @@ import errno
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from csd_spec.faults import (
     ALL_FAULTS,
@@ -28,9 +28,9 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
+from potash_firmware.rpu.command import Command, Pending, Result, Steps, finished, nothing_to_undo
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.operations.tasks import Steps, Tasks
+from potash_firmware.rpu.operations.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -281,7 +281,7 @@ class Faults:
                     self._end_apu()
 
         end(at_start=True)
-        return _then(carry_out(), lambda: end(at_start=False))
+        return finished(carry_out, lambda: end(at_start=False))
 
 
 def outcome(struck: Iterable[Fault], command: Command, step: Callable[[], Result]) -> Result:
@@ -334,15 +334,6 @@ def _starts_a_job(command: Command) -> bool:
         and entry.opcode == AcceleratorOpcode.CONTROL
         and Control.decode(entry.cdws).operation == Operation.START
     )
-
-
-def _then(result: Result, act: Callable[[], None]) -> Result:
-    """The same result, with `act` called when it has come to a success."""
-    if isinstance(result, Pending):
-        waiting = result
-        return replace(waiting, resume=lambda value: _then(waiting.resume(value), act))
-    act()
-    return result
 
 
 def _rest(seconds: float) -> Steps:

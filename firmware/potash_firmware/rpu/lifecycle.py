@@ -122,7 +122,7 @@ class Lifecycle:
         A write that a reset has forgotten may still be on its way to the media. If new ones were
         taken before it ends, it could undo one that was acknowledged.
         """
-        if self.state is not State.ENABLING or self._controller.unfinished:
+        if self.state is not State.ENABLING or self._controller.media_work.unfinished:
             return
         if not self._board.dma.mastering:
             return  # no entry could be fetched: ready once the host sets Bus Master Enable
@@ -160,7 +160,7 @@ class Lifecycle:
             # A host that shut down with EN = 0 has no other way to begin again than to set it.
             self._no_shutdown()
         elif after is State.READY:
-            self._controller.keeper.in_use()
+            self._controller.persistence.in_use()
             self._controller.began()
             self._update_status(rdy=1)
         elif after is State.FAILED:
@@ -227,11 +227,11 @@ class Lifecycle:
         A write that ended after the flush would be acknowledged and not durable. It also keeps the
         flushes of a host that shuts down again and again to one at a time.
         """
-        if not self._flush_is_due or self._controller.unfinished:
+        if not self._flush_is_due or self._controller.media_work.unfinished:
             return
         self._flush_is_due = False
-        namespaces = list(self._controller.allocated.values())
-        remember = self._controller.keeper.shut_down()
+        namespaces = list(self._controller.namespaces.allocated.values())
+        remember = self._controller.persistence.shut_down()
 
         def flush() -> list[Flushed]:
             ended = flush_all(namespaces)
@@ -239,7 +239,7 @@ class Lifecycle:
                 remember()
             return ended
 
-        self._flush = self._controller.on_media(flush)
+        self._flush = self._controller.media_work.submit(flush)
 
     def _status(self) -> ControllerStatus:
         return ControllerStatus(self._board.registers.read(Register.CSTS))

@@ -10,8 +10,7 @@ the end of a session empties that, so what comes later for it finds nobody and i
 
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from csd_spec.opcodes import JOB_ENDED_EVENT
@@ -21,11 +20,8 @@ from nvme_spec.features import (
     Arbitration,
     FeatureId,
     InterruptCoalescing,
-    InterruptVectorConfiguration,
 )
-from nvme_spec.logs import CommandByte, ErrorEvent
-from nvme_spec.opcodes import DataDirection, data_direction
-from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
+from nvme_spec.logs import ErrorEvent
 from nvme_spec.registers import (
     DOORBELL_BASE,
     SUBSYSTEM_RESET_KEY,
@@ -33,29 +29,24 @@ from nvme_spec.registers import (
     Register,
     doorbell_offset,
 )
-from nvme_spec.status import NvmeError, Status
+from nvme_spec.status import Status
 from potash_device.board import Board
-from potash_device.controller.coalescing import Coalescing
 from potash_device.controller.notify import Notify
 from potash_device.controller.queue_set import UnknownDoorbell
 from potash_device.controller.queues import (
-    CompletionQueue,
     InvalidDoorbell,
     SubmissionQueue,
 )
-from potash_device.trace import Note
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
-from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
-from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.command_sets import IO_COMMANDS
-from potash_firmware.rpu.command_sets.nvm import fused
-from potash_firmware.rpu.command_sets.nvm.blocks import require_pointer
-from potash_firmware.rpu.command_sets.nvm.fast_path import DirectReadsAndWrites
+from potash_firmware.rpu.command_sets.nvm.fast_path import FastPath
+from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.dispatch import check_namespace, support
+from potash_firmware.rpu.dispatch import support
+from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.namespaces.namespace import flush_all
 from potash_firmware.rpu.settings import RpuSettings
@@ -92,9 +83,6 @@ _DOORBELL_STATUS = {
 }
 """The most applicable status, which the log wants of an error that no command had."""
 
-_NO_SUCH_THING = (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE, Status.INVALID_NAMESPACE)
-"""Answers to a question of a driver that finds out what there is."""
-
 
 class Rpu:
     """The firmware of one controller; `service` is to be called whenever something happened."""
@@ -102,29 +90,30 @@ class Rpu:
     def __init__(
         self, board: Board, settings: RpuSettings, apu: ApuLink, clock: Callable[[], float]
     ) -> None:
-        extra = FAULT_COMMANDS if settings.allow_faults else {}
-        self._admin_commands = {**ADMIN_COMMANDS, **extra}
-        supported = support(self._admin_commands, IO_COMMANDS)
-        self.controller = Controller(board, settings, apu, supported, clock)
-        self.keeper = self.controller.keeper
-        self.keep_alive = self.controller.keep_alive
+        admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
+        self.controller = Controller(board, settings, apu, support(admin, IO_COMMANDS), clock)
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._faults = self.controller.faults
         self._board = board
         self._apu = apu
         self._clock = clock
         self._notify = Notify(clock)
-        self._coalescing = Coalescing(clock)
-        self._direct = DirectReadsAndWrites(self.controller, self._complete_successes)
-        self._write_backs = WriteBacks(self.controller)
+        self._interrupts = Interrupts(board, self._faults, clock)
+        self._commands = Commands(
+            self.controller,
+            self.lifecycle,
+            self._interrupts,
+            admin,
+            IO_COMMANDS,
+            # Polls for room soon: the host may never ring for it.
+            blocked=lambda: self._notify.worked(0),
+            clock=clock,
+        )
+        self._fast_path = FastPath(self.controller, self._commands.complete_successes)
         self._features_version = -1
-        self._paused = False
-        """Bus Master Enable is off: no command is begun, goes on or ends."""
-        self._held: deque[Callable[[], object]] = deque()
-        """What waits for it, one step for each command at most."""
         self._burst = 0
         self._cut_short = False
-        self._told_until = clock()
+        self._logged_until = clock()
         self.controller.features.own_coalescing = self._own_coalescing
         board.reset_line = self.lifecycle.function_reset
 
@@ -132,16 +121,27 @@ class Rpu:
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due.
 
-        The keeper, the keep alive timer and operations on the drive have times of their own.
+        Every timer of the firmware counts. A host that is polled without pause comes first: where
+        the answer is 0, the others need not be asked.
         """
-        queues, held = self._board.queues, self._coalescing.timeout
-        looking = (
+        queues, controller = self._board.queues, self.controller
+        polling = (
             queues.shadow is not None
             and self._board.dma.mastering
             and (self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked))
         )
-        tick = self._notify.timeout if looking else None
-        return tick if held is None else held if tick is None else min(tick, held)
+        tick = self._notify.timeout if polling else None
+        if tick == 0.0:
+            return 0.0
+        timers = (
+            tick,
+            self._interrupts.timeout,
+            controller.persistence.timeout,
+            controller.keep_alive.timeout,
+            controller.tasks.timeout,
+            self._apu.timeout,
+        )
+        return min((one for one in timers if one is not None), default=None)
 
     def watch(self) -> None:
         """Instead of a tick of no time at all: wait for the host to store something, for a moment.
@@ -163,28 +163,26 @@ class Rpu:
 
     def power_on(self) -> None:
         """Remember the time before; waits for the sidecar."""
-        clean = self.keeper.power_on()
-        self.controller.self_tests.restore()
-        self.controller.sanitizing.restore(clean=clean)
-        self.controller.restore_uncorrectable()
-        self.controller.thermal.look()
+        self.controller.power_on()
 
     def power_off(self, *, clean: bool) -> None:
         """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
-        ended = flush_all(self.controller.allocated.values())
+        ended = flush_all(self.controller.namespaces.allocated.values())
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
-        self.keeper.power_off(clean=clean and all(error is None for _, error in ended))
+        self.controller.persistence.power_off(
+            clean=clean and all(error is None for _, error in ended)
+        )
 
     @property
     def apu_may_start(self) -> bool:
         """Nothing reads the arenas any more on behalf of an APU that is gone."""
-        return self._apu.port is None and not self._write_backs
+        return self._apu.port is None and not self.controller.write_backs
 
     def apu_started(self, port: RpuPort) -> None:
         """An APU runs and listens at the other end of `port`."""
-        self._write_backs.apu_lost()
+        self.controller.write_backs.apu_lost()
         self._apu.connect(port)
 
     def service(self, *, media: bool = True, apu: bool = True) -> bool:
@@ -217,14 +215,15 @@ class Rpu:
                 self.lifecycle.fail(reason)
             except Exception:  # perhaps the same, in what is recorded of a fault
                 log.debug("the fault is not recorded whole", exc_info=True)
-        elif self._clock() >= self._told_until:  # no line for each pass of a mistake that stays
-            self._told_until = self._clock() + FAULT_LOG_INTERVAL
+        elif self._clock() >= self._logged_until:  # no line for each pass of a mistake that stays
+            self._logged_until = self._clock() + FAULT_LOG_INTERVAL
             log.error("%s", reason)
 
     def _pass(self, *, media: bool, apu: bool) -> bool:
         """One pass of the service."""
-        was_paused, self._paused = self._paused, not self._board.dma.mastering
-        if was_paused and not self._paused:
+        commands = self._commands
+        was_paused, commands.paused = commands.paused, not self._board.dma.mastering
+        if was_paused and not commands.paused:
             self._go_on()
         self._take_host_writes()
         if media:
@@ -233,38 +232,42 @@ class Rpu:
             self._take_apu()
         if self.controller.tasks.resting:
             for task in self.controller.tasks.time_passed():
-                self._resume(task, None)
+                self._commands.resume(task, None)
         self.lifecycle.start_if_possible()
         try:
-            if not self._paused:
+            if not self._commands.paused:
                 self._look_and_execute()
                 self._deliver_events()
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
-        if self.keep_alive.expired:
+        if self.controller.keep_alive.expired:
             self._host_is_dead()
-        self._interrupt()
-        self.keeper.service()
+        self._interrupts.send()
+        self.controller.persistence.service()
         return (
             bool(self._board.registers.host_writes)
             or self._apu.due
             or (
                 self.lifecycle.serving
-                and not self._paused
+                and not self._commands.paused
                 and any(map(self._may_fetch, self._board.queues.ready))
             )
         )
 
     def _go_on(self) -> None:
-        """Do what has waited for Bus Master Enable, in its order."""
-        while self._held:
-            self._held.popleft()()
+        """Bus Master Enable is on again."""
+        self._commands.release()
         for qid, completions in self._board.queues.completions.items():
             if completions.blocked:  # it may have been given room meanwhile
                 self._doorbell(doorbell_offset(qid, completion=True), completions.head)
 
+    def _session_ended(self) -> None:
+        """Nobody waits any more for interrupts and commands of the session."""
+        self._interrupts.clear()
+        self._commands.clear()
+
     def _host_is_dead(self) -> None:
-        self.keep_alive.stop()
+        self.controller.keep_alive.stop()
         self.controller.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
         self.lifecycle.fail("the host has sent no Keep Alive command in time")
 
@@ -293,11 +296,11 @@ class Rpu:
         except InvalidDoorbell as error:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
         except AccessFault as fault:
-            if not self._paused:
+            if not self._commands.paused:
                 self.lifecycle.fail(f"queue memory is gone: {fault}")
         else:
             if queue is not None:
-                self._announce(queue)
+                self._interrupts.announce(queue)
 
     def _error_event(self, information: ErrorEvent, error: Exception) -> None:
         # No line for each ring: a host could make its reader slow.
@@ -306,15 +309,17 @@ class Rpu:
 
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
-            come = self.controller.media_finished(future)
-            ours = self._write_backs.media_finished(future) or self.keeper.media_finished(future)
+            come = self.controller.media_work.finished(future)
+            ours = self.controller.write_backs.media_finished(
+                future
+            ) or self.controller.persistence.media_finished(future)
             if not ours:
-                self._resume(future, future)
+                self._commands.resume(future, future)
             for token in come:
-                self._resume(token, None)
+                self._commands.resume(token, None)
             # Commands first: what they go on to do is what an operation has to wait for.
             for task in self.controller.tasks.media_finished(future):
-                self._resume(task, None)
+                self._commands.resume(task, None)
             # Last, as what was waiting may have begun a write that a shutdown's flush is to cover.
             self.lifecycle.media_finished(future)
 
@@ -323,32 +328,32 @@ class Rpu:
             if isinstance(message, Answer):
                 self._answered(message)
             elif isinstance(message, WriteBack):
-                self._write_backs.start(message)
+                self.controller.write_backs.start(message)
             elif isinstance(message, ReadCheck):
-                self._write_backs.check(message)
+                self.controller.write_backs.check(message)
             elif isinstance(message, JobEnded):
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
         for future in self._apu.erased():
             for task in self.controller.tasks.media_finished(future):
-                self._resume(task, None)
+                self._commands.resume(task, None)
         for grant in self._apu.grants():
             self._granted(grant)
 
     def _answered(self, answer: Answer) -> None:
         """The APU has answered a command, whose slot is free when the host has its data."""
-        if self._has_to_wait(answer.reply.tag):
-            self._held.append(partial(self._answered, answer))
+        if self._commands.has_to_wait(answer.reply.tag):
+            self._commands.hold(partial(self._answered, answer))
         else:
-            self._resume(answer.reply.tag, answer)
+            self._commands.resume(answer.reply.tag, answer)
             self._apu.free_slot(answer.slot)
 
     def _granted(self, grant: Grant) -> None:
         """A slot is free for a command that waits for one, if it still does."""
-        if self._has_to_wait(grant.token):
-            self._held.append(partial(self._granted, grant))
-        elif not self._resume(grant.token, grant.slot):
+        if self._commands.has_to_wait(grant.token):
+            self._commands.hold(partial(self._granted, grant))
+        elif not self._commands.resume(grant.token, grant.slot):
             self._apu.free_slot(grant.slot)
 
     # Commands.
@@ -359,7 +364,7 @@ class Rpu:
         # Also after a shutdown: what waits for room is still owed.
         freed, errors = self._board.queues.look()
         for completions in freed:
-            self._announce(completions)
+            self._interrupts.announce(completions)
         for error in errors:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
         if self._features_version != self.controller.features.version:
@@ -380,7 +385,7 @@ class Rpu:
             for queue in ready:
                 executed += self._execute_burst(queue, burst or CHUNK)
                 if len(ready) > 1:  # its host goes on while the others have their turn
-                    self._interrupt()
+                    self._interrupts.send()
                 if burst or not queue.ready:
                     queues.served(queue)
                 now = self._clock()
@@ -395,20 +400,10 @@ class Rpu:
         """The host has set features, or a reset has taken them back."""
         features = self.controller.features
         self._features_version = features.version
-        self.controller.watch()
         ab = Arbitration(features.get(FeatureId.ARBITRATION)).ab
         self._burst = 0 if ab == UNLIMITED_BURST else 1 << ab
-        chosen = features.chosen(FeatureId.INTERRUPT_COALESCING)
-        self._notify.tuned = chosen is None
-        setting = InterruptCoalescing(chosen or 0)
-        exempt = {
-            vector
-            for vector in range(self._board.interrupts.vectors if chosen else 0)
-            if InterruptVectorConfiguration(
-                features.get(FeatureId.INTERRUPT_VECTOR_CONFIGURATION, vector)
-            ).cd
-        }
-        self._coalescing.configure(setting.thr_z + 1, setting.time * COALESCING_UNIT, exempt)
+        self._notify.tuned = features.chosen(FeatureId.INTERRUPT_COALESCING) is None
+        self._interrupts.configure(features)
 
     def _own_coalescing(self) -> int:
         """What Interrupt Coalescing reads as while the device adapts by itself."""
@@ -424,7 +419,7 @@ class Rpu:
             )
         return (
             queue.ready
-            and len(self.controller.unfinished) < MEDIA_WORK_LIMIT
+            and len(self.controller.media_work.unfinished) < MEDIA_WORK_LIMIT
             and len(outstanding) < OUTSTANDING_LIMIT
         )
 
@@ -436,176 +431,17 @@ class Rpu:
                 queue.qid
                 and not self._faults.io
                 and self._board.trace.sink is None
-                and queue.qid not in self.controller.fused
+                and queue.qid not in self.controller.outstanding.fused
             ):
-                done = self._direct.run(queue, burst - executed)
+                done = self._fast_path.run(queue, burst - executed)
                 if done:
                     executed += done
                     continue
             executed += 1
-            command = Command(queue.fetch(), queue)
-            self.controller.statistics.commands[queue.qid, command.entry.opcode] += 1
-            self._note("rpu.fetch", command, command.entry)
-            if self._board.trace.sink is not None:
-                self._board.trace.sink("rpu.fetch", {"qid": queue.qid, **command.entry._asdict()})
-            if queue.qid and (
-                queue.qid in self.controller.fused or command.entry.flags & FLAGS_FUSE_MASK
-            ):
-                alone = fused.begin(self.controller, command, self._run)
-                if alone is None:
-                    continue
-            self._run(command, partial(self._begin, command))
+            self._commands.begin(queue)
         return executed
-
-    def _begin(self, command: Command) -> Result:
-        """Take a command's first step, unless a fault comes between. Raises NvmeError."""
-        if command.key in self.controller.outstanding:
-            raise NvmeError(
-                Status.COMMAND_ID_CONFLICT,
-                detail=f"command {command.entry.cid} is still outstanding",
-            )
-        if self._faults.io if command.queue.qid else self._faults.admin:
-            return self._faults.instead(command, partial(self._carry_out, command))
-        return self._carry_out(command)
-
-    def _carry_out(self, command: Command) -> Result:
-        """Look the command up and call its handler. Raises NvmeError."""
-        entry = command.entry
-        row = (IO_COMMANDS if command.queue.qid else self._admin_commands).get(entry.opcode)
-        if row is None:
-            raise NvmeError(
-                Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
-            )
-        if entry.fuse is not Fuse.NORMAL:
-            raise NvmeError(
-                Status.INVALID_FIELD,
-                detail="there is no such fused operation",
-                location=CommandByte.FLAGS,
-            )
-        require_pointer(command)
-        self.controller.sanitizing.check(command)
-        check_namespace(self.controller, command, row.namespace)
-        return row.handler(self.controller, command)
-
-    def _has_to_wait(self, token: object) -> bool:
-        """A command waits for `token`, and for Bus Master Enable."""
-        return self._paused and self.controller.outstanding.holds(token)
-
-    def _resume(self, token: object, value: object) -> bool:
-        """Go on with the command that waits for `token`; False when it is gone.
-
-        Not before the host lets the device reach its memory, where the command's data and its
-        completion belong.
-        """
-        if self._has_to_wait(token):
-            self._held.append(partial(self._resume, token, value))
-            return True
-        waiting = self.controller.outstanding.take(token)
-        if waiting is None:
-            return False
-        self._run(waiting.command, lambda: waiting.pending.resume(value))
-        return True
-
-    def _run(self, command: Command, step: Callable[[], Result]) -> None:
-        """Take one step of a command and do what comes of it."""
-        try:
-            result = step()
-        except NvmeError as error:
-            self._refuse(command, error)
-        except Exception as error:  # a mistake of ours must not end the drive
-            log.exception("opcode %#04x went wrong", command.entry.opcode)
-            self.controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
-            self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
-            self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
-        else:
-            if isinstance(result, Pending):
-                if self._board.trace.sink is not None and isinstance(result.token, int):
-                    known = {"qid": command.queue.qid, "cid": command.entry.cid}
-                    self._board.trace.sink("rpu.forward", known | {"tag": result.token})
-                self.controller.outstanding.add(command, result)
-            else:
-                self._answer_aborted()
-                self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
-                self._complete(command.queue, command.entry.cid, dw0=result or 0)
-
-    def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
-        """Remember what was asked, or answered, for telemetry: not for `DirectReadsAndWrites`."""
-        qid, cid = command.queue.qid, command.entry.cid
-        self._board.trace.recent.append(Note(self._clock(), point, qid, cid, what))
-
-    def _answer_aborted(self) -> None:
-        """Commands that another one has ended are answered before it."""
-        while self.controller.aborted:
-            self._refuse(*self.controller.aborted.pop(0))
-
-    def _refuse(self, command: Command, error: NvmeError) -> None:
-        if log.isEnabledFor(logging.DEBUG):
-            qid, cid = command.key
-            known = {"qid": qid, "cid": cid, "opcode": command.entry.opcode, "status": error.status}
-            log.debug("opcode %#04x: %s", command.entry.opcode, error, extra={"known": known})
-        # A driver finds out what there is by asking: a question that is refused is no error.
-        question = (
-            command.queue.qid == 0
-            and data_direction(command.entry.opcode) is DataDirection.CONTROLLER_TO_HOST
-            and error.status in _NO_SUCH_THING
-        )
-        if not question:
-            self.controller.errors.add(command, error)
-        self.controller.statistics.errors[error.status] += 1
-        self._note("rpu.complete", command, (error.status, 0))
-        self._complete(command.queue, command.entry.cid, error.status, error.dnr)
-
-    def _complete(
-        self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, dw0: int = 0
-    ) -> None:
-        """Answer a command: the only place that does."""
-        if self.lifecycle.state is not State.READY:
-            return
-        if self._board.trace.sink is not None:
-            known = {"qid": queue.qid, "cid": cid, "status": status, "dnr": dnr, "dw0": dw0}
-            self._board.trace.sink("rpu.complete", known)
-        try:
-            posted = self._board.queues.post(queue, cid, status, dnr, dw0)
-        except AccessFault as fault:
-            self.lifecycle.fail(f"queue memory is gone: {fault}")
-            return
-        if posted:
-            self._announce(queue.completions, urgent=status != 0)
-        else:
-            self._notify.worked(0)  # look for room soon: the host may never ring for it
-
-    def _complete_successes(self, queue: SubmissionQueue, cids: Sequence[int]) -> None:
-        """As `_complete`, for commands that have succeeded and whose completions have room."""
-        completions = queue.completions
-        try:
-            completions.post_successes(queue, cids)
-        except AccessFault as fault:
-            self.lifecycle.fail(f"queue memory is gone: {fault}")
-            return
-        if completions.interrupt.enabled:
-            self._coalescing.announce(completions.interrupt.vector, len(cids))
 
     def _deliver_events(self) -> None:
         if self.lifecycle.state is State.READY:
             for token, event in self.controller.events.deliver():
-                self._resume(token, event)
-
-    def _announce(self, completions: CompletionQueue, *, urgent: bool = True) -> None:
-        """The host is to be told of new completions at the end of the pass, or of the time that
-        it has chosen where nothing is `urgent`."""
-        interrupt = completions.interrupt
-        if interrupt.enabled:
-            self._coalescing.announce(interrupt.vector, urgent=urgent or completions.qid == 0)
-
-    def _interrupt(self) -> None:
-        due = self._coalescing.take_due()
-        if due and self._faults.interrupts:
-            due = self._faults.heard(due)
-        self._board.interrupts.fire_all(due)
-
-    def _session_ended(self) -> None:
-        """Interrupts of a session that is over are not wanted any more, nor are its commands."""
-        self._coalescing.clear()
-        paused, self._paused = self._paused, False
-        self._go_on()
-        self._paused = paused
+                self._commands.resume(token, event)

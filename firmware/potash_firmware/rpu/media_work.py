@@ -1,6 +1,6 @@
 """What the media are doing, and what becomes of it when they cannot.
 
-`BlocksInFlight` keeps commands that the media executor works on apart where they touch the same
+`MediaWork` is all work of one controller on the media executor. `BlocksInFlight` keeps commands that the media executor works on apart where they touch the same
 blocks: what is atomic to the host (AWUN in Identify: one block) is not so to a file, of which one
 thread may read half of what another one is writing. `MediaFailures` turns an error of the system
 into what the host is told: a status, an entry with its LBA, the health log.
@@ -11,14 +11,17 @@ and data integrity errors); NVM Express Base Specification 2.0, section 5.16.1.3
 
 import errno
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError
+from potash_device.media import Media, MediaError, MediaExecutor
+from potash_device.trace import Trace
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOG_INTERVAL = 60.0
 """Seconds before the same kind of failure is worth another line."""
@@ -30,18 +33,16 @@ _MAY_PASS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN, e
 class BlocksInFlight:
     """Bytes of one namespace that the media executor reads or writes.
 
-    True when a command has to look before it touches a block of the namespace.
+    True when a command has to check what is there before it touches a block of the namespace.
     """
 
     def __init__(self) -> None:
         self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
-        self.watched = False
-        """Not every block of the namespace can simply be read and written."""
         self.closed: Status | None = None
         """Why no command may touch the blocks now, as one that tries is told."""
 
     def __bool__(self) -> bool:
-        return self.watched or bool(self._ranges) or self.closed is not None
+        return bool(self._ranges) or self.closed is not None
 
     @property
     def futures(self) -> "set[Future[Any]]":
@@ -77,6 +78,97 @@ class BlocksInFlight:
             if (alone or also_alone or writes != also_writes)
             and any(start < first + length and first < start + size for start, size in ranges)
         }
+
+
+class MediaWork:
+    """The work of one controller on the media executor."""
+
+    def __init__(self, executor: MediaExecutor, trace: Trace) -> None:
+        self.executor = executor
+        self._trace = trace
+        self.unfinished: set[Future[Any]] = set()
+        """Work in flight, of whatever time: no reset recalls it."""
+        self._blocks: dict[Future[Any], BlocksInFlight] = {}
+        self._shared: dict[Hashable, Future[Any]] = {}
+        self._awaited: dict[object, set[Future[Any]]] = {}
+
+    def reset(self) -> None:
+        """Nobody waits any more; what is in flight goes on."""
+        self._awaited.clear()
+
+    def submit(self, call: Callable[[], T], *, flushes: bool = False) -> "Future[T]":
+        """Have `call` made where it may block; its future is a token to wait for.
+
+        `flushes` says that it only flushes media.
+        """
+        if self._trace.sink is not None:
+            call = self._traced(call)
+        future: Future[T] = self.executor.submit(call, flushes=flushes)
+        self.unfinished.add(future)
+        return future
+
+    def on_blocks(
+        self,
+        in_flight: BlocksInFlight,
+        ranges: Iterable[tuple[int, int]],
+        call: Callable[[], T],
+        *,
+        writes: bool,
+        alone: bool = False,
+    ) -> "Future[T]":
+        """As `submit`, for a call that touches `ranges` of first byte and length."""
+        future = self.submit(call)
+        in_flight.add(future, ranges, writes=writes, alone=alone)
+        self._blocks[future] = in_flight
+        return future
+
+    def shared_flush(self, key: Hashable, call: Callable[[], T]) -> "Future[T]":
+        """A flush that begins from now on: one for all that ask for the same `key` meanwhile.
+
+        So a host cannot fill the media's threads with flushes, however long one takes.
+        """
+        future = self._shared.get(key)
+        if future is None or future.running() or future.done():
+            future = self._shared[key] = self.submit(call, flushes=True)
+        return future
+
+    def end_of(self, work: "set[Future[Any]]") -> object:
+        """A token that comes when all of `work`, of which there is some, has ended."""
+        token = object()
+        self._awaited[token] = work
+        return token
+
+    def finished(self, future: "Future[Any]") -> list[object]:
+        """Some work has ended; the tokens that come with it."""
+        self.unfinished.discard(future)
+        if self._shared:
+            self._shared = {key: one for key, one in self._shared.items() if one is not future}
+        in_flight = self._blocks.pop(future, None)
+        if in_flight is not None:
+            in_flight.discard(future)
+        come = []
+        for token, work in list(self._awaited.items()):
+            work.discard(future)
+            if not work:
+                del self._awaited[token]
+                come.append(token)
+        return come
+
+    def _traced(self, call: Callable[[], T]) -> Callable[[], T]:
+        trace, what = self._trace, _named(getattr(call, "__qualname__", type(call).__name__))
+
+        def traced() -> T:
+            with trace.span("media.work", what=what):
+                return call()
+
+        return traced
+
+
+def _named(qualified: str) -> str:
+    """What a piece of work is called that a handler has made: as the function, or the handler."""
+    parts = [one for one in qualified.split(".") if not one.startswith("<")]
+    named = not qualified.endswith("<lambda>")
+    return parts[-1].strip("_") if named or len(parts) < 2 else parts[-2]
 
 
 class MediaFailures:

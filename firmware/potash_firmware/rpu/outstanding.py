@@ -6,9 +6,12 @@ the one place that knows, so that no command is answered twice.
 """
 
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Collection
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
+from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Pending
 
 
@@ -26,6 +29,10 @@ class Outstanding:
     def __init__(self) -> None:
         self._by_token: dict[object, Waiting] = {}
         self._by_queue: defaultdict[int, dict[int, Waiting]] = defaultdict(dict)
+        self.aborted: list[tuple[Command, NvmeError]] = []
+        """Commands that another command has ended, which are answered before that one."""
+        self.fused: dict[int, object] = {}
+        """First halves of fused operations that wait for the second: token by queue."""
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -37,6 +44,11 @@ class Outstanding:
     def admin(self) -> int:
         """How many of them came from the admin queue."""
         return len(self._by_queue[0])
+
+    @property
+    def any_io(self) -> bool:
+        """An I/O command is outstanding."""
+        return len(self._by_token) > self.admin
 
     def add(self, command: Command, pending: Pending) -> None:
         """`command` waits from now on."""
@@ -66,11 +78,37 @@ class Outstanding:
         """Forget every command, as a controller reset does."""
         self._by_token.clear()
         self._by_queue.clear()
+        self.aborted.clear()
+        self.fused.clear()
 
-    def identifiers(self, qid: int) -> Container[int]:
+    def identifiers(self, qid: int) -> Collection[int]:
         """The identifiers of the commands that came from submission queue `qid`."""
         return self._by_queue[qid]
 
-    def of_queue(self, qid: int) -> list[Waiting]:
-        """The commands that came from submission queue `qid`."""
-        return list(self._by_queue[qid].values())
+    def abort(self, key: tuple[int, int]) -> bool:
+        """End a command that waits; False when no such one does, or it cannot be recalled."""
+        waiting = self.find(key)
+        if waiting is None or waiting.pending.recall is None or not waiting.pending.recall():
+            return False
+        self._end(waiting, Status.ABORT_REQUESTED)
+        return True
+
+    def abort_queue(self, qid: int) -> set[Future[Any]]:
+        """End the commands of a submission queue that is being deleted.
+
+        Those that the media work on cannot be recalled: their futures are given. A write that was
+        called ended would undo what the host writes to the same blocks after it.
+        """
+        begun: set[Future[Any]] = set()
+        self.fused.pop(qid, None)
+        for waiting in list(self._by_queue[qid].values()):
+            token = waiting.pending.token
+            if isinstance(token, Future):
+                begun.add(token)
+            else:
+                self._end(waiting, Status.SQ_DELETION_ABORTED)
+        return begun
+
+    def _end(self, waiting: Waiting, status: Status) -> None:
+        self.take(waiting.pending.token)
+        self.aborted.append((waiting.command, NvmeError(status, dnr=False)))

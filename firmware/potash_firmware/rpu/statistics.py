@@ -1,4 +1,4 @@
-"""What a controller has done since its power-on, in numbers for whoever looks on from outside.
+"""What a controller has done since its power-on, in numbers for whoever observes it from outside.
 
 Nothing here is seen by a host, whose own counters are the health log's.
 """
@@ -7,12 +7,11 @@ from collections import defaultdict
 
 
 class Statistics:
-    """Counters that only grow; a pass of the loop adds to them what it has done."""
+    """Counters that only grow."""
 
     def __init__(self) -> None:
         self.commands: defaultdict[tuple[int, int], int] = defaultdict(int)
-        """Commands that were fetched, by queue and opcode, but for those that took the short way of
-        reads and writes (`QueueSet.moved`)."""
+        """Commands that were fetched, by queue and opcode."""
         self.errors: defaultdict[int, int] = defaultdict(int)
         """Commands that ended with an error, by status (SCT << 8 | SC)."""
         self.resets = 0

@@ -15,8 +15,13 @@ from typing import NamedTuple
 from potash_device.media import MediaError
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, WriteBackDone
-from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.faults import Faults
+from potash_firmware.rpu.media_work import MediaFailures, MediaWork
+from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
+from potash_firmware.rpu.operations.sanitize import Sanitizing
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +58,23 @@ class _Begun(NamedTuple):
 class WriteBacks:
     """The write-backs in flight for the APU that is running."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(
+        self,
+        apu: ApuLink,
+        namespaces: Namespaces,
+        uncorrectable: UncorrectableRecord,
+        media_work: MediaWork,
+        failures: MediaFailures,
+        faults: Faults,
+        sanitizing: Sanitizing,
+    ) -> None:
+        self._apu = apu
+        self._namespaces = namespaces
+        self._uncorrectable = uncorrectable
+        self._media_work = media_work
+        self._failures = failures
+        self._faults = faults
+        self._sanitizing = sanitizing
         self._parts: dict[int, list[WriteBack]] = {}
         self._begun: dict[Future[None], _Begun] = {}
 
@@ -78,7 +98,7 @@ class WriteBacks:
             return
         work = _Work(message.tag, len(pieces))
         for nsid, items in pieces.items():
-            self._begin(work, message.accelerator, self._controller.namespaces[nsid], items)
+            self._begin(work, message.accelerator, self._namespaces.attached[nsid], items)
 
     def apu_lost(self) -> None:
         """Nobody will send the rest of what has come in part."""
@@ -86,14 +106,14 @@ class WriteBacks:
 
     def _refusal(self, accelerator: int, pieces: Mapping[int, list[Piece]]) -> int:
         """The errno of what cannot be written, and then none of it is; 0 where all can be."""
-        if self._controller.apu.resetting is not None:
+        if self._apu.resetting is not None:
             return errno.ECANCELED
         try:
-            size = len(self._controller.apu.buffers.arena(accelerator))
+            size = len(self._apu.buffers.arena(accelerator))
         except MailboxError:
             size = 0
         for nsid, items in pieces.items():
-            namespace = self._controller.namespaces.get(nsid)
+            namespace = self._namespaces.attached.get(nsid)
             if namespace is None or any(
                 item.source + item.length > size or item.first + item.length > namespace.size
                 for item in items
@@ -108,15 +128,15 @@ class WriteBacks:
     def _begin(
         self, work: _Work, accelerator: int, namespace: Namespace, pieces: list[Piece]
     ) -> None:
-        self._controller.sanitizing.data_written()
-        arena, media = self._controller.apu.buffers.arena(accelerator), namespace.media
+        self._sanitizing.data_written()
+        arena, media = self._apu.buffers.arena(accelerator), namespace.media
         healed = [
             blocks
             for item in pieces
             if (blocks := namespace.whole_blocks(item.first, item.length))
             and namespace.uncorrectable.first_in(*blocks) is not None
         ]
-        durable = bool(healed) or self._controller.features.write_through
+        durable = bool(healed) or namespace.write_through
 
         def write() -> None:
             for source, first, length in pieces:
@@ -125,18 +145,17 @@ class WriteBacks:
                 media.flush()
 
         ranges = [(item.first, item.length) for item in pieces]
-        future = self._controller.on_blocks(namespace, ranges, write, writes=True)
+        future = self._media_work.on_blocks(namespace.in_flight, ranges, write, writes=True)
         self._begun[future] = _Begun(work, namespace, healed)
 
     def check(self, message: ReadCheck) -> None:
         """Say whether a job may read the blocks of its input, as a host's Read would be told."""
-        apu = self._controller.apu
-        if apu.port is not None:
-            apu.send(ReadChecked(message.tag, *self._readable(message)))
+        if self._apu.port is not None:
+            self._apu.send(ReadChecked(message.tag, *self._readable(message)))
 
     def _readable(self, message: ReadCheck) -> tuple[int, int]:
         """An errno, and the first byte that cannot be read; 0 and 0 where all can."""
-        namespace = self._controller.namespaces.get(message.nsid)
+        namespace = self._namespaces.attached.get(message.nsid)
         if namespace is None:
             return errno.ENODEV, message.ranges[0][0]
         if namespace.in_flight.closed is not None:
@@ -147,7 +166,7 @@ class WriteBacks:
             bad = namespace.uncorrectable.first_in(lba, count)
             if bad is not None:
                 return errno.EIO, bad * namespace.block_size
-            failing = self._controller.faults.unreadable_at(message.nsid, first, length)
+            failing = self._faults.unreadable_at(message.nsid, first, length)
             if failing is not None:
                 return errno.EIO, failing
         return 0, 0
@@ -161,13 +180,13 @@ class WriteBacks:
         error = future.exception()
         if isinstance(error, MediaError):
             log.error("a job's output could not be written: %s", error.strerror)
-            self._controller.failures.writing(
+            self._failures.writing(
                 namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
             )
         elif error is None and healed:
             for blocks in healed:
                 namespace.uncorrectable.remove(*blocks)
-            self._controller.keep_uncorrectable()
+            self._uncorrectable.save()
         if error is not None:
             known = isinstance(error, OSError) and error.errno
             work.error = work.error or known or errno.EIO
@@ -177,8 +196,8 @@ class WriteBacks:
         return True
 
     def _answer(self, tag: int, error: int) -> None:
-        if self._controller.apu.port is not None:
-            self._controller.apu.send(WriteBackDone(tag, error))
+        if self._apu.port is not None:
+            self._apu.send(WriteBackDone(tag, error))
 
 
 def _by_namespace(parts: Iterable[WriteBack]) -> dict[int, list[Piece]]:

@@ -5,7 +5,6 @@ from csd_spec.opcodes import FaultOpcode
 from nvme_spec.identify import Oacs
 from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
-from potash_firmware.rpu.accelerators.commands import accelerator_command
 from potash_firmware.rpu.admin import (
     background_operations,
     events,
@@ -18,7 +17,7 @@ from potash_firmware.rpu.admin import (
     namespaces,
     queues,
 )
-from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
+from potash_firmware.rpu.dispatch import NamespaceUse, Row, accelerator_command, table
 
 _ALONE = CommandEffects(SubmissionRestriction.ANY_NAMESPACE << CSE_SHIFT)
 """Effects of a command beside which a host had better have none on any namespace."""

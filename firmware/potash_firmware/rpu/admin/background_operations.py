@@ -6,9 +6,8 @@ Source: NVM Express Base Specification 2.0, section 5.9 and 5.24.
 from nvme_spec.commands import DeviceSelfTest, Sanitize, SelfTestCode
 from nvme_spec.logs import SelfTestResult
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.operations.tasks import Steps
 
 
 def device_self_test(controller: Controller, command: Command) -> Result:

@@ -23,7 +23,7 @@ def abort(controller: Controller, command: Command) -> Result:
     begun ends by itself soon.
     """
     fields = Abort.decode(command.entry.cdws)
-    aborted = controller.abort((fields.sqid, fields.cid))
+    aborted = controller.outstanding.abort((fields.sqid, fields.cid))
     return 0 if aborted else NOT_ABORTED
 
 

@@ -14,10 +14,8 @@ from csd_spec.faults import (
 )
 from csd_spec.opcodes import DWORD_SIZE
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.dma import gather_into
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import MAX_TRANSFER
 
 
 def fault_send(controller: Controller, command: Command) -> Result:
@@ -31,10 +29,8 @@ def fault_send(controller: Controller, command: Command) -> Result:
     length = command.entry.cdw10 * DWORD_SIZE
     if length != FAULT_SIZE:
         raise NvmeError(Status.INVALID_FIELD, detail=f"a fault has {FAULT_SIZE} bytes")
-    data = bytearray(length)
-    gather_into(memoryview(data), controller.views(command, length, write=False))
     try:
-        fault = Fault.decode(data)
+        fault = Fault.decode(bytes(controller.transfer.receive(command, length)))
     except DescriptorError as error:
         raise NvmeError(Status.INVALID_FIELD, detail=str(error)) from None
     return controller.faults.add(fault)
@@ -43,9 +39,7 @@ def fault_send(controller: Controller, command: Command) -> Result:
 def fault_receive(controller: Controller, command: Command) -> Result:
     """Give the list of faults, as much of it as is asked for."""
     length = FaultReceive.decode(command.entry.cdws).dwords * DWORD_SIZE
-    if length > MAX_TRANSFER:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"{length} bytes are more than MDTS allows")
     if length:
         page = encode_faults(controller.faults.listed())
-        controller.send(command, page[:length].ljust(length, b"\0"))
+        controller.transfer.send(command, page[:length].ljust(length, b"\0"))
     return None

@@ -11,7 +11,6 @@ from nvme_spec.features import FeatureId, KeepAliveTimer, Select
 from nvme_spec.persistent_events import TimestampChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
@@ -30,12 +29,13 @@ def set_features(controller: Controller, command: Command) -> Result:
         )
     nsid = command.entry.nsid
     if not feature.namespace_specific and nsid not in (0, BROADCAST_NSID):
-        controller.active(nsid)
+        controller.namespaces.active(nsid)
         raise NvmeError(
             Status.FEATURE_NOT_NAMESPACE_SPECIFIC, detail="the feature is the whole controller's"
         )
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
-    data = _data(controller, command, feature.taken(fields.value))
+    length = feature.taken(fields.value)
+    data = bytes(controller.transfer.receive(command, length)) if length else b""
     timestamp = controller.timestamp()
     result = features.set(fields.fid, fields.value, nsids, data, save=fields.save)
     if fields.fid == FeatureId.TIMESTAMP:
@@ -46,18 +46,9 @@ def set_features(controller: Controller, command: Command) -> Result:
     if not (fields.save or feature.persistent):
         return result
     return Pending(
-        controller.on_media(controller.keeper.save_features()),
+        controller.media_work.submit(controller.persistence.save_features()),
         lambda future: _kept(future, result),
     )
-
-
-def _data(controller: Controller, command: Command, length: int) -> bytes:
-    """The data structure that comes with the command."""
-    if not length:
-        return b""
-    data = bytearray(length)
-    gather_into(memoryview(data), controller.views(command, length, write=False))
-    return bytes(data)
 
 
 def _kept(future: "Future[None]", result: int) -> int:
@@ -81,7 +72,7 @@ def get_features(controller: Controller, command: Command) -> Result:
         return feature.capabilities
     value = controller.features.read(fields.select, fields.fid, fields.value, nsid)
     if value.data:
-        controller.send(command, value.data)
+        controller.transfer.send(command, value.data)
     return value.dword
 
 
@@ -92,8 +83,8 @@ def _namespaces(
     if not feature.namespace_specific:
         return [0]
     if nsid == BROADCAST_NSID and all_allowed:
-        return list(controller.namespaces)
-    controller.active(nsid)
+        return list(controller.namespaces.attached)
+    controller.namespaces.active(nsid)
     return [nsid]
 
 
@@ -110,6 +101,6 @@ _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.TEMPERATURE_THRESHOLD: lambda controller: controller.alerts.health(),
     FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: lambda controller: controller.alerts.configured(),
     FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
-    FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.look(),
+    FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),
 }
 """What else follows from a new value."""

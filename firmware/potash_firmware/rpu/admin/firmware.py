@@ -5,7 +5,6 @@ Source: NVM Express Base Specification 2.0, section 5.12 and 5.13.
 
 import logging
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 from nvme_spec.commands import CommitAction, FirmwareCommit, FirmwareImageDownload
@@ -14,9 +13,8 @@ from nvme_spec.persistent_events import FirmwareCommitted
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.media import MediaError
 from potash_device.media.flash import LAST_SLOT, StoredImage
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, finished
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.operations.firmware_slots import BUILT_IN_SLOT
 
 log = logging.getLogger(__name__)
@@ -33,11 +31,7 @@ _REPLACES = (
 def download(controller: Controller, command: Command) -> Result:
     """Take a piece of an image."""
     fields = FirmwareImageDownload.decode(command.entry.cdws)
-    if fields.length > MAX_TRANSFER:
-        raise NvmeError(
-            Status.INVALID_FIELD, detail=f"{fields.length} bytes are more than MDTS allows"
-        )
-    views = controller.views(command, fields.length, write=False)
+    views = controller.transfer.views(command, fields.length, write=False)
     controller.firmware.download.put(fields.offset * DWORD, views)
     return None
 
@@ -63,20 +57,11 @@ def commit(controller: Controller, command: Command) -> Result:
             )
         )
 
-    def finish(future: Any) -> None:
-        try:
-            waiting.resume(future)
-        except NvmeError as error:
-            note(error.status)
-            raise
-        note(Status.SUCCESS)
-
-    try:
-        waiting = _commit(controller, fields)
-    except NvmeError as error:
-        note(error.status)
-        raise
-    return replace(waiting, resume=finish)
+    return finished(
+        lambda: _commit(controller, fields),
+        lambda: note(Status.SUCCESS),
+        lambda error: note(error.status),
+    )
 
 
 def _commit(controller: Controller, fields: FirmwareCommit) -> Pending:
@@ -111,7 +96,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
             slots.active, slots.next = slot, None
 
     slots.busy = True
-    future = controller.on_media(lambda: slots.flash.store(slot, image, activate=activate))
+    future = controller.media_work.submit(lambda: slots.flash.store(slot, image, activate=activate))
     future.add_done_callback(lambda _: setattr(slots, "busy", False))
     return Pending(future, finish)
 
@@ -125,7 +110,7 @@ def _activate(controller: Controller, slot: int) -> Pending:
         _require_stored(controller, future)
         slots.next = slot
 
-    return Pending(controller.on_media(lambda: slots.flash.activate(slot)), finish)
+    return Pending(controller.media_work.submit(lambda: slots.flash.activate(slot)), finish)
 
 
 def _require_stored(controller: Controller, future: Future[Any]) -> None:

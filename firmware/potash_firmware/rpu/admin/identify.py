@@ -59,19 +59,21 @@ from potash_firmware.rpu.command_sets.nvm.limits import (
     namespace_fields,
 )
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import CONTROLLER_ID, MAX_TRANSFER_SHIFT, no_namespace
-from potash_firmware.rpu.features.table import FEATURES, KEEP_ALIVE_GRANULARITY
-from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS
-from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
-from potash_firmware.rpu.logs.health import ERROR_LOG_ENTRIES
-from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.operations.sanitize import ACTIONS
-from potash_firmware.rpu.operations.thermal import (
+from potash_firmware.rpu.features.table import (
     CRITICAL_TEMPERATURE,
+    FEATURES,
     HIGHEST_THRESHOLD,
+    KEEP_ALIVE_GRANULARITY,
     LOWEST_THRESHOLD,
     WARNING_TEMPERATURE,
 )
+from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS
+from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
+from potash_firmware.rpu.logs.health import ERROR_LOG_ENTRIES
+from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.operations.sanitize import ACTIONS
+from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
 
 ABORT_LIMIT = 4
 """Concurrent Abort commands; they are answered at once."""
@@ -97,7 +99,7 @@ def identify(controller: Controller, command: Command) -> Result:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is not supported")
     if structure.of_no_namespace and command.entry.nsid:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is of no namespace")
-    controller.send(command, structure.make(controller, command, fields))
+    controller.transfer.send(command, structure.make(controller, command, fields))
     return None
 
 
@@ -140,14 +142,14 @@ def controller_structure(controller: Controller) -> IdentifyController:
         hctma=_if_there(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT, Hctma.SUPPORTED),
         mntmt=LOWEST_THRESHOLD,
         mxtmt=HIGHEST_THRESHOLD,
-        tnvmcap=controller.total_capacity,
-        unvmcap=controller.unallocated,
+        tnvmcap=controller.namespaces.total_capacity,
+        unvmcap=controller.namespaces.unallocated,
         edstt=controller.self_tests.extended_minutes,
         dsto=Dsto.ONE_IN_SUBSYSTEM,
         sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
         sqes=entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
         cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
-        nn=controller.highest_nsid,
+        nn=controller.namespaces.highest_nsid,
         oncs=controller.support.oncs
         | Oncs.SAVE_AND_SELECT
         | _if_there(FeatureId.TIMESTAMP, Oncs.TIMESTAMP),
@@ -210,11 +212,11 @@ def _format(block_size: int) -> LbaFormat:
 
 
 def _namespace_list(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _listed_after(command, controller.namespaces)
+    return _listed_after(command, controller.namespaces.attached)
 
 
 def _allocated_list(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _listed_after(command, controller.allocated)
+    return _listed_after(command, controller.namespaces.allocated)
 
 
 def _listed_after(command: Command, nsids: Iterable[int]) -> bytes:
@@ -227,16 +229,18 @@ def _listed_after(command: Command, nsids: Iterable[int]) -> bytes:
 def _allocated_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
     _require_possible(controller, nsid)
-    namespace = controller.allocated.get(nsid)
+    namespace = controller.namespaces.allocated.get(nsid)
     return bytes(IDENTIFY_SIZE) if namespace is None else bytes(namespace_structure(namespace))
 
 
 def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
     _require_possible(controller, nsid)
-    if nsid not in controller.allocated:
-        raise no_namespace(controller, nsid)
-    return _controllers_from(fields, [CONTROLLER_ID] if nsid in controller.namespaces else [])
+    if nsid not in controller.namespaces.allocated:
+        raise controller.namespaces.absent(nsid)
+    return _controllers_from(
+        fields, [CONTROLLER_ID] if nsid in controller.namespaces.attached else []
+    )
 
 
 def _all_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -249,7 +253,7 @@ def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
 
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    settings = controller.active(nsid).settings
+    settings = controller.namespaces.active(nsid).settings
     uuid = UUID(settings.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
     descriptors = (
         NamespaceIdentificationDescriptor(NamespaceIdType.UUID, uuid.bytes),
@@ -297,11 +301,11 @@ def _require_nvm(fields: Identify) -> None:
 def _active(controller: Controller, nsid: int) -> Namespace | None:
     """The namespace; None where an inactive one could be. Raises NvmeError for no identifier."""
     _require_possible(controller, nsid)
-    return controller.namespaces.get(nsid)
+    return controller.namespaces.attached.get(nsid)
 
 
 def _require_possible(controller: Controller, nsid: int) -> None:
-    if not 1 <= nsid <= controller.highest_nsid:
+    if not 1 <= nsid <= controller.namespaces.highest_nsid:
         raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
 
 

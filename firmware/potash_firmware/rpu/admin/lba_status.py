@@ -24,21 +24,18 @@ from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm.blocks import STEP, Step, one_by_one, pieces, read_error
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
+from potash_firmware.rpu.transfer import check_size
 
 
 def get_lba_status(controller: Controller, command: Command) -> Result:
     """Give the ranges of blocks that cannot be read, of those that the host asks for."""
     fields = GetLbaStatus.decode(command.entry.cdws)
-    namespace = controller.namespace(command)
+    namespace = controller.namespaces.usable(command.entry.nsid)
     if fields.atype not in (LbaStatusAction.SCAN, LbaStatusAction.TRACKED_ONLY):
         raise NvmeError(Status.INVALID_FIELD, detail=f"action {fields.atype:#x} is not supported")
-    if fields.length > MAX_TRANSFER:
-        raise NvmeError(
-            Status.INVALID_FIELD, detail=f"{fields.length} bytes are more than MDTS allows"
-        )
+    check_size(fields.length)
     slba = fields.slba
     namespace.byte_range(slba, max(fields.rl, 1), location=CommandByte.CDW10)
     count = fields.rl or namespace.blocks - slba
@@ -51,7 +48,7 @@ def get_lba_status(controller: Controller, command: Command) -> Result:
         found = bad.ranges()
         reason = LbaStatusCompletion.MORE if len(found) > room else LbaStatusCompletion.COMPLETE
         page = encode_lba_status(found[:room], reason)[: fields.length]
-        controller.send(command, page.ljust(fields.length, b"\0"))
+        controller.transfer.send(command, page.ljust(fields.length, b"\0"))
 
     if fields.atype == LbaStatusAction.TRACKED_ONLY:
         answer()

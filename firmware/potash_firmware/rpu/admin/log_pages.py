@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 5.16.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage
@@ -33,10 +33,8 @@ from nvme_spec.persistent_events import (
 )
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.accelerators.commands import forward
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, finished
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.features.table import FEATURES, Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
 
@@ -84,10 +82,6 @@ def get_log_page(controller: Controller, command: Command) -> Result:
         raise NvmeError(
             Status.INVALID_LOG_PAGE, detail=f"log page {fields.lid:#x} is not supported"
         )
-    if fields.length > MAX_TRANSFER:
-        raise NvmeError(
-            Status.INVALID_FIELD, detail=f"{fields.length} bytes are more than MDTS allows"
-        )
     if fields.uuid_index:
         raise NvmeError(Status.INVALID_FIELD, detail="there is no list of UUIDs to choose from")
     offset = _offset(page, fields)
@@ -95,15 +89,25 @@ def get_log_page(controller: Controller, command: Command) -> Result:
     if not page.any_nsid and command.entry.nsid not in (0, BROADCAST_NSID):
         raise NvmeError(Status.INVALID_FIELD, detail="the log page is not kept by namespace")
     # Memory that is not there is refused before anything is made, or changes by being read.
-    controller.views(command, fields.length, write=True)
+    controller.transfer.views(command, fields.length, write=True)
     data = page.make(controller, command, fields)
-    if data is None or isinstance(data, Pending):
-        return _after_reading(controller, page, fields, data)
-    if offset > len(data):
-        raise NvmeError(Status.INVALID_FIELD, detail=f"the log page has {len(data)} bytes")
-    part = data[offset : offset + fields.length]
-    controller.send(command, part.ljust(fields.length, b"\0"))
-    return _after_reading(controller, page, fields, None)
+
+    def send() -> Result:
+        if data is None or isinstance(data, Pending):
+            return data
+        if offset > len(data):
+            raise NvmeError(Status.INVALID_FIELD, detail=f"the log page has {len(data)} bytes")
+        part = data[offset : offset + fields.length]
+        controller.transfer.send(command, part.ljust(fields.length, b"\0"))
+        return None
+
+    def read() -> None:
+        """The page has reached the host: its event is over, unless the host retains it."""
+        if not fields.rae:
+            page.after_reading(controller)
+            controller.events.log_was_read(fields.lid)
+
+    return finished(send, read)
 
 
 def attributes() -> Lpa:
@@ -125,21 +129,6 @@ def _offset(page: Page, fields: GetLogPage) -> int:
     return fields.offset
 
 
-def _after_reading(
-    controller: Controller, page: Page, fields: GetLogPage, result: Result
-) -> Result:
-    """Once the page has reached the host, its event is over, unless the host retains it."""
-    if isinstance(result, Pending):
-        resume = result.resume
-        return replace(
-            result, resume=lambda value: _after_reading(controller, page, fields, resume(value))
-        )
-    if not fields.rae:
-        page.after_reading(controller)
-        controller.events.log_was_read(fields.lid)
-    return result
-
-
 # The pages.
 
 
@@ -159,8 +148,8 @@ def _errors(controller: Controller, command: Command, fields: GetLogPage) -> byt
 
 
 def _smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    controller.thermal.look()
-    return bytes(controller.health.log(controller.errors, controller.critical_warning))
+    controller.thermal.update()
+    return bytes(controller.smart_log())
 
 
 def _firmware_slots(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -228,7 +217,7 @@ def _persistent_events(
 
 def _persistent_event_header(controller: Controller) -> PersistentEventHeader:
     identity, pci = controller.settings.identity, controller.board.settings.identity
-    health = controller.health.log(controller.errors, controller.critical_warning)
+    health = controller.smart_log()
     return PersistentEventHeader(
         lid=LogPage.PERSISTENT_EVENT,
         power_on_hours=health.power_on_hours,
@@ -242,7 +231,7 @@ def _persistent_event_header(controller: Controller) -> PersistentEventHeader:
 
 
 def _lba_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    bad = {nsid: one.uncorrectable.ranges() for nsid, one in controller.namespaces.items()}
+    bad = {nsid: one.uncorrectable.ranges() for nsid, one in controller.namespaces.attached.items()}
     return controller.lba_status.read(bad, fields.offset)
 
 
@@ -258,7 +247,7 @@ def _feature_effect(row: Feature) -> int:
 
 
 def _accelerator(controller: Controller, command: Command, fields: GetLogPage) -> Pending:
-    return forward(controller, command, fields.length)
+    return controller.accelerators.forward(command, fields.length)
 
 
 PAGES: dict[int, Page] = {

@@ -35,14 +35,12 @@ from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SelfTestResult
 from nvme_spec.persistent_events import FormatCompleted, FormatStarted, NamespaceChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.dma import gather_into
 from potash_device.media import BLOCK_SIZES, MediaError, NamespaceShape
-from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import CONTROLLER_ID, no_namespace
+from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
-from potash_firmware.rpu.operations.tasks import Steps
 from potash_firmware.rpu.settings import NamespaceSettings
 
 ERASED_PIECE = 1 << 30
@@ -69,7 +67,7 @@ def namespace_management(controller: Controller, command: Command) -> Result:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {fields.csi}"
             )
-        wanted = IdentifyNamespace(_data(controller, command))
+        wanted = IdentifyNamespace(bytes(controller.transfer.receive(command, IDENTIFY_SIZE)))
         return controller.tasks.command(_create(controller, wanted))
     if fields.sel == NamespaceManagementOperation.DELETE:
         return controller.tasks.command(_delete(controller, command.entry.nsid))
@@ -84,7 +82,9 @@ def namespace_attachment(controller: Controller, command: Command) -> Result:
     except ValueError:
         raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved") from None
     try:
-        identifiers = decode_controller_list(_data(controller, command))
+        identifiers = decode_controller_list(
+            bytes(controller.transfer.receive(command, IDENTIFY_SIZE))
+        )
     except ValueError as error:
         raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail=str(error)) from None
     if identifiers != [CONTROLLER_ID]:
@@ -112,11 +112,11 @@ def _noted_format(controller: Controller, command: Command, block_size: int, era
 def _format(controller: Controller, nsid: int, block_size: int, erases: bool) -> Steps:
     controller.sanitizing.require_none()
     if nsid == BROADCAST_NSID:
-        namespaces = list(controller.namespaces.values())
+        namespaces = list(controller.namespaces.attached.values())
         if not namespaces:
             raise NvmeError(Status.INVALID_FIELD, detail="no namespace is attached")
     else:
-        namespaces = [controller.active(nsid)]
+        namespaces = [controller.namespaces.active(nsid)]
     _require_writable(namespaces)
     if any(namespace.media.size < block_size for namespace in namespaces):
         raise NvmeError(Status.INVALID_FORMAT, detail="the namespace is smaller than a block")
@@ -125,7 +125,7 @@ def _format(controller: Controller, nsid: int, block_size: int, erases: bool) ->
     before = [namespace.in_flight.closed for namespace in namespaces]
     for namespace in namespaces:
         namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
-    yield from controller.quiet(namespaces)
+    yield from controller.tasks.quiet([one.in_flight for one in namespaces])
     if erases:  # what jobs have read of the blocks is user data too
         yield controller.apu.erase()
     # Those that a failure leaves alone are as they were.
@@ -136,7 +136,7 @@ def _format(controller: Controller, nsid: int, block_size: int, erases: bool) ->
             del left[namespace.nsid]
     finally:
         for one, closed in left.items():
-            namespace = controller.allocated[one]
+            namespace = controller.namespaces.allocated[one]
             namespace.in_flight.closed = (
                 Status.NAMESPACE_NOT_READY if namespace.unformatted else closed
             )
@@ -153,18 +153,18 @@ def _format_one(controller: Controller, namespace: Namespace, block_size: int) -
     changed = block_size != namespace.block_size
     namespace.settings, namespace.formats = settings, formatted.formats
     namespace.unformatted = 100
-    controller.inventory += changed
+    controller.namespaces.version += changed
     namespace.uncorrectable = UncorrectableBlocks()
     if changed:  # What was said of blocks of another size is said of none.
         controller.features.forget_namespace(nsid)
-        controller.keeper.save_features()
+        controller.persistence.save_features()
     controller.namespace_changed(nsid)
     try:
         for at in range(0, media.size, ERASED_PIECE):
             yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
             namespace.unformatted = 100 - 99 * at // media.size
         yield media.flush
-        yield from controller.save_uncorrectable()
+        yield from controller.uncorrectable.saving()
     except MediaError as error:
         raise controller.failures.writing(nsid, media, error, namespace.lba_of(error)) from None
     yield partial(drive.reshape, nsid, formatted)
@@ -182,12 +182,14 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
     drive = controller.board.drive
     _require_changeable(controller)
     settings, size = _wanted(wanted)
-    if size > controller.unallocated:
+    if size > controller.namespaces.unallocated:
         raise NvmeError(
             Status.NAMESPACE_INSUFFICIENT_CAPACITY,
-            detail=f"{size} bytes are wanted, {controller.unallocated} are free",
+            detail=f"{size} bytes are wanted, {controller.namespaces.unallocated} are free",
         )
-    free = (nsid for nsid in range(1, drive.most + 1) if nsid not in controller.allocated)
+    free = (
+        nsid for nsid in range(1, drive.most + 1) if nsid not in controller.namespaces.allocated
+    )
     nsid = next(free, None)
     if nsid is None:
         raise NvmeError(
@@ -205,10 +207,8 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
             ) from None
         raise
     controller.board.media[nsid] = media
-    controller.allocated[nsid] = Namespace(settings, media)
+    blocks = controller.namespaces.add(settings, media).blocks
     controller.faults.arrange()
-    controller.inventory += 1
-    blocks = controller.allocated[nsid].blocks
     controller.persistent_events.add(
         NamespaceChanged(
             cdw10=NamespaceManagementOperation.CREATE,
@@ -252,7 +252,7 @@ def _wanted(wanted: IdentifyNamespace) -> tuple[NamespaceSettings, int]:
 def _delete(controller: Controller, nsid: int) -> Steps:
     controller.sanitizing.require_none()
     if nsid == BROADCAST_NSID:
-        namespaces = list(controller.allocated.values())
+        namespaces = list(controller.namespaces.allocated.values())
     else:
         namespaces = [_allocated(controller, nsid)]
     _require_changeable(controller)
@@ -261,17 +261,16 @@ def _delete(controller: Controller, nsid: int) -> Steps:
     controller.self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
     attached = _detach_now(controller, nsids)
     try:
-        yield from controller.quiet(namespaces)
+        yield from controller.tasks.quiet([one.in_flight for one in namespaces])
         yield partial(controller.board.drive.delete, nsids)
     except MediaError:
-        controller.namespaces.update(attached)
+        controller.namespaces.attached.update(attached)
         raise
+    controller.namespaces.remove(nsids)
     for one in nsids:
-        del controller.allocated[one]
         del controller.board.media[one]
     with suppress(MediaError):  # what is kept of no namespace harms none
         yield from _forget(controller, *nsids)
-    controller.inventory += 1
     for one in attached:
         controller.namespace_changed(one)
     controller.persistent_events.add(
@@ -283,22 +282,22 @@ def _delete(controller: Controller, nsid: int) -> Steps:
 def _attach(controller: Controller, nsid: int, *, attach: bool) -> Steps:
     controller.sanitizing.require_none()
     namespace = _allocated(controller, nsid)
-    if attach == (nsid in controller.namespaces):
+    if attach == (nsid in controller.namespaces.attached):
         status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
         raise NvmeError(status, detail=f"namespace {nsid}")
     _require_changeable(controller)
     settings = replace(namespace.settings, attached=attach)
     before = {} if attach else _detach_now(controller, [nsid])
     try:
-        yield from controller.quiet([namespace])
+        yield from controller.tasks.quiet([namespace.in_flight])
         shape = _shape(settings, namespace.media.size, namespace.formats)
         yield partial(controller.board.drive.reshape, nsid, shape)
     except MediaError:
-        controller.namespaces.update(before)
+        controller.namespaces.attached.update(before)
         raise
     namespace.settings = settings
     if attach:
-        controller.namespaces[nsid] = namespace
+        controller.namespaces.attached[nsid] = namespace
     controller.namespace_changed(nsid)
     return None
 
@@ -307,14 +306,14 @@ def _forget(controller: Controller, *nsids: int) -> Steps:
     """Keep nothing of namespaces that are not there."""
     for nsid in nsids:
         controller.features.forget_namespace(nsid)
-    controller.keeper.save_features()
-    yield from controller.save_uncorrectable()
+    controller.persistence.save_features()
+    yield from controller.uncorrectable.saving()
     return None
 
 
 def _detach_now(controller: Controller, nsids: Iterable[int]) -> dict[int, Namespace]:
     """Begin no command any more on these namespaces; those of them that were attached."""
-    attached = {nsid: controller.namespaces.pop(nsid, None) for nsid in nsids}
+    attached = {nsid: controller.namespaces.attached.pop(nsid, None) for nsid in nsids}
     return {nsid: namespace for nsid, namespace in attached.items() if namespace is not None}
 
 
@@ -346,9 +345,9 @@ def _allocated(controller: Controller, nsid: int) -> Namespace:
     """A namespace that there is, attached or not. Raises NvmeError."""
     if nsid == BROADCAST_NSID:
         raise NvmeError(Status.INVALID_FIELD, detail="the command is about one namespace")
-    namespace = controller.allocated.get(nsid)
+    namespace = controller.namespaces.allocated.get(nsid)
     if namespace is None:
-        raise no_namespace(controller, nsid)
+        raise controller.namespaces.absent(nsid)
     return namespace
 
 
@@ -364,10 +363,3 @@ def _require_writable(namespaces: Iterable[Namespace]) -> None:
                 Status.NAMESPACE_WRITE_PROTECTED,
                 detail=f"namespace {namespace.nsid} takes no writes",
             )
-
-
-def _data(controller: Controller, command: Command) -> bytes:
-    """The 4096 bytes that the host gives. Raises NvmeError."""
-    data = bytearray(IDENTIFY_SIZE)
-    gather_into(memoryview(data), controller.views(command, len(data), write=False))
-    return bytes(data)

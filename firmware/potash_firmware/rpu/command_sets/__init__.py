@@ -4,9 +4,8 @@ from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.identify import Oncs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.opcodes import IoOpcode
-from potash_firmware.rpu.accelerators.commands import accelerator_command
 from potash_firmware.rpu.command_sets.nvm import optional, read_write
-from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
+from potash_firmware.rpu.dispatch import NamespaceUse, Row, accelerator_command, table
 
 _WRITES = CommandEffects.LBCC
 

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from nvme_spec.logs import SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media import MediaError, MediaExecutor, Sidecar
-from potash_firmware.rpu.core import Core
-from potash_firmware.rpu.logs.health import SAMPLE
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs.health import SAMPLE, ErrorLog, Health, LbaStatus
+from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -39,27 +41,36 @@ SHUTDOWN = "shutdown"
 """Sections of the sidecar."""
 
 
-class Keeper:
-    """Keeps one controller's memory in `sidecar`; `began` is called once it has come back."""
+class Persistence:
+    """What one controller stores in `sidecar`.
+
+    `smart` gives the health log; `began` is called once everything is restored at power-on.
+    """
 
     def __init__(
         self,
         sidecar: Sidecar,
         executor: MediaExecutor,
-        core: Core,
+        features: Features,
+        health: Health,
+        errors: ErrorLog,
+        events: PersistentEvents,
         telemetry: Telemetry,
+        lba_status: LbaStatus,
+        smart: Callable[[], SmartLog],
         began: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._sidecar = sidecar
         self._executor = executor
-        self._core = core
+        self._features = features
+        self._health = health
+        self._errors = errors
+        self._events = events
         self._telemetry = telemetry
+        self._lba_status = lba_status
+        self._smart = smart
         self._began = began
-        self._health = core.health
-        self._errors = core.errors
-        self._features = core.features
-        self._events = core.persistent_events
         self._clock = clock
         self._due = 0.0
         self._recorded = 0
@@ -73,7 +84,7 @@ class Keeper:
         self._features.restore(self._sidecar.get(FEATURES))
         self._events.restore()
         self._telemetry.restore()
-        self._core.lba_status.restore(self._sidecar.get(LBA_STATUS))
+        self._lba_status.restore(self._sidecar.get(LBA_STATUS))
         shutdown = self._sidecar.get(SHUTDOWN)
         self._health.power_cycles += 1
         if shutdown is False:
@@ -159,14 +170,13 @@ class Keeper:
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""
         self._snapshot_at = self._clock() + SNAPSHOT_INTERVAL
-        smart = self._health.log(self._errors, self._core.critical_warning)
-        self._events.add(SmartSnapshot(smart=smart))
+        self._events.add(SmartSnapshot(smart=self._smart()))
 
     def _record(self) -> None:
         self._recorded = self._activity
         self._due = self._clock() + INTERVAL
         self._sidecar.put(HEALTH, self._health.state(self._errors))
-        self._sidecar.put(LBA_STATUS, self._core.lba_status.generation)
+        self._sidecar.put(LBA_STATUS, self._lba_status.generation)
 
     def _start_saving(self) -> None:
         if self._saving is None:

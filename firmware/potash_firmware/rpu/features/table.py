@@ -46,11 +46,14 @@ from nvme_spec.identify import KEEP_ALIVE_UNIT
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.words import Word
-from potash_firmware.rpu.operations.thermal import (
-    HIGHEST_THRESHOLD,
-    LOWEST_THRESHOLD,
-    WARNING_TEMPERATURE,
-)
+
+WARNING_TEMPERATURE = 343
+CRITICAL_TEMPERATURE = 353
+"""WCTEMP and CCTEMP, in Kelvin like all of these."""
+
+LOWEST_THRESHOLD = 293
+HIGHEST_THRESHOLD = CRITICAL_TEMPERATURE
+"""MNTMT and MXTMT: what host controlled thermal management takes."""
 
 ARBITRATION_BURST = 4
 """2**4 commands from a queue before the next one's turn (Arbitration, AB)."""

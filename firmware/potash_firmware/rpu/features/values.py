@@ -51,6 +51,8 @@ class Features:
         """What Interrupt Coalescing reads as while the host has set nothing."""
         self.write_through = False
         """The host has switched the volatile write cache off: every write is to be durable."""
+        self.dulbe: frozenset[int] = frozenset()
+        """Namespaces of which reading a deallocated or unwritten block is an error."""
         self.reset()
 
     def reset(self) -> None:
@@ -73,8 +75,13 @@ class Features:
 
     def _changed(self) -> None:
         self.version += 1
-        # Asked for every write.
+        # Asked for every read and write.
         self.write_through = not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
+        self.dulbe = frozenset(
+            nsid
+            for (fid, _, nsid), value in self._values.items()
+            if fid == FeatureId.ERROR_RECOVERY and ErrorRecovery(value.dword).dulbe
+        )
 
     # What outlives a power cycle.
 
@@ -196,10 +203,6 @@ class Features:
         """Dword 0 of Number of Queues: all that there are, however many were asked for."""
         pairs = self._limits.io_queue_pairs
         return NumberOfQueues(nsq_z=pairs - 1, ncq_z=pairs - 1).encode()
-
-    def dulbe(self, nsid: int) -> bool:
-        """Reading a deallocated or unwritten block of the namespace is an error."""
-        return bool(ErrorRecovery(self.get(FeatureId.ERROR_RECOVERY, nsid=nsid)).dulbe)
 
     @property
     def timestamp(self) -> Timestamp:

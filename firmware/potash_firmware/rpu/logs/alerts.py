@@ -11,7 +11,7 @@ Configuration) and figure 275 (OAES).
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nvme_spec.features import AsyncEventConfiguration, FeatureId
+from nvme_spec.features import AsyncEventConfiguration
 from nvme_spec.identify import Oaes
 from nvme_spec.logs import (
     AsyncEvent,
@@ -22,7 +22,6 @@ from nvme_spec.logs import (
     NoticeEvent,
     SmartEvent,
 )
-from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.async_events import AsyncEvents
 from potash_firmware.rpu.logs.health import ErrorLog
 
@@ -64,18 +63,21 @@ _HEALTH = {
 
 
 class Alerts:
-    """The alerts of one controller. Each call says whether the event is to reach the host."""
+    """The alerts of one controller. Each call says whether the event is to reach the host.
+
+    `configuration` gives the Asynchronous Event Configuration, `warning` the critical warnings.
+    """
 
     def __init__(
         self,
         events: AsyncEvents,
         errors: ErrorLog,
-        features: Features,
+        configuration: Callable[[], int],
         warning: Callable[[], CriticalWarning],
     ) -> None:
         self._events = events
         self._errors = errors
-        self._features = features
+        self._configuration = configuration
         self._warning = warning
         self._warned = CriticalWarning(0)
 
@@ -86,7 +88,7 @@ class Alerts:
     def notice(self, what: NoticeEvent) -> bool:
         """Something happened that the host may want to know. Raises KeyError for what never does."""
         notice = NOTICES[what]
-        if not self._configuration & notice.configured_by:
+        if not self._configuration() & notice.configured_by:
             return False
         return self._events.add(
             AsyncEvent(type=AsyncEventType.NOTICE, info=what, log_page=notice.log_page)
@@ -129,7 +131,7 @@ class Alerts:
 
     def configured(self) -> None:
         """The host has changed the configuration: what it wants to hear no more is dropped."""
-        configuration = self._configuration
+        configuration = self._configuration()
         wanted: dict[int, set[int]] = {
             AsyncEventType.NOTICE: {
                 what for what, notice in NOTICES.items() if configuration & notice.configured_by
@@ -142,12 +144,8 @@ class Alerts:
         self.health()
 
     @property
-    def _configuration(self) -> int:
-        return self._features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
-
-    @property
     def _wanted_warnings(self) -> CriticalWarning:
-        return CriticalWarning(AsyncEventConfiguration(self._configuration).smart)
+        return CriticalWarning(AsyncEventConfiguration(self._configuration()).smart)
 
 
 def _health_event(warning: CriticalWarning) -> SmartEvent:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
+from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.settings import NamespaceSettings
@@ -17,6 +18,8 @@ class Namespace:
 
     settings: NamespaceSettings
     media: Media
+    features: Features
+    """What the host has set, for this namespace and for the controller."""
     in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
     uncorrectable: UncorrectableBlocks = field(default_factory=UncorrectableBlocks)
     unformatted: int = 0
@@ -68,6 +71,26 @@ class Namespace:
     def tells_deallocated(self) -> bool:
         """Every block is known to be allocated or not, so that reading one can be refused."""
         return self.media.tells_holes(self.block_size)
+
+    @property
+    def dulbe(self) -> bool:
+        """Reading a block that is deallocated or was never written is an error."""
+        return self.nsid in self.features.dulbe and self.tells_deallocated
+
+    @property
+    def write_through(self) -> bool:
+        """Every write is to be durable when its command ends."""
+        return self.features.write_through
+
+    @property
+    def fast_path(self) -> tuple[bool, bool]:
+        """Whether plain reads, and whether plain writes, need nothing but their data to be moved.
+
+        Whatever else a namespace wants of a command belongs here: the fast path asks nothing else.
+        """
+        if self.in_flight or self.uncorrectable or self.dulbe:
+            return False, False
+        return True, not self.write_through
 
     def lba_of(self, error: MediaError) -> int:
         """The block at which the media failed; 0 where that is not known."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
@@ -33,12 +34,17 @@ from nvme_spec.logs import (
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError
-from potash_firmware.rpu.command import Command
-from potash_firmware.rpu.core import Core
+from potash_device.media import Media, MediaError, Sidecar
+from potash_firmware.rpu.command import Command, Steps
+from potash_firmware.rpu.logs.async_events import AsyncEvents
+from potash_firmware.rpu.logs.health import Health
+from potash_firmware.rpu.logs.persistent_events import PersistentEvents
+from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
-from potash_firmware.rpu.operations.self_test import SelfTests
-from potash_firmware.rpu.operations.tasks import Steps
+from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
+from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
+from potash_firmware.rpu.operations.self_tests import SelfTests
+from potash_firmware.rpu.operations.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +86,34 @@ ALLOWED_ADMIN = frozenset(
 
 
 class Sanitizing:
-    """The sanitize operations of one controller."""
+    """The sanitize operations of one controller.
 
-    def __init__(self, core: Core, self_tests: SelfTests) -> None:
-        self._core = core
+    `erase_accelerators` gives futures that end when the accelerators hold no user data.
+    """
+
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        namespaces: Namespaces,
+        uncorrectable: UncorrectableRecord,
+        tasks: Tasks,
+        self_tests: SelfTests,
+        firmware: FirmwareSlots,
+        health: Health,
+        events: AsyncEvents,
+        persistent_events: PersistentEvents,
+        erase_accelerators: Callable[[], set[Future[None]]],
+    ) -> None:
+        self._sidecar = sidecar
+        self._namespaces = namespaces
+        self._uncorrectable = uncorrectable
+        self._tasks = tasks
         self._self_tests = self_tests
+        self._firmware = firmware
+        self._health = health
+        self._events = events
+        self._persistent_events = persistent_events
+        self._erase_accelerators = erase_accelerators
         self.state = SanitizeState.NEVER_SANITIZED
         self.failure_mode = False
         """The last operation has failed, and nobody has done anything about it."""
@@ -151,11 +180,11 @@ class Sanitizing:
             raise NvmeError(
                 Status.INVALID_FIELD, detail=f"sanitize action {fields.sanact} is not there"
             )
-        if self._core.firmware.next is not None:
+        if self._firmware.next is not None:
             raise NvmeError(
                 Status.FIRMWARE_NEEDS_CONTROLLER_RESET, detail="a reset is to activate firmware"
             )
-        if not all(one.media.writable for one in self._core.allocated.values()):
+        if not all(one.media.writable for one in self._namespaces.allocated.values()):
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, detail="a namespace takes no writes")
         before = (self._fields, self._dword10, self._passes, self._erased)
         self._fields, self._dword10, self._erased = fields, dword10, None
@@ -168,7 +197,7 @@ class Sanitizing:
             self._close(self._restriction)
             raise
         self.state, self.failure_mode = SanitizeState.IN_PROGRESS, False
-        self._core.persistent_events.add(
+        self._persistent_events.add(
             SanitizeStarted(
                 sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
                 cdw10=dword10,
@@ -176,7 +205,7 @@ class Sanitizing:
             )
         )
         self._self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
-        self._core.tasks.start(self._work(), exclusive=True)
+        self._tasks.start(self._work(), exclusive=True)
         return None
 
     def restore(self, *, clean: bool) -> None:
@@ -184,7 +213,7 @@ class Sanitizing:
 
         After a power cycle that was not `clean`, who knows what was written.
         """
-        match self._core.board.sidecar.get(SECTION):
+        match self._sidecar.get(SECTION):
             case {
                 "state": int(state),
                 "failed": bool(failed),
@@ -200,21 +229,21 @@ class Sanitizing:
                 self._erased = erased if clean else None
         if self.state is SanitizeState.IN_PROGRESS:
             log.warning("a sanitize operation goes on")
-            self._core.tasks.start(self._work(), exclusive=True)
+            self._tasks.start(self._work(), exclusive=True)
         self._close(self._restriction)
 
     # The log.
 
     def encode(self) -> bytes:
         """The log page."""
-        size = sum(namespace.media.size for namespace in self._core.allocated.values())
+        size = sum(namespace.media.size for namespace in self._namespaces.allocated.values())
         overwrite = 16 * size // WRITE_RATE + 1
         return bytes(
             SanitizeStatusLog(
                 sprog=self._progress,
                 state=self.state,
                 passes=self._passes if self._fields.sanact == SanitizeAction.OVERWRITE else 0,
-                global_data_erased=int(self._erased == self._core.health.writes),
+                global_data_erased=int(self._erased == self._health.writes),
                 scdw10=self._dword10,
                 overwrite_time=overwrite,
                 block_erase_time=size // PUNCH_RATE + 1,
@@ -234,9 +263,9 @@ class Sanitizing:
     # The operation itself.
 
     def _work(self) -> Steps:
-        namespaces = list(self._core.allocated.values())
-        yield from self._core.quiet(namespaces)
-        yield self._core.apu.erase()
+        namespaces = list(self._namespaces.allocated.values())
+        yield from self._tasks.quiet([one.in_flight for one in namespaces])
+        yield self._erase_accelerators()
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(one.size for one in media)
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
@@ -256,9 +285,9 @@ class Sanitizing:
                 yield partial(_flush, media)
             for namespace in namespaces:
                 namespace.uncorrectable = UncorrectableBlocks()
-            yield from self._core.save_uncorrectable()
+            yield from self._uncorrectable.saving()
             # What says that it is over is durable before the host writes anything again.
-            self._erased = self._core.health.writes
+            self._erased = self._health.writes
             yield self._save(SanitizeState.SUCCEEDED, failed=False)
         except MediaError as error:
             log.error("a sanitize operation has failed: %s", error.strerror)
@@ -272,8 +301,8 @@ class Sanitizing:
         self._close(self._restriction)
         # Its data begins as the log page does: SPROG, SSTAT.
         event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
-        self._core.persistent_events.add(event)
-        self._core.events.add(
+        self._persistent_events.add(event)
+        self._events.add(
             AsyncEvent(
                 type=AsyncEventType.IO_COMMAND_SET,
                 info=IoCommandSetEvent.SANITIZE_COMPLETED,
@@ -294,8 +323,7 @@ class Sanitizing:
 
     def _save(self, state: SanitizeState, *, failed: bool) -> Callable[[], None]:
         """What is to be called, where it may wait, to have that remembered. Raises MediaError."""
-        sidecar = self._core.board.sidecar
-        sidecar.put(
+        self._sidecar.put(
             SECTION,
             {
                 "state": int(state),
@@ -305,11 +333,11 @@ class Sanitizing:
                 "erased": self._erased,
             },
         )
-        return sidecar.save
+        return self._sidecar.save
 
     def _close(self, status: Status | None) -> None:
         """Keep commands from the blocks of all namespaces, or no longer."""
-        for namespace in self._core.allocated.values():
+        for namespace in self._namespaces.allocated.values():
             namespace.in_flight.closed = status
 
 

@@ -12,24 +12,19 @@ begins when the one before has ended.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import MediaError
-from potash_firmware.rpu.command import Pending, Result
+from potash_firmware.rpu.command import Pending, Result, Steps
+from potash_firmware.rpu.media_work import BlocksInFlight, MediaWork
 
 log = logging.getLogger(__name__)
 
-Step = Callable[[], Any] | set[Future[Any]] | float
-"""What a task waits for: a call on the media executor, the end of these futures, or the time."""
-
 TASK_LIMIT = 64
 """Tasks beyond which no Admin command is fetched: resets forget commands, but not what they began."""
-
-Steps = Generator[Step, Any, int | None]
-"""A task's work; it returns dword 0 of a completion, or raises NvmeError."""
 
 
 class Task:
@@ -57,15 +52,10 @@ class Task:
 
 
 class Tasks:
-    """The tasks of one controller.
+    """The tasks of one controller; `clock` gives seconds."""
 
-    `submit` has a call made by the media executor; `clock` gives seconds.
-    """
-
-    def __init__(
-        self, submit: Callable[[Callable[[], Any]], "Future[Any]"], clock: Callable[[], float]
-    ) -> None:
-        self._submit = submit
+    def __init__(self, media_work: MediaWork, clock: Callable[[], float]) -> None:
+        self._media_work = media_work
         self._clock = clock
         self.resting = 0
         """Tasks that wait for a time."""
@@ -88,6 +78,14 @@ class Tasks:
     def calls(self) -> "set[Future[Any]]":
         """What the media executor does for tasks now."""
         return {task.call for task in self._running if task.call is not None}
+
+    def quiet(self, blocks: Iterable[BlocksInFlight]) -> Steps:
+        """Wait for whatever was begun on these blocks, on which nothing new may begin."""
+        yield self._media_work.unfinished | self.calls
+        # A command that had begun may have a next step, which is what it has begun now.
+        while going_on := set().union(*(one.futures for one in blocks)):
+            yield going_on
+        return None
 
     def command(self, steps: Steps, *, exclusive: bool = True) -> Result:
         """Begin a task for a command: its result, or `Pending` until it has ended."""
@@ -175,7 +173,7 @@ class Tasks:
                 task.until = self._clock() + step
                 self.resting += 1
             else:
-                task.call = self._submit(step)
+                task.call = self._media_work.executor.submit(step)
             return
         task.ended = True
         self._running.remove(task)

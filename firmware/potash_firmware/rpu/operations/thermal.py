@@ -11,15 +11,8 @@ Source: NVM Express Base Specification 2.0, section 5.27.1.3 (Temperature Thresh
 from collections.abc import Callable
 
 from nvme_spec.features import HostControlledThermalManagement
+from potash_firmware.rpu.features.table import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
 from potash_firmware.rpu.logs.health import Health
-
-WARNING_TEMPERATURE = 343
-CRITICAL_TEMPERATURE = 353
-"""WCTEMP and CCTEMP, in Kelvin like all of these."""
-
-LOWEST_THRESHOLD = 293
-HIGHEST_THRESHOLD = CRITICAL_TEMPERATURE
-"""MNTMT and MXTMT: what host controlled thermal management takes."""
 
 
 class Thermal:
@@ -37,7 +30,7 @@ class Thermal:
         self._level = 0
         self._since = clock()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Bring the counters up to now.
 
         To be called before they are read, and when the thresholds have changed.
@@ -57,7 +50,7 @@ class Thermal:
 
     def changed(self, temperature: int) -> None:
         """The thermometer shows another temperature."""
-        self.look()
+        self.update()
         self._health.temperature = temperature
         self._enter(self._wanted_level())
 

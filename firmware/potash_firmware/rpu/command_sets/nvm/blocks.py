@@ -16,8 +16,8 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.transfer import check_size
 
 STEP = 4 << 20
 """Bytes that a long command reads or writes before others may have their turn, or a reset it."""
@@ -55,16 +55,14 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
 
     Raises NvmeError.
     """
-    namespace = controller.namespace(command)
+    namespace = controller.namespaces.usable(command.entry.nsid)
     fields = ReadWrite.decode(command.entry.cdws)
     if fields.prinfo or fields.dtype:
         raise NvmeError(
             Status.INVALID_FIELD, detail="the device has no protection information or directives"
         )
-    if moves_data and fields.blocks * namespace.block_size > MAX_TRANSFER:
-        raise NvmeError(
-            Status.INVALID_FIELD, detail=f"{fields.blocks} blocks are more than MDTS allows"
-        )
+    if moves_data:
+        check_size(fields.blocks * namespace.block_size)
     namespace.byte_range(fields.slba, fields.blocks, location=CommandByte.CDW10)
     return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac)
 
@@ -159,7 +157,7 @@ def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) 
     uncorrectable = namespace.uncorrectable
     if uncorrectable.first_in(slba, blocks) is None:
         return False
-    if uncorrectable.splits(slba, blocks) and controller.uncorrectable_is_full:
+    if uncorrectable.splits(slba, blocks) and controller.uncorrectable.is_full:
         raise full()
     return True
 
@@ -167,7 +165,7 @@ def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) 
 def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Pending:
     """The blocks have been written: they are good, and the command ends when that is kept."""
     namespace.uncorrectable.remove(slba, blocks)
-    return controller.keep_uncorrectable()
+    return controller.uncorrectable.save()
 
 
 def full() -> NvmeError:
@@ -198,7 +196,7 @@ def after(
         before |= in_flight.in_the_way(first, length, writes=writes, alone=alone)
     if not before:
         return None
-    return Pending(controller.end_of(before), lambda _: again(), nothing_to_undo)
+    return Pending(controller.media_work.end_of(before), lambda _: again(), nothing_to_undo)
 
 
 class Step(NamedTuple):
@@ -236,7 +234,10 @@ def one_by_one(
         wait = after(controller, namespace, ranges, lambda: begin(step), writes=writes)
         if wait is not None:
             return wait
-        return Pending(controller.on_blocks(namespace, ranges, step.call, writes=writes), finish)
+        return Pending(
+            controller.media_work.on_blocks(namespace.in_flight, ranges, step.call, writes=writes),
+            finish,
+        )
 
     def finish(future: "Future[None]") -> Result:
         try:

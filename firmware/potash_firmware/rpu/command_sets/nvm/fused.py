@@ -29,7 +29,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     write_error,
 )
 from potash_firmware.rpu.command_sets.nvm.limits import COMPARE_AND_WRITE_BLOCKS
-from potash_firmware.rpu.command_sets.nvm.optional import differs, first_difference, gathered
+from potash_firmware.rpu.command_sets.nvm.optional import differs, first_difference
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.faults import lost, outcome
 
@@ -55,7 +55,7 @@ def begin(controller: Controller, command: Command, run: Begin) -> Command | Non
     if first is not None:
         run(first, _missing)
     if fuse is Fuse.FIRST and command.key not in controller.outstanding:
-        token = controller.fused[queue.qid] = object()
+        token = controller.outstanding.fused[queue.qid] = object()
         run(command, lambda: Pending(token, lambda _: None))
         return None
     if fuse is Fuse.SECOND:
@@ -66,7 +66,7 @@ def begin(controller: Controller, command: Command, run: Begin) -> Command | Non
 
 def _take(controller: Controller, queue: SubmissionQueue) -> Command | None:
     """The first half that waits in a queue, which it does no longer."""
-    waiting = controller.outstanding.take(controller.fused.pop(queue.qid, None))
+    waiting = controller.outstanding.take(controller.outstanding.fused.pop(queue.qid, None))
     return None if waiting is None else waiting.command
 
 
@@ -132,10 +132,14 @@ class _CompareAndWrite:
         if self._aborted is not None:
             raise self._aborted
         if self._work is not None:
-            return Pending(self._controller.end_of({self._work}), lambda _: self._written())
+            return Pending(
+                self._controller.media_work.end_of({self._work}), lambda _: self._written()
+            )
         if not self._before:
             return lost()  # an injected fault has lost the first half
-        return Pending(self._controller.end_of(set(self._before)), lambda _: self._write())
+        return Pending(
+            self._controller.media_work.end_of(set(self._before)), lambda _: self._write()
+        )
 
     def _begin(self) -> Result:
         controller, first, second = self._controller, self._first, self._second
@@ -159,7 +163,7 @@ class _CompareAndWrite:
                 Status.ATOMIC_WRITE_UNIT_EXCEEDED,
                 detail=f"{blocks.blocks} blocks cannot be compared and written as one",
             )
-        expected = gathered(controller, first, blocks.length)
+        expected = controller.transfer.receive(first, blocks.length)
         namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
         wait = after(controller, namespace, ranges, self._compare, writes=True, alone=True)
         if wait is not None:
@@ -167,7 +171,7 @@ class _CompareAndWrite:
             return replace(wait, recall=self._recalled)
         require_correctable(namespace, blocks.slba, blocks.blocks)
         content, durable = self._content(blocks)
-        media, dulbe = namespace.media, controller.dulbe(namespace)
+        media, dulbe = namespace.media, namespace.dulbe
 
         def work() -> Outcome:
             at = first_difference(media, blocks.offset, expected, fua=blocks.fua, dulbe=dulbe)
@@ -176,7 +180,9 @@ class _CompareAndWrite:
             return None, _stored(media, blocks.offset, content, durable=durable)
 
         self._blocks = blocks
-        self._work = controller.on_blocks(namespace, ranges, work, writes=True, alone=True)
+        self._work = controller.media_work.on_blocks(
+            namespace.in_flight, ranges, work, writes=True, alone=True
+        )
         return Pending(self._work, self._compared)
 
     def _content(self, blocks: Target) -> tuple[memoryview | None, bool]:
@@ -189,11 +195,11 @@ class _CompareAndWrite:
             require_pointer(self._second)
             fua = target(controller, self._second).fua
             require_writable(controller, blocks.namespace)
-            content = gathered(controller, self._second, blocks.length)
+            content = controller.transfer.receive(self._second, blocks.length)
         except NvmeError as error:
             self._write_refused = error
             return None, False
-        return content, fua or controller.features.write_through
+        return content, fua or blocks.namespace.write_through
 
     def _compared(self, future: Future[Outcome]) -> None:
         namespace = self._blocks.namespace

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from nvme_spec.identify import Dlfeat, Fuses, Nsfeat
 from nvme_spec.ranges import COPY_FORMAT_0
-from potash_firmware.rpu.core import MAX_TRANSFER
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.transfer import MAX_TRANSFER
 
 MOST_SOURCE_RANGES = 128
 COPY_SIZE = 2 * MAX_TRANSFER

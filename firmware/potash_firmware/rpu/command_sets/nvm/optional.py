@@ -14,7 +14,6 @@ from nvme_spec.commands import DatasetManagement, DatasetRange
 from nvme_spec.logs import CommandByte
 from nvme_spec.ranges import COPY_FORMAT_0, Copy, SourceRange
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.dma import gather_into
 from potash_device.media import Media, MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.command_sets.nvm.blocks import (
@@ -40,26 +39,17 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
 
 
-def gathered(controller: Controller, command: Command, length: int) -> memoryview:
-    """A private copy of the command's `length` bytes of guest memory. Raises NvmeError."""
-    buffer = memoryview(bytearray(length))
-    views = controller.views(command, length, write=False)
-    with controller.moving(command, views, to_host=False):
-        gather_into(buffer, views)
-    return buffer
-
-
 def compare(controller: Controller, command: Command) -> Result:
     """Succeed if the blocks hold what guest memory does."""
     blocks = target(controller, command)
     namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
-    expected = gathered(controller, command, length)
+    expected = controller.transfer.receive(command, length)
     ranges = ((offset, length),)
     wait = after(controller, namespace, ranges, lambda: compare(controller, command), writes=False)
     if wait is not None:
         return wait
     require_correctable(namespace, blocks.slba, blocks.blocks)
-    media, dulbe = namespace.media, controller.dulbe(namespace)
+    media, dulbe = namespace.media, namespace.dulbe
 
     def look() -> int | None:
         return first_difference(media, offset, expected, fua=blocks.fua, dulbe=dulbe)
@@ -73,7 +63,9 @@ def compare(controller: Controller, command: Command) -> Result:
         if at is not None:
             raise differs(namespace, at)
 
-    return Pending(controller.on_blocks(namespace, ranges, look, writes=False), finish)
+    return Pending(
+        controller.media_work.on_blocks(namespace.in_flight, ranges, look, writes=False), finish
+    )
 
 
 def first_difference(
@@ -104,7 +96,7 @@ def verify(controller: Controller, command: Command) -> Result:
     blocks = target(controller, command, moves_data=False)
     namespace, media = blocks.namespace, blocks.namespace.media
     require_correctable(namespace, blocks.slba, blocks.blocks)
-    dulbe = controller.dulbe(namespace)
+    dulbe = namespace.dulbe
 
     def steps() -> Iterator[Step]:
         if blocks.fua:
@@ -130,7 +122,7 @@ def write_zeroes(controller: Controller, command: Command) -> Result:
     namespace, media = blocks.namespace, blocks.namespace.media
     require_writable(controller, namespace)
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
-    durable = heal or blocks.fua or controller.features.write_through
+    durable = heal or blocks.fua or namespace.write_through
     clear, size = (media.punch, HOLE_STEP) if blocks.deac else (media.write_zeroes, STEP)
 
     def steps() -> Iterator[Step]:
@@ -151,10 +143,10 @@ def write_uncorrectable(controller: Controller, command: Command) -> Result:
     namespace = blocks.namespace
     require_writable(controller, namespace)
     uncorrectable = namespace.uncorrectable
-    if controller.uncorrectable_is_full and not uncorrectable.touches(blocks.slba, blocks.blocks):
+    if controller.uncorrectable.is_full and not uncorrectable.touches(blocks.slba, blocks.blocks):
         raise full()
     uncorrectable.add(blocks.slba, blocks.blocks)
-    return controller.keep_uncorrectable()
+    return controller.uncorrectable.save()
 
 
 def dataset_management(controller: Controller, command: Command) -> Result:
@@ -163,14 +155,14 @@ def dataset_management(controller: Controller, command: Command) -> Result:
     Blocks that are uncorrectable stay so: only a write makes them good.
     """
     fields = DatasetManagement.decode(command.entry.cdws)
-    namespace = controller.namespace(command)
+    namespace = controller.namespaces.usable(command.entry.nsid)
     media = namespace.media
-    listed = DatasetRange.decode_list(gathered(controller, command, fields.length))
+    listed = DatasetRange.decode_list(controller.transfer.receive(command, fields.length))
     ranges = [namespace.byte_range(one.slba, one.blocks) for one in listed]
     if not fields.ad:
         return None
     require_writable(controller, namespace)
-    durable = controller.features.write_through
+    durable = namespace.write_through
 
     def steps() -> Iterator[Step]:
         for first, length in ranges:
@@ -185,7 +177,7 @@ def dataset_management(controller: Controller, command: Command) -> Result:
 def copy(controller: Controller, command: Command) -> Result:
     """Blocks to other blocks: as if all were read before the first is written."""
     fields = Copy.decode(command.entry.cdws)
-    namespace = controller.namespace(command)
+    namespace = controller.namespaces.usable(command.entry.nsid)
     if fields.desfmt != COPY_FORMAT_0:
         raise NvmeError(Status.INVALID_FIELD, detail="source ranges come in format 0 only")
     if fields.prinfor or fields.prinfow or fields.dtype:
@@ -195,7 +187,7 @@ def copy(controller: Controller, command: Command) -> Result:
     limits = copy_limits(namespace.block_size)
     if fields.nr_z > limits.msrc_z:
         raise _too_much(f"{fields.nr_z + 1} ranges")
-    listed = list(SourceRange.decode_list(gathered(controller, command, fields.length)))
+    listed = list(SourceRange.decode_list(controller.transfer.receive(command, fields.length)))
     total = sum(one.blocks for one in listed)
     if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
         raise _too_much(f"{total} blocks in {len(listed)} ranges")
@@ -211,7 +203,7 @@ def copy(controller: Controller, command: Command) -> Result:
         for one in listed:
             require_correctable(namespace, one.slba, one.blocks)
         heal = heals(controller, namespace, fields.sdlba, total)
-        durable = heal or fields.fua or controller.features.write_through
+        durable = heal or fields.fua or namespace.write_through
         call = _copying(namespace.media, sources, offset, length, durable=durable, dulbe=dulbe)
 
         def finish(future: "Future[MediaError | None]") -> Result:
@@ -224,10 +216,12 @@ def copy(controller: Controller, command: Command) -> Result:
             controller.health.count_write(length)
             return healed(controller, namespace, fields.sdlba, total) if heal else None
 
-        work = controller.on_blocks(namespace, ranges, call, writes=True, alone=True)
+        work = controller.media_work.on_blocks(
+            namespace.in_flight, ranges, call, writes=True, alone=True
+        )
         return Pending(work, finish)
 
-    dulbe = controller.dulbe(namespace)
+    dulbe = namespace.dulbe
     return begin()
 
 

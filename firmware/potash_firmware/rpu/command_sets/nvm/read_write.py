@@ -11,7 +11,6 @@ Source: NVM Command Set Specification 1.0, section 3.2.
 from concurrent.futures import Future
 
 from nvme_spec.queues import BROADCAST_NSID
-from potash_device.controller.dma import gather_into
 from potash_device.media import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.command_sets.nvm.blocks import (
@@ -26,16 +25,17 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     write_error,
 )
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.namespace import flush_all
 
 
 def flush(controller: Controller, command: Command) -> Result:
     """Complete when all that was acknowledged before is on stable storage."""
     if command.entry.nsid == BROADCAST_NSID:
-        namespaces = list(controller.namespaces.values())
+        namespaces = list(controller.namespaces.attached.values())
     else:
-        namespaces = [controller.active(command.entry.nsid)]
+        namespaces = [controller.namespaces.active(command.entry.nsid)]
 
-    future = controller.flush(namespaces)
+    future = controller.media_work.shared_flush(tuple(namespaces), lambda: flush_all(namespaces))
 
     def finish(_: object) -> Result:
         failed = [
@@ -45,9 +45,9 @@ def flush(controller: Controller, command: Command) -> Result:
         ]
         if failed:
             raise failed[0]
-        return None if controller.uncorrectable_is_kept else controller.keep_uncorrectable()
+        return None if controller.uncorrectable.is_saved else controller.uncorrectable.save()
 
-    return Pending(controller.end_of({future}), finish, nothing_to_undo)
+    return Pending(controller.media_work.end_of({future}), finish, nothing_to_undo)
 
 
 def read(controller: Controller, command: Command) -> Result:
@@ -55,19 +55,21 @@ def read(controller: Controller, command: Command) -> Result:
     blocks = target(controller, command)
     namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
     media = namespace.media
-    views = controller.views(command, length, write=True)
+    views = controller.transfer.views(command, length, write=True)
     wait = after(
         controller, namespace, ((offset, length),), lambda: read(controller, command), writes=False
     )
     if wait is not None:
         return wait
     require_correctable(namespace, blocks.slba, blocks.blocks)
-    dulbe = controller.dulbe(namespace)
+    dulbe = namespace.dulbe
     try:
         done = (
             not blocks.fua
             and not dulbe
-            and controller.at_once(command, media.read_at_once, views, offset, to_host=True)
+            and controller.transfer.at_once(
+                command, media.read_at_once, views, offset, to_host=True
+            )
         )
     except MediaError as error:
         raise read_error(controller, namespace, error) from None
@@ -88,11 +90,13 @@ def read(controller: Controller, command: Command) -> Result:
             future.result()
         except MediaError as error:
             raise read_error(controller, namespace, error) from None
-        controller.send(command, buffer)
+        controller.transfer.send(command, buffer)
         controller.health.count_read(length)
 
     return Pending(
-        controller.on_blocks(namespace, [(offset, length)], fetch, writes=False),
+        controller.media_work.on_blocks(
+            namespace.in_flight, [(offset, length)], fetch, writes=False
+        ),
         deliver,
         nothing_to_undo,
     )
@@ -103,17 +107,17 @@ def write(controller: Controller, command: Command) -> Result:
     blocks = target(controller, command)
     namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
     media = namespace.media
-    views = controller.views(command, length, write=False)
+    views = controller.transfer.views(command, length, write=False)
     wait = after(
         controller, namespace, ((offset, length),), lambda: write(controller, command), writes=True
     )
     if wait is not None:
         return wait
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
-    durable = heal or blocks.fua or controller.features.write_through
+    durable = heal or blocks.fua or namespace.write_through
     try:
         media.require_whole()
-        if not durable and controller.at_once(
+        if not durable and controller.transfer.at_once(
             command, media.write_at_once, views, offset, to_host=False
         ):
             controller.health.count_write(length)
@@ -121,8 +125,7 @@ def write(controller: Controller, command: Command) -> Result:
     except MediaError as error:
         raise write_error(controller, namespace, error) from None
     buffer = memoryview(bytearray(length))
-    with controller.moving(command, views, to_host=False):
-        gather_into(buffer, views)
+    controller.transfer.gather(command, views, buffer)
 
     def store() -> None:
         media.write_from([buffer], offset)
@@ -137,5 +140,7 @@ def write(controller: Controller, command: Command) -> Result:
         controller.health.count_write(length)
         return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
 
-    future = controller.on_blocks(namespace, [(offset, length)], store, writes=True)
+    future = controller.media_work.on_blocks(
+        namespace.in_flight, [(offset, length)], store, writes=True
+    )
     return Pending(future, finish, future.cancel)

@@ -29,10 +29,13 @@ from nvme_spec.logs import (
 )
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
+from potash_device.board import Board
 from potash_device.media import MediaError
-from potash_firmware.rpu.core import Core
+from potash_firmware.rpu.command import Steps
+from potash_firmware.rpu.logs.health import Health
+from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.operations.tasks import Steps
+from potash_firmware.rpu.operations.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +86,22 @@ class Running:
 
 
 class SelfTests:
-    """The self-tests of one controller."""
+    """The self-tests of one controller; `warning` gives its critical warnings."""
 
-    def __init__(self, core: Core, clock: Callable[[], float]) -> None:
-        self._core = core
+    def __init__(
+        self,
+        board: Board,
+        namespaces: Namespaces,
+        tasks: Tasks,
+        health: Health,
+        warning: Callable[[], CriticalWarning],
+        clock: Callable[[], float],
+    ) -> None:
+        self._board = board
+        self._inventory = namespaces
+        self._tasks = tasks
+        self._health = health
+        self._warning = warning
         self._clock = clock
         self._results: list[bytes] = []
         self.running: Running | None = None
@@ -124,7 +139,7 @@ class SelfTests:
 
     def restore(self) -> None:
         """The power is back: remember the results, and go on with an extended test."""
-        section = self._core.board.sidecar.get(SECTION)
+        section = self._board.sidecar.get(SECTION)
         match section:
             case {"results": [*results]}:
                 self._results = [one for one in map(_entry, results) if one][:SELF_TEST_RESULTS]
@@ -141,7 +156,7 @@ class SelfTests:
     @property
     def extended_minutes(self) -> int:
         """EDSTT: how long an extended test may take, generously."""
-        size = sum(namespace.size for namespace in self._core.allocated.values())
+        size = sum(namespace.size for namespace in self._inventory.allocated.values())
         return min(1 + size // (READ_RATE * 60), 0xFFFF)
 
     def encode(self) -> bytes:
@@ -160,7 +175,7 @@ class SelfTests:
     def save(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to have all this kept."""
         run = self.running
-        sidecar = self._core.board.sidecar
+        sidecar = self._board.sidecar
         sidecar.put(
             SECTION,
             {
@@ -184,8 +199,8 @@ class SelfTests:
         if nsid == 0:
             return []
         if nsid == BROADCAST_NSID:
-            return list(self._core.namespaces.values())
-        return [self._core.active(nsid)]
+            return list(self._inventory.attached.values())
+        return [self._inventory.active(nsid)]
 
     def _run(self, run: Running) -> None:
         namespaces = self._namespaces(run.nsid)
@@ -194,7 +209,7 @@ class SelfTests:
         if run.code == SelfTestCode.EXTENDED:
             run.total += sum(namespace.size for namespace in namespaces)
         self.running = run
-        self._core.tasks.start(self._steps(run, namespaces))
+        self._tasks.start(self._steps(run, namespaces))
 
     def _steps(self, run: Running, namespaces: list[Namespace]) -> Steps:
         yield self.save()
@@ -216,7 +231,7 @@ class SelfTests:
         return None
 
     def _pieces(self, code: SelfTestCode, namespaces: list[Namespace]) -> Iterator[Piece]:
-        board = self._core.board
+        board = self._board
         yield Piece(Segment.SMART_CHECK, self._check_health)
         yield Piece(Segment.METADATA, board.sidecar.check)
         for slot in list(board.flash.images):
@@ -230,7 +245,7 @@ class SelfTests:
                 yield _reading(Segment.DATA_INTEGRITY, namespace, at, PIECE)
 
     def _check_health(self) -> None:
-        if self._core.critical_warning & CriticalWarning.RELIABILITY_DEGRADED:
+        if self._warning() & CriticalWarning.RELIABILITY_DEGRADED:
             raise MediaError(0, "the media have lost data")
 
     def _end(
@@ -247,7 +262,7 @@ class SelfTests:
         entry = SelfTestEntry(
             result=result,
             code=run.code,
-            power_on_hours=self._core.health.power_on_hours,
+            power_on_hours=self._health.power_on_hours,
         )
         if piece is not None:
             entry.segment = piece.segment

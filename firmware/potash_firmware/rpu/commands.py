@@ -1,0 +1,221 @@
+"""The life of a command: begin, dispatch, wait, resume, complete.
+
+Commands are answered in one place, `_complete`. A command whose handler waits is in `outstanding`;
+the end of a session empties that, so what comes later for it finds nobody and is dropped. While Bus
+Master Enable is off nothing of a command goes on: what comes for one is held until it is on.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from nvme_spec.logs import CommandByte, ErrorEvent
+from nvme_spec.opcodes import DataDirection, data_direction
+from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
+from nvme_spec.status import NvmeError, Status
+from potash_device.controller.queues import SubmissionQueue
+from potash_device.trace import Note
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command_sets.nvm import fused
+from potash_firmware.rpu.command_sets.nvm.blocks import require_pointer
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.dispatch import Table, check_namespace
+from potash_firmware.rpu.interrupts import Interrupts
+from potash_firmware.rpu.lifecycle import Lifecycle, State
+from pyvfio_user.memory import AccessFault
+
+log = logging.getLogger(__name__)
+
+_DISCOVERY = (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE, Status.INVALID_NAMESPACE)
+"""Answers to a driver that finds out what there is by asking for it."""
+
+
+class Commands:
+    """The commands of one controller.
+
+    Args:
+        admin, io: the dispatch tables.
+        blocked: called when a completion found no room in its queue.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        lifecycle: Lifecycle,
+        interrupts: Interrupts,
+        admin: Table,
+        io: Table,
+        blocked: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._controller = controller
+        self._board = controller.board
+        self._trace = controller.board.trace
+        self._lifecycle = lifecycle
+        self._interrupts = interrupts
+        self._admin = admin
+        self._io = io
+        self._blocked = blocked
+        self._clock = clock
+        self._outstanding = controller.outstanding
+        self.paused = False
+        """Bus Master Enable is off: no command is begun, goes on or ends."""
+        self._held: deque[Callable[[], object]] = deque()
+        """What waits for it, one step for each command at most."""
+
+    def clear(self) -> None:
+        """The session is over: drop what was held for its commands."""
+        paused, self.paused = self.paused, False
+        self.release()
+        self.paused = paused
+
+    def release(self) -> None:
+        """Do what has waited for Bus Master Enable, in its order."""
+        while self._held:
+            self._held.popleft()()
+
+    # Begin and dispatch.
+
+    def begin(self, queue: SubmissionQueue) -> None:
+        """Fetch the next command of a queue and take its first step. Raises AccessFault."""
+        command = Command(queue.fetch(), queue)
+        entry, qid = command.entry, queue.qid
+        self._controller.statistics.commands[qid, entry.opcode] += 1
+        self._note("rpu.fetch", command, entry)
+        if self._trace.sink is not None:
+            self._trace.sink("rpu.fetch", {"qid": qid, **entry._asdict()})
+        half = qid and (qid in self._outstanding.fused or entry.flags & FLAGS_FUSE_MASK)
+        if not half or fused.begin(self._controller, command, self._run) is not None:
+            self._run(command, partial(self._begin, command))
+
+    def _begin(self, command: Command) -> Result:
+        """Take a command's first step, unless a fault is injected. Raises NvmeError."""
+        if command.key in self._outstanding:
+            raise NvmeError(
+                Status.COMMAND_ID_CONFLICT,
+                detail=f"command {command.entry.cid} is still outstanding",
+            )
+        faults = self._controller.faults
+        if faults.io if command.queue.qid else faults.admin:
+            return faults.instead(command, partial(self._dispatch, command))
+        return self._dispatch(command)
+
+    def _dispatch(self, command: Command) -> Result:
+        """Look the command up and call its handler. Raises NvmeError."""
+        entry = command.entry
+        row = (self._io if command.queue.qid else self._admin).get(entry.opcode)
+        if row is None:
+            raise NvmeError(
+                Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
+            )
+        if entry.fuse is not Fuse.NORMAL:
+            raise NvmeError(
+                Status.INVALID_FIELD,
+                detail="there is no such fused operation",
+                location=CommandByte.FLAGS,
+            )
+        require_pointer(command)
+        self._controller.sanitizing.check(command)
+        check_namespace(self._controller, command, row.namespace)
+        return row.handler(self._controller, command)
+
+    # Wait and resume.
+
+    def has_to_wait(self, token: object) -> bool:
+        """A command waits for `token`, and for Bus Master Enable."""
+        return self.paused and self._outstanding.holds(token)
+
+    def hold(self, step: Callable[[], object]) -> None:
+        """Take `step` once Bus Master Enable is on."""
+        self._held.append(step)
+
+    def resume(self, token: object, value: object) -> bool:
+        """Go on with the command that waits for `token`; False when it is gone.
+
+        Not before the host lets the device reach its memory, where the command's data and its
+        completion belong.
+        """
+        if self.has_to_wait(token):
+            self.hold(partial(self.resume, token, value))
+            return True
+        waiting = self._outstanding.take(token)
+        if waiting is None:
+            return False
+        self._run(waiting.command, lambda: waiting.pending.resume(value))
+        return True
+
+    def _run(self, command: Command, step: Callable[[], Result]) -> None:
+        """Take one step of a command and do what comes of it."""
+        try:
+            result = step()
+        except NvmeError as error:
+            self._refuse(command, error)
+        except Exception as error:  # a mistake of ours must not end the drive
+            log.exception("opcode %#04x failed", command.entry.opcode)
+            self._controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
+            self._controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
+            self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
+        else:
+            if isinstance(result, Pending):
+                if self._trace.sink is not None and isinstance(result.token, int):
+                    known = {"qid": command.queue.qid, "cid": command.entry.cid}
+                    self._trace.sink("rpu.forward", known | {"tag": result.token})
+                self._outstanding.add(command, result)
+            else:
+                while self._outstanding.aborted:  # answered before the command that has ended them
+                    self._refuse(*self._outstanding.aborted.pop(0))
+                self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
+                self._complete(command.queue, command.entry.cid, dw0=result or 0)
+
+    def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
+        """Record what was asked, or answered, for telemetry; the fast path does not."""
+        qid, cid = command.queue.qid, command.entry.cid
+        self._trace.recent.append(Note(self._clock(), point, qid, cid, what))
+
+    # Complete.
+
+    def _refuse(self, command: Command, error: NvmeError) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            qid, cid = command.key
+            known = {"qid": qid, "cid": cid, "opcode": command.entry.opcode, "status": error.status}
+            log.debug("opcode %#04x: %s", command.entry.opcode, error, extra={"known": known})
+        discovery = (
+            command.queue.qid == 0
+            and data_direction(command.entry.opcode) is DataDirection.CONTROLLER_TO_HOST
+            and error.status in _DISCOVERY
+        )
+        if not discovery:
+            self._controller.errors.add(command, error)
+        self._controller.statistics.errors[error.status] += 1
+        self._note("rpu.complete", command, (error.status, 0))
+        self._complete(command.queue, command.entry.cid, error.status, error.dnr)
+
+    def _complete(
+        self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, dw0: int = 0
+    ) -> None:
+        """Answer a command: the only place that does, but for `complete_successes`."""
+        if self._lifecycle.state is not State.READY:
+            return
+        if self._trace.sink is not None:
+            known = {"qid": queue.qid, "cid": cid, "status": status, "dnr": dnr, "dw0": dw0}
+            self._trace.sink("rpu.complete", known)
+        try:
+            posted = self._board.queues.post(queue, cid, status, dnr, dw0)
+        except AccessFault as fault:
+            self._lifecycle.fail(f"queue memory is gone: {fault}")
+            return
+        if posted:
+            self._interrupts.announce(queue.completions, urgent=status != 0)
+        else:
+            self._blocked()
+
+    def complete_successes(self, queue: SubmissionQueue, cids: Sequence[int]) -> None:
+        """Answer commands of the fast path, which succeeded and whose completions have room."""
+        completions = queue.completions
+        try:
+            completions.post_successes(queue, cids)
+        except AccessFault as fault:
+            self._lifecycle.fail(f"queue memory is gone: {fault}")
+            return
+        self._interrupts.announce(completions, len(cids), urgent=False)

@@ -1,0 +1,67 @@
+"""When the host is interrupted for completions: as it has set, or once a pass of the loop.
+
+Source: NVM Express Base Specification 2.0, section 5.27.1.6 (Interrupt Coalescing), 5.27.1.7
+(Interrupt Vector Configuration).
+"""
+
+from collections.abc import Callable
+
+from nvme_spec.features import (
+    COALESCING_UNIT,
+    FeatureId,
+    InterruptCoalescing,
+    InterruptVectorConfiguration,
+)
+from potash_device.board import Board
+from potash_device.controller.coalescing import Coalescing
+from potash_device.controller.queues import CompletionQueue
+from potash_firmware.rpu.faults import Faults
+from potash_firmware.rpu.features.values import Features
+
+
+class Interrupts:
+    """The interrupts of one controller; `clock` gives seconds."""
+
+    def __init__(self, board: Board, faults: Faults, clock: Callable[[], float]) -> None:
+        self._lines = board.interrupts
+        self._faults = faults
+        self._coalescing = Coalescing(clock)
+
+    def configure(self, features: Features) -> None:
+        """The host may have set other values of the features."""
+        chosen = features.chosen(FeatureId.INTERRUPT_COALESCING)
+        setting = InterruptCoalescing(chosen or 0)
+        exempt = {
+            vector
+            for vector in range(self._lines.vectors if chosen else 0)
+            if InterruptVectorConfiguration(
+                features.get(FeatureId.INTERRUPT_VECTOR_CONFIGURATION, vector)
+            ).cd
+        }
+        self._coalescing.configure(setting.thr_z + 1, setting.time * COALESCING_UNIT, exempt)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until an interrupt is due that is held back; None when none is."""
+        return self._coalescing.timeout
+
+    def announce(
+        self, completions: CompletionQueue, count: int = 1, *, urgent: bool = True
+    ) -> None:
+        """There are `count` new completions: interrupt the host at the end of the pass, or at the
+        time that it has chosen where nothing is `urgent`."""
+        interrupt = completions.interrupt
+        if interrupt.enabled:
+            urgent = urgent or completions.qid == 0
+            self._coalescing.announce(interrupt.vector, count, urgent=urgent)
+
+    def send(self) -> None:
+        """Send those that are due."""
+        due = self._coalescing.take_due()
+        if due and self._faults.interrupts:
+            due = self._faults.heard(due)
+        self._lines.fire_all(due)
+
+    def clear(self) -> None:
+        """Nobody wants any of them, as after a reset."""
+        self._coalescing.clear()

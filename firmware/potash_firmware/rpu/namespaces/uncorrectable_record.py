@@ -1,0 +1,91 @@
+"""The drive's record of uncorrectable blocks, in the sidecar: they outlive a power cycle.
+
+Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import MediaError, Sidecar
+from potash_firmware.rpu.command import Pending, Result, Steps
+from potash_firmware.rpu.media_work import MediaWork
+from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES
+
+SECTION = "uncorrectable"
+"""Of the sidecar: the uncorrectable ranges of each namespace that has any.
+
+Names are its identifier and how often it has been formatted: a device that is killed between the
+two records of a format does not take old ranges for new ones.
+"""
+
+
+class UncorrectableRecord:
+    """The record of one drive."""
+
+    def __init__(self, sidecar: Sidecar, namespaces: Namespaces, media_work: MediaWork) -> None:
+        self._sidecar = sidecar
+        self._namespaces = namespaces
+        self._media_work = media_work
+        self._changes = 0
+        self._saved = 0
+
+    def restore(self) -> None:
+        """Read the record after a power cycle."""
+        section = self._sidecar.get(SECTION)
+        for namespace in (
+            self._namespaces.allocated.values() if isinstance(section, Mapping) else ()
+        ):
+            namespace.uncorrectable.restore(section.get(_name(namespace)), namespace.blocks)
+
+    @property
+    def is_full(self) -> bool:
+        """No further range of uncorrectable blocks can be recorded."""
+        ranges = sum(len(one.uncorrectable) for one in self._namespaces.allocated.values())
+        return ranges >= MOST_RANGES
+
+    @property
+    def is_saved(self) -> bool:
+        """What is uncorrectable now would be so after a power cycle, and nothing else."""
+        return self._saved == self._changes
+
+    def save(self, then: Callable[[], Result] = lambda: None) -> Pending:
+        """Have the uncorrectable blocks, as they are now, outlive a power cycle; `then` go on."""
+        write, change = self._changed()
+
+        def finish(future: "Future[None]") -> Result:
+            try:
+                future.result()
+            except MediaError as error:
+                # It is so for now, and saved as soon as a flush finds the sidecar writable again.
+                raise NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error.strerror)) from None
+            self._saved = max(self._saved, change)
+            return then()
+
+        return Pending(self._media_work.submit(write), finish)
+
+    def saving(self) -> Steps:
+        """As `save`, within a long operation. Raises MediaError."""
+        write, change = self._changed()
+        yield write
+        self._saved = max(self._saved, change)
+        return None
+
+    def _changed(self) -> tuple[Callable[[], None], int]:
+        """What is to be called, where it may wait, to save this change, and the change's number."""
+        self._changes += 1
+        self._sidecar.put(
+            SECTION,
+            {
+                _name(namespace): namespace.uncorrectable.ranges()
+                for namespace in self._namespaces.allocated.values()
+                if namespace.uncorrectable
+            },
+        )
+        return self._sidecar.save, self._changes
+
+
+def _name(namespace: Namespace) -> str:
+    return f"{namespace.nsid}/{namespace.formats}"

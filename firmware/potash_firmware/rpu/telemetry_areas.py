@@ -1,0 +1,109 @@
+"""What telemetry reports of a controller: what it is, its state, and what it was asked last."""
+
+import dataclasses
+from collections.abc import Callable
+
+from nvme_spec.logs import CriticalWarning
+from nvme_spec.registers import Register
+from potash_device.board import Board
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs.health import ErrorLog, Health
+from potash_firmware.rpu.logs.telemetry import Areas
+from potash_firmware.rpu.media_work import MediaWork
+from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
+from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.settings import RpuSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The parts of a controller that telemetry is collected from."""
+
+    settings: RpuSettings
+    board: Board
+    firmware: FirmwareSlots
+    namespaces: Namespaces
+    features: Features
+    health: Health
+    errors: ErrorLog
+    warning: Callable[[], CriticalWarning]
+    outstanding: Outstanding
+    media_work: MediaWork
+
+
+def collect(source: Source) -> Areas:
+    """The three data areas, as what JSON can say."""
+    return (_configuration(source), _state(source), _recent(source))
+
+
+def _configuration(source: Source) -> dict[str, object]:
+    board = source.board.settings
+    return {
+        "identity": dataclasses.asdict(source.settings.identity),
+        "firmware": {
+            "active": source.firmware.active,
+            "next": source.firmware.next,
+            "revisions": source.firmware.revisions,
+        },
+        "board": {
+            "pci": dataclasses.asdict(board.identity),
+            "queue_pairs": board.queue_pairs,
+            "ready_timeout": board.ready_timeout,
+            "vta": dict(board.vta.to_mapping()),
+        },
+        "namespaces": {
+            nsid: {"blocks": namespace.blocks, "block_size": namespace.block_size}
+            for nsid, namespace in source.namespaces.attached.items()
+        },
+        "features": [
+            {"fid": fid, "selector": selector, "nsid": nsid, "value": value.dword,
+             "data": value.data.hex()}
+            for (fid, selector, nsid), value in source.features.values.items()
+        ],
+    }  # fmt: skip
+
+
+def _state(source: Source) -> dict[str, object]:
+    queues, registers = source.board.queues, source.board.registers
+    return {
+        "registers": {
+            name: registers.read(register)
+            for name, register in (
+                ("CC", Register.CC), ("CSTS", Register.CSTS), ("AQA", Register.AQA)
+            )
+        },
+        "health": source.health.state(source.errors),
+        "critical_warning": int(source.warning()),
+        "outstanding": len(source.outstanding),
+        "unfinished_media_work": len(source.media_work.unfinished),
+        "shadow_doorbells": queues.shadow is not None,
+        "submission_queues": [
+            {"qid": one.qid, "size": one.size, "head": one.head, "tail": one.tail,
+             "completions": one.completions.qid}
+            for one in queues.submissions.values()
+        ],
+        "completion_queues": [
+            {"qid": one.qid, "size": one.size, "head": one.head, "tail": one.tail,
+             "vector": one.interrupt.vector}
+            for one in queues.completions.values()
+        ],
+        "media": {
+            nsid: {
+                "size": namespace.media.size,
+                "writable": namespace.media.writable,
+                "lost": namespace.media.lost is not None,
+                "commands_in_flight": bool(namespace.in_flight),
+            }
+            for nsid, namespace in source.namespaces.attached.items()
+        },
+    }  # fmt: skip
+
+
+def _recent(source: Source) -> dict[str, object]:
+    return {
+        "recent": [
+            {"time": one.time, "point": one.point, "qid": one.qid, "cid": one.cid, "what": one.what}
+            for one in source.board.trace.recent
+        ]
+    }

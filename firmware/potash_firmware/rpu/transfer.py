@@ -1,0 +1,109 @@
+"""What moves between guest memory and the device for a command, and how much at most (MDTS).
+
+Only the loop's thread touches guest memory. A handler sends what the host asked for, receives a
+private copy of what the host gives, or moves bytes between guest memory and media without a copy.
+
+Source: NVM Express Base Specification 2.0, section 4.1 (PRPs, SGLs) and figure 275 (MDTS).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from nvme_spec.queues import FLAGS_PSDT_SHIFT
+from nvme_spec.status import NvmeError, Status
+from potash_device.controller import sgl
+from potash_device.controller.dma import PAGE_SIZE, DmaEngine, gather_into, scatter
+from potash_device.trace import Trace
+from potash_firmware.mailbox.shared import SLOT_SIZE
+from potash_firmware.rpu.command import Command
+
+MAX_TRANSFER_SHIFT = 7
+"""MDTS: 2**7 memory pages."""
+
+MAX_TRANSFER = PAGE_SIZE << MAX_TRANSFER_SHIFT
+"""Bytes that one command moves at most; a transfer slot of the mailbox holds as much."""
+
+assert MAX_TRANSFER == SLOT_SIZE
+
+
+def check_size(length: int) -> None:
+    """Raise NvmeError for more bytes than one command may move."""
+    if length > MAX_TRANSFER:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"{length} bytes are more than MDTS allows")
+
+
+class Transfer:
+    """The data of one controller's commands."""
+
+    def __init__(self, dma: DmaEngine, trace: Trace) -> None:
+        self._dma = dma
+        self._trace = trace
+
+    def views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
+        """The command's `length` bytes of guest memory, as its PRPs or its SGL name them, in order.
+
+        They are valid for this pass: a command that waits asks again. Raises NvmeError.
+        """
+        check_size(length)
+        entry = command.entry
+        if entry.flags >> FLAGS_PSDT_SHIFT:
+            return sgl.views(self._dma, entry.prp1, entry.prp2, length, write=write)
+        return self._dma.views(entry.prp1, entry.prp2, length, write=write)
+
+    def send(self, command: Command, data: bytes | memoryview) -> None:
+        """Write `data` to guest memory. Raises NvmeError, having written nothing."""
+        self.scatter(command, self.views(command, len(data), write=True), data)
+
+    def scatter(self, command: Command, views: list[memoryview], data: bytes | memoryview) -> None:
+        """Write `data` to the first bytes of `views`, which are the command's."""
+        with self._traced(command, views, to_host=True):
+            scatter(views, data)
+
+    def receive(self, command: Command, length: int) -> memoryview:
+        """A private copy of the command's `length` bytes of guest memory. Raises NvmeError."""
+        buffer = memoryview(bytearray(length))
+        self.gather(command, self.views(command, length, write=False), buffer)
+        return buffer
+
+    def gather(self, command: Command, views: list[memoryview], buffer: memoryview) -> None:
+        """Copy `views`, which are the command's, to `buffer`."""
+        with self._traced(command, views, to_host=False):
+            gather_into(buffer, views)
+
+    def _traced(
+        self, command: Command, views: Sequence[memoryview], *, to_host: bool
+    ) -> AbstractContextManager[object]:
+        if self._trace.sink is None or not views:
+            return nullcontext()
+        return self._trace.span("dma", **_described(command, views, to_host))
+
+    def at_once(
+        self,
+        command: Command,
+        move: Callable[[Sequence[memoryview], int], bool],
+        views: Sequence[memoryview],
+        offset: int,
+        *,
+        to_host: bool,
+    ) -> bool:
+        """Move the command's data from or to the media by `move`, if that need not wait.
+
+        Whether it has been moved. Raises MediaError.
+        """
+        trace = self._trace
+        if trace.sink is None:
+            return move(views, offset)
+        began = time.monotonic()
+        done = move(views, offset)
+        if done:
+            what = "read" if to_host else "write"
+            trace.sink("dma", {"began": began, **_described(command, views, to_host)})
+            trace.sink("media.at_once", {"began": began, "what": what, "offset": offset})
+        return done
+
+
+def _described(command: Command, views: Sequence[memoryview], to_host: bool) -> dict[str, object]:
+    qid, cid = command.key
+    size = sum(map(len, views))
+    return {"qid": qid, "cid": cid, "to_host": to_host, "bytes": size, "pieces": len(views)}
