@@ -6,9 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from potash_firmware.bpf.arena import BASE
+from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import EngineUnavailable
 from potash_firmware.bpf.native import blocks, compiler, loops
-from support.bpf import B, exit_, insn, load, mov, mov_reg
+from support.bpf import B, arena, exit_, insn, load, mov, mov_reg
+from support.bpf_native import own_cache
+
+__all__ = ["own_cache"]
 
 SECONDS = 20
 """Far more than any takes, far less than any took."""
@@ -52,6 +57,11 @@ def ladder(count: int) -> bytes:
     return b"".join([mov(0, 0), *steps, exit_])
 
 
+def loops_in_a_row(count: int) -> bytes:
+    body = [mov(3, 0), insn(0x07, 3, imm=1), load(0, 1), insn(0xA5, 3, 0, -3, 100)]
+    return b"".join([*body * count, exit_])
+
+
 @pytest.mark.parametrize(
     "code",
     [in_a_row(64), in_each_other(500), sums(1000), ladder(4500)],
@@ -61,11 +71,21 @@ def test_what_is_found_out_about_a_program_takes_seconds(code: bytes) -> None:
     assert "define i64 @f0" in compiler.assembly(code, 0)
 
 
+@pytest.mark.parametrize(
+    "code", [ladder(1000), loops_in_a_row(100)], ids=["branches in a row", "loops in a row"]
+)
+def test_what_llvm_would_be_long_at_is_optimised_less_and_computes_the_same(code: bytes) -> None:
+    begun = time.thread_time()
+    native = execute(Engine.NATIVE, code, 0, arena(), {}, [BASE], 50_000)
+    assert time.thread_time() - begun < 4
+    assert native == execute(Engine.INTERPRETER, code, 0, arena(), {}, [BASE], 50_000)
+
+
 def test_one_tail_of_many_functions_is_not_compiled_for_each() -> None:
     calls = 100
     tail = [insn(0x07, 0, imm=1)] * 2000
     starts = [insn(0x85, src=1, imm=calls) for _ in range(calls)]
-    with pytest.raises(EngineUnavailable, match="more than 65536 instructions"):
+    with pytest.raises(EngineUnavailable, match="more than 16384 instructions"):
         compiler.assembly(b"".join([*starts, exit_, *tail, exit_]), 0)
 
 

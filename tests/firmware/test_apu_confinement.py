@@ -31,14 +31,14 @@ from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Subsystem
 from potash_firmware.apu.orders import Exited
 from potash_firmware.apu.pool import Worker
-from potash_firmware.bpf.native import compiler
+from potash_firmware.bpf.native import compiler, lowering
 from potash_firmware.bpf.native.engine import name_of
 from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.system_calls import NUMBERS
 from potash_firmware.mailbox.messages import Reply
 from support import attacks
 from support.apu import CONFIG, Board, board, program
-from support.bpf import call, exit_, insn, mov
+from support.bpf import call, exit_, insn, load, mov
 
 CONFINING = pytest.mark.skipif(
     bool(confinement.missing()), reason="this kernel cannot confine: no seccomp or no Landlock"
@@ -248,6 +248,25 @@ def test_what_is_compiled_for_a_worker_is_kept_under_its_program_s_name(
         assert apu.run(program(code)).return_value == 12
     kept = tmp_path / "potash" / "bpf" / f"{name_of(code, 0)}.o"
     assert cache.load(kept.parent, kept.stem) == compiler.compile_program(code, 0)
+
+
+def test_an_access_that_is_wrongly_proven_ends_its_job_and_not_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is given code without checks, which loads from the address 8."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = mov(1, 8) + load(0, 1) + exit_
+    with monkeypatch.context() as gullible:
+        gullible.setattr(lowering, "outside", lambda *_: "false")
+        cache.store(cache.folder("bpf"), name_of(code, 0), compiler.compile_program(code, 0))
+    with board() as apu:
+        assert apu.run(program(mov(0, 12) + exit_)).return_value == 12
+        worker = apu.worker(0)
+        assert apu.run(program(code)).status == StatusId.FAILED
+        (text,) = apu.log_texts(LogEntryType.MEMORY_FAULT)
+        assert "0x8 unchecked" in text
+        assert apu.run(program(mov(0, 12) + exit_)).return_value == 12
+        assert apu.worker(0) == worker
 
 
 def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:

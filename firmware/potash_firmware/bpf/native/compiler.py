@@ -18,8 +18,13 @@ from potash_firmware.bpf.native.blocks import Code
 
 OPTIMISATION = 2
 
-MOST_INSTRUCTIONS = 1 << 16
+MOST_INSTRUCTIONS = 1 << 14
 """Of all functions that a program can call, a shared one as often as it is part of one."""
+
+MOST_OPTIMISED = 256 << 10
+"""Characters of assembly that LLVM optimises, in 3 s at most. Its time can grow with the square of
+that: 1000 branches in a row are 400 Ki and take 11 s. What is longer gets the passes of `_simplify`
+alone, whose time grows as its length does, 5 s for the longest."""
 
 _MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
 """What LLVM may call for a loop; every process has these. Any other call would be to address 0."""
@@ -57,13 +62,13 @@ def llvm() -> Any:
     return binding
 
 
-def target() -> Any:
+def target(optimisation: int = OPTIMISATION) -> Any:
     """A new machine for the processor that programs are compiled for: this one."""
     binding = llvm()
     return binding.Target.from_default_triple().create_target_machine(
         cpu=binding.get_host_cpu_name(),
         features=binding.get_host_cpu_features().flatten(),
-        opt=OPTIMISATION,
+        opt=optimisation,
         jit=True,
     )
 
@@ -124,20 +129,32 @@ def compile_program(code: bytes, entry: int) -> bytes:
 def compile_assembly(text: str, library: Container[str]) -> bytes:
     """An object file that calls nothing but what is in `library`. Raises EngineUnavailable."""
     binding = llvm()
-    machine = target()
+    optimisation = OPTIMISATION if len(text) <= MOST_OPTIMISED else 0
+    machine = target(optimisation)
     module = binding.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
-    tuning = binding.create_pipeline_tuning_options(OPTIMISATION)
+    tuning = binding.create_pipeline_tuning_options(optimisation)
     tuning.loop_vectorization = True
     tuning.slp_vectorization = True
     builder = binding.create_pass_builder(machine, tuning)
-    builder.getModulePassManager().run(module, builder)
+    passes = builder.getModulePassManager() if optimisation else _simplify()
+    passes.run(module, builder)
     contents = bytes(machine.emit_object(module))
     foreign = sorted(name for name in symbols(contents)[1] if name not in library)
     if foreign:
         raise EngineUnavailable(f"a compiled program wants {', '.join(foreign)}")
     return contents
+
+
+def _simplify() -> Any:
+    """Passes that keep a program's registers in the processor's, each in linear time."""
+    passes = llvm().create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_sccp_pass()
+    passes.add_dead_code_elimination_pass()
+    return passes
 
 
 def symbols(contents: bytes) -> tuple[set[str], set[str]]:
