@@ -44,7 +44,7 @@ format: setup
 
 # The program of an example, compiled, with its input and what must come of it.
 example/build: setup
-	@$(BIN)/potash demo $(EXAMPLE) --write $(EXAMPLE_BUILD)
+	@$(BIN)/potash demo write $(EXAMPLE) $(EXAMPLE_BUILD)
 
 # The same, run on a drive that is there.
 example/load: example/build

@@ -13,7 +13,7 @@ HEAD = """\
 # Examples
 
 Each is a folder with a program, what it is run on, what must come of it, and a README.md. `potash demo
---list` shows them too. This page is made from those READMEs (`make docs-page`).
+list` shows them too. This page is made from those READMEs (`make docs-page`).
 
 | example | | what it teaches |
 |---|---|---|

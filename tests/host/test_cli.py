@@ -15,6 +15,7 @@ import potash.sdk
 from csd_spec.descriptors import AcceleratorStatus
 from csd_spec.status import StatusId
 from nvme_spec.opcodes import AdminOpcode
+from potash.cli.app import SECTIONS, run_app
 from potash.sdk import CommandFailed, DeviceGone, JobFailed
 from potash.vm.drive import device_process
 from support.apu import await_end, program
@@ -48,6 +49,26 @@ def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
         timeout=LIMIT,
         check=False,
     )
+
+
+def test_the_help_has_every_command_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["--help"]) == 0
+    said = capsys.readouterr().out
+    for title, commands in SECTIONS.items():
+        listed = said.partition(f"{title}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in listed] == list(commands)
+
+
+@pytest.mark.parametrize(("typed", "completed"), [("de", "demo"), ("demo w", "write")])
+def test_a_shell_completes_commands(typed: str, completed: str) -> None:
+    words = f"potash {typed}"
+    asked = {"_POTASH_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    command = [Path(sys.executable).parent / "potash"]
+    asked["COMP_CWORD"] = str(len(words.split()) - 1)
+    done = subprocess.run(
+        command, env=os.environ | asked, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.stdout == f"plain,{completed}\n"
 
 
 @pytest.fixture

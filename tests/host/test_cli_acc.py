@@ -120,6 +120,8 @@ def test_in_words_for_people(drive: str) -> None:
         ("write 'half\n", 2, "no closing quotation"),
         ("wait --timeout 0\n", 2, "no number of seconds above 0"),
         ("start --json\n", 2, "go with --wait"),
+        ("select 16\n", 2, "16 is not in the range 0<=x<=15"),
+        ("start --firmware 16\n", 2, "16 is not in the range 0<=x<=15"),
         ("start --arg length\n", 2, "neither a 32-bit number nor hex:BYTES"),
     ],
 )
@@ -273,3 +275,14 @@ def test_progress_is_for_terminals(drive: str, tmp_path: Path) -> None:
         os.close(ours)
     assert re.search(r"\r\x1b\[Krunning: [2-9] s", said)  # 3 on a busy machine
     assert said.endswith("\r\x1b[Kpotash: the job was stopped after 2.6 s\r\n")
+
+
+def test_a_socket_alone_is_a_device_too(drive: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["acc", "identify", drive.removeprefix("vfio-user:")]) == 0
+    assert capsys.readouterr().out.startswith("accelerator 0: ")
+
+
+@pytest.mark.parametrize("command", ["input", "output", "grant"])
+def test_the_help_says_what_a_range_is(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["acc", command, "--help"]) == 0
+    assert "DEVICE PAGE:COUNT..." in capsys.readouterr().out

@@ -68,10 +68,10 @@ def test_a_network_is_made_into_a_file(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_list_names_every_network(capsys: pytest.CaptureFixture[str]) -> None:
-    listed = say(capsys, "make", "--list")["networks"]
+    listed = say(capsys, "list")["networks"]
     assert [item["name"] for item in listed] == list(networks.NETWORKS)
     assert all(item["summary"] for item in listed)
-    assert run_app(["model", "make", "--list"]) == 0
+    assert run_app(["model", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(networks.NETWORKS)
 
@@ -79,7 +79,7 @@ def test_the_list_names_every_network(capsys: pytest.CaptureFixture[str]) -> Non
 def test_an_unknown_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "made.tflite"
     said = sentence(capsys, "make", "vgg", "--output", file)
-    assert said == "there is no network vgg; potash model make --list names them"
+    assert said == "there is no network vgg; potash model list names them"
     assert not file.exists()
 
 
@@ -88,7 +88,6 @@ def test_an_unknown_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     [
         ("make",),
         ("make", "add-1"),
-        ("make", "add-1", "--list"),
         ("make", "add-1", "--seed", "-1", "--output", "x"),
         ("run", "-", "--input", "-", "--compare"),
         ("run", "-", "--input", "-"),
@@ -136,7 +135,7 @@ def test_info_asks_the_core_that_it_is_given(
 ) -> None:
     config = tmp_path / "small.json"
     config.write_text(json.dumps({"LOG_ACC_BUFF_SIZE": 8}))
-    (node,) = say(capsys, "info", add, "--config", config)["nodes"]
+    (node,) = say(capsys, "info", add, "--vta-config", config)["nodes"]
     assert (node["on"], node["reason"]) == ("cpu", "the VTA's accumulator memory is too small")
 
 

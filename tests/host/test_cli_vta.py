@@ -57,7 +57,7 @@ class Run:
         self.folder = folder
 
     def __call__(self, *options: object) -> int:
-        files = ["--insns", self.insns, "--dram", self.dram, "--out", self.out]
+        files = ["--insns", self.insns, "--dram", self.dram, "--output", self.out]
         return run_app(["vta", "run", *map(str, files), *map(str, options)])
 
     @property
@@ -70,7 +70,7 @@ def case(tmp_path: Path) -> Run:
     run = Run(tmp_path)
     text = tmp_path / "insns.txt"
     text.write_text(INCREMENT)
-    assert run_app(["vta", "asm", str(text), "--out", str(run.insns)]) == 0
+    assert run_app(["vta", "asm", str(text), "--output", str(run.insns)]) == 0
     image = np.zeros(1024, np.uint8)
     image[:128].view("<i4")[:] = np.arange(-16, 16) * 1000
     image[0x100:0x104] = [1, 0, 0, 0]
@@ -191,7 +191,7 @@ class TestRun:
         case.dram.write_bytes(image)
         file = case.folder / "vta_config.json"
         file.write_text(json.dumps(config.to_mapping()))
-        assert case("--config", file, "--base", base, "--engine", engine) == 0
+        assert case("--vta-config", file, "--base", base, "--engine", engine) == 0
         width = f"<i{1 << config.log_out_width - 3}"
         image[2 * acc :] = (-values.astype(np.int64)).astype(width).tobytes()
         assert case.out.read_bytes() == image
@@ -217,7 +217,7 @@ class TestRun:
         before = case.dram.read_bytes()
         command = [sys.executable, "-m", "potash.cli.main", "vta", "run", "--insns"]
         done = subprocess.run(
-            [*command, str(case.insns), "--dram", "-", "--out", "-"],
+            [*command, str(case.insns), "--dram", "-", "--output", "-"],
             input=before,
             capture_output=True,
             timeout=LIMIT,
@@ -247,7 +247,7 @@ class TestRun:
         forever = "gemm uop_end=1 iter_out=16383 iter_in=16383\nfinish"
         case.insns.write_bytes(assemble(forever.splitlines(), Config.default()))
         command = [sys.executable, "-m", "potash.cli.main", "vta", "run", "--engine", "readable"]
-        command += ["--insns", str(case.insns), "--dram", str(case.dram), "--out", str(case.out)]
+        command += ["--insns", str(case.insns), "--dram", str(case.dram), "--output", str(case.out)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             deadline = time.monotonic() + LIMIT
             while case.nothing_is_left_over and time.monotonic() < deadline:
@@ -299,7 +299,7 @@ class TestRefusedRun:
         lines = [*INCREMENT.split("\n 4:")[0].splitlines(), line, "finish"]
         text = case.folder / "text"
         text.write_text("\n".join(lines))
-        assert run_app(["vta", "asm", str(text), "--out", str(case.insns)]) == 0
+        assert run_app(["vta", "asm", str(text), "--output", str(case.insns)]) == 0
         capsys.readouterr()
         said = self.refused(case, capsys, "--engine", engine, "--json")
         assert said.startswith(f"potash: {case.insns}: instruction {index}: ")
@@ -332,14 +332,14 @@ class TestRefusedRun:
     ) -> None:
         file = case.folder / "vta_config.json"
         file.write_text(text)
-        said = self.refused(case, capsys, "--config", file)
+        said = self.refused(case, capsys, "--vta-config", file)
         assert said.startswith(f"potash: {file}: ")
         assert reason in said
 
     def test_a_configuration_that_is_not_there(
         self, case: Run, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        said = self.refused(case, capsys, "--config", case.folder / "none")
+        said = self.refused(case, capsys, "--vta-config", case.folder / "none")
         assert f"{case.folder / 'none'}: No such file" in said
 
     def test_a_place_that_cannot_be_written(
@@ -380,9 +380,9 @@ class TestText:
         stream.write_bytes(os.urandom(16 * 500))
         config = tmp_path / "config"
         config.write_text(json.dumps(TINY.to_mapping()))
-        for options in ([], ["--config", str(config)]):
-            assert run_app(["vta", "disasm", str(stream), "--out", str(text), *options]) == 0
-            assert run_app(["vta", "asm", str(text), "--out", str(back), *options]) == 0
+        for options in ([], ["--vta-config", str(config)]):
+            assert run_app(["vta", "disasm", str(stream), "--output", str(text), *options]) == 0
+            assert run_app(["vta", "asm", str(text), "--output", str(back), *options]) == 0
             assert back.read_bytes() == stream.read_bytes()
 
     def test_it_shows_a_stream(self, case: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -426,7 +426,7 @@ class TestText:
     ) -> None:
         source, out = tmp_path / "text", tmp_path / "out"
         source.write_bytes(text)
-        assert run_app(["vta", "asm", str(source), "--out", str(out)]) == 1
+        assert run_app(["vta", "asm", str(source), "--output", str(out)]) == 1
         said = capsys.readouterr().err
         assert str(source) in said
         assert reason in said
@@ -453,7 +453,7 @@ class TestInfo:
         weights, 32-bit accumulators, BATCH=2, BLOCK_IN=16, BLOCK_OUT=16, 200 MHz."""
         config = tmp_path / "config"
         config.write_text('{"LOG_BATCH": 1}')
-        options = ("--config", str(config), "--clock", "200")
+        options = ("--vta-config", str(config), "--clock", "200")
         memories = self.figures(capsys, *options)["memories"]
         assert isinstance(memories, dict)
         needed = [memories[name]["gbit_per_second"] for name in ("INP", "WGT", "ACC")]
@@ -476,7 +476,7 @@ class TestInfo:
     ) -> None:
         config = tmp_path / "config"
         config.write_text(json.dumps(TINY.to_mapping()))
-        figures = self.figures(capsys, "--config", str(config))
+        figures = self.figures(capsys, "--vta-config", str(config))
         memories, encoding = figures["memories"], figures["encoding"]
         assert isinstance(memories, dict)
         assert isinstance(encoding, dict)
@@ -493,7 +493,7 @@ class TestInfo:
         assert encoding["gemm"]["uop_end"] == [11, 14]
         assert encoding["gemm"]["wgt_factor_in"] == [84, 87]
         assert encoding["micro_op"] == {"dst": [0, 3], "src": [4, 7], "wgt": [8, 11]}
-        assert run_app(["vta", "info", "--encoding", "--config", str(config)]) == 0
+        assert run_app(["vta", "info", "--encoding", "--vta-config", str(config)]) == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert ["uop_end", "11-14"] in lines
         assert ["reset", "7"] in lines

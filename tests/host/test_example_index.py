@@ -1,4 +1,4 @@
-"""`potash demo --list` and `--write`, and the platform's own commands, which are Makefile targets."""
+"""`potash demo list` and `write`, and the platform's own commands, which are Makefile targets."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def make(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_list_has_a_line_for_each_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(["demo", "--list"]) == 0
+    assert run_app(["demo", "list"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert set(example_names()) <= set(lines)
     assert lines["add"] == "Add two vectors"
 
 
 def test_the_list_as_json_says_what_each_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(["demo", "--list", "--json"]) == 0
+    assert run_app(["demo", "list", "--json"]) == 0
     listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)["examples"]}
     assert set(example_names()) == {name for name, one in listed.items() if one["demo"]}
     assert listed["grep"]["title"] == "Find lines in a log"
@@ -102,7 +102,7 @@ def test_without_a_compiler_the_program_that_comes_with_it_is_taken(
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert run_app(["demo", "add", "--write", str(tmp_path / "out")]) == 0
+    assert run_app(["demo", "write", "add", str(tmp_path / "out")]) == 0
     assert "there is no compiler" in capsys.readouterr().err
     program = (tmp_path / "out" / "program.o").read_bytes()
     assert program == (ROOT / "examples" / "add" / "program.o").read_bytes()

@@ -200,12 +200,12 @@ def test_a_device_announces_itself(tmp_path: Path, media: tuple[str, ...]) -> No
 
 
 def test_reports_of_examples(run: Run) -> None:
-    check("demo", run("demo", "add", "--embedded"))
-    check("demo", run("demo", "checksum", "--embedded"))
+    check("demo run", run("demo", "add", "--embedded"))
+    check("demo run", run("demo", "checksum", "--embedded"))
     digits = run("demo", "digits", "--embedded")
-    check("demo", digits)
+    check("demo run", digits)
     assert digits["vta_cycles"] > 0 and 0.9 < digits["accuracy"] <= 1
-    check("demo", run("demo", "--list"))
+    check("demo list", run("demo", "list"))
 
 
 def test_reports_of_programs(run: Run, tmp_path: Path) -> None:
@@ -226,10 +226,10 @@ def test_reports_of_the_tensor_accelerator(run: Run, tmp_path: Path) -> None:
     stream.write_bytes(FINISH)
     dram.write_bytes(bytes(8192))
     check("vta info", run("vta", "info"))
-    check("vta run", run("vta", "run", "--insns", stream, "--dram", dram, "--out", back))
+    check("vta run", run("vta", "run", "--insns", stream, "--dram", dram, "--output", back))
     check("vta disasm", run("vta", "disasm", stream))
-    assert run_app(["vta", "disasm", str(stream), "--out", str(text)]) == 0
-    check("vta asm", run("vta", "asm", text, "--out", back))
+    assert run_app(["vta", "disasm", str(stream), "--output", str(text)]) == 0
+    check("vta asm", run("vta", "asm", text, "--output", back))
     assert back.read_bytes() == FINISH
     timed = run("vta", "time", "--layer", "C5")
     check("vta time", timed)
@@ -242,7 +242,7 @@ def test_reports_of_the_tensor_accelerator(run: Run, tmp_path: Path) -> None:
 def test_reports_of_models(run: Run, tmp_path: Path) -> None:
     model, values = tmp_path / "model", tmp_path / "values"
     values.write_bytes(bytes(128))
-    check("model make", run("model", "make", "--list"))
+    check("model list", run("model", "list"))
     check("model make", run("model", "make", "add-64", "--output", model))
     check("model info", run("model", "info", model))
     arguments = ("model", "run", model, "--input", values)

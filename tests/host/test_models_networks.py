@@ -177,7 +177,7 @@ def test_values_neither_vanish_nor_saturate_and_the_answer_depends_on_the_pictur
 
 
 def test_an_unknown_network_is_one_sentence() -> None:
-    with pytest.raises(PotashError, match="there is no network resnet19; potash model make --list"):
+    with pytest.raises(PotashError, match="there is no network resnet19; potash model list"):
         make("resnet19")
 
 

@@ -24,24 +24,35 @@ class Entry(NamedTuple):
     help: str
 
 
-COMMANDS = {
-    "acc": Entry("potash.cli.drive.acc", "Send single commands to a drive's accelerators."),
-    "bench": Entry("potash.cli.device.bench", "Measure how fast the device is."),
-    "bpf": Entry("potash.cli.device.bpf", "Look into programs, and try them without a drive."),
-    "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
-    "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
-    "fault": Entry("potash.cli.drive.fault", "Have a drive go wrong on purpose, and end that."),
-    "doctor": Entry("potash.cli.device.doctor", "Say what this machine lacks, and what mends it."),
-    "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, and read them."),
-    "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
-    "model": Entry("potash.cli.device.model", "Make models, look at them and try them."),
-    "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
-    "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
-    "top": Entry("potash.cli.device.top", "Show what a running device does, live."),
-    "trace": Entry("potash.cli.device.trace", "Record what all layers did, for a trace viewer."),
-    "sweep": Entry("potash.cli.device.sweep", "Find tensor accelerators that fit a network."),
-    "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator by itself."),
+SECTIONS = {
+    "Start a drive": {
+        "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
+        "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
+        "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
+    },
+    "Use a drive": {
+        "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
+        "acc": Entry("potash.cli.drive.acc", "Send single commands to a drive's accelerators."),
+        "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, read them."),
+        "fault": Entry("potash.cli.drive.fault", "Inject faults into a drive, and end them."),
+    },
+    "Programs, models and the tensor accelerator": {
+        "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
+        "bpf": Entry("potash.cli.device.bpf", "Disassemble, run and debug programs."),
+        "model": Entry("potash.cli.device.model", "Make, inspect and run models."),
+        "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator by itself."),
+        "sweep": Entry("potash.cli.device.sweep", "Find tensor accelerators that fit a network."),
+    },
+    "Observe and check": {
+        "bench": Entry("potash.cli.device.bench", "Measure how fast the device is."),
+        "doctor": Entry("potash.cli.device.doctor", "Check what this machine lacks."),
+        "top": Entry("potash.cli.device.top", "Show what a running device does, live."),
+        "trace": Entry("potash.cli.device.trace", "Record all layers, for a trace viewer."),
+    },
 }
+"""The subcommands, as the help groups them."""
+
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):
@@ -59,8 +70,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].help) for name in sorted(COMMANDS)])
+        width = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), one.help) for name, one in section.items()])
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

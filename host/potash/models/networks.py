@@ -236,5 +236,5 @@ def make(name: str, seed: int = 0, progress: Progress = silent) -> bytes:
     """The model of that name. Raises PotashError where there is none."""
     network = NETWORKS.get(name)
     if network is None:
-        raise PotashError(f"there is no network {name}; potash model make --list names them")
+        raise PotashError(f"there is no network {name}; potash model list names them")
     return network.make(seed, progress)

@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk.errors import DeviceNotFound, PotashError
 
 SUFFIX = ".status"
 """Behind the name of a device's socket."""
-
-PREFIX = "vfio-user:"
 
 LARGEST = 16 << 20
 """Bytes that are believed to be a snapshot."""
@@ -34,7 +33,7 @@ _CREDENTIALS = struct.Struct("=iII")
 
 def status_socket(device: str) -> Path:
     """Where a device can be asked, by its socket, as other commands take it."""
-    return Path(device.removeprefix(PREFIX) + SUFFIX)
+    return Path(device.removeprefix(VFIO_USER_SCHEME) + SUFFIX)
 
 
 def running() -> list[Path]:

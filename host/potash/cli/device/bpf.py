@@ -117,6 +117,7 @@ def _document(program: machine.Program, rows: Sequence[Row]) -> dict[str, object
 @click.argument("file", type=_FILE)
 @_input
 @click.option(
+    "-o",
     "--output",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Where the program's output goes (- for stdout; default: nowhere).",

@@ -39,48 +39,63 @@ SHOWN = 12
 Report = Callable[[str], None]
 
 
-@click.command()
-@click.argument("name", type=click.Choice(example_names()), default="add")
+class _RunByDefault(click.Group):
+    """A group that is its command `run` where no other is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = args and args[0] in {*self.commands, *ctx.help_option_names}
+        if not named and not ctx.resilient_parsing:  # which a shell's completion is
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+_example = click.Choice(example_names())
+
+
+@click.group(cls=_RunByDefault)
+def demo() -> None:
+    """Run an example on the drive that stores its input: `potash demo grep` runs grep.
+
+    add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
+    a text in them, filter selects records by a field, checksum checks pages, digits classifies
+    images of handwritten digits, resnet18 a picture.
+    """
+
+
+@demo.command("list")
+@_json_option
+def list_(as_json: bool) -> None:
+    """List the examples."""
+    show_index(as_json=as_json)
+
+
+@demo.command()
+@click.argument("name", type=_example)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def write(name: str, folder: Path) -> None:
+    """Build the program of the example NAME into FOLDER, with its input and expected output."""
+    write_files(name, folder)
+
+
+@demo.command()
+@click.argument("name", type=_example, default="add")
 @click.option("--embedded", is_flag=True, help="Drive the device from here, without a guest.")
 @click.option(
     "--debian-mirror",
     metavar="ADDRESS",
     envvar=ENVIRONMENT,
     show_envvar=True,
-    help="Debian archive to bring the guest from (default: the one that apt is configured with).",
+    help="Debian archive to install the guest from (default: the one that apt is configured with).",
 )
-@click.option("--list", "listed", is_flag=True, help="List the examples, and run none.")
-@click.option(
-    "--write",
-    "files",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Build the program into this folder, with its input and what must come of it, and run "
-    "nothing.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def demo(
-    name: str,
-    embedded: bool,
-    debian_mirror: str | None,
-    listed: bool,
-    files: Path | None,
-    as_json: bool,
-) -> None:
-    """Run the example NAME on the drive that stores its input: add, unless it is said.
+@_json_option
+def run(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) -> None:
+    """Run the example NAME (default: add); this is the default command.
 
-    add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
-    a text in them, filter selects records by a field, checksum checks pages, digits classifies
-    images of handwritten digits, resnet18 a picture. A Linux guest is booted with the drive as
-    /dev/nvme0n1, and the host application's sequence runs in it; with --embedded a driver in this
-    process takes the guest's place. Ends with 0 only if the result is what TensorFlow Lite's own
-    reference kernels say, or plain Python.
+    A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
+    in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
+    result is what TensorFlow Lite's own reference kernels say, or plain Python.
     """
-    if listed:
-        show_index(as_json=as_json)
-        return
-    if files is not None:
-        write_files(name, files)
-        return
     example = Example.load(name)
     started = time.monotonic()
 

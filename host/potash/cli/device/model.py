@@ -14,9 +14,9 @@ from csd_spec.text import plain
 from potash.cli.device.model_convert import import_, quantize
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import (
-    config_option,
     json_option,
     readable_file,
+    vta_config_option,
     writable_file,
 )
 from potash.cli.drive.common import say
@@ -51,25 +51,32 @@ for command in (quantize, import_):
     model.add_command(command)
 
 
-@model.command()
-@click.argument("name", required=False)
-@click.option("--list", "listed", is_flag=True, help="Name the networks that can be made.")
-@click.option("--seed", type=_SEED, default=0, show_default=True, help="What weights come of.")
-@click.option("--output", type=writable_file, help="The file to write, - for standard output.")
+@model.command("list")
 @json_option
-def make(name: str | None, listed: bool, seed: int, output: Path | None, as_json: bool) -> None:
-    """Write the network NAME as a model in int8.
+def list_(as_json: bool) -> None:
+    """Name the networks that `potash model make` can write."""
+    networks = [{"name": name, "summary": one.summary} for name, one in NETWORKS.items()]
+    lines = columns([(name, network.summary) for name, network in NETWORKS.items()], "<")
+    say({"networks": networks}, lines, as_json=as_json)
 
-    Weights are drawn by the seed, and the same seed makes the same file. Scales fit the values
+
+@model.command()
+@click.argument("name")
+@click.option("--seed", type=_SEED, default=0, show_default=True, help="Of the random weights.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=writable_file,
+    help="The file to write, - for standard output.",
+)
+@json_option
+def make(name: str, seed: int, output: Path, as_json: bool) -> None:
+    """Write the network NAME, one of `potash model list`, as a model in int8.
+
+    Its weights are random and untrained; the same seed makes the same file. Scales fit the values
     that flow through the network.
     """
-    if listed:
-        if name is not None or output is not None:
-            raise click.UsageError("--list makes no model; leave out NAME and --output")
-        _list(as_json)
-        return
-    if name is None or output is None:
-        raise click.UsageError("name a network and give --output, or use --list")
     with showing() as progress:
         data = make_network(name, seed, progress)
         write_model(output, data, progress)
@@ -84,7 +91,7 @@ def make(name: str | None, listed: bool, seed: int, output: Path | None, as_json
 
 @model.command()
 @click.argument("file", metavar="MODEL", type=readable_file)
-@config_option
+@vta_config_option
 @_rounding
 @json_option
 def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
@@ -107,7 +114,7 @@ def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
     type=readable_file,
     help="The inputs' bytes, one after the other (- for standard input).",
 )
-@click.option("--output", type=writable_file, help="Where the outputs' bytes go, likewise.")
+@click.option("-o", "--output", type=writable_file, help="Where the outputs' bytes go, likewise.")
 @click.option(
     "--on",
     type=click.Choice([place.value for place in Place]),
@@ -116,7 +123,7 @@ def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
     help="The VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
 )
 @click.option("--compare", is_flag=True, help="Run it on all three, and show where they differ.")
-@config_option
+@vta_config_option
 @_rounding
 @json_option
 def run(
@@ -151,15 +158,6 @@ def run(
             write_model(output, results[Place(on)].output, progress)
     report, lines = _outcome(file, Place(on), results, output)
     say(report | {"rounding": rounding}, lines, as_json=as_json, aside=output == STREAM)
-
-
-def _list(as_json: bool) -> None:
-    if as_json:
-        networks = [{"name": name, "summary": one.summary} for name, one in NETWORKS.items()]
-        click.echo(json.dumps({"networks": networks}))
-        return
-    rows = [(name, network.summary) for name, network in NETWORKS.items()]
-    click.echo("\n".join(columns(rows, "<")))
 
 
 def _tensor(tensor: TensorReport) -> dict[str, object]:

@@ -16,7 +16,11 @@ from potash.models import onnx_import, quantizing
 from potash.models.builder import Tensor
 
 _output = click.option(
-    "--output", required=True, type=writable_file, help="The model to write, - for standard output."
+    "-o",
+    "--output",
+    required=True,
+    type=writable_file,
+    help="The model to write, - for standard output.",
 )
 
 

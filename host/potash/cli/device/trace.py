@@ -27,7 +27,7 @@ SIGNALLED = 128
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "-o",
-    "--out",
+    "--output",
     type=writable_file,
     default="trace.json",
     show_default=True,
@@ -50,7 +50,7 @@ SIGNALLED = 128
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.argument("command", nargs=-1, metavar="[--] [COMMAND...]")
 def trace(
-    out: Path, sources: tuple[Path, ...], build: str, as_json: bool, command: tuple[str, ...]
+    output: Path, sources: tuple[Path, ...], build: str, as_json: bool, command: tuple[str, ...]
 ) -> None:
     """Run COMMAND, and write what its devices did as a trace for ui.perfetto.dev.
 
@@ -63,23 +63,25 @@ def trace(
     if bool(sources) == bool(command):
         raise click.UsageError("give a command to run, such as demo, or lines to --read")
     if sources:
-        _finish(sources, out, BUILDS[build], as_json=as_json)
+        _finish(sources, output, BUILDS[build], as_json=as_json)
         return
-    require_writable(out)
+    require_writable(output)
     with folder_for_lines() as folder:
         code = _run(command)
-        _finish(lines_of(folder), out, BUILDS[build], as_json=as_json)
+        _finish(lines_of(folder), output, BUILDS[build], as_json=as_json)
     sys.exit(code)
 
 
-def _finish(sources: Sequence[Path], out: Path, parameters: Parameters, *, as_json: bool) -> None:
+def _finish(
+    sources: Sequence[Path], output: Path, parameters: Parameters, *, as_json: bool
+) -> None:
     with showing(steps=True) as progress:
-        recorded = write_trace(sources, out, progress, parameters)
+        recorded = write_trace(sources, output, progress, parameters)
     if as_json:
-        click.echo(json.dumps({"out": str(out), **recorded._asdict()}), err=out == STREAM)
+        click.echo(json.dumps({"output": str(output), **recorded._asdict()}), err=output == STREAM)
         return
     lost = f", {recorded.unreadable} lines cannot be read" if recorded.unreadable else ""
-    told = f"{recorded.events} events are in {out}{lost}; ui.perfetto.dev shows them"
+    told = f"{recorded.events} events are in {output}{lost}; ui.perfetto.dev shows them"
     click.echo(told, err=True)
 
 

@@ -13,10 +13,10 @@ from potash.cli.device.vta_options import (
     MEGA,
     Megahertz,
     base_option,
-    config_option,
     json_option,
     read_stream,
     readable_file,
+    vta_config_option,
     writable_file,
 )
 from potash.cli.progress import showing
@@ -48,7 +48,8 @@ for command in (time, roofline, trace):
 )
 @click.option("--dram", required=True, type=readable_file, help="What DRAM holds before.")
 @click.option(
-    "--out",
+    "-o",
+    "--output",
     required=True,
     type=writable_file,
     help="Where to write what DRAM holds afterwards, all of it; may be the file that was before.",
@@ -61,7 +62,7 @@ for command in (time, roofline, trace):
     help="What executes it; the result is the same.",
 )
 @base_option
-@config_option
+@vta_config_option
 @click.option(
     "--order",
     type=click.Choice([order.value for order in Order]),
@@ -80,7 +81,7 @@ for command in (time, roofline, trace):
 def run(
     insns: Path,
     dram: Path,
-    out: Path,
+    output: Path,
     engine: str,
     base: int,
     config: Config,
@@ -91,7 +92,7 @@ def run(
     """Run an instruction stream on an image of DRAM.
 
     The stream is not part of the image. A stream that cannot be executed is refused with the number
-    of the instruction, from 0, and the reason; OUT is not written then.
+    of the instruction, from 0, and the reason; nothing is written then.
     """
     if insns == dram == STREAM:
         raise click.UsageError("--insns and --dram cannot both be standard input")
@@ -99,7 +100,7 @@ def run(
         stream, image = read_stream(insns, progress), read_whole(dram, progress)
         if not image:
             raise PotashError(f"{dram} is empty; DRAM has at least one byte")
-        with replacing(out) as file:
+        with replacing(output) as file:
             core = Core(
                 config,
                 memoryview(image),
@@ -112,36 +113,36 @@ def run(
                 core.execute(stream)
             except StreamError as error:
                 raise PotashError(f"{insns}: {error}") from None
-            write_whole(file, image, out, progress)
+            write_whole(file, image, output, progress)
     count = len(stream) // INSTRUCTION_BYTES
     if as_json:
         report = {
-            "out": str(out),
+            "output": str(output),
             "bytes": len(image),
             "base": base,
             "instructions": count,
             "engine": engine,
             "order": order,
         }
-        click.echo(json.dumps(report), err=out == STREAM)
+        click.echo(json.dumps(report), err=output == STREAM)
     else:
         click.echo(
-            f"{count} instructions ran on {len(image)} bytes of DRAM, which are in {out}",
-            err=out == STREAM,
+            f"{count} instructions ran on {len(image)} bytes of DRAM, which are in {output}",
+            err=output == STREAM,
         )
 
 
 @vta.command()
 @click.argument("insns", type=readable_file)
-@click.option("--out", type=writable_file, default=STREAM, help="Where to write the text.")
+@click.option("-o", "--output", type=writable_file, default=STREAM, help="Where to write the text.")
 @click.option(
     "--dram", type=readable_file, help="Show the micro-ops that it loads from this image too."
 )
 @base_option
-@config_option
+@vta_config_option
 @click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
 def disasm(
-    insns: Path, out: Path, dram: Path | None, base: int, config: Config, as_json: bool
+    insns: Path, output: Path, dram: Path | None, base: int, config: Config, as_json: bool
 ) -> None:
     """Show an instruction stream as text, which `potash vta asm` reads.
 
@@ -151,7 +152,7 @@ def disasm(
     with showing(steps=True) as progress:
         stream = read_stream(insns, progress)
         image = None if dram is None else memoryview(read_whole(dram, progress))
-    with replacing(out) as file:
+    with replacing(output) as file:
         if as_json:
             described = [
                 _described(index, word, config) for index, word in enumerate(assembly.words(stream))
@@ -164,10 +165,12 @@ def disasm(
 
 @vta.command()
 @click.argument("text", type=readable_file)
-@click.option("--out", required=True, type=writable_file, help="Where to write the stream.")
-@config_option
+@click.option(
+    "-o", "--output", required=True, type=writable_file, help="Where to write the stream."
+)
+@vta_config_option
 @json_option
-def asm(text: Path, out: Path, config: Config, as_json: bool) -> None:
+def asm(text: Path, output: Path, config: Config, as_json: bool) -> None:
     """Assemble the text of an instruction stream, as `potash vta disasm` shows it."""
     with showing(steps=True) as progress:
         read = read_whole(text, progress)
@@ -177,17 +180,17 @@ def asm(text: Path, out: Path, config: Config, as_json: bool) -> None:
         raise PotashError(f"{text} is no text; give a stream to `potash vta disasm`") from None
     except assembly.AssemblyError as error:
         raise PotashError(f"{text}: {error}") from None
-    with replacing(out) as file:
+    with replacing(output) as file:
         file.write(stream)
     count = len(stream) // INSTRUCTION_BYTES
     if as_json:
-        click.echo(json.dumps({"out": str(out), "instructions": count}), err=out == STREAM)
-    elif out != STREAM:
-        click.echo(f"{count} instructions are in {out}")
+        click.echo(json.dumps({"output": str(output), "instructions": count}), err=output == STREAM)
+    elif output != STREAM:
+        click.echo(f"{count} instructions are in {output}")
 
 
 @vta.command()
-@config_option
+@vta_config_option
 @click.option(
     "--clock",
     type=Megahertz(),

@@ -15,10 +15,10 @@ from potash.cli.device.vta_options import (
     GIGA,
     MEGA,
     ConfigFile,
-    config_option,
     json_option,
     read_stream,
     readable_file,
+    vta_config_option,
     writable_file,
 )
 from potash.cli.progress import showing
@@ -88,7 +88,8 @@ def clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 core_option = click.option(
-    "--config",
+    "--vta-config",
+    "config",
     type=ConfigFile(),
     default=None,
     show_default="the paper's core",
@@ -152,7 +153,7 @@ def time(
 
 @click.command()
 @click.option(
-    "-o", "--out", required=True, type=writable_file, help="Where to write the picture, as SVG."
+    "-o", "--output", required=True, type=writable_file, help="Where to write the picture, as SVG."
 )
 @_layer_option
 @_tiles_option
@@ -160,7 +161,7 @@ def time(
 @core_option
 @json_option
 def roofline(
-    out: Path,
+    output: Path,
     names: tuple[str, ...],
     tiles: str,
     build: str,
@@ -177,11 +178,11 @@ def roofline(
 
     parameters, core = parameters_of(build, assumed), config or PYNQ_CORE
     points = _timed(names, tiles, core, parameters)
-    with replacing(out) as file:
+    with replacing(output) as file:
         file.write(draw(points, core, parameters))
-    told = f"{len(points)} points are in {out}"
-    report = {"out": str(out), "points": len(points)}
-    click.echo(json.dumps(report) if as_json else told, err=out == STREAM)
+    told = f"{len(points)} points are in {output}"
+    report = {"output": str(output), "points": len(points)}
+    click.echo(json.dumps(report) if as_json else told, err=output == STREAM)
 
 
 @click.command()
@@ -190,17 +191,17 @@ def roofline(
 )
 @click.option(
     "-o",
-    "--out",
+    "--output",
     required=True,
     type=writable_file,
     help="Where to write the trace; a picture of it where the name ends in .svg.",
 )
 @clock_options
-@config_option
+@vta_config_option
 @json_option
 def trace(
     insns: Path,
-    out: Path,
+    output: Path,
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config,
@@ -217,12 +218,12 @@ def trace(
         stream = read_stream(insns, progress)
     found = _clocked(insns, stream, config, parameters)
     texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
-    draw = timeline.draw if out.suffix == ".svg" else perfetto.document
-    with replacing(out) as file:
+    draw = timeline.draw if output.suffix == ".svg" else perfetto.document
+    with replacing(output) as file:
         file.write(draw(found, texts))
-    told = f"{len(found)} instructions take {found.cycles} cycles; {out} shows them"
-    report = {"out": str(out), "instructions": len(found), "cycles": found.cycles}
-    click.echo(json.dumps(report) if as_json else told, err=out == STREAM)
+    told = f"{len(found)} instructions take {found.cycles} cycles; {output} shows them"
+    report = {"output": str(output), "instructions": len(found), "cycles": found.cycles}
+    click.echo(json.dumps(report) if as_json else told, err=output == STREAM)
 
 
 def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:

@@ -73,8 +73,9 @@ class ConfigFile(click.ParamType[Config]):
 readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 writable_file = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
-config_option = click.option(
-    "--config",
+vta_config_option = click.option(
+    "--vta-config",
+    "config",
     type=ConfigFile(),
     default=Config.default(),
     show_default="the platform's core",

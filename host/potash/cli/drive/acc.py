@@ -50,14 +50,16 @@ namespace_option = click.option(
 append_option = click.option(
     "--append", is_flag=True, help="Put them behind those that were named before."
 )
-ranges_argument = click.argument("ranges", type=Pages(), nargs=-1, required=True)
+ranges_argument = click.argument(
+    "ranges", metavar="PAGE:COUNT...", type=Pages(), nargs=-1, required=True
+)
 
 
 @click.group()
 def acc() -> None:
     """The accelerators of a drive, command by command.
 
-    DEVICE is a path (/dev/nvme0n1) or vfio-user:SOCKET.
+    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path.
 
     Over vfio-user each command comes as a new host, for which the drive starts anew: disabled,
     without a program, its jobs ended. "potash acc shell" gives several commands to one host.
@@ -264,7 +266,6 @@ def select(device: str, firmware: int, accelerator: int | None) -> None:
 @click.option(
     "--firmware",
     type=click.IntRange(0, FIRMWARE_LIMIT),
-    default=KEEP_ACTIVE_FIRMWARE,
     help="Make this firmware the active one first.",
 )
 @click.option(
@@ -280,7 +281,7 @@ def select(device: str, firmware: int, accelerator: int | None) -> None:
 def start(
     device: str,
     accelerator: int | None,
-    firmware: int,
+    firmware: int | None,
     arguments: tuple[Any, ...],
     wait: bool,
     timeout: float | None,
@@ -290,7 +291,7 @@ def start(
     if not wait and (as_json or timeout is not None):
         raise click.UsageError("--timeout and --json go with --wait")
     with accelerator_of(device, accelerator) as one:
-        one.start(firmware, arguments)
+        one.start(KEEP_ACTIVE_FIRMWARE if firmware is None else firmware, arguments)
         if wait:
             _wait(one, timeout, as_json=as_json)
 

@@ -15,7 +15,7 @@ import click
 import potash.sdk
 from csd_spec.text import plain
 from potash.files import STREAM
-from potash.sdk import INPUT_LENGTH, Accelerator, Device
+from potash.sdk import INPUT_LENGTH, VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
 from potash.sdk.errors import PotashError
@@ -24,7 +24,7 @@ from potash.sdk.targets import Range
 LENGTH = "length"
 
 ACCELERATOR_LIMIT = 0xFFFF
-FIRMWARE_LIMIT = 0xFFFF_FFFF
+FIRMWARE_LIMIT = 15
 
 
 class ProgramArgument(click.ParamType[Argument]):
@@ -125,6 +125,12 @@ class Kept:
         self.device = device
 
 
+def device_name(text: str) -> str:
+    """DEVICE as the SDK takes it: a path that is a socket stands for `vfio-user:SOCKET`."""
+    is_socket = not text.startswith(VFIO_USER_SCHEME) and Path(text).is_socket()
+    return f"{VFIO_USER_SCHEME}{text}" if is_socket else text
+
+
 @contextlib.contextmanager
 def opened(name: str) -> Iterator[Device]:
     """A device for one command: the one that is kept open, else one that is closed afterwards."""
@@ -132,7 +138,7 @@ def opened(name: str) -> Iterator[Device]:
     if kept is not None:
         yield kept.device
         return
-    with potash.sdk.open(name) as device:
+    with potash.sdk.open(device_name(name)) as device:
         yield device
 
 

@@ -34,7 +34,7 @@ class FaultText(click.ParamType[Fault]):
 def fault() -> None:
     """Have a drive go wrong on purpose, and end that.
 
-    DEVICE is a path (/dev/nvme0) or vfio-user:SOCKET, of a drive that was started with
+    DEVICE is /dev/nvme0, vfio-user:SOCKET or the socket's path, of a drive that was started with
     --allow-faults. FAULT is a line like "io read status=UNRECOVERED_READ_ERROR count=3", "io write
     delay=20ms", "admin identify lost", "media read lba=100..199", "interrupt vector=1 count=1" or
     "apu at=start".

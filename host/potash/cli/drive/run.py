@@ -114,7 +114,7 @@ def run(
 ) -> None:
     """Run PROGRAM on a drive's accelerator.
 
-    DEVICE is a path (/dev/nvme0n1) or vfio-user:SOCKET. PROGRAM is an object file, or a program in
+    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path. PROGRAM is an object file, or a program in
     C, which is built first. INPUT and OUTPUT are files, or - for standard input and output.
 
     A file on an ext4 file system of DEVICE itself is used in place: the program reads and writes

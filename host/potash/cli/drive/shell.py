@@ -10,7 +10,7 @@ import click
 
 import potash.sdk
 from csd_spec.text import plain_lines
-from potash.cli.drive.common import Kept
+from potash.cli.drive.common import Kept, device_name
 from potash.sdk.errors import PotashError
 
 PROMPT = "acc> "
@@ -24,7 +24,7 @@ def run_lines(device: str, lines: Iterable[str], groups: Mapping[str, click.Grou
     Raises click's errors and PotashError for a line that fails, unless somebody types them.
     """
     typed = lines is sys.stdin and _is_typed()
-    with potash.sdk.open(device) as opened:
+    with potash.sdk.open(device_name(device)) as opened:
         kept = Kept(opened)
         _prompt(typed)
         for line in lines:
