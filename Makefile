@@ -12,7 +12,7 @@ EXAMPLE ?= add
 NVME_DEVICE ?=
 EXAMPLE_BUILD := build/examples/$(EXAMPLE)
 
-.PHONY: demo test setup format docs docs-page pictures example/build example/load clean
+.PHONY: demo test setup format docs docs-page example/build example/load clean
 
 demo: setup
 	@$(BIN)/potash demo
@@ -23,6 +23,7 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/vermin --quiet --violations --no-tips --target=$(OLDEST)- device docs examples firmware host
 	$(BIN)/lint-imports
+	$(BIN)/python docs/site/generate.py --check
 	$(BIN)/pytest -n auto --dist worksteal
 
 setup: $(READY)
@@ -62,15 +63,9 @@ $(VENV)/.ready-docs: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
-# Pages that are made from tables: what there is of the standard, reports, and the examples.
+# Pages and drawings that are generated from the code.
 docs-page: setup
-	$(BIN)/python docs/site/supported_page.py > docs/supported.md
-	$(BIN)/python -m potash.schemas > docs/json.md
-	$(BIN)/python docs/site/examples_page.py
-
-# Pictures that are drawn from text.
-pictures: setup
-	$(BIN)/python docs/site/draw.py
+	$(BIN)/python docs/site/generate.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

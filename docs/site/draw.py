@@ -1,19 +1,13 @@
-"""Draw the pictures of the documentation: the components, and the messages of one job.
-
-    python docs/site/draw.py [FOLDER]
+"""The drawings of the documentation: the components, and the messages of one job.
 
 The pictures of `docs/vta-tutorial.md` are drawn by its own commands.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 from potash.vta.svg import Picture
-
-PICTURES = Path(__file__).parents[1] / "pictures"
 
 INK, PALE = "#222222", "#666666"
 HOST, DEVICE, FIRMWARE = "#dbe9f6", "#e5e5e5", "#fce6cf"
@@ -160,11 +154,3 @@ def job() -> bytes:
         picture.add("polygon", points=tip, fill=INK)
         picture.text((first + last) / 2, y - 4, words, text_anchor="middle", fill=INK)
     return bytes(picture)
-
-
-DRAWINGS = {"architecture.svg": architecture, "job.svg": job}
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES
-    for name, draw in DRAWINGS.items():
-        (folder / name).write_bytes(draw())

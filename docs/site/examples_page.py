@@ -1,13 +1,6 @@
-"""Make `docs/examples.md` from what the examples say of themselves.
+"""The page `docs/examples.md`, generated from the READMEs of the examples."""
 
-python docs/site/examples_page.py
-"""
-
-from pathlib import Path
-
-from potash.cli.device.example_index import Described, index
-
-PAGE = Path(__file__).parents[1] / "examples.md"
+from potash.cli.device.example_index import index
 
 HEAD = """\
 # Examples
@@ -47,14 +40,10 @@ A program of your own is run in the same way: [programs.md](programs.md).
 """
 
 
-def page(examples: list[Described]) -> str:
-    """The page for these examples."""
+def page() -> str:
+    """The page, with a row for each example."""
     rows = (
         f"| [`{one.name}`](../examples/{one.name}/README.md) | {one.title} | {one.teaches} |\n"
-        for one in examples
+        for one in index()
     )
     return HEAD + "".join(rows) + TAIL
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(index()))

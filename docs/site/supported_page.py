@@ -396,7 +396,3 @@ def _bits(
 
 def _bit(flag: int) -> int:
     return flag.bit_length() - 1
-
-
-if __name__ == "__main__":
-    print(page(), end="")

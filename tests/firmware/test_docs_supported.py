@@ -1,10 +1,9 @@
-"""`docs/supported.md` is what its tables make it, and what a running device says of itself."""
+"""`docs/supported.md` is what a running device reports of itself."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from supported_page import page
 
 from support.namespaces import IDENTIFY, TWO, log_page, powered
 from support.nvme_host import DATA, PAGE, Host
@@ -42,10 +41,6 @@ def supported(heading: str, refusal: str) -> set[int]:
     found = states(heading)
     assert set(found.values()) - {ALLOWED} == {"yes", refusal}
     return {number for number, state in found.items() if state == "yes"}
-
-
-def test_the_page_is_what_the_tables_say() -> None:
-    assert PATH.read_text() == page(), "make docs-page"
 
 
 @pytest.mark.parametrize("which", ["Admin commands", "I/O commands"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-from pathlib import Path
 
 import pytest
 
@@ -79,16 +78,8 @@ def test_no_page_is_empty() -> None:
         assert len((DOCS / page).read_text().splitlines()) > 3, page
 
 
-def test_the_pictures_are_what_their_source_draws(tmp_path: Path) -> None:
-    drawn = runpy.run_path(str(DOCS / "site" / "draw.py"))["DRAWINGS"]
-    for name, draw in drawn.items():
-        assert (DOCS / "pictures" / name).read_bytes() == draw(), f"{name}: make pictures"
-
-
-def test_the_page_of_examples_is_what_they_say_of_themselves() -> None:
-    made = runpy.run_path(str(DOCS / "site" / "examples_page.py"))
+def test_the_page_of_examples_lists_every_example() -> None:
     page = (DOCS / "examples.md").read_text()
-    assert page == made["page"](made["index"]()), "make docs-page"
     folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
     listed = set(re.findall(r"^\| \[`(\w+)`\]", page, re.MULTILINE))
     assert listed == {name for name in folders if not name.startswith(("_", "."))} - {"include"}

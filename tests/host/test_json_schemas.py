@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from potash import sdk
 from potash.bench.report import alone, document, paired
 from potash.cli.app import COMMANDS, potash, run_app
-from potash.schemas import SCHEMAS, page, schema
+from potash.schemas import SCHEMAS, schema
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
 from support.bpf_elf import Name, elf, text
@@ -104,10 +104,6 @@ def test_schemas_are_schemas_and_say_what_every_key_is(name: str) -> None:
 def test_no_schema_is_left_over() -> None:
     there = {path.stem for path in (ROOT / "host/potash/schemas").glob("*.json")}
     assert there == set(SCHEMAS.values())
-
-
-def test_the_page_is_what_the_schemas_say() -> None:
-    assert (ROOT / "docs" / "json.md").read_text() == page(), "make docs-page"
 
 
 def test_a_report_that_breaks_its_schema_is_seen() -> None:

@@ -1,7 +1,6 @@
 """The form of every report that `--json` makes, as JSON Schema (draft 2020-12).
 
-Run as a module, this prints `docs/json.md`, which is made from them. Reports may gain keys; what a
-schema requires stays.
+`docs/json.md` is generated from them. Reports may gain keys; what a schema requires stays.
 """
 
 from __future__ import annotations
