@@ -43,11 +43,12 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive]:
 
 
 def test_the_sdk_s_examples_run(drive: Drive) -> None:
-    first, command, job, accelerator, errors = (
+    first, command, in_flight, job, accelerator, errors = (
         drive.python(code) for code in blocks("sdk.md", "python")
     )
     assert first[1] == "b'potash'"
     assert re.fullmatch(r"\d+ °C True", command[0])
+    assert in_flight == ["5 blocks"]
     assert accelerator[:2] == ["1024 bytes, returned 0", "right"]
     assert job == ["['add: running the model'] 1024 0"]
     assert errors[0].startswith("True Control failed")

@@ -129,6 +129,31 @@ def test_a_write_goes_out_in_pieces_of_max_transfer() -> None:
     ]
 
 
+def test_pieces_of_a_transfer_are_in_flight_together_and_none_is_left_after_an_error() -> None:
+    class Pending:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            in_flight.append(number)
+
+        def done(self) -> bool:
+            return self.number not in in_flight
+
+        def result(self) -> Completion:
+            together.append(len(in_flight))
+            in_flight.remove(self.number)
+            if self.number == 3:
+                raise CommandFailed(IO, 0x02, 0x281)
+            return Completion(self.number)
+
+    in_flight: list[int] = []
+    together: list[int] = []
+    opened, transport = device()
+    transport.queue_depth = 3
+    with pytest.raises(CommandFailed):
+        list(opened.completions(map(Pending, range(20))))
+    assert (together, in_flight) == ([3, 3, 3, 3, 2, 1], [])
+
+
 def test_a_write_of_half_a_block_is_refused_before_it_is_sent() -> None:
     opened, transport = device(*identified())
     with pytest.raises(ValueError, match="4096-byte blocks"):

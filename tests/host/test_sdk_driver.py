@@ -19,6 +19,7 @@ from potash.sdk import (
     DeviceGone,
     DeviceMisbehaved,
     DeviceNotFound,
+    InvalidRequest,
     PotashError,
 )
 from pyvfio_user.server import Server
@@ -38,13 +39,13 @@ FLUSH, WRITE, READ = 0x00, 0x01, 0x02
 
 
 @contextmanager
-def driving(played: PlayedController, folder: Path) -> Iterator[Device]:
+def driving(played: PlayedController, folder: Path, *, queue_depth: int = 1) -> Iterator[Device]:
     """A device whose controller is `played`."""
     path = socket_path(folder)
     with (
         Server(path, played) as server,
         serving(server),
-        potash.sdk.open(f"vfio-user:{path}", timeout=5.0) as device,
+        potash.sdk.open(f"vfio-user:{path}", timeout=5.0, queue_depth=queue_depth) as device,
     ):
         yield device
 
@@ -69,7 +70,7 @@ def test_the_controller_is_brought_up_in_the_standards_order(tmp_path: Path) -> 
             ("bar", 0x14, 0),
             ("bar", 0x24, 0x0007_0007),
             ("bar", 0x28, 0x1_0000_0000),
-            ("bar", 0x30, 0x1_0000_1000),
+            ("bar", 0x30, 0x1_0000_4000),
             ("bar", 0x14, 0x0046_0001),
         ]
         assert played.log[: len(wanted)] == wanted
@@ -85,7 +86,7 @@ def test_one_io_queue_pair_with_its_own_vector_is_made(tmp_path: Path) -> None:
     assert (features[0], features[CDW10], features[CDW11]) == (0x09, 7, 0)
     assert (cq[0], cq[CDW10], cq[CDW11]) == (0x05, 0x0007_0001, 0x0001_0003)
     assert (sq[0], sq[CDW10], sq[CDW11]) == (0x01, 0x0007_0001, 0x0001_0001)
-    assert len({cq[PRP1], sq[PRP1], 0x1_0000_0000, 0x1_0000_1000}) == 4
+    assert len({cq[PRP1], sq[PRP1], 0x1_0000_0000, 0x1_0000_4000}) == 4
 
 
 def test_a_device_with_one_vector_uses_it_for_both_queues(tmp_path: Path) -> None:
@@ -171,8 +172,70 @@ def test_an_answer_to_another_command_is_the_devices_mistake(tmp_path: Path) -> 
     played = PlayedController()
     with driving(played, tmp_path) as device:
         played.wrong_cid = True
-        with pytest.raises(DeviceMisbehaved, match="was answered as command"):
+        with pytest.raises(DeviceMisbehaved, match="was answered, but is not in flight"):
             device.io(FLUSH, nsid=1)
+
+
+ABORTED_BY_HOST = 0x371
+
+
+def test_commands_in_flight_complete_in_any_order(tmp_path: Path) -> None:
+    played = PlayedController(entries=16)
+    with driving(played, tmp_path, queue_depth=5) as device:
+        played.silent |= {FLUSH, WRITE}
+        flushes = [device.submit(FLUSH, nsid=1) for _ in range(2)]
+        writes = [device.submit(WRITE, nsid=1, data_out=bytes(PAGE)) for _ in range(2)]
+        assert device.admin(0xC0).result == 0xC0DE
+        *seen, _ = commands(played)
+        assert [entry[0] for entry in seen] == [FLUSH, FLUSH, WRITE, WRITE]
+        assert len({entry[PRP1] for entry in seen[2:]}) == 2, "a buffer for each"
+        pending = flushes + writes
+        assert not any(command.done() for command in pending)
+        for number in (2, 0, 3, 1):
+            played.complete(1, seen[number], number)
+            assert pending[number].result() == (number, b"")
+            assert pending[number].done()
+        assert [command.result().result for command in pending] == [0, 1, 2, 3]
+
+
+def test_a_full_queue_waits_for_its_oldest_command(tmp_path: Path) -> None:
+    played = PlayedController(entries=16)
+    played.silent.add(FLUSH)
+    with driving(played, tmp_path, queue_depth=2) as device:
+        oldest, other = (device.submit(FLUSH, nsid=1, timeout=time) for time in (0.05, 5.0))
+        assert device.submit(WRITE, nsid=1, data_out=bytes(PAGE)).result().result == 0xC0DE
+        with pytest.raises(CommandTimeout, match="in 0.05 s"):
+            oldest.result()
+        with pytest.raises(CommandFailed) as caught:
+            other.result()
+        assert caught.value.status == ABORTED_BY_HOST
+        assert other.done()
+
+
+def test_a_queue_is_no_deeper_than_the_controller_allows(tmp_path: Path) -> None:
+    for entries, depth in ((2, 1), (4, 1), (16, 7), (1024, 127)):
+        with driving(PlayedController(entries=entries), tmp_path, queue_depth=127) as device:
+            assert device.transport.queue_depth == depth
+    for depth in (0, 128):
+        with pytest.raises(InvalidRequest, match="queue depth is 1 to 127"):
+            potash.sdk.open("vfio-user:/nowhere", queue_depth=depth)
+
+
+def test_many_commands_in_flight_wrap_the_queues(tmp_path: Path) -> None:
+    played = PlayedController(entries=16)
+    with driving(played, tmp_path, queue_depth=7) as device:
+        sent = (device.submit(FLUSH, nsid=1, cdw10=number) for number in range(100))
+        assert len(list(device.completions(sent))) == 100
+    assert [entry[CDW10] for entry in commands(played)] == list(range(100))
+
+
+def test_closing_ends_commands_in_flight(tmp_path: Path) -> None:
+    played = PlayedController(entries=16)
+    played.silent.add(FLUSH)
+    with driving(played, tmp_path, queue_depth=2) as device:
+        pending = device.submit(FLUSH, nsid=1)
+    with pytest.raises(DeviceGone, match="closed"):
+        pending.result()
 
 
 AER = 0x0C
@@ -187,7 +250,7 @@ def test_an_event_comes_while_other_commands_come_and_go(tmp_path: Path) -> None
         for number in range(9):
             device.admin(0xC0, cdw10=number)
         (request,) = [entry for entry in played.entries_seen if entry[0] == AER]
-        played.tell(request, 0x00C0_0007)
+        played.complete(0, request, 0x00C0_0007)
         device.admin(0xC0)
         event = device.await_event(5.0)
         assert event is not None and (event.type, event.log_page) == (7, 0xC0)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,6 +97,31 @@ def test_a_number_that_no_field_holds_is_refused(fd: int) -> None:
         with pytest.raises(InvalidRequest, match="out of its range"):
             device.io(opcode, nsid=nsid, cdw10=cdw10)
     assert kernel.calls == []
+
+
+def test_commands_in_flight_have_a_thread_each(fd: int) -> None:
+    both = threading.Barrier(2)
+
+    def kernel(fd: int, request: int, argument: bytearray | int) -> int:
+        both.wait(5.0)
+        return 0x7C1
+
+    transport = IoctlTransport(fd, queue_depth=2, ioctl=kernel)
+    pending = [transport.submit(Request(False, 0x01, 1, CDWS, b"abcd"), 1) for _ in range(2)]
+    for command in pending:
+        with pytest.raises(CommandFailed):
+            command.result()
+        assert command.done()
+    transport.close()
+
+
+def test_a_queue_of_one_command_needs_no_thread(fd: int) -> None:
+    before = threading.active_count()
+    transport = IoctlTransport(fd, ioctl=PlayedKernel(returned=0x7C1))
+    pending = transport.submit(Request(False, 0x00, 1), 1)
+    assert pending.done() and threading.active_count() == before
+    with pytest.raises(CommandFailed):
+        pending.result()
 
 
 def test_reset_has_an_ioctl_of_its_own(fd: int) -> None:

@@ -141,6 +141,17 @@ def test_a_device_that_is_killed_is_gone_and_leaves_nothing_behind(tmp_path: Pat
     assert open_descriptors() == before
 
 
+def test_blocks_come_back_with_several_commands_in_flight(socket: Path) -> None:
+    content = os.urandom(9 * MIB)
+    with potash.sdk.open(f"vfio-user:{socket}", queue_depth=16) as device:
+        device.write(100, content)
+        reads = [
+            device.submit(0x02, cdw10=100 + number, data_in_length=BLOCK) for number in range(40)
+        ]
+        assert b"".join(read.result().data for read in reads) == content[: 40 * BLOCK]
+        assert device.read(100, 9 * MIB // BLOCK) == content
+
+
 def test_a_second_client_learns_at_once_that_the_device_is_busy(
     device: Device, socket: Path
 ) -> None:

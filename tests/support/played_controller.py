@@ -92,9 +92,9 @@ class PlayedController:
     def register(self, offset: int, width: int = 4) -> int:
         return int.from_bytes(self._registers[offset : offset + width], "little")
 
-    def tell(self, request: Sqe, event: int) -> None:
-        """Complete an event request that was left waiting."""
-        self._complete(self._rings[0], 0, request[CID], 0, event)
+    def complete(self, qid: int, command: Sqe, result: int) -> None:
+        """Complete a silent command, such as an event request."""
+        self._complete(self._rings[qid], qid, command[CID], 0, result)
 
     def fail(self) -> None:
         """Report a fatal status from now on."""

@@ -29,24 +29,35 @@ from potash.sdk.errors import (
 from potash.sdk.files import FileSink, FileSource
 from potash.sdk.namespace import Namespace
 from potash.sdk.targets import LocalStorage
-from potash.sdk.transport import Completion, PendingCommand
+from potash.sdk.transport import MAX_QUEUE_DEPTH, Completion, PendingCommand
 
 VFIO_USER_SCHEME = "vfio-user:"
 
 
-def open(target: str, *, timeout: float = DEFAULT_TIMEOUT) -> Device:
-    """Open `/dev/nvme0n1` or `/dev/nvme0` (the kernel's driver) or `vfio-user:SOCKET` (ours).
+def open(target: str, *, timeout: float = DEFAULT_TIMEOUT, queue_depth: int = 1) -> Device:
+    """Open a device.
 
-    `timeout` is the seconds that a command may take. Raises DeviceNotFound.
+    Args:
+        target: `/dev/nvme0n1` or `/dev/nvme0` (Linux's driver), or `vfio-user:SOCKET`.
+        timeout: seconds that a command may take.
+        queue_depth: commands that can be in flight at once, 1 to 127. Over vfio-user each may
+            use 1 MiB of memory; through Linux each is a thread.
+
+    Raises:
+        DeviceNotFound: there is no such device, or it may not be opened.
+        InvalidRequest: the queue cannot be that deep.
     """
+    if not 1 <= queue_depth <= MAX_QUEUE_DEPTH:
+        raise InvalidRequest(f"a queue depth is 1 to {MAX_QUEUE_DEPTH}, not {queue_depth}")
     if target.startswith(VFIO_USER_SCHEME):
         from potash.sdk.vfio_user import open_vfio_user
 
-        transport = open_vfio_user(target.removeprefix(VFIO_USER_SCHEME), timeout=timeout)
+        socket = target.removeprefix(VFIO_USER_SCHEME)
+        transport = open_vfio_user(socket, timeout=timeout, queue_depth=queue_depth)
         return Device(transport, timeout=timeout)
     from potash.sdk.ioctl import open_ioctl
 
-    return Device(open_ioctl(target), timeout=timeout)
+    return Device(open_ioctl(target, queue_depth=queue_depth), timeout=timeout)
 
 
 __all__ = [

@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from potash.sdk.errors import (
     CommandFailed,
@@ -23,6 +24,9 @@ from potash.sdk.errors import (
     PotashError,
 )
 from potash.sdk.transport import Completion, Ended, PendingCommand, Request
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 PASSTHRU_COMMAND = struct.Struct("<BBHIIIQQIIIIIIIIII")
 """`struct nvme_passthru_cmd`: opcode, flags, reserved, nsid, cdw2, cdw3, metadata, addr,
@@ -67,7 +71,6 @@ class IoctlTransport:
     """Passthrough commands on an open file descriptor, which it owns from now on."""
 
     max_transfer = MAX_TRANSFER
-    queue_depth = 1
     reports_events = False
     """The kernel keeps all event requests for itself."""
 
@@ -77,8 +80,16 @@ class IoctlTransport:
         *,
         nsid: int | None = None,
         block_device: int | None = None,
+        queue_depth: int = 1,
         ioctl: Ioctl = _kernel_ioctl,
     ) -> None:
+        self.queue_depth = queue_depth
+        self._threads: ThreadPoolExecutor | None = None
+        if queue_depth > 1:
+            # The ioctl blocks. The import takes a while, so who wants one command goes without.
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._threads = ThreadPoolExecutor(queue_depth)
         self._fd = fd
         self._nsid = nsid
         self._block_device = block_device
@@ -93,15 +104,21 @@ class IoctlTransport:
         return self._block_device
 
     def submit(self, request: Request, timeout: float) -> PendingCommand:
-        """As `Transport.submit`; PotashError also when the kernel refuses the command."""
+        """As `Transport.submit`; PotashError also when the kernel refuses the command.
+
+        With a queue depth of 1 the command is carried out at once, else on one of that many
+        threads; further ones wait for a thread.
+        """
+        data = array.array("B")
+        data.frombytes(request.data_out or bytes(request.data_in_length))
+        if self._threads is not None:
+            return self._threads.submit(self._execute, request, data, timeout)
         try:
-            return Ended(self._execute(request, timeout))
+            return Ended(self._execute(request, data, timeout))
         except PotashError as error:
             return Ended(error)
 
-    def _execute(self, request: Request, timeout: float) -> Completion:
-        data = array.array("B")
-        data.frombytes(request.data_out or bytes(request.data_in_length))
+    def _execute(self, request: Request, data: array.array[int], timeout: float) -> Completion:
         address, length = data.buffer_info()
         command = bytearray(
             PASSTHRU_COMMAND.pack(
@@ -136,6 +153,8 @@ class IoctlTransport:
         self._call(NVME_IOCTL_RESET, 0)
 
     def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -149,7 +168,7 @@ class IoctlTransport:
             raise _translated(error) from error
 
 
-def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl) -> IoctlTransport:
+def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl, *, queue_depth: int = 1) -> IoctlTransport:
     """Open a controller or a namespace. Raises DeviceNotFound when it is neither."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -163,7 +182,9 @@ def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl) -> IoctlTransport:
     try:
         nsid = _namespace_of(fd, path, ioctl)
         block_device = os.fstat(fd).st_rdev if nsid is not None else None
-        return IoctlTransport(fd, nsid=nsid, block_device=block_device, ioctl=ioctl)
+        return IoctlTransport(
+            fd, nsid=nsid, block_device=block_device, queue_depth=queue_depth, ioctl=ioctl
+        )
     except BaseException:
         os.close(fd)
         raise

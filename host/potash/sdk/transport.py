@@ -13,6 +13,7 @@ Cdws = tuple[int, int, int, int, int, int]
 """Command dwords 10 to 15."""
 
 NO_CDWS: Cdws = (0, 0, 0, 0, 0, 0)
+MAX_QUEUE_DEPTH = 127
 
 
 class Request(NamedTuple):
@@ -87,7 +88,8 @@ class Transport(Protocol):
     def submit(self, request: Request, timeout: float) -> PendingCommand:
         """Start one command, which may take `timeout` seconds.
 
-        `request` moves no more than `max_transfer` bytes. Its `data_out` may be changed afterwards.
+        `request` moves no more than `max_transfer` bytes; its `data_out` is copied. Waits first
+        if `queue_depth` commands are in flight.
         """
 
     def await_event(self, timeout: float) -> int | None:

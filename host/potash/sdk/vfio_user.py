@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from nvme_spec.queues import SubmissionEntry
-from potash.sdk.driver.controller import Controller
+from nvme_spec.queues import CompletionEntry, SubmissionEntry
+from nvme_spec.status import Status
+from potash.sdk.driver.controller import Controller, command_failed, command_timeout
 from potash.sdk.driver.memory import BASE_ADDRESS, MAX_TRANSFER, DriverMemory
 from potash.sdk.driver.pci import PciFunction
 from potash.sdk.errors import (
-    CommandTimeout,
+    CommandFailed,
     DeviceGone,
     DeviceMisbehaved,
     DeviceNotFound,
@@ -35,7 +37,6 @@ class VfioUserTransport:
     """A controller that is ready, and all that was opened for it (`resources`, which it owns)."""
 
     max_transfer = MAX_TRANSFER
-    queue_depth = 1
     nsid = None
     block_device = None
     reports_events = True
@@ -49,6 +50,7 @@ class VfioUserTransport:
         resources: ExitStack,
         *,
         timeout: float,
+        queue_depth: int,
     ) -> None:
         self._client = client
         self._function = function
@@ -56,37 +58,65 @@ class VfioUserTransport:
         self._controller: Controller | None = controller
         self._resources = resources
         self._timeout = timeout
+        self.queue_depth = queue_depth
+        self._free = list(range(queue_depth))
+        self._in_flight: dict[int, _PendingCommand] = {}
 
     def submit(self, request: Request, timeout: float) -> PendingCommand:
-        """As `Transport.submit`. After a CommandTimeout or an interrupt the controller is reset."""
+        """As `Transport.submit`. After a CommandTimeout or an interrupt the controller is reset.
+
+        The reset ends the other commands in flight with Command Aborted By Host.
+        """
         try:
-            return Ended(self._execute(request, timeout))
+            controller = self._opened()
+            while not self._free:
+                self.wait(next(iter(self._in_flight.values())))
+            slot = self._free.pop()
+            out, size = request.data_out, request.data_in_length
+            if out:
+                size = len(out)
+                self._memory.buffer(slot, size)[:] = out
+            prp1, prp2 = self._memory.prps(slot, size)
+            command = SubmissionEntry(
+                request.opcode, 0, 0, request.nsid, 0, 0, 0, prp1, prp2, *request.cdws
+            )
+            pending = self._in_flight[slot] = _PendingCommand(self, request, slot, timeout)
+            controller.submit(request.admin, command, pending.end)
+            return pending
+        except VfioUserError as error:
+            return Ended(self._lost(error))
         except PotashError as error:
             return Ended(error)
 
-    def _execute(self, request: Request, timeout: float) -> Completion:
-        controller = self._opened()
-        out, size = request.data_out, request.data_in_length
-        if out:
-            size = len(out)
-            self._memory.data[:size] = out
-        prp1, prp2 = self._memory.prps(size)
-        command = SubmissionEntry(
-            request.opcode, 0, 0, request.nsid, 0, 0, 0, prp1, prp2, *request.cdws
-        )
+    def poll(self, pending: _PendingCommand) -> None:
+        """Handle completions without waiting; a device that is lost is left to `wait`."""
+        with suppress(VfioUserError, PotashError):
+            self._opened().wait(pending.request.admin, 0.0)
+
+    def wait(self, pending: _PendingCommand) -> None:
+        """Handle completions, or wait for some, at most until a command's deadline."""
         try:
-            entry = controller.submit(request.admin, command, timeout)
+            if not self._opened().wait(pending.request.admin, pending.deadline):
+                pending.outcome = pending.outcome or command_timeout(pending.timeout)
+                # The device may still use the command's buffer: take it back.
+                self.reset()
         except VfioUserError as error:
             raise self._lost(error) from error
-        except CommandTimeout:
-            # The command's buffer is the driver's only one: take it back before it is used again.
-            self.reset()
-            raise
         except (KeyboardInterrupt, SystemExit):
             with suppress(PotashError):
                 self.reset()
             raise
-        return Completion(entry.dw0, b"" if out else bytes(self._memory.data[:size]))
+
+    def end(self, pending: _PendingCommand, entry: CompletionEntry | None) -> Completion:
+        """Take a command's buffer back, and what is in it. Raises CommandFailed."""
+        request, slot = pending.request, pending.slot
+        del self._in_flight[slot]
+        self._free.append(slot)
+        if entry is None:
+            raise CommandFailed(request.admin, request.opcode, Status.COMMAND_ABORTED_BY_HOST)
+        if entry.status:
+            raise command_failed(request.admin, request.opcode, entry)
+        return Completion(entry.dw0, bytes(self._memory.buffer(slot, request.data_in_length)))
 
     def await_event(self, timeout: float) -> int | None:
         try:
@@ -134,7 +164,42 @@ class VfioUserTransport:
         self._resources.close()
 
 
-def open_vfio_user(path: str, *, timeout: float) -> VfioUserTransport:
+class _PendingCommand:
+    """A command in flight, which has buffer number `slot` until it ends."""
+
+    def __init__(
+        self, transport: VfioUserTransport, request: Request, slot: int, timeout: float
+    ) -> None:
+        self.request = request
+        self.slot = slot
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        self.outcome: Completion | PotashError | None = None
+        self._transport = transport
+
+    def done(self) -> bool:
+        if self.outcome is None:
+            self._transport.poll(self)
+        return self.outcome is not None or time.monotonic() >= self.deadline
+
+    def result(self) -> Completion:
+        while self.outcome is None:
+            self._transport.wait(self)
+        if isinstance(self.outcome, PotashError):
+            raise self.outcome
+        return self.outcome
+
+    def end(self, entry: CompletionEntry | None) -> None:
+        """The command has a completion, or None after a reset."""
+        outcome: Completion | PotashError
+        try:
+            outcome = self._transport.end(self, entry)
+        except CommandFailed as error:
+            outcome = error
+        self.outcome = self.outcome or outcome
+
+
+def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUserTransport:
     """Attach to the device at the socket `path` and bring its controller to ready.
 
     Raises DeviceNotFound when no device listens; what was opened is released on any error.
@@ -144,7 +209,7 @@ def open_vfio_user(path: str, *, timeout: float) -> VfioUserTransport:
             client = resources.enter_context(Client(path))
         except OSError as error:
             raise _not_found(path, error) from error
-        memory = DriverMemory()
+        memory = DriverMemory(queue_depth)
         resources.callback(memory.close)
         with _device_errors():
             _negotiate(client, path)
@@ -156,8 +221,16 @@ def open_vfio_user(path: str, *, timeout: float) -> VfioUserTransport:
             resources.callback(controller.release)
             function.enable_interrupts(eventfds)
             controller.start(timeout)
+        # Half of a queue is for commands in flight, one of them an Asynchronous Event Request.
+        depth = max(1, min(queue_depth, controller.entries // 2 - 1))
         return VfioUserTransport(
-            client, function, memory, controller, resources.pop_all(), timeout=timeout
+            client,
+            function,
+            memory,
+            controller,
+            resources.pop_all(),
+            timeout=timeout,
+            queue_depth=depth,
         )
 
 

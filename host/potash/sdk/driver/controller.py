@@ -36,16 +36,16 @@ from nvme_spec.registers import (
 )
 from potash.sdk.driver.memory import QUEUE_ENTRIES, DriverMemory, QueueMemory
 from potash.sdk.driver.pci import PciFunction
-from potash.sdk.driver.queue import EVENT_CID, QueuePair
+from potash.sdk.driver.queue import OnEnd, QueuePair
 from potash.sdk.errors import CommandFailed, CommandTimeout, DeviceMisbehaved
 from potash.sdk.transport import NO_CDWS
 
 ADMIN_QUEUE = 0
 IO_QUEUE = 1
 STATUS_POLL = 0.001
-"""Seconds between two looks at CSTS while the controller gets ready."""
+"""Seconds between two reads of CSTS while the controller gets ready."""
 LIVENESS_POLL = 0.25
-"""Seconds after which a waiting command looks whether the controller is still there."""
+"""Seconds after which a waiting command checks that the controller is alive."""
 SHUTDOWN_TIMEOUT = 5.0
 """Seconds that a shutdown may take."""
 
@@ -69,10 +69,12 @@ class Controller:
         self._capabilities = Capabilities(self._read(Register.CAP))
         self._check_capabilities()
         self._disable()
-        self._release_queues()
-        self._event_requested = False
+        forgotten = [on_end for queue in self._queues for on_end in queue.in_flight.values()]
+        self.release()
+        for on_end in forgotten:
+            on_end(None)
         self._events.clear()
-        entries = min(QUEUE_ENTRIES, self._capabilities.mqes_z + 1)
+        entries = self.entries
         self._queues.append(_queue_pair(ADMIN_QUEUE, entries, self._memory.admin))
         last = entries - 1
         self._write(Register.AQA, AdminQueueAttributes(asqs_z=last, acqs_z=last).encode())
@@ -85,37 +87,37 @@ class Controller:
         self._await("become ready", self._ready_timeout, lambda status: status.rdy == 1)
         self._create_io_queues(entries, timeout)
 
-    def submit(self, admin: bool, command: SubmissionEntry, timeout: float) -> CompletionEntry:
-        """Carry out one command, as `Transport.submit` says.
+    def submit(self, admin: bool, command: SubmissionEntry, on_end: OnEnd) -> None:
+        """Send one command; `wait` calls `on_end` with its completion, `start` with None."""
+        queue = self._queues[ADMIN_QUEUE if admin else IO_QUEUE]
+        queue.put(command, on_end)
+        self._ring(queue.qid, False, queue.tail)
 
-        After a CommandTimeout the command may still be at work: `start` must be called again.
+    def wait(self, admin: bool, deadline: float) -> bool:
+        """Handle completions, or if there are none, sleep until there may be some.
+
+        False at the deadline, in seconds of `time.monotonic`.
         """
         queue = self._queues[ADMIN_QUEUE if admin else IO_QUEUE]
-        cid = queue.put(command)
-        self._ring(queue.qid, False, queue.tail)
-        deadline = time.monotonic() + timeout
-        while (entry := self._take(queue)) is None:
-            if not self._rest(queue, deadline):
-                raise CommandTimeout(f"the device did not complete a command in {timeout:g} s")
-        if entry.cid != cid:
-            raise DeviceMisbehaved(f"command {cid} was answered as command {entry.cid}")
-        if entry.status:
-            raise CommandFailed(admin, command.opcode, entry.status, dnr=entry.dnr)
-        return entry
+        if self._handle_completions(queue):
+            return True
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return False
+        interrupt = self._admin_eventfd if admin else self._io_eventfd
+        if not interrupt.wait(min(remaining, LIVENESS_POLL)):
+            self._require_health()
+        return True
 
     def await_event(self, timeout: float) -> int | None:
         """As `Transport.await_event`. One event request is left with the device afterwards."""
-        queue = self._queues[ADMIN_QUEUE]
-        if not self._event_requested:
-            queue.put(_entry(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, 0, NO_CDWS), EVENT_CID)
-            self._event_requested = True
-            self._ring(ADMIN_QUEUE, False, queue.tail)
         deadline = time.monotonic() + timeout
+        if not self._event_requested:
+            self._event_requested = True
+            request = _entry(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, 0, NO_CDWS)
+            self.submit(True, request, self._on_event)
         while not self._events:
-            entry = self._take(queue)
-            if entry is not None:
-                raise DeviceMisbehaved(f"command {entry.cid} was answered, which waits no more")
-            if not self._events and not self._rest(queue, deadline):
+            if not self.wait(True, deadline):
                 return None
         return self._events.popleft()
 
@@ -134,7 +136,13 @@ class Controller:
 
     def release(self) -> None:
         """Drop every view of shared memory."""
-        self._release_queues()
+        while self._queues:
+            self._queues.pop().release()
+
+    @property
+    def entries(self) -> int:
+        """Entries of each queue."""
+        return min(QUEUE_ENTRIES, self._capabilities.mqes_z + 1)
 
     def _check_capabilities(self) -> None:
         if not self._capabilities.css & CommandSets.NVM:
@@ -168,33 +176,36 @@ class Controller:
             (AdminOpcode.CREATE_IO_COMPLETION_QUEUE, memory.completion_address, create_cq.encode()),
             (AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, memory.submission_address, create_sq.encode()),
         ):
-            self.submit(True, _entry(opcode, prp1, cdws), timeout)
+            self._execute(_entry(opcode, prp1, cdws), timeout)
 
-    def _release_queues(self) -> None:
-        while self._queues:
-            self._queues.pop().release()
+    def _execute(self, command: SubmissionEntry, timeout: float) -> None:
+        """Carry out an Admin command of the driver's own."""
+        completions: list[CompletionEntry | None] = []
+        self.submit(True, command, completions.append)
+        deadline = time.monotonic() + timeout
+        while not completions:
+            if not self.wait(True, deadline):
+                raise command_timeout(timeout)
+        if completions[0] is not None and completions[0].status:
+            raise command_failed(True, command.opcode, completions[0])
 
-    def _take(self, queue: QueuePair) -> CompletionEntry | None:
-        """The next completion, if there is one. An event's is not handed out: it is kept."""
+    def _handle_completions(self, queue: QueuePair) -> bool:
+        """End the commands that have completed; whether there are any."""
+        found = False
         while (entry := queue.take()) is not None:
+            found = True
             if queue.head_is_due:
                 self._ring(queue.qid, True, queue.head)
-            if queue.qid != ADMIN_QUEUE or entry.cid != EVENT_CID or not self._event_requested:
-                return entry
-            self._event_requested = False
-            if not entry.status:
-                self._events.append(entry.dw0)
-        return None
+            on_end = queue.in_flight.pop(entry.cid, None)
+            if on_end is None:
+                raise DeviceMisbehaved(f"command {entry.cid} was answered, but is not in flight")
+            on_end(entry)
+        return found
 
-    def _rest(self, queue: QueuePair, deadline: float) -> bool:
-        """Sleep until the vector of `queue` wakes, or for a while; False when it is too late."""
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            return False
-        interrupt = self._io_eventfd if queue.qid else self._admin_eventfd
-        if not interrupt.wait(min(remaining, LIVENESS_POLL)):
-            self._require_health()
-        return True
+    def _on_event(self, entry: CompletionEntry | None) -> None:
+        self._event_requested = False
+        if entry is not None and not entry.status:
+            self._events.append(entry.dw0)
 
     def _require_health(self) -> None:
         if ControllerStatus(self._read(Register.CSTS)).cfs:
@@ -243,6 +254,14 @@ class _Interrupt:
             return False
         os.eventfd_read(self._eventfd)
         return True
+
+
+def command_timeout(timeout: float) -> CommandTimeout:
+    return CommandTimeout(f"the device did not complete a command in {timeout:g} s")
+
+
+def command_failed(admin: bool, opcode: int, entry: CompletionEntry) -> CommandFailed:
+    return CommandFailed(admin, opcode, entry.status, dnr=entry.dnr)
 
 
 def _queue_pair(qid: int, entries: int, memory: QueueMemory) -> QueuePair:

@@ -1,6 +1,6 @@
-"""The memory that the driver shares with the device: queues, one PRP list, one data buffer.
+"""The memory that the driver shares with the device: queues, and a buffer for each command in flight.
 
-The buffer is one run of addresses, so its PRP list is written once and serves every transfer.
+A buffer is one run of addresses, so its PRP list is written once and serves every transfer.
 
 NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page entry and list).
 """
@@ -10,34 +10,39 @@ from __future__ import annotations
 import struct
 
 from nvme_spec.queues import COMPLETION_ENTRY_SIZE, SUBMISSION_ENTRY_SIZE
+from potash.sdk.transport import MAX_QUEUE_DEPTH
 from pyvfio_user.client import SealedMemory
 
 PAGE_SIZE = 4096
 BASE_ADDRESS = 0x1_0000_0000
-"""Where the device sees it: above 4 GiB, so that nothing works with half an address."""
-QUEUE_ENTRIES = PAGE_SIZE // SUBMISSION_ENTRY_SIZE
-"""Entries of each queue: one page of commands."""
+"""Its address for the device: above 4 GiB, so that nothing works with half an address."""
+QUEUE_ENTRIES = 2 * (MAX_QUEUE_DEPTH + 1)
+"""Entries of each queue: twice the commands in flight, an Asynchronous Event Request included."""
 MAX_TRANSFER = 1 << 20
-"""Bytes of the data buffer; its PRP list fits in one page."""
+"""Bytes of a data buffer; its PRP list fits in one page."""
 
-_ADMIN_SQ, _ADMIN_CQ, _IO_SQ, _IO_CQ, _PRP_LIST, _DATA = (page * PAGE_SIZE for page in range(6))
+_SQ_SIZE = QUEUE_ENTRIES * SUBMISSION_ENTRY_SIZE
+_CQ_SIZE = QUEUE_ENTRIES * COMPLETION_ENTRY_SIZE
+_QUEUES_SIZE = _SQ_SIZE + _CQ_SIZE
+_PRP_LISTS = 2 * _QUEUES_SIZE
 
-assert QUEUE_ENTRIES * COMPLETION_ENTRY_SIZE <= PAGE_SIZE
+assert _SQ_SIZE % PAGE_SIZE == _CQ_SIZE % PAGE_SIZE == 0
 
 
 class QueueMemory:
-    """Two pages of shared memory: a submission and a completion queue."""
+    """A submission and a completion queue in shared memory, from byte `start`."""
 
-    def __init__(self, memory: SealedMemory, submission: int, completion: int) -> None:
-        self.submission_address = BASE_ADDRESS + submission
-        self.completion_address = BASE_ADDRESS + completion
-        self.submission = memory.view[submission : submission + PAGE_SIZE]
-        self.completion = memory.view[completion : completion + PAGE_SIZE]
+    def __init__(self, memory: SealedMemory, start: int) -> None:
+        middle = start + _SQ_SIZE
+        self.submission_address = BASE_ADDRESS + start
+        self.completion_address = BASE_ADDRESS + middle
+        self.submission = memory.view[start:middle]
+        self.completion = memory.view[middle : middle + _CQ_SIZE]
 
     def clear(self) -> None:
         """Zero both, so that no old phase tag is taken for a completion."""
-        self.submission[:] = bytes(PAGE_SIZE)
-        self.completion[:] = bytes(PAGE_SIZE)
+        self.submission[:] = bytes(_SQ_SIZE)
+        self.completion[:] = bytes(_CQ_SIZE)
 
     def release(self) -> None:
         self.submission.release()
@@ -45,31 +50,39 @@ class QueueMemory:
 
 
 class DriverMemory:
-    """All of it, in one sealed memfd."""
+    """All of it, in one sealed memfd; pages that no command has used take no room."""
 
-    def __init__(self) -> None:
-        self.shared = SealedMemory(_DATA + MAX_TRANSFER)
-        self.admin = QueueMemory(self.shared, _ADMIN_SQ, _ADMIN_CQ)
-        self.io = QueueMemory(self.shared, _IO_SQ, _IO_CQ)
-        self.data = self.shared.view[_DATA : _DATA + MAX_TRANSFER]
-        pages = range(BASE_ADDRESS + _DATA + PAGE_SIZE, BASE_ADDRESS + len(self), PAGE_SIZE)
-        struct.pack_into(f"<{len(pages)}Q", self.shared.view, _PRP_LIST, *pages)
+    def __init__(self, queue_depth: int) -> None:
+        self._buffers = _PRP_LISTS + queue_depth * PAGE_SIZE
+        self._size = self._buffers + queue_depth * MAX_TRANSFER
+        self.shared = SealedMemory(self._size)
+        self.admin = QueueMemory(self.shared, 0)
+        self.io = QueueMemory(self.shared, _QUEUES_SIZE)
+        for slot in range(queue_depth):
+            start = BASE_ADDRESS + self._buffers + slot * MAX_TRANSFER
+            pages = range(start + PAGE_SIZE, start + MAX_TRANSFER, PAGE_SIZE)
+            struct.pack_into(
+                f"<{len(pages)}Q", self.shared.view, _PRP_LISTS + slot * PAGE_SIZE, *pages
+            )
 
     def __len__(self) -> int:
-        return _DATA + MAX_TRANSFER
+        return self._size
 
-    def prps(self, size: int) -> tuple[int, int]:
-        """PRP1 and PRP2 of a transfer of the buffer's first `size` bytes."""
-        if size == 0:
-            return 0, 0
+    def buffer(self, slot: int, size: int) -> memoryview:
+        """The first `size` bytes of a command's buffer."""
+        start = self._buffers + slot * MAX_TRANSFER
+        return self.shared.view[start : start + size]
+
+    def prps(self, slot: int, size: int) -> tuple[int, int]:
+        """PRP1 and PRP2 of a transfer of those bytes."""
+        start = BASE_ADDRESS + self._buffers + slot * MAX_TRANSFER
         if size <= PAGE_SIZE:
-            return BASE_ADDRESS + _DATA, 0
+            return (start, 0) if size else (0, 0)
         if size <= 2 * PAGE_SIZE:
-            return BASE_ADDRESS + _DATA, BASE_ADDRESS + _DATA + PAGE_SIZE
-        return BASE_ADDRESS + _DATA, BASE_ADDRESS + _PRP_LIST
+            return start, start + PAGE_SIZE
+        return start, BASE_ADDRESS + _PRP_LISTS + slot * PAGE_SIZE
 
     def close(self) -> None:
         self.admin.release()
         self.io.release()
-        self.data.release()
         self.shared.close()

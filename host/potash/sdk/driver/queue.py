@@ -1,9 +1,11 @@
-"""A pair of queues in shared memory: submission and completion, one command at a time.
+"""A pair of queues in shared memory: submission and completion.
 
 NVM Express Base Specification 2.0, sections 3.3.1 (queue model) and 3.3.3 (entries).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from nvme_spec.queues import (
     COMMAND_ID,
@@ -18,14 +20,18 @@ from nvme_spec.queues import (
 )
 
 _STATUS_WORD = STATUS_WORD_OFFSET // 2
-EVENT_CID = 0xFFFE
-"""The event request's own identifier: it waits while others come and go."""
-_CIDS = EVENT_CID
-"""FFFFh is left out as well: the error log uses it for "no command"."""
+_CIDS = 0xFFFF
+"""FFFFh is left out: the error log uses it for "no command"."""
+
+OnEnd = Callable[[CompletionEntry | None], None]
+"""Called when a command has ended: with its completion, or None after a reset."""
 
 
 class QueuePair:
-    """`entries` entries in each queue; `submission` and `completion` are zeroed views of them."""
+    """`entries` entries in each queue; `submission` and `completion` are zeroed views of them.
+
+    At most half as many commands as entries may be in flight, see `head_is_due`.
+    """
 
     def __init__(
         self, qid: int, entries: int, submission: memoryview, completion: memoryview
@@ -34,21 +40,24 @@ class QueuePair:
         self.entries = entries
         self.tail = 0
         self.head = 0
+        self.in_flight: dict[int, OnEnd] = {}
         self._submission = submission[: entries * SUBMISSION_ENTRY_SIZE]
         self._completion = completion[: entries * COMPLETION_ENTRY_SIZE]
         self._words = self._completion.cast("H")
         self._phase = PHASE_BIT
         self._cid = 0
 
-    def put(self, command: SubmissionEntry, cid: int | None = None) -> int:
-        """Write a command; its identifier, given here unless it has one. Ring the tail afterwards."""
-        if cid is None:
-            cid = self._cid = (self._cid + 1) % _CIDS
+    def put(self, command: SubmissionEntry, on_end: OnEnd) -> None:
+        """Write a command, with an identifier that is free. Ring the tail afterwards."""
+        cid = self._cid
+        while cid == self._cid or cid in self.in_flight:
+            cid = (cid + 1) % _CIDS
+        self._cid = cid
         start = self.tail * SUBMISSION_ENTRY_SIZE
         self._submission[start : start + SUBMISSION_ENTRY_SIZE] = command.encode()
         COMMAND_ID.pack_into(self._submission, start + COMMAND_ID_OFFSET, cid)
         self.tail = (self.tail + 1) % self.entries
-        return cid
+        self.in_flight[cid] = on_end
 
     def take(self) -> CompletionEntry | None:
         """The next completion, if there is one. Ring the head afterwards if `head_is_due`."""
@@ -65,10 +74,10 @@ class QueuePair:
 
     @property
     def head_is_due(self) -> bool:
-        """Whether the device must hear of the head: twice a lap keeps its queue from filling.
+        """Whether to report the head: twice a lap keeps the completion queue from filling.
 
-        With one command in flight nobody waits for it in between, and each message that is not
-        sent spares the device a wake-up.
+        Half of the queue is always free for commands in flight, and each message that is not sent
+        spares the device a wake-up.
         """
         return self.head % (self.entries // 2) == 0
 
