@@ -31,7 +31,6 @@ from potash.sdk.progress import Progress, silent
 from potash.sdk.targets import (
     BlockSink,
     BlockSource,
-    BufferSink,
     BufferSource,
     Content,
     LocalStorage,
@@ -134,7 +133,7 @@ class Accelerator(AcceleratorCommands):
             OSError: a file cannot be read or written.
         """
         source: Source = input if isinstance(input, Source) else BufferSource(input)
-        sink = BufferSink() if output is None else output
+        sink = Sink() if output is None else output
         if local is not None:
             if isinstance(input, Source) or output is not None:
                 raise InvalidRequest("local storage takes the input's bytes and gives the output's")

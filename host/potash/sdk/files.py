@@ -20,13 +20,22 @@ from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.accelerator_commands import AcceleratorCommands
 from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
 from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
-from potash.sdk.targets import Range, Reporter, require_fit, room_for, use_input, use_output
+from potash.sdk.targets import (
+    Range,
+    Reporter,
+    Sink,
+    Source,
+    require_fit,
+    room_for,
+    use_input,
+    use_output,
+)
 
 PIECE = 1 << 20
 """Bytes of zeroes that are written at once."""
 
 
-class FileSource:
+class FileSource(Source):
     """A file on the drive as a job's input. The job sees zeroes behind its end, to a whole page."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -72,7 +81,7 @@ class FileSource:
         self._ranges = ranges_of(str(self.path), extents_of(self._fd), found.st_size, self._start)
 
 
-class FileSink:
+class FileSink(Sink):
     """A file on the drive for a job's output, with room for `size` bytes.
 
     It ends where the program said that its output does. Without a size there is as much room as

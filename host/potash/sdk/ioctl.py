@@ -91,17 +91,9 @@ class IoctlTransport:
 
             self._threads = ThreadPoolExecutor(queue_depth)
         self._fd = fd
-        self._nsid = nsid
-        self._block_device = block_device
+        self.nsid = nsid
+        self.block_device = block_device
         self._ioctl = ioctl
-
-    @property
-    def nsid(self) -> int | None:
-        return self._nsid
-
-    @property
-    def block_device(self) -> int | None:
-        return self._block_device
 
     def submit(self, request: Request, timeout: float) -> PendingCommand:
         """As `Transport.submit`; PotashError also when the kernel refuses the command.

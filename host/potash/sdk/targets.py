@@ -53,9 +53,8 @@ class Source(Protocol):
         """Release what `prepare` opened; a second call does nothing."""
 
 
-@runtime_checkable
-class Sink(Protocol):
-    """A target for a job's output."""
+class Sink:
+    """A target for a job's output: the accelerator's output buffer, which is read after the job."""
 
     def prepare(self, accelerator: AcceleratorCommands, input_size: int) -> None:
         """Check whether it can take an output. Raises PotashError; changes nothing."""
@@ -64,7 +63,10 @@ class Sink(Protocol):
         """Make it the target of the accelerator's output."""
 
     def collect(self, accelerator: AcceleratorCommands, produced: int, reporter: Reporter) -> bytes:
-        """The job's output, unless it stays on the drive."""
+        """The job's output; nothing if it stays on the drive."""
+        output = accelerator.read_output(produced, progress=reporter.progress)
+        reporter.report(f"read {len(output)} bytes of output")
+        return output
 
     def close(self, *, still_written: bool = False) -> None:
         """Release everything, and what was made for output that was not collected.
@@ -80,7 +82,7 @@ class Range(NamedTuple):
     pages: int
 
 
-class BufferSource:
+class BufferSource(Source):
     """Bytes, or the contents of a file, which go to the input buffer."""
 
     def __init__(self, content: Content) -> None:
@@ -104,24 +106,6 @@ class BufferSource:
 
     def close(self) -> None:
         self._data = b""
-
-
-class BufferSink:
-    """The output buffer, which is read when the job has ended."""
-
-    def prepare(self, accelerator: AcceleratorCommands, input_size: int) -> None:
-        pass
-
-    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
-        pass
-
-    def collect(self, accelerator: AcceleratorCommands, produced: int, reporter: Reporter) -> bytes:
-        output = accelerator.read_output(produced, progress=reporter.progress)
-        reporter.report(f"read {len(output)} bytes of output")
-        return output
-
-    def close(self, *, still_written: bool = False) -> None:
-        pass
 
 
 class LocalStorage(NamedTuple):
@@ -158,7 +142,7 @@ class BlockSource(BufferSource):
         use_input(accelerator, [self.range], self._namespace.nsid, reporter)
 
 
-class BlockSink(BufferSink):
+class BlockSink(Sink):
     """Blocks of the drive that the job writes, behind the input unless others are named."""
 
     def __init__(self, namespace: Namespace, source: BlockSource, local: LocalStorage) -> None:

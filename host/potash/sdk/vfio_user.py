@@ -16,11 +16,10 @@ from nvme_spec.queues import CompletionEntry, SubmissionEntry
 from nvme_spec.status import Status
 from potash.sdk.driver.controller import Controller, command_failed, command_timeout
 from potash.sdk.driver.memory import BASE_ADDRESS, MAX_TRANSFER, DriverMemory
-from potash.sdk.driver.pci import PciFunction
+from potash.sdk.driver.pci import PciFunction, translated
 from potash.sdk.errors import (
     CommandFailed,
     DeviceGone,
-    DeviceMisbehaved,
     DeviceNotFound,
     PotashError,
 )
@@ -29,8 +28,6 @@ from pyvfio_user.client import Client, VfioUserError
 
 VECTORS = 2
 """One vector for Admin completions and one for I/O, if the device has two."""
-
-_GONE = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.EBADF})
 
 
 class VfioUserTransport:
@@ -83,14 +80,12 @@ class VfioUserTransport:
             pending = self._in_flight[slot] = _PendingCommand(self, request, slot, timeout)
             controller.submit(request.admin, command, pending.end)
             return pending
-        except VfioUserError as error:
-            return Ended(self._lost(error))
         except PotashError as error:
             return Ended(error)
 
     def poll(self, pending: _PendingCommand) -> None:
         """Handle completions without waiting; a device that is lost is left to `wait`."""
-        with suppress(VfioUserError, PotashError):
+        with suppress(PotashError):
             self._opened().wait(pending.request.admin, 0.0)
 
     def wait(self, pending: _PendingCommand) -> None:
@@ -100,37 +95,28 @@ class VfioUserTransport:
                 pending.outcome = pending.outcome or command_timeout(pending.timeout)
                 # The device may still use the command's buffer: take it back.
                 self.reset()
-        except VfioUserError as error:
-            raise self._lost(error) from error
         except (KeyboardInterrupt, SystemExit):
             with suppress(PotashError):
                 self.reset()
             raise
 
-    def end(self, pending: _PendingCommand, entry: CompletionEntry | None) -> Completion:
-        """Take a command's buffer back, and what is in it. Raises CommandFailed."""
-        request, slot = pending.request, pending.slot
+    def release(self, slot: int, size: int) -> bytes:
+        """Take a command's buffer back; what is in its first `size` bytes."""
         del self._in_flight[slot]
         self._free.append(slot)
-        if entry is None:
-            raise CommandFailed(request.admin, request.opcode, Status.COMMAND_ABORTED_BY_HOST)
-        if entry.status:
-            raise command_failed(request.admin, request.opcode, entry)
-        return Completion(entry.dw0, bytes(self._memory.buffer(slot, request.data_in_length)))
+        return bytes(self._memory.buffer(slot, size))
 
     def await_event(self, timeout: float) -> int | None:
-        try:
-            return self._opened().await_event(timeout)
-        except VfioUserError as error:
-            raise self._lost(error) from error
+        return self._opened().await_event(timeout)
 
     def reset(self) -> None:
         controller = self._opened()
         try:
-            with _device_errors():
-                controller.start(self._timeout)
+            controller.start(self._timeout)
         except PotashError:
-            self._abandon()
+            # There are no queues: release everything without a word to the device.
+            self._controller = None
+            self._resources.close()
             raise
 
     def close(self) -> None:
@@ -151,17 +137,6 @@ class VfioUserTransport:
         if self._controller is None:
             raise DeviceGone("the device is closed")
         return self._controller
-
-    def _lost(self, error: VfioUserError) -> PotashError:
-        lost = _translated(error)
-        if isinstance(lost, DeviceGone):
-            self._abandon()
-        return lost
-
-    def _abandon(self) -> None:
-        """Release everything without a word to the device."""
-        self._controller = None
-        self._resources.close()
 
 
 class _PendingCommand:
@@ -191,11 +166,16 @@ class _PendingCommand:
 
     def end(self, entry: CompletionEntry | None) -> None:
         """The command has a completion, or None after a reset."""
+        request = self.request
+        data = self._transport.release(self.slot, request.data_in_length)
         outcome: Completion | PotashError
-        try:
-            outcome = self._transport.end(self, entry)
-        except CommandFailed as error:
-            outcome = error
+        if entry is None:
+            aborted = Status.COMMAND_ABORTED_BY_HOST
+            outcome = CommandFailed(request.admin, request.opcode, aborted)
+        elif entry.status:
+            outcome = command_failed(request.admin, request.opcode, entry)
+        else:
+            outcome = Completion(entry.dw0, data)
         self.outcome = self.outcome or outcome
 
 
@@ -283,14 +263,4 @@ def _device_errors() -> Iterator[None]:
     try:
         yield
     except VfioUserError as error:
-        raise _translated(error) from error
-
-
-def _translated(error: VfioUserError) -> PotashError:
-    if error.errno in _GONE:
-        return DeviceGone(f"the device is gone: {error.strerror}")
-    if error.errno == errno.ETIMEDOUT:
-        return DeviceGone(f"the device does not answer any more: {error.strerror}")
-    if error.errno == errno.EPROTO:
-        return DeviceMisbehaved(f"what listens there does not speak vfio-user: {error.strerror}")
-    return DeviceMisbehaved(f"the device refused an access: {error.strerror}")
+        raise translated(error) from error

@@ -6,11 +6,12 @@ PCI Local Bus Specification 3.0, sections 6.1 (header), 6.2.5 (BARs), 6.7 (capab
 
 from __future__ import annotations
 
+import errno
 import struct
 from enum import IntEnum
 
-from potash.sdk.errors import DeviceMisbehaved
-from pyvfio_user.client import Client
+from potash.sdk.errors import DeviceGone, DeviceMisbehaved, PotashError
+from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.protocol import DeviceFlags, PciIrq, PciRegion
 
 BAR0_ADDRESS = 0xFE00_0000
@@ -42,6 +43,8 @@ MSIX_MESSAGE_CONTROL = 2
 MSIX_ENABLE = 1 << 15
 MSIX_TABLE_SIZE_MASK = 0x7FF
 HEADER_SPACE_SIZE = 256
+
+_GONE = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.EBADF})
 
 
 class PciFunction:
@@ -84,12 +87,18 @@ class PciFunction:
         self._write(Header.COMMAND, 0)
 
     def read_register(self, offset: int, width: int) -> int:
-        return int.from_bytes(self.client.region_read(PciRegion.BAR0, offset, width), "little")
+        try:
+            return int.from_bytes(self.client.region_read(PciRegion.BAR0, offset, width), "little")
+        except VfioUserError as error:
+            raise translated(error) from error
 
     def write_register(self, offset: int, width: int, value: int) -> None:
         """A posted write, as a memory write on PCI Express is."""
         data = value.to_bytes(width, "little")
-        self.client.region_write(PciRegion.BAR0, offset, data, posted=True)
+        try:
+            self.client.region_write(PciRegion.BAR0, offset, data, posted=True)
+        except VfioUserError as error:
+            raise translated(error) from error
 
     def _place_bar0(self) -> None:
         """Size BAR 0 as firmware does, by what stays of all ones, and give it an address."""
@@ -109,6 +118,17 @@ class PciFunction:
 
     def _write(self, offset: int, value: int) -> None:
         self.client.region_write(PciRegion.CONFIG, offset, struct.pack("<H", value))
+
+
+def translated(error: VfioUserError) -> PotashError:
+    """The SDK's error for one of the protocol's."""
+    if error.errno in _GONE:
+        return DeviceGone(f"the device is gone: {error.strerror}")
+    if error.errno == errno.ETIMEDOUT:
+        return DeviceGone(f"the device does not answer any more: {error.strerror}")
+    if error.errno == errno.EPROTO:
+        return DeviceMisbehaved(f"what listens there does not speak vfio-user: {error.strerror}")
+    return DeviceMisbehaved(f"the device refused an access: {error.strerror}")
 
 
 def _find_capability(config: bytes, wanted: int) -> int:
