@@ -87,7 +87,7 @@ def test_neighbours_are_one_range_and_what_is_behind_the_end_is_none() -> None:
         (0x100, "does not fill whole blocks"),
         (0x200, "is kept inside the file system's own records"),
         (0x400, "shares a block"),
-        (0x800, "has room on the drive that was never written"),
+        (0x800, "has blocks on the drive that were never written"),
         (0x2000, "shares its blocks with another file"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_line_says_a_fault(text: str) -> None:
         ("io read lost count=-1", "does not fit"),
         ("io read lost count=1 count=2", "says count twice"),
         ("io read lost colour=red", "io read has no colour"),
-        ("io read lost=1", "lost stands by itself"),
+        ("io read lost=1", "lost has no value"),
         ("io read status= count=1", "there is no status"),
         ("io read lost lba=", "lba= is not FIRST..LAST"),
         ("io read lost dnr", "io read has no dnr"),

@@ -274,7 +274,7 @@ def test_files_that_no_program_can_use_in_place_are_refused(mounted: Guest) -> N
     put(mounted, f"{MOUNT}/good", b"good")
     run = ["run", DISK, "/tmp/xor.o"]
     for name, reason in (
-        ("reserved", "was never written"),
+        ("reserved", "were never written"),
         ("holes", "has a hole at byte 0"),
         ("holed", "has a hole at byte 4096"),
         ("empty", "the input is empty"),

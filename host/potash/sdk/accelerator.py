@@ -169,7 +169,7 @@ class Accelerator(AcceleratorCommands):
             except BaseException as error:
                 if not started and isinstance(error, CommandFailed):
                     raise  # there is no job, or it is another host's
-                still_written = True  # until the opposite is known, whatever comes between
+                still_written = True  # also if an interrupt comes while the job is stopped
                 still_written = not self._ended(error)
                 if isinstance(error, JobTimeout):
                     raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
@@ -193,7 +193,7 @@ class Accelerator(AcceleratorCommands):
             raise PotashError(f"accelerator {self.id} is busy with another job; wait or stop it")
 
     def _ended(self, error: BaseException) -> bool:
-        """Stop a job that nobody waits for any more; whether it is certain to have ended."""
+        """Stop a job after an error; returns whether it is certain to have ended."""
         if isinstance(error, (JobFailed, DeviceGone)):
             return True
         try:

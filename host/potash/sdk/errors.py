@@ -1,4 +1,4 @@
-"""What can go wrong for a user of the device: each error is one sentence that says what to do.
+"""The SDK's errors: the text of each is one sentence that says what to do.
 
 The status codes behind them are those of NVM Express Base Specification 2.0, section 3.3.3.2.1,
 and of the accelerator command set.

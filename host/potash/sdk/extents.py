@@ -1,4 +1,4 @@
-"""Where a file lies on the drive: its extents, and the file system's place on the namespace.
+"""Where on the drive a file is stored: its extents, and the file system's offset on the namespace.
 
 Linux's `Documentation/filesystems/fiemap.rst` and `include/uapi/linux/fiemap.h`; sysfs's
 `/sys/dev/block`, which knows partitions; proc(5) on `/proc/self/mountinfo`.
@@ -37,7 +37,7 @@ _UNFIT = {
     1 << 8: "does not fill whole blocks",
     1 << 9: "is kept inside the file system's own records",
     1 << 10: "shares a block with another file",
-    1 << 11: "has room on the drive that was never written",
+    1 << 11: "has blocks on the drive that were never written",
     1 << 13: "shares its blocks with another file",
 }
 """Flags of an extent that no program could make sense of, or must not write, by meaning."""
@@ -73,7 +73,7 @@ class Volume(NamedTuple):
 def extents_of(fd: int, ioctl: Ioctl = fcntl.ioctl) -> list[Extent]:
     """All extents of an open file, in order; what was written to it is on the drive first.
 
-    Raises OSError where the file system cannot tell.
+    Raises OSError if the file system does not support it.
     """
     found: list[Extent] = []
     while True:
@@ -94,7 +94,7 @@ def ranges_of(name: str, extents: Sequence[Extent], size: int, start: int) -> li
     """The pages of a namespace that hold a file's first `size` bytes, in the file's order.
 
     `start` is where the file system begins on the namespace. Raises InvalidRequest for a file that
-    does not lie on the drive as it is read.
+    is not on the drive as it is read.
     """
     wanted = pages_of(size) * PAGE_SIZE
     ranges: list[Range] = []
@@ -109,7 +109,7 @@ def ranges_of(name: str, extents: Sequence[Extent], size: int, start: int) -> li
         length = min(extent.length, wanted - at)
         if extent.logical < at or first % PAGE_SIZE or length % PAGE_SIZE:
             raise InvalidRequest(
-                f"{name} does not lie on whole pages of {PAGE_SIZE} bytes; make its file system with"
+                f"{name} is not stored in whole pages of {PAGE_SIZE} bytes; make its file system with"
                 f" blocks of {PAGE_SIZE} bytes, on a partition that begins on a page"
             )
         _add(ranges, Range(first // PAGE_SIZE, length // PAGE_SIZE))

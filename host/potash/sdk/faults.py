@@ -1,4 +1,4 @@
-"""Faults that a device is to have: written as a line of text, sent, listed, cleared.
+"""Fault injection: faults as lines of text, sent to a device, listed, cleared.
 
     from potash.sdk import faults
 
@@ -7,7 +7,7 @@
     print(faults.listed(device)[0].struck)
     faults.clear(device)
 
-A line is what the fault is about, and words for the rest:
+A line is the fault's kind, and words for the rest:
 
     io OPCODE | admin OPCODE    status=NAME [dnr] | delay=TIME | lost
                                 [queue=N] [nsid=N] [lba=FIRST..LAST | lba=FIRST+COUNT]
@@ -15,8 +15,8 @@ A line is what the fault is about, and words for the rest:
     interrupt                   [vector=N]
     apu                         [at=now|start|job]
 
-each with [count=N] [after=N]. A device takes them only when it was started so that it does
-(`potash serve --allow-faults`); Invalid Command Opcode says that it was not.
+each with [count=N] [after=N]. A device that was not started with `potash serve --allow-faults`
+refuses them with Invalid Command Opcode.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ _SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """Microseconds of each unit."""
 
 _HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1}
-"""Words of what each fault is about."""
+"""Words that name each kind of fault."""
 
 _BARE = frozenset({"lost", "dnr"})
-"""Words that stand by themselves."""
+"""Words without a value."""
 
 _MOST = (1 << 32) - 1
 
 
 def add(device: Commands, fault: Fault | str) -> int:
-    """Have a device go wrong; the number by which the fault can be cleared."""
+    """Inject a fault; returns the number by which it can be cleared."""
     wanted = parse(fault) if isinstance(fault, str) else fault
     try:
         data = wanted.encode()
@@ -91,7 +91,7 @@ def add(device: Commands, fault: Fault | str) -> int:
 
 
 def listed(device: Commands) -> list[Fault]:
-    """The device's faults in the order in which they came, those that are spent included."""
+    """The device's faults in the order in which they were added, exhausted ones included."""
     size = min(_LIST_SIZE, device.max_transfer)
     layout = encoded(FaultReceive(size // DWORD_SIZE))
     completion = device.admin(FaultOpcode.FAULT_RECEIVE, data_in_length=size, **layout)
@@ -102,7 +102,7 @@ def listed(device: Commands) -> list[Fault]:
 
 
 def clear(device: Commands, identifier: int = ALL_FAULTS) -> None:
-    """Have one fault end, or all of them."""
+    """Clear one fault, or all of them."""
     send = FaultSend(FaultOperation.CLEAR, identifier)
     device.admin(FaultOpcode.FAULT_SEND, **encoded(send))
 
@@ -111,7 +111,7 @@ def clear(device: Commands, identifier: int = ALL_FAULTS) -> None:
 
 
 def parse(text: str) -> Fault:
-    """The fault that a line of text says. Raises InvalidRequest with what is wrong in it."""
+    """The fault that a line of text describes. Raises InvalidRequest with what is wrong in it."""
     head: list[str] = []
     rest: dict[str, str] = {}
     for word in text.split():
@@ -122,7 +122,7 @@ def parse(text: str) -> Fault:
         if key in rest:
             raise InvalidRequest(f"{text!r} says {key} twice")
         if equals and key in _BARE:
-            raise InvalidRequest(f"{text!r} is no fault: {key} stands by itself")
+            raise InvalidRequest(f"{text!r} is no fault: {key} has no value")
         rest[key] = value
     try:
         fault = _parse(head, rest)
@@ -147,7 +147,7 @@ def read_table(table: Mapping[str, object]) -> list[Fault]:
 
 
 def describe(fault: Fault) -> str:
-    """The line of text that says a fault: what `parse` reads."""
+    """The line of text that describes a fault, as `parse` reads it."""
     words = [*_described(fault)]
     if fault.nsid:
         words.append(f"nsid={fault.nsid}")
@@ -261,7 +261,7 @@ def _line(entry: object) -> str:
 
 
 def _named(names: Iterable[type[IntEnum]], text: str, what: str) -> int:
-    """The number of a name of the standard's, or a number as it stands."""
+    """The number of a name of the standard's, or of a literal number."""
     wanted = text.upper().replace("-", "_")
     for kind in names:
         if wanted in kind.__members__:

@@ -1,11 +1,11 @@
-"""Files on a file system of the drive, which a job reads and writes where they are.
+"""Files on a file system of the drive, which a job reads and writes in place.
 
-No byte of them passes through the host: the job is told of their blocks. The host has written what
-it still held of the input before the job begins. An output is a new file, whose every block has
-been written (a block that is only reserved reads as zeroes, whatever the device wrote there) and of
-which the host keeps nothing in memory; it takes its name when the job is done, so that a job that
-fails leaves what had that name before. The accelerator is reset before that, and before the file is
-given up, since its ranges would be those of the next job that somebody starts.
+No byte of them passes through the host: the job gets their blocks. The host writes its cached pages
+of the input back before the job begins. An output is a new file, whose every block has been written
+(a block that is only reserved reads as zeroes, whatever the device wrote there) and is not cached
+by the host. The file takes its name when the job is done, so that a job that fails leaves the old
+file. The accelerator is reset before that, and before the new file is deleted, since its ranges
+would stay the output of the next job.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FileSource(Source):
             os.close(fd)
 
     def _look(self) -> None:
-        """Have everything on the drive, and learn where."""
+        """Write everything back to the drive, and get its extents."""
         os.fsync(self._fd)
         found = os.fstat(self._fd)
         self._state = found.st_size, found.st_mtime_ns
@@ -84,8 +84,8 @@ class FileSource(Source):
 class FileSink(Sink):
     """A file on the drive for a job's output, with room for `size` bytes.
 
-    It ends where the program said that its output does. Without a size there is as much room as
-    the input takes.
+    The file gets the length of the output. Without a size there is as much room as the input
+    takes.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, size: int | None = None) -> None:
@@ -140,7 +140,7 @@ class FileSink(Sink):
             self._release()
 
     def _take_back(self) -> None:
-        """See to it that nobody writes to the file's blocks any more. Raises PotashError."""
+        """Ensure that no job writes to the file's blocks any more. Raises PotashError."""
         if self._attached_to is not None:
             with suppress(DeviceGone):
                 self._attached_to.reset()
@@ -155,7 +155,7 @@ class FileSink(Sink):
         return ranges_of(str(self.path), extents_of(self._fd), self._room, self._volume.start)
 
     def _fill(self, reporter: Reporter) -> None:
-        """Reserve the room in as few pieces as there can be, and write zeroes to all of it."""
+        """Reserve the room in as few extents as possible, and write zeroes to all of it."""
         try:
             os.posix_fallocate(self._fd, 0, self._room)
             with mmap.mmap(-1, PIECE) as zeroes, memoryview(zeroes) as view:

@@ -1,4 +1,4 @@
-"""What an accelerator's log says of one job: its entries lie behind those of the jobs before."""
+"""Entries of one job in an accelerator's log, where they follow those of the jobs before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_fault(entries: Sequence[LogEntry]) -> bool:
     """Whether these entries of one job say that it failed, whatever its status is.
 
     An accelerator with the original platform's status is done after a failed job too. That its log
-    has no word of the job's start proves nothing: it may be the platform's own.
+    has no entry for the job's start proves nothing: it may be the platform's own.
     """
     types = [entry.type for entry in entries]
     if LogEntryType.JOB_STARTED not in types:

@@ -1,12 +1,12 @@
-"""How a long call tells that it goes on."""
+"""How a long call reports its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[str, float | None], None]
-"""Called with what is being done, and with how much of it is: 0 to 1, or None where nobody knows."""
+"""Called with what is being done, and how much of it is: 0 to 1, or None if unknown."""
 
 
 def silent(label: str, fraction: float | None) -> None:
-    """Nobody wants to know."""
+    """A `Progress` that reports nothing."""

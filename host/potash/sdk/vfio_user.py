@@ -114,13 +114,13 @@ class VfioUserTransport:
         try:
             controller.start(self._timeout)
         except PotashError:
-            # There are no queues: release everything without a word to the device.
+            # There are no queues: release everything without shutting it down.
             self._controller = None
             self._resources.close()
             raise
 
     def close(self) -> None:
-        """Shut the controller down and leave. A device that is gone already is left in peace."""
+        """Shut the controller down and leave; a device that is gone already is no error."""
         controller, self._controller = self._controller, None
         if controller is None:
             return
@@ -131,7 +131,7 @@ class VfioUserTransport:
                     self._function.disable()
                     self._client.dma_unmap(BASE_ADDRESS, len(self._memory))
             except PotashError:
-                pass  # It was to be left anyway.
+                pass  # The device was to be left anyway.
 
     def _opened(self) -> Controller:
         if self._controller is None:
@@ -215,7 +215,7 @@ def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUs
 
 
 def require_free(path: str) -> None:
-    """See that a device listens at `path` and takes a client, for somebody who says less about it.
+    """Check that a device listens at `path` and takes a client.
 
     Raises DeviceNotFound where there is none, or it has a client already.
     """
