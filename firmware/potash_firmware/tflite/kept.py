@@ -1,9 +1,9 @@
 """Compiled partitions, kept on disk: their instructions, and what these find in memory.
 
-Instructions name addresses, so what was kept is good only where the same memory is free again; that
-is so whenever a model is loaded in the same order of things, as by each new worker. The name of
-what is kept is a digest of all that it depends on: the nodes with their constants, the core, the
-rounding, and the sources of whatever has a part in compiling.
+Loads and stores name addresses. Where each buffer was is kept too, so that they can be relocated to
+where it is when the partition is loaded. The name of what is kept is a digest of all that it depends
+on: the nodes with their constants, the core, the rounding, and the sources of whatever has a part in
+compiling.
 """
 
 import functools
@@ -13,15 +13,18 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 import potash_device.vta
 import potash_firmware.tflite
 import potash_firmware.vta_runtime
-from potash_device.vta.config import Config
-from potash_device.vta.encoding import INSTRUCTION_BYTES
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.encoding import INSTRUCTION_BYTES, WORD_BITS
+from potash_device.vta.isa import Opcode
 from potash_firmware import cache
-from potash_firmware.tflite.capi import Node, Tensor
+from potash_firmware.tflite.capi import Array, Node, Tensor
 from potash_firmware.tflite.lowering import Settings
 
 FOLDER = "models"
@@ -30,11 +33,14 @@ LIMIT = 64
 LEAST = 1 << 10
 """Bytes of instructions for which it is worth a file."""
 
+MOST = 1 << 62
+"""More than any address or size; sums of two have 64 bits."""
+
 _HEAD = struct.Struct("<Q")
 
 
 class Span(NamedTuple):
-    """Where a buffer lies, and its bytes."""
+    """Where a buffer is, and its bytes."""
 
     physical: int
     size: int
@@ -47,20 +53,70 @@ class Piece(NamedTuple):
     contents: bytes
 
 
-class Compiled(NamedTuple):
-    """The streams, with how many instructions each job has, and the buffers: the tensors', of which
-    instructions want only that they lie where they lay, and those that hold something."""
+Streams: TypeAlias = tuple[tuple[bytes, tuple[int, ...]], ...]
+"""Instructions, with how many of them each job has."""
 
-    streams: tuple[tuple[bytes, tuple[int, ...]], ...]
+
+class Compiled(NamedTuple):
+    """The streams, and the buffers that they were made for: those of tensors, whose contents are
+    not part of this, and those that hold something."""
+
+    streams: Streams
     tensors: tuple[Span, ...]
     pieces: tuple[Piece, ...]
 
-    def fits(self, jobs: Sequence[int], tensors: Sequence[Span]) -> bool:
-        """Whether these are instructions for streams of so many jobs, and for tensors that lie
-        there."""
-        return self.tensors == tuple(tensors) and [
+    def fits(self, jobs: Sequence[int], sizes: Sequence[int]) -> bool:
+        """Whether these are instructions for streams of so many jobs, and for tensors of these
+        sizes."""
+        return [span.size for span in self.tensors] == list(sizes) and [
             len(counts) for _, counts in self.streams
         ] == list(jobs)
+
+    def relocated(self, physical: Sequence[int], config: Config) -> Streams | None:
+        """The streams for buffers at these addresses, the tensors' first; None where an instruction
+        accesses anything else."""
+        spans = [*self.tensors, *(Span(one.physical, len(one.contents)) for one in self.pieces)]
+        moves = sorted(zip(spans, physical, strict=True))
+        table = np.array([(*span, to - span.physical) for span, to in moves], np.int64)
+        streams = []
+        for code, counts in self.streams:
+            found = _relocated(code, table.reshape(-1, 3), config)
+            if found is None:
+                return None
+            streams.append((found, counts))
+        return tuple(streams)
+
+
+def _relocated(code: bytes, table: Array, config: Config) -> bytes | None:
+    """A stream after its buffers have moved: `table` has the begin, the size and the distance of
+    each, by their begin."""
+    fields = config.layouts.memory.by_name
+    words = np.frombuffer(code, "<u8").reshape(-1, 2).copy()
+
+    def field(name: str) -> Array:
+        word, low = divmod(fields[name].low, WORD_BITS)
+        shifted = words[:, word] >> np.uint64(low)
+        return (shifted & np.uint64(fields[name].mask)).astype(np.int64)
+
+    elements = np.zeros(fields["memory_type"].mask + 1, np.int64)
+    for memory in MemoryId:
+        elements[memory] = config.element_bytes(memory)
+    accesses = np.isin(field("opcode"), (Opcode.LOAD, Opcode.STORE))
+    # One of no size is for its dependencies alone, and has no address.
+    accesses &= (field("x_size") > 0) & (field("y_size") > 0)
+    size = elements[field("memory_type")[accesses]]
+    address = field("dram_base")[accesses] * size
+    begins, sizes, distances = table.T
+    at = np.searchsorted(begins, address, "right") - 1
+    if (at < 0).any() or (address - begins[at] >= sizes[at]).any() or not size.all():
+        return None
+    moved, rest = np.divmod(address + distances[at], size)
+    if rest.any() or (moved < 0).any() or (moved > fields["dram_base"].mask).any():
+        return None
+    low = np.uint64(fields["dram_base"].low)
+    others = ~np.uint64(fields["dram_base"].mask << fields["dram_base"].low)
+    words[accesses, 0] = words[accesses, 0] & others | moved.astype(np.uint64) << low
+    return words.tobytes()
 
 
 _lent: dict[str, bytes] = {}
@@ -135,8 +191,8 @@ def _numbers(values: object, count: int) -> tuple[int, ...]:
     """So many numbers from 0 on. Raises TypeError, ValueError."""
     if not isinstance(values, list) or len(values) != count:
         raise ValueError(f"there are no {count} numbers")
-    if not all(type(value) is int and value >= 0 for value in values):
-        raise TypeError("these are no numbers from 0 on")
+    if not all(type(value) is int and 0 <= value <= MOST for value in values):
+        raise TypeError(f"these are no numbers from 0 to {MOST}")
     return tuple(values)
 
 

@@ -8,6 +8,7 @@ in the accelerator's memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -339,25 +340,18 @@ class _Assembly:
     def _streams(self, name: str | None) -> list[Stream]:
         """The instructions of the jobs, from the cache or compiled."""
         groups = [step for step in self._steps if not isinstance(step, Arrangement)]
-        compiled = kept.recall(name) if name else None
-        begin = len(self._builder.buffers)
-        tensors = tuple(kept.Span(buffer.physical, buffer.size) for buffer in self._builder.buffers)
-        if (
-            compiled is None
-            or not compiled.fits([len(jobs) for jobs in groups], tensors)
-            or not self._place(compiled.pieces)
-        ):
+        buffers = self._builder.buffers
+        begin = len(buffers)
+        streams = self._cached(name, groups) if name else None
+        if streams is None:
             streams = tuple(self._compile(jobs) for jobs in groups)
-            pieces = (
-                kept.Piece(buffer.physical, bytes(buffer.view))
-                for buffer in self._builder.buffers[begin:]
-            )
-            compiled = kept.Compiled(streams, tensors, tuple(sorted(pieces)))
             if name:
-                kept.keep(name, compiled)
+                tensors = tuple(kept.Span(one.physical, one.size) for one in buffers[:begin])
+                pieces = tuple(kept.Piece(one.physical, bytes(one.view)) for one in buffers[begin:])
+                kept.keep(name, kept.Compiled(streams, tensors, pieces))
         return [
             Stream(code, tuple(_marks(jobs, counts)))
-            for jobs, (code, counts) in zip(groups, compiled.streams, strict=True)
+            for jobs, (code, counts) in zip(groups, streams, strict=True)
         ]
 
     def _compile(self, jobs: Sequence[Job]) -> tuple[bytes, tuple[int, ...]]:
@@ -369,20 +363,23 @@ class _Assembly:
             counts.append(self._builder.runtime.length - before)
         return self._builder.stream(), tuple(counts)
 
-    def _place(self, pieces: Sequence[kept.Piece]) -> bool:
-        """Fill memory as it was when instructions were made; False, and none is taken, where it is
-        not free at the same addresses."""
-        begin = len(self._builder.buffers)
-        for physical, contents in pieces:
-            try:
-                buffer = self._builder.allocate(len(contents))
-            except VtaMemoryError:
-                buffer = None
-            if buffer is None or buffer.physical != physical:
-                self._builder.drop(begin)
-                return False
-            buffer.view[:] = contents
-        return True
+    def _cached(self, name: str, groups: Sequence[Sequence[Job]]) -> kept.Streams | None:
+        """Instructions from the cache, relocated to the memory that is free now, which is filled as
+        it was when they were made; None, and no memory is taken, where there are none."""
+        compiled = kept.recall(name)
+        buffers = self._builder.buffers
+        begin = len(buffers)
+        jobs, sizes = [len(group) for group in groups], [one.size for one in buffers]
+        if compiled is None or not compiled.fits(jobs, sizes):
+            return None
+        streams = None
+        with suppress(VtaMemoryError):
+            for piece in compiled.pieces:
+                self._builder.allocate(len(piece.contents)).view[:] = piece.contents
+            streams = compiled.relocated([one.physical for one in buffers], self._builder.config)
+        if streams is None:
+            self._builder.drop(begin)
+        return streams
 
 
 def _marks(jobs: Sequence[Job], counts: Sequence[int]) -> Iterator[Mark]:
