@@ -153,6 +153,13 @@ def test_a_library_that_aborts_fails_its_job(apu: Board) -> None:
     assert attack(apu, "abort") == -signal.SIGABRT
 
 
+def test_a_worker_that_hangs_up_and_stays_is_ended_and_no_other(apu: Board) -> None:
+    apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
+    nursery, other = apu.nursery(), apu.worker(3)
+    assert attack(apu, "hang up and stay") == -signal.SIGKILL
+    assert (apu.nursery(), apu.worker(3)) == (nursery, other)
+
+
 def bomb() -> bytes:
     """A model of some hundred bytes that fills a tensor of 1.5 GiB when it is loaded."""
     graph = GraphBuilder()

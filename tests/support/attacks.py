@@ -12,7 +12,9 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from potash_firmware.bpf import AddedHelper
@@ -176,6 +178,13 @@ def _map_growing() -> None:
     raw("mmap", 0, 4096, readable, private | anonymous | growing, (1 << 64) - 1, 0)
 
 
+def _hang_up() -> None:
+    for number in range(3, 64):
+        with suppress(OSError):
+            os.close(number)
+    time.sleep(60)
+
+
 def _memory() -> None:
     held = bytearray(3 << 30)
     held[::4096] = b"x" * len(held[::4096])
@@ -248,7 +257,11 @@ ALLOWED: dict[str, Callable[[], object]] = {
 }
 """What must."""
 
-OTHER: dict[str, Callable[[], object]] = {"take memory": _memory, "abort": os.abort}
+OTHER: dict[str, Callable[[], object]] = {
+    "take memory": _memory,
+    "abort": os.abort,
+    "hang up and stay": _hang_up,
+}
 
 EVERYTHING = [*ATTACKS, *ALLOWED, *OTHER]
 

@@ -225,8 +225,8 @@ class Jobs:
         except ChannelError as error:
             log.warning("%s", error)
             self._pool.kill(worker)
-        if worker.silent and not worker.orphaned:
-            self._pool.expect(worker)
+        if worker.silent and not worker.orphaned and not worker.doomed:
+            self._pool.kill(worker)  # it may have hung up and stayed
         self._bury_orphan(worker)
         return heard
 
