@@ -38,7 +38,8 @@ from potash_firmware.confinement.system_calls import NUMBERS
 from potash_firmware.mailbox.messages import Reply
 from support import attacks
 from support.apu import CONFIG, Board, board, program
-from support.bpf import call, exit_, insn, load, mov
+from support.bpf import call, exit_, insn, load, mov, store
+from support.processes import children, name
 
 CONFINING = pytest.mark.skipif(
     bool(confinement.missing()), reason="this kernel cannot confine: no seccomp or no Landlock"
@@ -274,6 +275,31 @@ def test_an_access_that_is_wrongly_proven_ends_its_job_and_not_its_worker(
         assert "0x8 unchecked" in text
         assert apu.run(program(mov(0, 12) + exit_)).return_value == 12
         assert apu.worker(0) == worker
+
+
+def compiling(board: Board) -> set[int]:
+    """The parents of compilers."""
+    found = (pid for pid in children(board.nursery()) if name(pid) == "potash-nursery")
+    return {pid for pid in found if children(pid)}
+
+
+def test_compilers_that_nobody_waits_for_any_more_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that stops its jobs while they are compiled could take all memory with them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    slow = program((load(6, 1) + insn(0x0F, 6, 7) + store(2, 6)) * 1500, mov(0, 1), exit_)
+    seen: set[int] = set()
+    with board() as apu:
+        assert apu.enable() == apu.send_firmware(slow) == apu.send_data(bytes(8)) == 0
+        for _ in range(len(CONFIG.accelerators) + 2):
+            assert apu.control(Operation.START) == 0
+            apu.until_so(lambda: bool(compiling(apu) - seen))
+            for pid in compiling(apu) - seen:
+                os.kill(pid, signal.SIGSTOP)
+            seen.update(compiling(apu))
+            assert apu.control(Operation.STOP) == 0
+        apu.until_so(lambda: len(compiling(apu)) <= len(CONFIG.accelerators))
 
 
 def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:

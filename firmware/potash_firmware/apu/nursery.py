@@ -74,6 +74,7 @@ class Nursery:
         self._serve = serve
         self._config = config
         self._children: dict[int, Child] = {}
+        self._keepers: list[Keeper] = []
 
     def run(self) -> None:
         """Serve until the service is gone; the kernel then ends the workers with this process."""
@@ -136,10 +137,12 @@ class Nursery:
             return
         if pid is not None:
             keeper = Keeper(pid, os.pidfd_open(pid), desk)
+            self._keepers.append(keeper)
             self._selector.register(keeper.pidfd, selectors.EVENT_READ, keeper)
 
     def _reap_keeper(self, keeper: Keeper) -> None:
         _, status = os.waitpid(keeper.pid, 0)
+        self._keepers.remove(keeper)
         self._selector.unregister(keeper.pidfd)
         os.close(keeper.pidfd)
         keeper.desk.ended(os.waitstatus_to_exitcode(status))
@@ -169,7 +172,14 @@ class Nursery:
         with suppress(KeyError):  # it has said by itself that there is nobody any more
             self._selector.unregister(child.desk)
         child.desk.close()
+        self._end_abandoned()
         self._control.send(encode(Exited(child.serial, os.waitstatus_to_exitcode(status))))
+
+    def _end_abandoned(self) -> None:
+        """Let what nobody waits for any more be compiled for the next time, but only so much of it."""
+        abandoned = [one for one in self._keepers if one.desk.closed]
+        for keeper in abandoned[: -len(self._config.accelerators)]:
+            os.kill(keeper.pid, signal.SIGKILL)
 
 
 def main() -> None:

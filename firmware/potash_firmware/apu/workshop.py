@@ -200,9 +200,14 @@ class Desk:
         """The worker has its end."""
         self.its.close()
 
+    @property
+    def closed(self) -> bool:
+        """Nobody asks any more."""
+        return self._mine.fileno() < 0
+
     def close(self) -> None:
         """Nobody asks any more; a keeper that is still at work has this side too."""
-        if self._mine.fileno() < 0:
+        if self.closed:
             return
         self._mine.close()
         self.its.close()
@@ -232,6 +237,8 @@ class Desk:
                 close_others(keep)
                 self._keep(*_REQUEST.unpack(data))
                 code = 0
+            except BrokenPipeError:
+                pass  # who has asked is gone
             except Exception:
                 log.exception("a program could not be compiled")
             finally:
