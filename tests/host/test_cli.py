@@ -21,6 +21,7 @@ from potash.vm.drive import device_process
 from support.apu import await_end, program
 from support.bpf import exit_, insn, mov
 from support.processes import descendants
+from support.reports import check
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 ARGUMENTS = ["--arg", "520", "--arg", "1024"]
@@ -86,6 +87,7 @@ def test_the_demo_adds_two_vectors_and_says_so() -> None:
     done = potash_command("demo", "--embedded", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
+    check("demo run", report)
     expected = list(memoryview((EXAMPLE / "expected.bin").read_bytes()).cast("b"))
     assert report["output"] == report["expected"] == expected
     assert report["equal"] is True

@@ -18,6 +18,7 @@ from potash.models.process import isolated
 from potash.models.running import Place, Ran
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import TensorReport
+from support.models import ISOLATED, in_this_process
 from support.tflite import reference
 
 
@@ -34,6 +35,13 @@ def sentence(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert said.out == "" and said.err.startswith("potash: ")
     assert said.err.count("\n") == 1
     return said.err.removeprefix("potash: ").rstrip("\n")
+
+
+@pytest.fixture(autouse=True)
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process for each model, but for the tests that run one in each way."""
+    if "place" not in request.fixturenames:
+        monkeypatch.setattr(ISOLATED, in_this_process)
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import json
 import shutil
 import struct
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from csd_spec import fields
 from csd_spec.descriptors import AcceleratorStatus
 from csd_spec.opcodes import IoOpcode
 from nvme_spec import opcodes as nvme
+from potash.cli.app import run_app
 from potash.cli.device.example import Example, example_names
 from potash.programs.execution import execute
 from potash.sdk import Accelerator, Device, JobFailed
@@ -25,15 +26,24 @@ from potash.vm.drive import device_process
 from potash_firmware.bpf import Engine, load_program
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
 from support.docs import ROOT, SOCKET, run_python, run_shell
+from support.reports import check
 
 EXAMPLES = ROOT / "examples"
 FOUND = ("checksum", "filter", "grep")
 LIMIT = 60
 
 
-def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "potash.cli.main", "demo", "--embedded", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+@pytest.fixture
+def demo(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Any]:
+    """Runs a demo, and gives its report."""
+
+    def run(name: str) -> Any:
+        assert run_app(["demo", name, "--embedded", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        check("demo run", report)
+        return report
+
+    return run
 
 
 def test_the_examples_are_known() -> None:
@@ -41,10 +51,10 @@ def test_the_examples_are_known() -> None:
 
 
 @pytest.mark.parametrize("name", ["checksum", "filter"])
-def test_a_demo_finds_what_python_finds_and_says_what_it_saved(name: str) -> None:
-    done = demo(name, "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+def test_a_demo_finds_what_python_finds_and_says_what_it_saved(
+    name: str, demo: Callable[[str], Any]
+) -> None:
+    report = demo(name)
     example = Example.load(name)
     program = len((EXAMPLES / name / "program.o").read_bytes())
     assert report["example"] == name and report["equal"] is True
@@ -59,11 +69,9 @@ def test_a_demo_finds_what_python_finds_and_says_what_it_saved(name: str) -> Non
     [("digits", 600, 600 * 64), ("resnet18", 1, 224 * 224 * 3)],
 )
 def test_a_demo_of_a_model_gives_the_reference_kernels_bytes(
-    name: str, runs: int, without: int
+    name: str, runs: int, without: int, demo: Callable[[str], Any]
 ) -> None:
-    done = demo(name, "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
+    report = demo(name)
     assert report["equal"] is True
     assert report["moved_without"] == -(-without // 4096) * 4096 > 5 * report["moved_with"]
     assert report["vta_cycles"] % runs == 0 and report["vta_instructions"] % runs == 0
@@ -75,20 +83,18 @@ def test_a_demo_of_a_model_gives_the_reference_kernels_bytes(
         assert len(report["classes"]) == 5
 
 
-def test_a_demo_shows_what_was_found() -> None:
-    done = demo("grep")
-    lines = done.stdout.splitlines()
-    assert (done.returncode, lines[-1]) == (0, "equal")
+def test_a_demo_shows_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["demo", "grep", "--embedded"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "equal"
     assert lines[-2].startswith("moved between drive and host: ")
     assert "timed out" in lines[-3]
 
 
-def test_a_demo_that_there_is_not_is_wrong_usage() -> None:
-    done = demo("../add")
-    assert (
-        done.returncode == 2
-        and "'add', 'checksum', 'digits', 'filter', 'grep', 'resnet18'" in done.stderr
-    )
+def test_a_demo_that_there_is_not_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["demo", "../add", "--embedded"]) == 2
+    names = "'add', 'checksum', 'digits', 'filter', 'grep', 'resnet18'"
+    assert names in capsys.readouterr().err
 
 
 def test_grep_expects_what_grep_finds(tmp_path: Path) -> None:
@@ -120,16 +126,19 @@ def run(program: bytes, data: bytes, *arguments: bytes | int, room: int = 1 << 1
     return done.output if done.output else "\n".join(printed)
 
 
-@pytest.fixture(params=["shipped", "rebuilt"])
-def programs(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, bytes]:
+@pytest.fixture(params=["shipped", "rebuilt"], scope="module")
+def programs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
     """The programs' object files, as they come and as the compiler of this machine makes them."""
     if request.param == "shipped":
         return {name: (EXAMPLES / name / "program.o").read_bytes() for name in FOUND}
     command = compiler()
     if command is None:
         pytest.skip(NO_COMPILER)
+    folder = tmp_path_factory.mktemp("programs")
     return {
-        name: compile_program(command, EXAMPLES / name / "program.c", tmp_path / f"{name}.o")
+        name: compile_program(command, EXAMPLES / name / "program.c", folder / f"{name}.o")
         for name in FOUND
     }
 
