@@ -40,7 +40,7 @@ def test_s_own_are_nearer(potash_device):
 def test_two_at_a_time(potash_device_factory, tmp_path):
     one = potash_device_factory(namespaces=["4M:512", "8M"], media=tmp_path / "folder")
     other = potash_device_factory(serial="OTHER")
-    assert one.namespaces() == [1, 2]
+    assert one.active_namespaces() == [1, 2]
     assert one.socket != other.socket
     other.kill()
     assert len(one.read(0, 1)) == 512
