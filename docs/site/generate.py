@@ -11,15 +11,14 @@ from pathlib import Path
 
 import draw
 import examples_page
+import json_page
 import supported_page
-
-from potash import schemas
 
 DOCS = Path(__file__).parents[1]
 
 GENERATED: dict[str, Callable[[], str | bytes]] = {
     "examples.md": examples_page.page,
-    "json.md": schemas.page,
+    "json.md": json_page.page,
     "supported.md": supported_page.page,
     "pictures/architecture.svg": draw.architecture,
     "pictures/job.svg": draw.job,

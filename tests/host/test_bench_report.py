@@ -12,6 +12,7 @@ from potash.bench import programs
 from potash.bench.processors import Followed
 from potash.bench.report import Peer, alone, document, paired, table
 from potash.cli.device.bench import bench
+from potash.schema import encode
 
 
 def test_a_ratio_is_the_median_of_the_pairs_and_not_of_the_sums() -> None:
@@ -28,7 +29,7 @@ def test_without_a_peer_the_spread_is_of_the_values() -> None:
 
 def test_the_document_has_the_keys_that_readers_rely_on() -> None:
     results = [paired("a", "iops", "1/s", "other", [(2, 1)]), alone("b", "iops", "1/s", [5])]
-    read = json.loads(json.dumps(document(results)))
+    read = json.loads(encode(document(results)))
     assert set(read) == {"machine", "results"}
     keys = {"name", "metric", "value", "unit", "peer", "ratio", "pairs", "spread"}
     assert [set(one) for one in read["results"]] == [keys, keys]

@@ -15,16 +15,17 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 import potash.sdk
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from potash.observing import prometheus, rates, screen, status
+from potash.observing.snapshot import Snapshot
 from potash.sdk import CommandFailed
 from potash.sdk.errors import DeviceNotFound, PotashError
 from potash.vm.drive import device_process, serving
@@ -465,7 +466,7 @@ def test_the_page_names_every_metric() -> None:
 
 
 def test_the_page_names_what_a_snapshot_has(device: Served) -> None:
-    found = status.ask(status.status_socket(str(device.socket)))
+    found: Mapping[str, Any] = status.ask(status.status_socket(str(device.socket)))
     rows = table("## potash top")
     assert set().union(*(words(row[0]) for row in rows)) == set(found)
     for (name,), about in [(list(words(row[0])), row[1]) for row in rows if len(words(row[0])) < 2]:
@@ -482,7 +483,7 @@ def test_the_page_names_every_room() -> None:
 # Rates.
 
 
-def snapshot(moment: float, **changes: Any) -> dict[str, Any]:
+def snapshot(moment: float, **changes: Any) -> Snapshot:
     found = {
         "pid": 1,
         "time": moment,
@@ -499,7 +500,7 @@ def snapshot(moment: float, **changes: Any) -> dict[str, Any]:
         "errors": [],
         "accelerators": [],
     }  # fmt: skip
-    return found | changes
+    return cast(Snapshot, found | changes)
 
 
 def queue(qid: int, **commands: int) -> dict[str, Any]:
@@ -526,10 +527,14 @@ def test_rates_are_differences_over_time() -> None:
             accelerators=[accelerator(3.0, 0.5)],
         ),
     )
-    assert found.queues == {1: 60.0, 2: 4.0}
-    assert (found.commands, found.read_bytes, found.written_bytes) == (64.0, 2048.0, 4096.0)
-    assert (found.errors, found.jobs) == (2.0, 0.0)
-    assert found.accelerators == {5: 0.5}
+    assert found["queues"] == {1: 60.0, 2: 4.0}
+    assert (found["commands"], found["read_bytes"], found["written_bytes"]) == (
+        64.0,
+        2048.0,
+        4096.0,
+    )
+    assert (found["errors"], found["jobs"]) == (2.0, 0.0)
+    assert found["accelerators"] == {5: 0.5}
 
 
 def test_another_device_at_the_same_place_has_no_rates_yet() -> None:
@@ -537,7 +542,7 @@ def test_another_device_at_the_same_place_has_no_rates_yet() -> None:
         snapshot(100.0, queues=[queue(1, read=100)]),
         snapshot(1.0, pid=2, queues=[queue(1, read=7)]),
     )
-    assert found.commands == 0.0
+    assert found["commands"] == 0.0
 
 
 def test_the_screen_says_what_the_snapshot_says() -> None:

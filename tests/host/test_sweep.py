@@ -136,8 +136,6 @@ def test_what_has_no_schedule_is_said_and_not_dropped() -> None:
     small, large = points.swept(found, [network], ["sram"], refuses, silent)
     assert (small.cycles, small.reason, small.front) == (None, "too small", False)
     assert (large.cycles, large.front) == (100, True)
-    assert small.report()["feasible"] is False
-    assert small.report()["latency_seconds"] is None
 
 
 def test_no_layer_is_timed_twice_on_a_core() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from potash.schemas import SCHEMAS, schema
+from potash.cli.reports import schema
 
 
 def closed(form: Any) -> Any:
@@ -21,6 +21,6 @@ def closed(form: Any) -> Any:
 
 def check(command: str, report: Any) -> None:
     """Raises AssertionError unless the report has the schema's keys, and none that it does not name."""
-    validator = Draft202012Validator(closed(schema(SCHEMAS[command])))
+    validator = Draft202012Validator(closed(schema(command)))
     wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(report)]
     assert not wrong, (command, wrong)

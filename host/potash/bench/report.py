@@ -10,19 +10,20 @@ from __future__ import annotations
 import platform
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypedDict
 
+from potash.schema import Positive
 from potash.tables import columns
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Who was measured beside us, and the median of what it did."""
+    """The baseline, and the median of what was measured of it."""
 
-    name: str
-    value: float
+    name: Annotated[str, "What it is."]
+    value: Annotated[float, "The median of its measurements."]
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,33 @@ class Result:
     the lowest and the highest of those ratios, or of the values where there is no peer.
     """
 
-    name: str
-    metric: str
-    value: float
-    unit: str
-    peer: Peer | None
-    ratio: float | None
-    pairs: int
-    spread: tuple[float, float]
+    name: Annotated[str, "The workload."]
+    metric: Annotated[str, "What was measured."]
+    value: Annotated[float, "The median."]
+    unit: Annotated[str, "Of `value`."]
+    peer: Annotated[Peer | None, "The baseline; null where there is none."]
+    ratio: Annotated[float | None, "The median of the pairs' ratios to the baseline."]
+    pairs: Annotated[Positive, "How many measurements, of each."]
+    spread: Annotated[
+        tuple[float, float],
+        "The lowest and the highest of the ratios, or of the values without a baseline.",
+    ]
+
+
+class Machine(TypedDict):
+    """The machine that figures were measured on."""
+
+    processor: Annotated[str, "Its model."]
+    processors: Annotated[int | None, "How many."]
+    system: Annotated[str, "The kernel."]
+    python: Annotated[str, "Its version."]
+
+
+class Report(TypedDict):
+    """Figures, and what they were measured on."""
+
+    machine: Annotated[Machine, "What they were measured on."]
+    results: Annotated[Sequence[Result], "One for each figure."]
 
 
 def paired(
@@ -66,7 +86,7 @@ def alone(name: str, metric: str, unit: str, values: Sequence[float]) -> Result:
     return Result(name, metric, median, unit, None, None, len(values), (min(values), max(values)))
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Machine:
     """What the figures were measured on."""
     models = [
         line.partition(":")[2].strip()
@@ -81,9 +101,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def document(results: Iterable[Result]) -> dict[str, Any]:
+def document(results: Iterable[Result]) -> Report:
     """What `--json` prints."""
-    return {"machine": machine(), "results": [asdict(result) for result in results]}
+    return {"machine": machine(), "results": list(results)}
 
 
 def table(results: Sequence[Result]) -> str:

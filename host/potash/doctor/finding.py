@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, TypedDict
 
 
 class State(StrEnum):
@@ -20,8 +22,14 @@ class State(StrEnum):
 class Finding:
     """What was looked at, how it is, what that means, and the command that mends it."""
 
-    name: str
-    state: State
-    meaning: str
-    mend: str = ""
-    """A command line; empty where there is nothing to mend, or no command does."""
+    name: Annotated[str, "What was looked at."]
+    state: Annotated[State, "How it is."]
+    meaning: Annotated[str, "What there is, or what its absence means."]
+    mend: Annotated[str, "The command that mends it; empty where there is none."] = ""
+
+
+class Report(TypedDict):
+    """What this machine has of what Potash needs."""
+
+    healthy: Annotated[bool, "Whether nothing is missing."]
+    findings: Annotated[Sequence[Finding], "One for each thing that was looked at."]

@@ -6,13 +6,14 @@ naming".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from potash.observing.snapshot import AcceleratorState, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Snapshot = dict[str, Any]
-Labels = dict[str, object]
+Labels = Mapping[str, object]
 
 
 class Metric(NamedTuple):
@@ -112,21 +113,21 @@ def _samples(given: Snapshot) -> Iterator[Sample]:
         yield Sample("potash_queue_waiting", labels, queue["waiting"])
         yield Sample("potash_queue_outstanding", labels, queue["outstanding"])
         for command, count in queue["commands"].items():
-            yield Sample("potash_commands_total", labels | {"command": command}, count)
+            yield Sample("potash_commands_total", {**labels, "command": command}, count)
     for error in given["errors"]:
-        labels = {"status": f"{error['status']:03x}", "meaning": error["meaning"]}
-        yield Sample("potash_command_errors_total", labels, error["commands"])
+        described = {"status": f"{error['status']:03x}", "meaning": error["meaning"]}
+        yield Sample("potash_command_errors_total", described, error["commands"])
     for namespace in given["namespaces"]:
         yield Sample("potash_namespace_bytes", {"nsid": namespace["nsid"]}, namespace["bytes"])
     for accelerator in given["accelerators"]:
         yield from _of_accelerator(accelerator)
 
 
-def _of_accelerator(given: Snapshot) -> Iterator[Sample]:
+def _of_accelerator(given: AcceleratorState) -> Iterator[Sample]:
     labels: Labels = {"accelerator": given["id"]}
     jobs, vta = given["jobs"], given["vta"]
     for result in ("done", "failed", "stopped"):
-        yield Sample("potash_jobs_total", labels | {"result": result}, jobs[result])
+        yield Sample("potash_jobs_total", {**labels, "result": result}, jobs[result])
     for name, value in (
         ("accelerator_running", given["running_for"] is not None),
         ("jobs_started_total", jobs["started"]),

@@ -3,26 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
-Snapshot = dict[str, Any]
-
-
-class Rates(NamedTuple):
-    """Numbers a second."""
-
-    seconds: float
-    commands: float
-    read_bytes: float
-    written_bytes: float
-    interrupts: float
-    messages: float
-    errors: float
-    jobs: float
-    queues: dict[int, float]
-    """Commands, by queue."""
-    accelerators: dict[int, float]
-    """The share of the time in which an accelerator had a job, by its ID."""
+from potash.observing.snapshot import Rates, Snapshot
 
 
 def between(before: Snapshot, after: Snapshot) -> Rates:
@@ -36,23 +18,23 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
 
     first, second = _by_queue(before), _by_queue(after)
     busy_before, busy_after = _busy(before), _busy(after)
-    return Rates(
-        seconds=seconds,
-        commands=rate(lambda one: sum(_by_queue(one).values())),
-        read_bytes=rate(lambda one: one["bytes"]["read"]),
-        written_bytes=rate(lambda one: one["bytes"]["written"]),
-        interrupts=rate(lambda one: one["controller"]["interrupts"]),
-        messages=rate(lambda one: one["mailbox"]["sent"] + one["mailbox"]["received"]),
-        errors=rate(lambda one: sum(item["commands"] for item in one["errors"])),
-        jobs=rate(lambda one: sum(item["jobs"]["started"] for item in one["accelerators"])),
-        queues={
+    return {
+        "seconds": seconds,
+        "commands": rate(lambda one: sum(_by_queue(one).values())),
+        "read_bytes": rate(lambda one: one["bytes"]["read"]),
+        "written_bytes": rate(lambda one: one["bytes"]["written"]),
+        "interrupts": rate(lambda one: one["controller"]["interrupts"]),
+        "messages": rate(lambda one: one["mailbox"]["sent"] + one["mailbox"]["received"]),
+        "errors": rate(lambda one: sum(item["commands"] for item in one["errors"])),
+        "jobs": rate(lambda one: sum(item["jobs"]["started"] for item in one["accelerators"])),
+        "queues": {
             qid: max(0.0, (count - first.get(qid, 0)) / seconds) for qid, count in second.items()
         },
-        accelerators={
+        "accelerators": {
             one: min(1.0, max(0.0, (busy - busy_before.get(one, 0.0)) / seconds))
             for one, busy in busy_after.items()
         },
-    )
+    }
 
 
 def _by_queue(snapshot: Snapshot) -> dict[int, int]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from csd_spec.text import plain
-from potash.observing.rates import Rates
+from potash.observing.snapshot import Rates, Snapshot
 from potash.tables import columns
 from potash.units import human
 
-Snapshot = dict[str, Any]
 Row = Sequence[str]
 
 MOST_USED = 4
@@ -57,13 +55,13 @@ def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     sizes = ", ".join(f"{one['nsid']}: {human(one['bytes'])}" for one in snapshot["namespaces"])
     yield f"controller {controller['state']}, {host}{shadow}; namespaces {sizes or 'none'}"
     yield (
-        f"{number(rates.commands)} commands/s   read {human_rate(rates.read_bytes)}"
-        f"   written {human_rate(rates.written_bytes)}   {number(rates.interrupts)} interrupts/s"
-        f"   {number(rates.errors)} errors/s"
+        f"{number(rates['commands'])} commands/s   read {human_rate(rates['read_bytes'])}"
+        f"   written {human_rate(rates['written_bytes'])}   {number(rates['interrupts'])} interrupts/s"
+        f"   {number(rates['errors'])} errors/s"
     )
     yield (
         f"APU {'runs' if mailbox['apu_running'] else 'is down'}"
-        f" (started {mailbox['apu_starts']} times), {number(rates.messages)} messages/s,"
+        f" (started {mailbox['apu_starts']} times), {number(rates['messages'])} messages/s,"
         f" {mailbox['requests_in_flight']} requests in flight;"
         f" {snapshot['media']['work_in_flight']} pieces of media work"
     )
@@ -79,7 +77,7 @@ def _queues(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
             str(queue["size"]) if queue["size"] else "gone",
             str(queue["waiting"]),
             str(queue["outstanding"]),
-            number(rates.queues.get(queue["qid"], 0.0)),
+            number(rates["queues"].get(queue["qid"], 0.0)),
             str(sum(queue["commands"].values())),
             most,
         )
@@ -93,7 +91,7 @@ def _accelerators(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
         yield (
             str(one["id"]),
             one["state"],
-            f"{rates.accelerators.get(one['id'], 0.0):.0%}",
+            f"{rates['accelerators'].get(one['id'], 0.0):.0%}",
             *(str(jobs[name]) for name in ("started", "done", "failed", "stopped")),
             str(one["models"]),
             str(one["vta"]["streams"]),

@@ -9,8 +9,9 @@ import struct
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import cast
 
+from potash.observing.snapshot import Snapshot
 from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk.errors import DeviceNotFound, PotashError
 
@@ -26,7 +27,6 @@ TIMEOUT = 5.0
 RETRY = 0.01
 """Seconds between two attempts to connect while the listener's queue is full."""
 
-Snapshot = dict[str, Any]
 
 _CREDENTIALS = struct.Struct("=iII")
 
@@ -97,4 +97,4 @@ def ask(place: Path, timeout: float = TIMEOUT) -> Snapshot:
         raise PotashError(f"{place}: what is there says nothing of a device") from None
     if not isinstance(found, dict) or "version" not in found:
         raise PotashError(f"{place}: what is there says nothing of a device")
-    return found
+    return cast(Snapshot, found)

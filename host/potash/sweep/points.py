@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from potash.sdk.progress import Progress
 from potash.sweep.networks import Network
@@ -53,7 +52,7 @@ class Point:
 
     @property
     def gops(self) -> float:
-        """Thousand million operations of the network a second."""
+        """GOP/s of the network."""
         return self.network.operations / self.latency / GIGA
 
     @property
@@ -65,28 +64,6 @@ class Point:
         """Latency and costs, all of which had better be small."""
         core = self.core
         return (self.latency, *(COSTS[name](core.config, core.parameters) for name in against))
-
-    def report(self) -> dict[str, Any]:
-        """The point for JSON."""
-        core, done = self.core, self.cycles is not None
-        there = not core.reason
-        return {
-            "network": self.network.name,
-            "varied": dict(core.varied),
-            "config": core.config.to_mapping() if there else {},
-            "parameters": vars(core.parameters) if there else {},
-            "feasible": done,
-            "reason": self.reason,
-            "sram_bytes": sram_bytes(core.config) if there else None,
-            "multipliers": multipliers(core.config) if there else None,
-            "bus_bytes": core.parameters.bus_bytes if there else None,
-            "cycles": self.cycles,
-            "latency_seconds": self.latency if done else None,
-            "gops": self.gops if done else None,
-            "peak_gops": self.peak_gops if there else None,
-            "utilisation": self.gops / self.peak_gops if done else None,
-            "front": self.front,
-        }
 
 
 def swept(

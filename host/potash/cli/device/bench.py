@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +11,11 @@ import click
 from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
 from potash.bench import socket as socket_bench
-from potash.bench.report import Result, document, table
+from potash.bench.report import Report, Result, document, table
 from potash.cli.device.example import examples_folder
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
+from potash.schema import encode
 from potash.vm import images
 from potash.vm.sources import ENVIRONMENT
 
@@ -28,7 +29,6 @@ _only = click.option(
     metavar="NAME",
     help="Measure only what is called so, * standing for anything; may be given several times.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 
 
 def _pairs(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -60,7 +60,7 @@ def bench() -> None:
     show_envvar=True,
     help="Debian archive to bring the guest from (default: the one that apt is configured with).",
 )
-@_json
+@json_option(Report)
 def nvme(
     guest: bool,
     patterns: tuple[str, ...],
@@ -92,7 +92,7 @@ def nvme(
 @bench.command()
 @_only
 @_pairs("Measurements of each stream and of its peer, which take turns.")
-@_json
+@json_option(Report)
 def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     """Measure the tensor accelerator's simulator.
 
@@ -113,7 +113,7 @@ def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
 @bench.command()
 @_only
 @_pairs("Runs of each program and of its native form, which take turns.")
-@_json
+@json_option(Report)
 def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     """Measure programs, beside the same C compiled for this machine.
 
@@ -132,7 +132,7 @@ def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
 @bench.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @_pairs("Measurements of the delegate and of each of its peers, which take turns.")
-@_json
+@json_option(Report)
 def model(names: tuple[str, ...], pairs: int, as_json: bool) -> None:
     """Measure models through the delegate, beside TensorFlow Lite's own kernels.
 
@@ -155,7 +155,7 @@ def model(names: tuple[str, ...], pairs: int, as_json: bool) -> None:
 
 def _report(results: Sequence[Result], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(document(results), indent=2))
+        click.echo(encode(document(results), indent=2))
     else:
         click.echo(table(results))
 

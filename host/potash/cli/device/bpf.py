@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,11 +10,13 @@ from pathlib import Path
 import click
 
 from csd_spec.text import plain_lines
-from potash.cli.drive.common import ProgramArgument, returned
+from potash.cli.device import reports
+from potash.cli.drive.common import ProgramArgument, json_option, returned
 from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
+from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import Size
@@ -26,6 +27,7 @@ from potash_firmware.bpf.debug_info import printable
 from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.engine import Engine, usable
 from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter, signed
+from potash_firmware.bpf.line_info import SourceLine
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -40,7 +42,6 @@ _argument = click.option(
     multiple=True,
     help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 
 
 @click.group()
@@ -51,13 +52,13 @@ def bpf() -> None:
 @bpf.command()
 @click.argument("file", type=_FILE)
 @_entry
-@_json
+@json_option(reports.Disassembly)
 def disasm(file: Path, entry: str | None, as_json: bool) -> None:
     """Show the instructions of FILE, an object file, with its names and source lines."""
     program = _load(file, entry, any_function=True)
     rows = listing(program)
     if as_json:
-        click.echo(json.dumps(_document(program, rows), indent=2))
+        click.echo(encode(_document(program, rows), indent=2))
         return
     lines = [f"{file}: {len(program.code) // 8} instructions, {len(program.data)} bytes of data, "]
     lines[0] += f"{len(program.rodata)} of constants; begins at {program.entry}"
@@ -78,7 +79,7 @@ def disasm(file: Path, entry: str | None, as_json: bool) -> None:
 
 
 @bpf.command()
-@_json
+@json_option(reports.Helpers)
 def helpers(as_json: bool) -> None:
     """List the functions that programs may call, those of other packages too.
 
@@ -88,8 +89,14 @@ def helpers(as_json: bool) -> None:
     rows = [(number, name, "potash") for name, number in elf.HELPER_NAMES.items()]
     rows += [(number, one.name, one.package) for number, one in sorted(found.helpers.items())]
     if as_json:
-        listed = [dict(zip(("number", "name", "package"), row, strict=True)) for row in rows]
-        click.echo(json.dumps({"helpers": listed, "problems": found.problems}))
+        report: reports.Helpers = {
+            "helpers": [
+                {"number": number, "name": name, "package": package}
+                for number, name, package in rows
+            ],
+            "problems": found.problems,
+        }
+        click.echo(encode(report))
     else:
         table = [(str(number), name, package) for number, name, package in rows]
         click.echo("\n".join(columns(table, "><")))
@@ -99,18 +106,30 @@ def helpers(as_json: bool) -> None:
         sys.exit(1)
 
 
-def _document(program: machine.Program, rows: Sequence[Row]) -> dict[str, object]:
+def _document(program: machine.Program, rows: Sequence[Row]) -> reports.Disassembly:
     return {
         "entry": program.entry,
         "data": len(program.data),
         "constants": len(program.rodata),
-        "functions": [function._asdict() for function in program.debug.functions],
+        "functions": [{"name": one.name, "start": one.start} for one in program.debug.functions],
         "instructions": [
-            row._asdict()
-            | {"code": row.code.hex(), "source": row.source._asdict() if row.source else None}
+            {
+                "pc": row.pc,
+                "code": row.code.hex(),
+                "text": row.text,
+                "function": row.function,
+                "label": row.label,
+                "source": _source(row.source),
+            }
             for row in rows
         ],
     }
+
+
+def _source(line: SourceLine | None) -> reports.SourceLine | None:
+    if line is None:
+        return None
+    return {"file": line.file, "number": line.number, "column": line.column, "text": line.text}
 
 
 @bpf.command("exec")
@@ -142,7 +161,7 @@ def _document(program: machine.Program, rows: Sequence[Row]) -> dict[str, object
     type=_ENGINES,
     help="What runs the program (default: native, as on the drive, where that is possible here).",
 )
-@_json
+@json_option(reports.Executed)
 def exec_(
     file: Path,
     given: Path | None,
@@ -192,14 +211,14 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None, *, as_json: b
     aside = output == STREAM
     value = signed(ran.return_value, 64)  # as the drive's status gives it
     if as_json:
-        report = {
+        report: reports.Executed = {
             "output": None if output is None else str(output),
             "produced": len(ran.output),
             "return_value": value,
             "instructions": ran.instructions,
             "printed": printed,
         }
-        click.echo(json.dumps(report), err=aside)
+        click.echo(encode(report), err=aside)
         return
     where = "" if aside or output is None else f" in {output}"
     click.echo(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from potash.cli.device import reports
 from potash.cli.device.example import examples_folder
+from potash.cli.drive.common import json_option
 from potash.programs.compiler import CPUS, BuildError, Built, find_compiler
 from potash.programs.compiler import build as build_program
+from potash.schema import encode
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 
@@ -36,7 +38,7 @@ from potash_firmware.bpf.isa import INSTRUCTION_SIZE
     type=click.Choice(sorted(CPUS)),
     help="Version of the instruction set (default: v4, or v3 where the compiler is older).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@json_option(reports.Built)
 def build(
     source: Path,
     output: Path | None,
@@ -99,7 +101,7 @@ def _report(built: Built, target: Path, *, as_json: bool) -> None:
     entry = function.name if function else str(program.entry)
     instructions = len(program.code) // INSTRUCTION_SIZE
     if as_json:
-        report = {
+        report: reports.Built = {
             "output": str(target),
             "compiler": built.compiler.name,
             "cpu": built.cpu,
@@ -109,7 +111,7 @@ def _report(built: Built, target: Path, *, as_json: bool) -> None:
             "data": len(program.data),
             "constants": len(program.rodata),
         }
-        click.echo(json.dumps(report))
+        click.echo(encode(report))
         return
     click.echo(
         f"{target}: {instructions} instructions (BPF {built.cpu}, {built.compiler.name}), "

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
@@ -16,9 +16,12 @@ import potash.sdk
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import PAGE_SIZE
 from csd_spec.text import plain
+from potash.cli.device import reports
 from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
+from potash.cli.drive.common import json_option
+from potash.schema import encode
 from potash.sdk import LocalStorage
 from potash.sdk.errors import PotashError
 from potash.vm.drive import serving
@@ -49,7 +52,6 @@ class _RunByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 _example = click.Choice(example_names())
 
 
@@ -64,7 +66,7 @@ def demo() -> None:
 
 
 @demo.command("list")
-@_json_option
+@json_option(reports.Examples)
 def list_(as_json: bool) -> None:
     """List the examples."""
     show_index(as_json=as_json)
@@ -88,7 +90,7 @@ def write(name: str, folder: Path) -> None:
     show_envvar=True,
     help="Debian archive to install the guest from (default: the one that apt is configured with).",
 )
-@_json_option
+@json_option(reports.VectorsAdded | reports.ExampleRun)
 def run(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) -> None:
     """Run the example NAME (default: add); this is the default command.
 
@@ -176,8 +178,16 @@ def _show_vectors(example: Example, ran: Ran, seconds: float, *, as_json: bool) 
     vectors = {"a": first, "b": second, "output": output, "expected": example.expected}
     equal = output == example.expected
     if as_json:
-        report = {"equal": equal, "elements": size, "seconds": round(seconds, 3)}
-        click.echo(json.dumps(report | {name: _int8(data) for name, data in vectors.items()}))
+        added: reports.VectorsAdded = {
+            "equal": equal,
+            "elements": size,
+            "seconds": round(seconds, 3),
+            "a": _int8(first),
+            "b": _int8(second),
+            "output": _int8(output),
+            "expected": _int8(example.expected),
+        }
+        click.echo(encode(added))
         return
     for name, data in vectors.items():
         dots = " …" if len(data) > SHOWN else ""
@@ -195,7 +205,7 @@ def _show_found(example: Example, ran: Ran, seconds: float, *, as_json: bool) ->
     moved = _pages(len(output)) + given
     modelled = _modelled(example)
     if as_json:
-        report: dict[str, Any] = {
+        report: reports.ExampleRun = {
             "example": example.name,
             "equal": equal,
             "input": len(example.input),
@@ -210,8 +220,8 @@ def _show_found(example: Example, ran: Ran, seconds: float, *, as_json: bool) ->
             report["vta_instructions"] = modelled.instructions
             report["vta_seconds"] = modelled.seconds
         if equal and example.figures is not None:
-            report |= example.figures(example.input, output)
-        click.echo(json.dumps(report))
+            report |= cast(reports.ExampleRun, example.figures(example.input, output))
+        click.echo(encode(report))
         return
     if equal and example.describe is not None:
         for line in example.describe(example.input, output):

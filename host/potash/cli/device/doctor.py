@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 
 import click
 
 from potash import doctor as checks
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
-from potash.doctor import Finding, State
+from potash.doctor import Finding, Report, State
+from potash.schema import encode
 from potash.tables import columns
 from potash.vm.sources import ENVIRONMENT
 
@@ -24,7 +24,7 @@ from potash.vm.sources import ENVIRONMENT
     show_envvar=True,
     help="Debian archive to bring the guest from (default: the one that apt is configured with).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@json_option(Report)
 def doctor(no_boot: bool, debian_mirror: str | None, as_json: bool) -> None:
     """Say what is there, what is missing, and the command that mends it.
 
@@ -34,8 +34,8 @@ def doctor(no_boot: bool, debian_mirror: str | None, as_json: bool) -> None:
     findings = _examined(boot=not no_boot, mirror=debian_mirror)
     healthy = all(one.state is not State.MISSING for one in findings)
     if as_json:
-        report = {"healthy": healthy, "findings": [dataclasses.asdict(one) for one in findings]}
-        click.echo(json.dumps(report))
+        report: Report = {"healthy": healthy, "findings": findings}
+        click.echo(encode(report))
     else:
         for line in _lines(findings):
             click.echo(line)

@@ -6,16 +6,17 @@ paragraph that begins with "**Teaches:**", or else the first one.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
+from potash.cli.device import reports
 from potash.cli.device.build import compiled
 from potash.cli.device.example import Example, example_names, examples_folder
 from potash.programs.compiler import find_compiler
+from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 
@@ -57,7 +58,12 @@ def index() -> list[Described]:
 def show_index(*, as_json: bool) -> None:
     """Print the examples: those that `potash demo` runs, and those that are run in another way."""
     if as_json:
-        click.echo(json.dumps({"examples": [one._asdict() for one in index()]}))
+        entries: list[reports.ExampleEntry] = [
+            {"name": one.name, "title": one.title, "teaches": one.teaches, "demo": one.demo}
+            for one in index()
+        ]
+        report: reports.Examples = {"examples": entries}
+        click.echo(encode(report))
         return
     rows = []
     for one in index():

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from csd_spec.text import plain
+from potash.cli.device import model_reports as reports
 from potash.cli.device.model_convert import import_, quantize
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.vta_options import (
-    json_option,
     readable_file,
     vta_config_option,
     writable_file,
 )
-from potash.cli.drive.common import say
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole
 from potash.models import running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.running import Described, Place, Ran
+from potash.schema import encode
 from potash.tables import columns
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
@@ -52,12 +51,15 @@ for command in (quantize, import_):
 
 
 @model.command("list")
-@json_option
+@json_option(reports.Networks)
 def list_(as_json: bool) -> None:
     """Name the networks that `potash model make` can write."""
-    networks = [{"name": name, "summary": one.summary} for name, one in NETWORKS.items()]
+    networks: list[reports.NetworkEntry] = [
+        {"name": name, "summary": one.summary} for name, one in NETWORKS.items()
+    ]
     lines = columns([(name, network.summary) for name, network in NETWORKS.items()], "<")
-    say({"networks": networks}, lines, as_json=as_json)
+    report: reports.Networks = {"networks": networks}
+    say(report, lines, as_json=as_json)
 
 
 @model.command()
@@ -70,7 +72,7 @@ def list_(as_json: bool) -> None:
     type=writable_file,
     help="The file to write, - for standard output.",
 )
-@json_option
+@json_option(reports.ModelMade)
 def make(name: str, seed: int, output: Path, as_json: bool) -> None:
     """Write the network NAME, one of `potash model list`, as a model in int8.
 
@@ -80,7 +82,12 @@ def make(name: str, seed: int, output: Path, as_json: bool) -> None:
     with showing() as progress:
         data = make_network(name, seed, progress)
         write_model(output, data, progress)
-    report = {"network": name, "seed": seed, "output": str(output), "bytes": len(data)}
+    report: reports.ModelMade = {
+        "network": name,
+        "seed": seed,
+        "output": str(output),
+        "bytes": len(data),
+    }
     say(
         report,
         [f"{name} is in {output}: {len(data)} bytes"],
@@ -93,14 +100,14 @@ def make(name: str, seed: int, output: Path, as_json: bool) -> None:
 @click.argument("file", metavar="MODEL", type=readable_file)
 @vta_config_option
 @_rounding
-@json_option
+@json_option(reports.ModelInfo)
 def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
     """Show what MODEL takes and gives, and where each of its nodes runs and why."""
     with showing() as progress:
         data = bytes(read_whole(file, progress))
         described = apart_for(file, running.describe, data, config, Rounding(rounding))
     if as_json:
-        click.echo(json.dumps({"rounding": rounding} | _document(described)))
+        click.echo(encode(_document(described, rounding)))
         return
     click.echo("\n".join(map(plain, _shown(file, described))))
 
@@ -125,7 +132,7 @@ def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
 @click.option("--compare", is_flag=True, help="Run it on all three, and show where they differ.")
 @vta_config_option
 @_rounding
-@json_option
+@json_option(reports.ModelRun)
 def run(
     file: Path,
     given: Path,
@@ -156,11 +163,11 @@ def run(
             )
         if output is not None:
             write_model(output, results[Place(on)].output, progress)
-    report, lines = _outcome(file, Place(on), results, output)
-    say(report | {"rounding": rounding}, lines, as_json=as_json, aside=output == STREAM)
+    report, lines = _outcome(file, Place(on), rounding, results, output)
+    say(report, lines, as_json=as_json, aside=output == STREAM)
 
 
-def _tensor(tensor: TensorReport) -> dict[str, object]:
+def _tensor(tensor: TensorReport) -> reports.Tensor:
     return {
         "name": tensor.name,
         "dtype": tensor.dtype.name,
@@ -171,7 +178,7 @@ def _tensor(tensor: TensorReport) -> dict[str, object]:
     }
 
 
-def _node(node: NodeReport) -> dict[str, object]:
+def _node(node: NodeReport) -> reports.Node:
     return {
         "graph": node.graph,
         "node": node.node,
@@ -182,8 +189,9 @@ def _node(node: NodeReport) -> dict[str, object]:
     }
 
 
-def _document(described: Described) -> dict[str, object]:
+def _document(described: Described, rounding: str) -> reports.ModelInfo:
     return {
+        "rounding": rounding,
         "bytes": described.size,
         "inputs": [_tensor(tensor) for tensor in described.inputs],
         "outputs": [_tensor(tensor) for tensor in described.outputs],
@@ -216,12 +224,13 @@ def _shown(file: Path, described: Described) -> list[str]:
 
 
 def _outcome(
-    file: Path, on: Place, results: Mapping[Place, Ran], output: Path | None
-) -> tuple[dict[str, Any], Sequence[str]]:
+    file: Path, on: Place, rounding: str, results: Mapping[Place, Ran], output: Path | None
+) -> tuple[reports.ModelRun, Sequence[str]]:
     ran = results[on]
-    report: dict[str, Any] = {
+    report: reports.ModelRun = {
         "model": str(file),
         "on": on.value,
+        "rounding": rounding,
         "input_bytes": ran.taken,
         "output_bytes": len(ran.output),
         "nodes_on_vta": ran.nodes_on_vta,
@@ -234,8 +243,8 @@ def _outcome(
     if len(results) > 1:
         compared = running.compare(results)
         report["outputs"] = [
-            _tensor(tensor)
-            | {
+            {
+                **_tensor(tensor),
                 "pairs": [
                     {
                         "left": pair.left.value,
@@ -244,7 +253,7 @@ def _outcome(
                         "largest": pair.largest if math.isfinite(pair.largest) else None,
                     }
                     for pair in pairs
-                ]
+                ],
             }
             for tensor, pairs in compared
         ]

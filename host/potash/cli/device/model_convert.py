@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
+from potash.cli.device import model_reports as reports
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
-from potash.cli.device.vta_options import json_option, readable_file, writable_file
-from potash.cli.drive.common import say
+from potash.cli.device.vta_options import readable_file, writable_file
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole
 from potash.models import onnx_import, quantizing
@@ -36,7 +36,7 @@ _output = click.option(
     help="Inputs that the model will meet, as raw float32: one sample after the other.",
 )
 @_output
-@json_option
+@json_option(reports.ModelQuantized)
 def quantize(file: Path, samples: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Turn MODEL, a .tflite in float32, into one in int8.
 
@@ -49,7 +49,7 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path, as_json: bool)
         progress(f"quantising {file.name}", None)
         made = apart_for(file, quantizing.quantize, data, pieces)
         write_model(output, made.model, progress)
-    report = {
+    report: reports.ModelQuantized = {
         "output": str(output),
         "bytes": len(made.model),
         "samples": made.samples,
@@ -68,7 +68,7 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path, as_json: bool)
 @click.command("import")
 @click.argument("file", metavar="MODEL.onnx", type=readable_file)
 @_output
-@json_option
+@json_option(reports.ModelImported)
 def import_(file: Path, output: Path, as_json: bool) -> None:
     """Convert MODEL.onnx into a .tflite.
 
@@ -81,7 +81,7 @@ def import_(file: Path, output: Path, as_json: bool) -> None:
         progress(f"importing {file.name}", None)
         made = apart_for(file, onnx_import.convert, data)
         write_model(output, made.model, progress)
-    report = {
+    report: reports.ModelImported = {
         "output": str(output),
         "bytes": len(made.model),
         "quantised": made.quantised,
@@ -95,7 +95,7 @@ def import_(file: Path, output: Path, as_json: bool) -> None:
     say(report, lines, as_json=as_json, aside=output == STREAM)
 
 
-def _described(tensor: Tensor) -> dict[str, Any]:
+def _described(tensor: Tensor) -> reports.ImportedTensor:
     return {
         "dtype": tensor.dtype.name,
         "shape": list(tensor.shape),

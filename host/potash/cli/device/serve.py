@@ -15,9 +15,10 @@ import click
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash import configuration
-from potash.cli.device import configured
+from potash.cli.device import configured, reports
 from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.fault_options import fault_options, faults_of
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
 from potash.configuration import (
     LARGEST_BUFFER,
@@ -28,6 +29,7 @@ from potash.configuration import (
 )
 from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
+from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
@@ -230,7 +232,7 @@ def qemu_device(socket: Path) -> str:
     help="Give numbers to Prometheus at this port of 127.0.0.1 (0: any that is free).",
 )
 @fault_options
-@click.option("--json", "as_json", is_flag=True, help="Say where the device is as JSON.")
+@json_option(reports.Serving, "Say where the device is as JSON.")
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
@@ -414,7 +416,7 @@ def _announce(
     device = qemu_device(socket)
     sizes = {nsid: one.size for nsid, one in drive.namespaces.items()}
     if as_json:
-        report = {
+        report: reports.Serving = {
             "socket": str(socket),
             "media": str(media) if media else None,
             "size": sum(sizes.values()),
@@ -431,7 +433,7 @@ def _announce(
             "qemu_device": device,
             "metrics": metrics,
         }
-        click.echo(json.dumps(report))
+        click.echo(encode(report))
         return
     where = f"in {media}" if media else "in memory, gone when this ends"
     what = " and ".join(human(size) for size in sizes.values()) or "no namespace yet"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from potash.cli.device import reports
 from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
-from potash.cli.device.vta_options import json_option, writable_file
+from potash.cli.device.vta_options import writable_file
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
+from potash.schema import encode
 from potash.tables import columns
 from potash.units import human
 from potash_device.vta.config import Config
@@ -56,7 +58,7 @@ DEFAULT_NETWORK = "resnet18"
 )
 @clock_options
 @core_option
-@json_option
+@json_option(reports.Swept)
 def sweep(
     networks: tuple[str, ...],
     varied: tuple[str, ...],
@@ -97,7 +99,7 @@ def sweep(
             file.write(picture.draw(found, against))
     if as_json:
         report = _report(tried, against, found, plot)
-        click.echo(json.dumps(report), err=plot == STREAM)
+        click.echo(encode(report), err=plot == STREAM)
         return
     for one in tried:
         mine = [point for point in found if point.network is one]
@@ -110,7 +112,7 @@ def sweep(
 
 def _report(
     networks: Sequence[Network], against: Sequence[str], found: Sequence[Point], plot: Path | None
-) -> dict[str, Any]:
+) -> reports.Swept:
     return {
         "networks": [
             {
@@ -123,17 +125,39 @@ def _report(
             for one in networks
         ],
         "against": list(against),
-        "points": [point.report() for point in found],
+        "points": [_point(point) for point in found],
         "plot": None if plot is None else str(plot),
+    }
+
+
+def _point(point: Point) -> reports.Point:
+    from potash.sweep.points import multipliers, sram_bytes
+
+    core, done = point.core, point.cycles is not None
+    there = not core.reason
+    return {
+        "network": point.network.name,
+        "varied": dict(core.varied),
+        "config": core.config.to_mapping() if there else {},
+        "parameters": vars(core.parameters) if there else {},
+        "feasible": done,
+        "reason": point.reason,
+        "sram_bytes": sram_bytes(core.config) if there else None,
+        "multipliers": multipliers(core.config) if there else None,
+        "bus_bytes": core.parameters.bus_bytes if there else None,
+        "cycles": point.cycles,
+        "latency_seconds": point.latency if done else None,
+        "gops": point.gops if done else None,
+        "peak_gops": point.peak_gops if there else None,
+        "utilisation": point.gops / point.peak_gops if done else None,
+        "front": point.front,
     }
 
 
 def _described(network: Network) -> list[str]:
     layers = sum(network.shapes.values())
     of_these = f"{layers} layers of {len(network.shapes)} shapes" if layers > 1 else "one layer"
-    lines = [
-        f"{network.name}: {of_these}, {network.operations / 1e9:.3g} thousand million operations"
-    ]
+    lines = [f"{network.name}: {of_these}, {network.operations / 1e9:.3g} GOP"]
     if network.left_out:
         named = ", ".join(f"{count} {name}" for name, count in network.left_out.items())
         lines.append(f"  left out: {named}")

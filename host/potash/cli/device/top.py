@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -10,9 +9,12 @@ from pathlib import Path
 
 import click
 
-from potash.observing.rates import Rates, between
+from potash.cli.drive.common import json_option
+from potash.observing.rates import between
 from potash.observing.screen import lines
-from potash.observing.status import Snapshot, ask, running, status_socket
+from potash.observing.snapshot import Interval, Rates, Snapshot
+from potash.observing.status import ask, running, status_socket
+from potash.schema import encode
 from potash.sdk.errors import DeviceNotFound, PotashError
 
 
@@ -26,7 +28,7 @@ from potash.sdk.errors import DeviceNotFound, PotashError
     help="Seconds between two looks.",
 )
 @click.option("--once", is_flag=True, help="Show one interval and end.")
-@click.option("--json", "as_json", is_flag=True, help="Show each interval as a line of JSON.")
+@json_option(Interval, "Show each interval as a line of JSON.")
 def top(device: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Show what a running device does: its queues, their commands, its accelerators and their jobs.
 
@@ -37,8 +39,8 @@ def top(device: str | None, interval: float, once: bool, as_json: bool) -> None:
     looks = _looks(place, interval)
     if as_json or once or not sys.stdout.isatty():
         for snapshot, rates in looks:
-            report = {**snapshot, "rates": rates._asdict()}
-            click.echo(json.dumps(report) if as_json else "\n".join(lines(place, snapshot, rates)))
+            report: Interval = {**snapshot, "rates": rates}
+            click.echo(encode(report) if as_json else "\n".join(lines(place, snapshot, rates)))
             if once:
                 return
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -12,9 +11,12 @@ from pathlib import Path
 import click
 
 from potash.cli.app import COMMANDS
+from potash.cli.device import reports
 from potash.cli.device.vta_options import readable_file, writable_file
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
 from potash.files import STREAM
+from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.signals import Handler, handling
 from potash.tracing.recording import folder_for_lines, lines_of, require_writable, write_trace
@@ -47,7 +49,7 @@ SIGNALLED = 128
     show_default=True,
     help="Whose clock the tensor accelerator's modelled time has.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@json_option(reports.Traced)
 @click.argument("command", nargs=-1, metavar="[--] [COMMAND...]")
 def trace(
     output: Path, sources: tuple[Path, ...], build: str, as_json: bool, command: tuple[str, ...]
@@ -78,7 +80,13 @@ def _finish(
     with showing(steps=True) as progress:
         recorded = write_trace(sources, output, progress, parameters)
     if as_json:
-        click.echo(json.dumps({"output": str(output), **recorded._asdict()}), err=output == STREAM)
+        report: reports.Traced = {
+            "output": str(output),
+            "events": recorded.events,
+            "devices": recorded.devices,
+            "unreadable": recorded.unreadable,
+        }
+        click.echo(encode(report), err=output == STREAM)
         return
     lost = f", {recorded.unreadable} lines cannot be read" if recorded.unreadable else ""
     told = f"{recorded.events} events are in {output}{lost}; ui.perfetto.dev shows them"

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from potash.cli.device import vta_reports as reports
 from potash.cli.device.vta_clock import roofline, time, trace
 from potash.cli.device.vta_options import (
     GIGA,
     MEGA,
     Megahertz,
     base_option,
-    json_option,
     read_stream,
     readable_file,
     vta_config_option,
     writable_file,
 )
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
+from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import human
@@ -77,7 +78,7 @@ for command in (time, roofline, trace):
     show_default=True,
     help="Refuse a stream that executes more micro-ops.",
 )
-@json_option
+@json_option(reports.StreamRun)
 def run(
     insns: Path,
     dram: Path,
@@ -116,7 +117,7 @@ def run(
             write_whole(file, image, output, progress)
     count = len(stream) // INSTRUCTION_BYTES
     if as_json:
-        report = {
+        report: reports.StreamRun = {
             "output": str(output),
             "bytes": len(image),
             "base": base,
@@ -124,7 +125,7 @@ def run(
             "engine": engine,
             "order": order,
         }
-        click.echo(json.dumps(report), err=output == STREAM)
+        click.echo(encode(report), err=output == STREAM)
     else:
         click.echo(
             f"{count} instructions ran on {len(image)} bytes of DRAM, which are in {output}",
@@ -140,7 +141,7 @@ def run(
 )
 @base_option
 @vta_config_option
-@click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
+@json_option(reports.VtaDisassembly)
 def disasm(
     insns: Path, output: Path, dram: Path | None, base: int, config: Config, as_json: bool
 ) -> None:
@@ -157,7 +158,8 @@ def disasm(
             described = [
                 _described(index, word, config) for index, word in enumerate(assembly.words(stream))
             ]
-            file.write(json.dumps({"instructions": described}).encode() + b"\n")
+            report: reports.VtaDisassembly = {"instructions": described}
+            file.write(encode(report).encode() + b"\n")
         else:
             for line in assembly.listing(stream, config, dram=image, base=base):
                 file.write(f"{line}\n".encode())
@@ -169,7 +171,7 @@ def disasm(
     "-o", "--output", required=True, type=writable_file, help="Where to write the stream."
 )
 @vta_config_option
-@json_option
+@json_option(reports.Assembled)
 def asm(text: Path, output: Path, config: Config, as_json: bool) -> None:
     """Assemble the text of an instruction stream, as `potash vta disasm` shows it."""
     with showing(steps=True) as progress:
@@ -184,7 +186,8 @@ def asm(text: Path, output: Path, config: Config, as_json: bool) -> None:
         file.write(stream)
     count = len(stream) // INSTRUCTION_BYTES
     if as_json:
-        click.echo(json.dumps({"output": str(output), "instructions": count}), err=output == STREAM)
+        report: reports.Assembled = {"output": str(output), "instructions": count}
+        click.echo(encode(report), err=output == STREAM)
     elif output != STREAM:
         click.echo(f"{count} instructions are in {output}")
 
@@ -199,7 +202,7 @@ def asm(text: Path, output: Path, config: Config, as_json: bool) -> None:
     help="The core's clock, in MHz.",
 )
 @click.option("--encoding", is_flag=True, help="Show where the fields of an instruction stand too.")
-@json_option
+@json_option(reports.CoreInfo)
 def info(config: Config, clock: float, encoding: bool, as_json: bool) -> None:
     """Show what follows from a core's configuration.
 
@@ -207,7 +210,7 @@ def info(config: Config, clock: float, encoding: bool, as_json: bool) -> None:
     written as fast as they are read.
     """
     if as_json:
-        click.echo(json.dumps(_figures(config, clock * MEGA)))
+        click.echo(encode(_figures(config, clock * MEGA)))
         return
     lines = _shown(config, clock * MEGA)
     if encoding:
@@ -215,7 +218,7 @@ def info(config: Config, clock: float, encoding: bool, as_json: bool) -> None:
     click.echo("\n".join(lines))
 
 
-def _described(index: int, word: int, config: Config) -> dict[str, object]:
+def _described(index: int, word: int, config: Config) -> reports.VtaInstruction:
     """An instruction for JSON: its text, and its bits, which may be more than a double holds."""
     return {
         "index": index,
@@ -225,7 +228,7 @@ def _described(index: int, word: int, config: Config) -> dict[str, object]:
     }
 
 
-def _figures(config: Config, clock: float) -> dict[str, object]:
+def _figures(config: Config, clock: float) -> reports.CoreInfo:
     return {
         "config": config.to_mapping(),
         "batch": config.batch,
@@ -234,29 +237,26 @@ def _figures(config: Config, clock: float) -> dict[str, object]:
         "clock_hz": clock,
         "operations_per_cycle": figures.operations_per_cycle(config),
         "peak_gops": figures.peak_throughput(config, clock) / GIGA,
-        "memories": {
-            memory.name: {
-                "id": int(memory),
-                "element_shape": config.element_shape(memory),
-                "value_bits": config.value_bits(memory),
-                "element_bytes": config.element_bytes(memory),
-                "elements": config.depth(memory),
-            }
-            | (
-                {
-                    "buffer_bytes": config.depth(memory) * config.element_bytes(memory),
-                    "gbit_per_second": figures.bandwidth(config, memory, clock) / GIGA,
-                }
-                if memory in figures.BUFFERS
-                else {}
-            )
-            for memory in MemoryId
-        },
+        "memories": {memory.name: _memory(config, memory, clock) for memory in MemoryId},
         "encoding": {
-            layout.kind: {field.name: [field.low, field.high] for field in layout.fields}
+            layout.kind: {field.name: (field.low, field.high) for field in layout.fields}
             for layout in config.layouts
         },
     }
+
+
+def _memory(config: Config, memory: MemoryId, clock: float) -> reports.Memory:
+    described: reports.Memory = {
+        "id": int(memory),
+        "element_shape": config.element_shape(memory),
+        "value_bits": config.value_bits(memory),
+        "element_bytes": config.element_bytes(memory),
+        "elements": config.depth(memory),
+    }
+    if memory in figures.BUFFERS:
+        described["buffer_bytes"] = config.depth(memory) * config.element_bytes(memory)
+        described["gbit_per_second"] = figures.bandwidth(config, memory, clock) / GIGA
+    return described
 
 
 def _shown(config: Config, clock: float) -> list[str]:

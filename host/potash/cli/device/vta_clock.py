@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from potash.cli.device import vta_reports as reports
 from potash.cli.device.vta_options import (
     GIGA,
     MEGA,
     ConfigFile,
-    json_option,
     read_stream,
     readable_file,
     vta_config_option,
     writable_file,
 )
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
+from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import human
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 PAPER_PEAK = {1: 0.70, 2: 0.88}
 """The peak utilisation that the paper measured without and with latency hiding (section 5)."""
+
+Stream = tuple[str, Timing, "Timed | None"]
+"""A stream's name, how long it takes, and the layer that it is of."""
 
 WORTH_SAYING = 0.005
 """Shares below are not shown."""
@@ -118,7 +122,7 @@ _tiles_option = click.option(
 )
 @clock_options
 @core_option
-@json_option
+@json_option(reports.Times)
 def time(
     names: tuple[str, ...],
     tiles: str,
@@ -137,16 +141,17 @@ def time(
         if names:
             raise click.UsageError("--insns and --layer cannot both be given")
         core = config or Config.default()
-        found = [(_about(insns.name, None), _timing(insns, core, parameters))]
+        found: list[Stream] = [(insns.name, _timing(insns, core, parameters), None)]
         report, lines = _report(core, parameters, found), _table(found)
     else:
         core = config or PYNQ_CORE
         points = _timed(names, tiles, core, parameters)
-        found = [(_about(one.name, one), one.timing) for one in points]
-        report = _report(core, parameters, found) | {"threads": _summaries(points)}
+        found = [(one.name, one.timing, one) for one in points]
+        report = _report(core, parameters, found)
+        report["threads"] = _summaries(points)
         lines = [*_table(found), "", *_said(points)]
     if as_json:
-        click.echo(json.dumps(report))
+        click.echo(encode(report))
     else:
         click.echo("\n".join([*lines, "", *_assumptions(core, parameters)]))
 
@@ -159,7 +164,7 @@ def time(
 @_tiles_option
 @clock_options
 @core_option
-@json_option
+@json_option(reports.Roofline)
 def roofline(
     output: Path,
     names: tuple[str, ...],
@@ -181,8 +186,8 @@ def roofline(
     with replacing(output) as file:
         file.write(draw(points, core, parameters))
     told = f"{len(points)} points are in {output}"
-    report = {"output": str(output), "points": len(points)}
-    click.echo(json.dumps(report) if as_json else told, err=output == STREAM)
+    report: reports.Roofline = {"output": str(output), "points": len(points)}
+    click.echo(encode(report) if as_json else told, err=output == STREAM)
 
 
 @click.command()
@@ -198,7 +203,7 @@ def roofline(
 )
 @clock_options
 @vta_config_option
-@json_option
+@json_option(reports.StreamTrace)
 def trace(
     insns: Path,
     output: Path,
@@ -222,8 +227,12 @@ def trace(
     with replacing(output) as file:
         file.write(draw(found, texts))
     told = f"{len(found)} instructions take {found.cycles} cycles; {output} shows them"
-    report = {"output": str(output), "instructions": len(found), "cycles": found.cycles}
-    click.echo(json.dumps(report) if as_json else told, err=output == STREAM)
+    report: reports.StreamTrace = {
+        "output": str(output),
+        "instructions": len(found),
+        "cycles": found.cycles,
+    }
+    click.echo(encode(report) if as_json else told, err=output == STREAM)
 
 
 def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:
@@ -258,26 +267,18 @@ def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Paramet
     return found
 
 
-def _about(name: str, one: Timed | None) -> dict[str, Any]:
-    """What the report says of a stream before its timing."""
-    if one is None:
-        return {"name": name}
-    return {"name": name, "virtual_threads": one.threads, "gops": one.throughput / GIGA}
-
-
-def _report(
-    config: Config, parameters: Parameters, found: Sequence[tuple[dict[str, Any], Timing]]
-) -> dict[str, Any]:
+def _report(config: Config, parameters: Parameters, found: Sequence[Stream]) -> reports.Times:
     return {
         "config": config.to_mapping(),
         "parameters": dataclasses.asdict(parameters),
         "peak_gops": figures.peak_throughput(config, parameters.clock) / GIGA,
-        "streams": [{**about, **_described(one)} for about, one in found],
+        "streams": [_described(*one) for one in found],
     }
 
 
-def _described(one: Timing) -> dict[str, Any]:
-    return {
+def _described(name: str, one: Timing, layer: Timed | None) -> reports.StreamTime:
+    described: reports.StreamTime = {
+        "name": name,
         "instructions": len(one),
         "cycles": one.cycles,
         "seconds": one.seconds,
@@ -297,9 +298,13 @@ def _described(one: Timing) -> dict[str, Any]:
             for stage in Stage
         },
     }
+    if layer is not None:
+        described["virtual_threads"] = layer.threads
+        described["gops"] = layer.throughput / GIGA
+    return described
 
 
-def _summaries(points: Sequence[Timed]) -> list[dict[str, Any]]:
+def _summaries(points: Sequence[Timed]) -> list[reports.ThreadsSummary]:
     return [
         {
             "virtual_threads": threads,
@@ -314,22 +319,22 @@ def _summaries(points: Sequence[Timed]) -> list[dict[str, Any]]:
     ]
 
 
-def _table(found: Sequence[tuple[dict[str, Any], Timing]]) -> list[str]:
+def _table(found: Sequence[Stream]) -> list[str]:
     heads = ("", "threads", "cycles", "ms", "GOP/s", "used", *(f"{s.name} busy" for s in Stage))
     rows: list[tuple[str, ...]] = [heads]
-    for about, one in found:
+    for name, one, layer in found:
         rows.append(
             (
-                about["name"],
-                str(about.get("virtual_threads", "")),
+                name,
+                str(layer.threads) if layer else "",
                 str(one.cycles),
                 f"{one.seconds * 1e3:.2f}",
-                f"{about.get('gops', one.throughput / GIGA):.1f}",
+                f"{(layer or one).throughput / GIGA:.1f}",
                 _share(one.utilisation),
                 *(_share(one.busy[stage] / max(one.cycles, 1)) for stage in Stage),
             )
         )
-    waits = ["  waits", *(f"  {_waits(one)}" for _, one in found)]
+    waits = ["  waits", *(f"  {_waits(one)}" for _, one, _ in found)]
     return [line + wait for line, wait in zip(columns(rows), waits, strict=True)]
 
 

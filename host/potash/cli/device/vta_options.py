@@ -88,7 +88,6 @@ base_option = click.option(
     show_default=hex(DRAM_BASE),
     help="Physical address of the image's first byte.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 
 
 def read_stream(path: Path, progress: Progress) -> bytes:

@@ -14,6 +14,7 @@ import click
 from csd_spec.descriptors import AcceleratorStatus, CapabilityId, LogEntry, LogEntryType
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
+from potash.cli.drive import reports
 from potash.cli.drive.common import (
     FIRMWARE_LIMIT,
     Pages,
@@ -68,12 +69,12 @@ def acc() -> None:
 
 @acc.command()
 @click.argument("device")
-@json_option
+@json_option(reports.Accelerators)
 def identify(device: str, as_json: bool) -> None:
     """Which accelerators there are, and what they can do."""
     with opened(device) as drive:
         found = drive.accelerators()
-    report = [
+    listed: list[reports.Accelerator] = [
         {
             "id": one.id,
             "firmware": one.takes_firmware,
@@ -87,14 +88,15 @@ def identify(device: str, as_json: bool) -> None:
         f" output, {'takes' if one.takes_firmware else 'takes no'} firmware"
         for one in found
     ]
-    say({"accelerators": report}, lines or ["there are no accelerators"], as_json=as_json)
+    report: reports.Accelerators = {"accelerators": listed}
+    say(report, lines or ["there are no accelerators"], as_json=as_json)
 
 
 @acc.command()
 @click.argument("device")
 @accelerator_option
 @rae_option
-@json_option
+@json_option(reports.Status)
 def status(device: str, accelerator: int | None, rae: bool, as_json: bool) -> None:
     """What an accelerator does, or did last."""
     with accelerator_of(device, accelerator) as one:
@@ -105,12 +107,12 @@ def status(device: str, accelerator: int | None, rae: bool, as_json: bool) -> No
 @click.argument("device")
 @accelerator_option
 @rae_option
-@json_option
+@json_option(reports.Log)
 def log(device: str, accelerator: int | None, rae: bool, as_json: bool) -> None:
     """What jobs began and ended, programs printed, went wrong."""
     with accelerator_of(device, accelerator) as one:
         page = one.log(retain=rae)
-    entries = [
+    entries: list[reports.LogEntry] = [
         {
             "timestamp": entry.timestamp,
             "type": entry.type,
@@ -121,7 +123,7 @@ def log(device: str, accelerator: int | None, rae: bool, as_json: bool) -> None:
     ]
     lost = [f"{page.lost} older entries are lost"] if page.lost else []
     lines = [f"{_time(entry)}  {_type_name(entry)}: {entry.text}" for entry in page.entries]
-    report = {"accelerator": one.id, "lost": page.lost, "entries": entries}
+    report: reports.Log = {"accelerator": one.id, "lost": page.lost, "entries": entries}
     say(report, lost + lines, as_json=as_json)
 
 
@@ -146,13 +148,17 @@ def disable(device: str) -> None:
 @input_file
 @accelerator_option
 @offset_option
-@json_option
+@json_option(reports.InputWritten)
 def write(device: str, input: Path, accelerator: int | None, offset: int, as_json: bool) -> None:
     """Send INPUT (- for standard input) to the input buffer."""
     data = read_input(input)
     with accelerator_of(device, accelerator) as one, showing() as progress:
         one.write_input(data, offset=offset, progress=progress)
-    report = {"accelerator": one.id, "offset": offset, "written": len(data)}
+    report: reports.InputWritten = {
+        "accelerator": one.id,
+        "offset": offset,
+        "written": len(data),
+    }
     say(report, [f"{len(data)} bytes in the input buffer"], as_json=as_json)
 
 
@@ -162,7 +168,7 @@ def write(device: str, input: Path, accelerator: int | None, offset: int, as_jso
 @accelerator_option
 @click.option("--data-len", type=Size(), help="How much (default: what the last job made).")
 @offset_option
-@json_option
+@json_option(reports.OutputRead)
 def read(
     device: str,
     output: Path,
@@ -175,7 +181,12 @@ def read(
     with accelerator_of(device, accelerator) as one, showing() as progress:
         data = one.read_output(data_len, offset=offset, progress=progress)
     write_output(output, data)
-    report = {"accelerator": one.id, "offset": offset, "read": len(data), "output": str(output)}
+    report: reports.OutputRead = {
+        "accelerator": one.id,
+        "offset": offset,
+        "read": len(data),
+        "output": str(output),
+    }
     say(report, [f"{len(data)} bytes"], as_json=as_json, aside=output == STREAM)
 
 
@@ -277,7 +288,7 @@ def select(device: str, firmware: int, accelerator: int | None) -> None:
 )
 @click.option("--wait", is_flag=True, help="Wait until the job has ended, and say how.")
 @timeout_option
-@json_option
+@json_option(reports.Status)
 def start(
     device: str,
     accelerator: int | None,
@@ -300,7 +311,7 @@ def start(
 @click.argument("device")
 @accelerator_option
 @timeout_option
-@json_option
+@json_option(reports.Status)
 def wait(device: str, accelerator: int | None, timeout: float | None, as_json: bool) -> None:
     """Wait until the job has ended, and say how."""
     with accelerator_of(device, accelerator) as one:
@@ -353,7 +364,7 @@ def _say_status(one: Accelerator, found: AcceleratorStatus, *, as_json: bool) ->
     active = None if firmware is None or firmware.firmware == KEEP_ACTIVE_FIRMWARE else firmware
     known = found.status in StatusId.__members__.values()
     state = StatusId(found.status).name.lower() if known else f"status {found.status}"
-    report = {
+    report: reports.Status = {
         "accelerator": one.id,
         "status": state,
         "status_id": found.status,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import click
 import potash.sdk
 from csd_spec.text import plain
 from potash.files import STREAM
+from potash.schema import encode
 from potash.sdk import INPUT_LENGTH, VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
@@ -87,7 +87,20 @@ class Seconds(click.ParamType[float]):
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+
+class JsonOption(click.Option):
+    """`--json`, which knows the type of the report."""
+
+    def __init__(self, *args: Any, report: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.report = report
+
+
+def json_option(report: Any, help: str = "Report as JSON.") -> Decorator:
+    """Give a command `--json`, for a report of this type or union of types (`potash.schema`)."""
+    return click.option("--json", "as_json", cls=JsonOption, report=report, is_flag=True, help=help)
+
+
 accelerator_option: Decorator = click.option(
     "--accelerator",
     type=click.IntRange(0, ACCELERATOR_LIMIT),
@@ -167,10 +180,10 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def say(
-    report: Mapping[str, Any], lines: Sequence[str], *, as_json: bool, aside: bool = False
+    report: Mapping[str, object], lines: Sequence[str], *, as_json: bool, aside: bool = False
 ) -> None:
     """A command's report, as JSON or in words; `aside` where standard output has its output."""
-    for line in [json.dumps(report)] if as_json else map(plain, lines):
+    for line in [encode(report)] if as_json else map(plain, lines):
         click.echo(line, err=aside)
 
 

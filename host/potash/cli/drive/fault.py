@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from nvme_spec.status import Status
+from potash.cli.drive import reports
 from potash.cli.drive.common import json_option, opened, say
 from potash.sdk import faults
 from potash.sdk.errors import CommandFailed, InvalidRequest, PotashError
@@ -57,24 +58,24 @@ def _explained() -> Iterator[None]:
 @fault.command()
 @click.argument("device")
 @click.argument("words", metavar="FAULT", nargs=-1, required=True)
-@json_option
+@json_option(reports.FaultAdded)
 def add(device: str, words: tuple[str, ...], as_json: bool) -> None:
     """Arm FAULT, one line of it, quoted or not."""
     wanted = FaultText().convert(" ".join(words), None, None)
     with opened(device) as one, _explained():
         identifier = faults.add(one, wanted)
-    report = {"id": identifier, "fault": faults.describe(wanted)}
+    report: reports.FaultAdded = {"id": identifier, "fault": faults.describe(wanted)}
     say(report, [f"{identifier}: {report['fault']}"], as_json=as_json)
 
 
 @fault.command(name="list")
 @click.argument("device")
-@json_option
+@json_option(reports.Faults)
 def list_(device: str, as_json: bool) -> None:
     """Show the faults, and how often each has struck."""
     with opened(device) as one, _explained():
         found = faults.listed(one)
-    report = {
+    report: reports.Faults = {
         "faults": [
             {
                 "id": item.identifier,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from potash.cli.drive import reports
 from potash.cli.drive.common import (
     accelerator_of,
     accelerator_option,
@@ -38,13 +39,17 @@ def fw() -> None:
 @program_file
 @accelerator_option
 @firmware_option
-@json_option
+@json_option(reports.FirmwareSent)
 def send(device: str, program: Path, accelerator: int | None, firmware: int, as_json: bool) -> None:
     """Store PROGRAM, an object file or a program in C, as a firmware."""
     image = program_of(program)
     with accelerator_of(device, accelerator) as one, showing() as progress:
         one.send_firmware(image, firmware, progress=progress)
-    report = {"accelerator": one.id, "firmware": firmware, "sent": len(image)}
+    report: reports.FirmwareSent = {
+        "accelerator": one.id,
+        "firmware": firmware,
+        "sent": len(image),
+    }
     say(report, [f"{len(image)} bytes as firmware {firmware}"], as_json=as_json)
 
 
@@ -54,7 +59,7 @@ def send(device: str, program: Path, accelerator: int | None, firmware: int, as_
 @accelerator_option
 @firmware_option
 @click.option("--data-len", type=Size(), help="How much (default: all of it).")
-@json_option
+@json_option(reports.FirmwareRead)
 def read(
     device: str,
     output: Path,
@@ -67,7 +72,7 @@ def read(
     with accelerator_of(device, accelerator) as one, showing() as progress:
         image = one.read_firmware(data_len, firmware, progress=progress)
     write_output(output, image)
-    report = {
+    report: reports.FirmwareRead = {
         "accelerator": one.id,
         "firmware": firmware,
         "read": len(image),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from csd_spec.text import plain
+from potash.cli.drive import reports
 from potash.cli.drive.common import (
     ACCELERATOR_LIMIT,
     FIRMWARE_LIMIT,
@@ -95,7 +96,7 @@ class Blocks(click.ParamType[LocalStorage]):
     help="Store the program as this firmware.",
 )
 @click.option("--timeout", type=Seconds(), help="Stop the job after this time (default: never).")
-@json_option
+@json_option(reports.JobEnded)
 @click.option("-v", "--verbose", is_flag=True, help="Say each step.")
 def run(
     device: str,
@@ -165,7 +166,7 @@ def run(
         raise
     if sink is None:
         write_output(output, result.output)
-    where = {"input": source is not None, "output": sink is not None}
+    where: reports.InPlace = {"input": source is not None, "output": sink is not None}
     _report(result, output, where, as_json=as_json)
 
 
@@ -200,13 +201,13 @@ def _show_printed(lines: Sequence[str]) -> None:
         click.echo(f"program: {plain(line)}", err=True)
 
 
-def _report(result: JobResult, output: Path, in_place: dict[str, bool], *, as_json: bool) -> None:
+def _report(result: JobResult, output: Path, in_place: reports.InPlace, *, as_json: bool) -> None:
     """Say what came of it, on standard error where standard output has the output itself."""
     aside = output == STREAM
     value, produced = result.status.return_value, result.status.produced
     if not as_json:
         _show_printed(result.printed)
-    report = {
+    report: reports.JobEnded = {
         "output": str(output),
         "produced": produced,
         "return_value": value,

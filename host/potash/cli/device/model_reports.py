@@ -1,0 +1,141 @@
+"""What `potash model` reports as JSON."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from potash.schema import Amount, Count, Form, Positive
+
+
+class ModelMade(TypedDict):
+    """The network that was made."""
+
+    network: Annotated[str, "What was made."]
+    seed: Annotated[Count, "What its weights come of."]
+    output: Annotated[str, "Where the model was written; - for standard output."]
+    bytes: Annotated[Count, "Of the model."]
+
+
+class NetworkEntry(TypedDict):
+    """A network that can be made."""
+
+    name: Annotated[str, "What it is called."]
+    summary: Annotated[str, "What it is."]
+
+
+class Networks(TypedDict):
+    """The networks that can be made."""
+
+    networks: Annotated[Sequence[NetworkEntry], "Those that can be made."]
+
+
+class Tensor(TypedDict):
+    """An input or an output of a model."""
+
+    name: Annotated[str, "What the model calls it."]
+    dtype: Annotated[str, "The type of an element, as NumPy calls it."]
+    shape: Annotated[Sequence[Count], "Elements in each dimension; none for a scalar."]
+    bytes: Annotated[Count, "As it lies in memory."]
+    scale: Annotated[Amount | None, "What a step stands for; null where it is not quantised."]
+    zero_point: Annotated[
+        int | None, "The value that stands for zero; null where it is not quantised."
+    ]
+
+
+class Node(TypedDict):
+    """A node of a model."""
+
+    graph: Annotated[Count, "The subgraph that it is in."]
+    node: Annotated[Count, "Its number there."]
+    operator: Annotated[str, "What it does, as TensorFlow Lite calls it."]
+    version: Annotated[Positive, "The operator's version."]
+    on: Annotated[str, Form(enum=["vta", "cpu"]), "Where it runs."]
+    reason: Annotated[str | None, "Why the VTA does not run it; null where it does."]
+
+
+class ModelInfo(TypedDict):
+    """What a model takes and gives, and where its nodes run."""
+
+    bytes: Annotated[Count, "Of the model."]
+    rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "How the VTA rounds."]
+    inputs: Annotated[Sequence[Tensor], "What it takes, in the order of the bytes."]
+    outputs: Annotated[Sequence[Tensor], "What it gives, likewise."]
+    nodes: Annotated[Sequence[Node], "In the order in which they run."]
+    nodes_on_vta: Annotated[Count, "How many of them the VTA runs."]
+
+
+class Difference(TypedDict):
+    """How the outputs of two targets differ."""
+
+    left: Annotated[Literal["vta", "cpu", "reference"], "The one."]
+    right: Annotated[Literal["vta", "cpu", "reference"], "The other one."]
+    differing: Annotated[Count, "Elements that are not the same."]
+    largest: Annotated[
+        Amount | None,
+        "The largest difference, for int8 in steps; null where it is no finite number.",
+    ]
+
+
+class ComparedTensor(TypedDict):
+    """An output, compared."""
+
+    name: Annotated[str, "What the model calls it."]
+    dtype: Annotated[str, "The type of an element, as NumPy calls it."]
+    shape: Annotated[Sequence[Count], "Elements in each dimension; none for a scalar."]
+    bytes: Annotated[Count, "As it lies in memory."]
+    scale: Annotated[Amount | None, "What a step stands for; null where it is not quantised."]
+    zero_point: Annotated[
+        int | None, "The value that stands for zero; null where it is not quantised."
+    ]
+    pairs: Annotated[Sequence[Difference], "Each two places."]
+
+
+class ModelRun(TypedDict):
+    """What a model gave."""
+
+    model: Annotated[str, "Its file."]
+    on: Annotated[
+        str,
+        Form(enum=["vta", "cpu", "reference"]),
+        "Where it ran: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
+    ]
+    rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "How the VTA rounds."]
+    input_bytes: Annotated[Count, "That it took."]
+    output_bytes: Annotated[Count, "That it gave."]
+    nodes_on_vta: Annotated[Count, "How many of its nodes the VTA ran."]
+    seconds: Annotated[Amount, "The run, without loading the model."]
+    output: NotRequired[Annotated[str, "Where the output was written; - for standard output."]]
+    outputs: NotRequired[
+        Annotated[Sequence[ComparedTensor], "Of --compare: where two places differ."]
+    ]
+
+
+class ModelQuantized(TypedDict):
+    """A model that was made int8."""
+
+    output: Annotated[str, "Where it was written; - for standard output."]
+    bytes: Annotated[Count, "Of the model."]
+    samples: Annotated[Count, "That its scales were made of."]
+    operators: Annotated[Count, "That it has."]
+    float_operators: Annotated[Count, "Operators that still give float32."]
+    float_tensors: Annotated[Sequence[str], "Inputs and outputs that are still float32."]
+
+
+class ImportedTensor(TypedDict):
+    """An input or an output of a model that was imported."""
+
+    dtype: Annotated[str, "The type of an element, as NumPy calls it."]
+    shape: Annotated[Sequence[Count], "Elements in each dimension; none for a scalar."]
+    scale: Annotated[Amount | None, "What a step stands for; null where it is not quantised."]
+    zero_point: Annotated[
+        int | None, "The value that stands for zero; null where it is not quantised."
+    ]
+
+
+class ModelImported(TypedDict):
+    """A model that was converted."""
+
+    output: Annotated[str, "Where it was written; - for standard output."]
+    bytes: Annotated[Count, "Of the model."]
+    quantised: Annotated[bool, "Whether it is int8; float32 otherwise."]
+    inputs: Annotated[Sequence[ImportedTensor], "What it takes."]
+    outputs: Annotated[Sequence[ImportedTensor], "What it gives."]
