@@ -66,6 +66,7 @@ def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(folder), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        patch.setenv("USERS_TOKEN", "secret")
         limits = replace(CONFIG.limits, memory=MEMORY)
         with board(replace(CONFIG, limits=limits)) as made:
             yield made

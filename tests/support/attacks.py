@@ -178,6 +178,11 @@ def _map_growing() -> None:
     raw("mmap", 0, 4096, readable, private | anonymous | growing, (1 << 64) - 1, 0)
 
 
+def _secret() -> None:
+    if "USERS_TOKEN" not in os.environ:
+        raise OSError(errno.EACCES, "no secret")
+
+
 def _hang_up() -> None:
     for number in range(3, 64):
         with suppress(OSError):
@@ -246,6 +251,7 @@ ATTACKS: dict[str, Callable[[], object]] = {
     "duplicate a terminal": lambda: os.dup(2),
     "duplicate a terminal by fcntl": lambda: fcntl.fcntl(2, fcntl.F_DUPFD, 3),
     "map memory that grows": _map_growing,
+    "learn a secret of its user's environment": _secret,
     "call as 32 bits": _compatible,
     "call as x32": _other_table,
 }

@@ -28,6 +28,9 @@ NURSERY = "potash_firmware.apu.nursery"
 START_PATIENCE = 60.0
 """Seconds in which a worker has to be ready: its nursery has to import, on however busy a machine."""
 
+_VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "XDG_CACHE_HOME"})
+_PREFIXES = ("LC_", "LD_", "PYTHON", "POTASH_", "NUMBA_", "OMP_", "OPENBLAS_", "COVERAGE_")
+
 
 class NurseryLost(Exception):
     """The nursery is gone, and with it every worker."""
@@ -86,6 +89,15 @@ class Worker:
         self._socket.close()
 
 
+def _environment() -> dict[str, str]:
+    """What workers may know of the device's environment, which can hold its user's secrets."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _VARIABLES or name.startswith(_PREFIXES)
+    }
+
+
 def contents_of(*parts: bytes) -> int:
     """A descriptor of memory that holds these, to be read from its beginning; the caller closes it."""
     contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
@@ -129,7 +141,7 @@ class Pool:
             command += ["--fds", format_descriptors(self._descriptors)]
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
+                env={**_environment(), CONFIG_VARIABLE: self._config.to_json()},
                 pass_fds=(its.fileno(), *self._descriptors.values()),
                 stdin=subprocess.DEVNULL,
             )
