@@ -117,6 +117,9 @@ def test_a_worker_has_the_descriptors_and_the_memory_of_its_accelerator_alone(ap
         line.split()[5] for line in (worker / "maps").read_text().splitlines() if "/memfd" in line
     }
     assert mapped == {"/memfd:potash-arena0", "/memfd:potash-exchange"}
+    limits = (worker / "limits").read_text().splitlines()
+    (processes,) = (line.split() for line in limits if line.startswith("Max processes"))
+    assert int(processes[2]) == int(processes[3]) <= 1 << 14
     status = dict(line.split(":\t") for line in (worker / "status").read_text().splitlines())
     assert status["NoNewPrivs"] == "1"
     for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):

@@ -43,6 +43,10 @@ _CAPABILITY_VERSION = 0x20080522
 _CAPABILITIES = 64
 """More than there are: those that a kernel does not know cannot be dropped."""
 
+_PROCESSES = 1 << 14
+"""Half of the fewest identifiers that Linux has. All threads of the user count, so it is not less;
+the kernel does not hold root to it."""
+
 _RESERVED = 64 << 30
 """Bytes of addresses beside the memory that may be used: mappings that nothing can be written to."""
 
@@ -117,6 +121,7 @@ def _limit(bounds: Bounds) -> None:
         resource.RLIMIT_CPU: bounds.seconds,
         resource.RLIMIT_FSIZE: bounds.file_size,
         resource.RLIMIT_NOFILE: bounds.open_files,
+        resource.RLIMIT_NPROC: _PROCESSES,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_MEMLOCK: 0,
