@@ -45,7 +45,7 @@ def test_the_list_as_json_says_what_each_teaches(capsys: pytest.CaptureFixture[s
     listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)["examples"]}
     assert set(example_names()) == {name for name, one in listed.items() if one["demo"]}
     assert listed["grep"]["title"] == "Find lines in a log"
-    assert listed["grep"]["teaches"].startswith("searching text where it lies")
+    assert listed["grep"]["teaches"].startswith("searching text in place")
     assert all("\n" not in one["teaches"] for one in listed.values())
 
 
