@@ -150,7 +150,7 @@ def test_a_delayed_command_is_carried_out_when_its_time_has_come(host: Host, que
     host.ring(queue)
     host.service()
     assert [one.cid for one in host.reap(queue)] == [2], "the other one is not held up"
-    timeout = host.rpu.controller.tasks.timeout
+    timeout = host.rpu.timeout
     assert timeout is not None and timeout == pytest.approx(0.05)
     host.now += 0.049
     host.service()

@@ -33,7 +33,7 @@ def test_the_timer_is_rounded_up_to_whole_steps(host: Host, wanted: int, granted
 
 def test_a_host_that_is_silent_for_too_long_finds_a_fatal_status(host: Host) -> None:
     set_timer(host, 2000)
-    assert host.rpu.controller.keep_alive.timeout == 2.0
+    assert host.rpu.timeout == 2.0
     host.now += 1.9
     host.service()
     assert not host.fatal

@@ -135,18 +135,18 @@ def test_counters_are_recorded_once_a_minute_while_something_happens(start: Star
     with start() as host:
         host.enable()
         queue = host.create_io_queue()
-        assert host.rpu.controller.persistence.timeout == DAY
+        assert host.rpu.timeout == DAY
         assert host.command(queue, WRITE, nsid=1).status == 0
-        assert host.rpu.controller.persistence.timeout == 60
+        assert host.rpu.timeout == 60
         host.now += 59
         host.service()
         assert not host.executor.waiting
         host.now += 1
-        assert host.rpu.controller.persistence.timeout == 0
+        assert host.rpu.timeout == 0
         host.service()
         assert len(host.executor.waiting) == 1
         assert host.command(queue, WRITE, nsid=1).status == 0  # The record was on its way.
-        assert host.rpu.controller.persistence.timeout == 60
+        assert host.rpu.timeout == 60
         host.now += 59
         host.service()
         assert not host.executor.waiting
@@ -161,7 +161,7 @@ def test_an_idle_device_records_nothing(start: Start) -> None:
         host.now += 3600
         host.service()
         assert not host.executor.waiting
-        assert host.rpu.controller.persistence.timeout == DAY - 3600
+        assert host.rpu.timeout == DAY - 3600
 
 
 def test_a_snapshot_that_is_due_between_two_records_waits_for_the_next(start: Start) -> None:
@@ -172,7 +172,7 @@ def test_a_snapshot_that_is_due_between_two_records_waits_for_the_next(start: St
         assert host.command(queue, WRITE, nsid=1).status == 0
         host.now += 10
         host.service()
-        timeout = host.rpu.controller.persistence.timeout
+        timeout = host.rpu.timeout
         assert timeout is not None and timeout > 0
         host.now += timeout
         host.service()

@@ -1,0 +1,216 @@
+"""The fast path and the slow path do the same: both execute the same random commands.
+
+Two drives get the same entries in the same order. One has both paths, the other the slow path
+alone. After each burst their completions are the same, and so are guest memory, media, counters and
+the error log; sizes, addresses and flags are often wrong, and blocks are often unusual ones.
+"""
+
+import random
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from potash_device.media import Media, MemoryMedia
+from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from support.nvme_host import DATA, MEMORY, PAGE, Cqe, Host, Queue
+
+FLUSH, WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES, DATASET = 0, 1, 2, 4, 5, 8, 9
+SET_FEATURES = 0x09
+ERROR_RECOVERY, WRITE_CACHE = 0x05, 0x06
+DULBE = 1 << 16
+FUA = 1 << 30
+
+SIZES = {1: 1 << 20, 2: 256 << 10}
+BLOCKS = {1: 4096, 2: 512}
+LISTS = DATA
+"""Where PRP lists and lists of ranges are; what moves is behind them."""
+BUFFERS = DATA + (256 << 10)
+BUFFERS_END = DATA + (1536 << 10)
+
+BURSTS = 300
+BURST = 12
+"""Commands at most."""
+
+
+class PartlyCached(MemoryMedia):
+    """Memory of which the last eighth always has to be waited for."""
+
+    def read_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
+        return offset < self.size // 8 * 7 and super().read_at_once(views, offset)
+
+    def write_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
+        return offset < self.size // 8 * 7 and super().write_at_once(views, offset)
+
+
+class Drive:
+    """A drive with one I/O queue; `fast` counts the commands of its fast path."""
+
+    def __init__(self, stack: ExitStack, *, has_fast_path: bool) -> None:
+        media: dict[int, Media] = {nsid: PartlyCached.create(size) for nsid, size in SIZES.items()}
+        namespaces = tuple(NamespaceSettings(nsid, size) for nsid, size in BLOCKS.items())
+        self.host = stack.enter_context(Host(media, RpuSettings(namespaces=namespaces)))
+        self.host.enable()
+        self.queue: Queue = self.host.create_io_queue(size=64)
+        self.fast = 0
+        run = self.host.rpu._fast_path.run
+
+        def counted(queue: object, limit: int) -> int:
+            done = run(queue, limit) if has_fast_path else 0  # type: ignore[arg-type]  # as given
+            self.fast += done
+            return done
+
+        self.host.rpu._fast_path.run = counted  # type: ignore[method-assign]  # counts, or refuses
+
+    def execute(self, entries: list[dict[str, object]], work: int) -> list[tuple[object, ...]]:
+        """Have a burst executed, and `work` pieces of the media's work done; the completions."""
+        for entry in entries:
+            self.host.place(self.queue, **entry)  # type: ignore[arg-type]  # by name
+        self.host.ring(self.queue)
+        self.host.service()
+        for _ in range(min(work, len(self.host.executor.waiting))):
+            self.host.executor.run_next()
+            self.host.service()
+        return [_without_head(one) for one in self.host.reap(self.queue)]
+
+    def rest(self) -> list[tuple[object, ...]]:
+        """Have everything done that is in flight; the completions."""
+        while self.host.executor.waiting:
+            self.host.executor.run_all()
+            self.host.service()
+        self.host.service()
+        return [_without_head(one) for one in self.host.reap(self.queue)]
+
+    def state(self) -> dict[str, object]:
+        """Everything that the path must not make a difference to."""
+        controller = self.host.rpu.controller
+        return {
+            "memory": bytes(self.host.memory.view[DATA:MEMORY]),
+            "media": [bytes(_content(media)) for media in self.host.media.values()],
+            "health": controller.health.state(controller.errors),
+            "commands": dict(controller.statistics.commands),
+            "errors": dict(controller.statistics.errors),
+            "log": controller.errors.encode(),
+            "outstanding": len(controller.outstanding),
+            "in flight": len(self.host.executor.waiting),
+        }
+
+
+def _without_head(one: Cqe) -> tuple[object, ...]:
+    """Completions of the fast path share the newest head of their queue (SQHD)."""
+    return one.dw0, one.sqid, one.cid, one.status, one.dnr
+
+
+def _content(media: Media) -> memoryview:
+    content = memoryview(bytearray(media.size))
+    media.read_into([content], 0)
+    return content
+
+
+class Generator:
+    """Random commands, and the lists in guest memory that they point to."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.cid = 0
+        self.lists: dict[int, bytes] = {}
+
+    def burst(self) -> list[dict[str, object]]:
+        self.lists.clear()
+        return [self._command() for _ in range(self.random.randint(1, BURST))]
+
+    def _list(self, content: bytes) -> int:
+        """Where the host puts a list."""
+        at = LISTS + 2 * PAGE * len(self.lists)
+        self.lists[at] = content
+        return at
+
+    def _command(self) -> dict[str, object]:
+        pick, chance = self.random.choice, self.random.random
+        self.cid = (self.cid + (chance() < 0.98)) % 0x1_0000
+        opcode = pick([READ] * 20 + [WRITE] * 20 + [FLUSH, COMPARE, WRITE_ZEROES, 0x7F])
+        if chance() < 0.01:
+            opcode = pick([WRITE_UNCORRECTABLE, DATASET])
+        nsid = pick([1] * 20 + [2] * 20 + [0, 3, 0xFFFF_FFFF])
+        size = BLOCKS.get(nsid, 4096)
+        total = SIZES.get(nsid, 1 << 20) // size
+        slba = pick([self.random.randrange(total)] * 30 + [total - 1, total, 1 << 63])
+        count = pick([1] * 20 + [self.random.randint(1, 24)] * 10 + [(512 << 10) // size + 1])
+        dword12 = count - 1
+        if chance() < 0.05:
+            dword12 |= pick([FUA, 1 << 31, 1 << 26, 1 << 29, 1 << 16])
+        flags = pick([0] * 40 + [1, 2, 0x40, 0xC0])
+        prp1, prp2 = self._prps(count * size)
+        cdws: tuple[int, ...] = (slba & 0xFFFF_FFFF, slba >> 32, dword12)
+        if opcode == DATASET:
+            prp1 = self._list(struct.pack("<IIQ", 0, min(count, 64), slba))
+            cdws = (0, 4)
+        return {
+            "opcode": opcode, "cid": self.cid, "nsid": nsid, "prp1": prp1, "prp2": prp2,
+            "cdws": cdws, "flags": flags,
+        }  # fmt: skip
+
+    def _prps(self, length: int) -> tuple[int, int]:
+        """PRPs that are right most of the time."""
+        pages = max(1, -(-length // PAGE))
+        at = self.random.randrange(BUFFERS // PAGE, (BUFFERS_END - (pages << 12)) // PAGE) * PAGE
+        offset = self.random.choice([0] * 30 + [512, 6])
+        if self.random.random() < 0.02:
+            at = self.random.choice([MEMORY, MEMORY - PAGE, 1 << 40])
+        rest = [at + PAGE * page for page in range(1, -(-(offset + length) // PAGE))]
+        if self.random.random() < 0.1:
+            self.random.shuffle(rest)
+        if len(rest) < 2:
+            return at + offset, rest[0] if rest else 0
+        return at + offset, self._list(struct.pack(f"<{len(rest)}Q", *rest))
+
+
+@pytest.fixture
+def drives() -> Iterator[tuple[Drive, Drive]]:
+    with ExitStack() as stack:
+        yield Drive(stack, has_fast_path=True), Drive(stack, has_fast_path=False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_paths_do_the_same(drives: tuple[Drive, Drive], seed: int) -> None:
+    print(f"seed {seed}")
+    generator, both = Generator(seed), drives
+    memory = generator.random.randbytes(MEMORY - DATA)
+    for drive in both:
+        drive.host.memory.view[DATA:MEMORY] = memory
+    executed = 0
+    for number in range(BURSTS):
+        entries = generator.burst()
+        executed += len(entries)
+        work = generator.random.randrange(8)
+        said = []
+        for drive in both:
+            for at, content in generator.lists.items():
+                drive.host.memory.view[at : at + len(content)] = content
+            said.append(drive.execute(entries, work))
+        assert said[0] == said[1], (seed, number)
+        if number % 3 == 2:
+            assert both[0].rest() == both[1].rest(), (seed, number)
+        if number % 15 == 14:
+            assert both[0].state() == both[1].state(), (seed, number)
+            _configure(both, generator.random)
+    assert executed > 1500 and both[0].fast > executed // 8 and not both[1].fast
+
+
+def _configure(drives: tuple[Drive, Drive], chosen: random.Random) -> None:
+    """Set a feature that makes the fast path step back, or step in again, and give up bad blocks."""
+    nsid = chosen.choice([1, 2])
+    fid, dword, of = chosen.choice(
+        [
+            (WRITE_CACHE, 1, 0), (WRITE_CACHE, 1, 0), (WRITE_CACHE, 0, 0), (ERROR_RECOVERY, 0, 1),
+            (ERROR_RECOVERY, 0, 2), (ERROR_RECOVERY, 0, nsid), (ERROR_RECOVERY, DULBE, nsid),
+        ]
+    )  # fmt: skip
+    heal = {"opcode": WRITE_ZEROES, "cid": 0xFFFF, "nsid": nsid}
+    blocks = SIZES[nsid] // BLOCKS[nsid]
+    for drive in drives:
+        drive.host.command(drive.host.admin, SET_FEATURES, nsid=of, cdws=(fid, dword))
+        if dword != DULBE:
+            drive.execute([{**heal, "cdws": (0, 0, blocks - 1)}], 100)
+            drive.rest()
