@@ -97,7 +97,8 @@ def _private(status: os.stat_result) -> bool:
 @contextlib.contextmanager
 def _opened(root: Path) -> Iterator[int]:
     """The folder as a descriptor. Raises OSError unless it is ours alone."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    # A confined process may not list it.
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(root, flags)
     try:
         if not _private(os.fstat(descriptor)):

@@ -107,9 +107,12 @@ def _listen() -> None:
         made.listen()
 
 
+def _cache(name: str) -> str:
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or f"{_home()}/.cache", "potash", name)
+
+
 def _poison() -> None:
-    folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or f"{_home()}/.cache", "potash", "bpf")
-    with open(os.path.join(folder, "0" * 64 + ".o"), "wb") as file:
+    with open(os.path.join(_cache("bpf"), "0" * 64 + ".o"), "wb") as file:
         file.write(b"planted")
 
 
@@ -203,6 +206,8 @@ ATTACKS: dict[str, Callable[[], object]] = {
     "write where it can read": lambda: os.close(os.open("/dev/null", os.O_WRONLY)),
     "make a file": lambda: os.close(os.open("/tmp/planted", os.O_RDONLY | os.O_CREAT)),
     "plant machine code": _poison,
+    "list programs of others": lambda: os.listdir(_cache("bpf")),
+    "list models of others": lambda: os.listdir(_cache("models")),
     "remove a file": lambda: os.unlink(__file__),
     "truncate a file": lambda: raw("truncate", __file__.encode(), 0),
     "open what is open for writing": _reopen_for_writing,

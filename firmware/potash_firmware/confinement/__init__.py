@@ -54,13 +54,15 @@ _RESERVED = 64 << 30
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What a confined process may use: bytes of private memory, seconds of processor time, bytes of
-    a file that it writes to, descriptors; and the folders and files that it may read."""
+    a file that it writes to, descriptors; the folders and files that it may read, and folders whose
+    files it may read and not list: it has to know their names."""
 
     memory: int
     seconds: int
     file_size: int = 1 << 30
     open_files: int = 64
     readable: tuple[Path, ...] = ()
+    unlisted: tuple[Path, ...] = ()
 
 
 def missing() -> tuple[str, ...]:
@@ -93,7 +95,7 @@ def confine(bounds: Bounds) -> None:
     _drop_capabilities()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if (version := landlock.version()) > 0:
-        landlock.restrict(bounds.readable, version)
+        landlock.restrict(bounds.readable, bounds.unlisted, version)
     machine = seccomp.machine()
     if machine is not None and seccomp.supported():
         seccomp.install(seccomp.assemble(rules(os.getpid()), machine))

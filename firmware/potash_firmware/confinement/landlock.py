@@ -51,10 +51,10 @@ def version() -> int:
         return 0
 
 
-def restrict(readable: Iterable[Path], version: int) -> None:
-    """Let this process open nothing but what is below `readable`, to read it, for ever.
+def restrict(readable: Iterable[Path], unlisted: Iterable[Path], version: int) -> None:
+    """Let this process open nothing but what is below these, to read it, for ever.
 
-    It must have no new privileges. A path that is not there is left out. Raises OSError.
+    Folders that are `unlisted`, and those below, it cannot list. It must have no new privileges. A path that is not there is left out. Raises OSError.
     """
     rights = max(count for since, count in _FILE_RIGHTS.items() if since <= version)
     rules = _Ruleset(
@@ -71,20 +71,22 @@ def restrict(readable: Iterable[Path], version: int) -> None:
     )
     try:
         for path in readable:
-            _allow(ruleset, path)
+            _allow(ruleset, path, READ_FILE | READ_DIR)
+        for path in unlisted:
+            _allow(ruleset, path, READ_FILE)
         system_call(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
 
 
-def _allow(ruleset: int, path: Path) -> None:
+def _allow(ruleset: int, path: Path, rights: int) -> None:
     try:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
         folder = stat.S_ISDIR(os.fstat(parent).st_mode)
-        rule = _Beneath(READ_FILE | READ_DIR if folder else READ_FILE, parent)
+        rule = _Beneath(rights if folder else READ_FILE, parent)
         system_call(
             ADD_RULE,
             ctypes.c_int(ruleset),
