@@ -44,10 +44,10 @@ def test_a_model_is_reported_beside_both_of_its_peers() -> None:
     found = told("digits", *QUICK)
     assert {name for name, _ in found} == {"digits"}
     fast, slow = found["digits", "time"], found["digits", "time beside reference"]
-    assert fast["peer"]["name"] == "XNNPACK"
-    assert slow["peer"]["name"] == "the reference kernels"
+    assert fast["baseline"]["name"] == "XNNPACK"
+    assert slow["baseline"]["name"] == "the reference kernels"
     assert fast["value"] == slow["value"] > 0
-    assert fast["ratio"] == fast["value"] / fast["peer"]["value"]
+    assert fast["ratio"] == fast["value"] / fast["baseline"]["value"]
     cycles, modelled = found["digits", "cycles"], found["digits", "modelled time"]
     assert modelled["value"] == cycles["value"] / 100e6 * 1e3 > 0
     assert found["digits", "instructions"]["value"] > 10
@@ -142,7 +142,7 @@ def test_the_breakdown_is_the_one_of_the_paper() -> None:
     # The paper: 3 s without the accelerator, convolutions 40 times as fast, 0.5 s with it.
     assert ratio(found["figure 16: convolutions"]) == pytest.approx(150 / (3000 / 40))
     assert ratio(found["figure 16: total"]) == pytest.approx(215 / 500)
-    assert found["figure 16: processor"].peer is None
+    assert found["figure 16: processor"].baseline is None
 
 
 def test_a_model_without_convolutions_has_a_breakdown() -> None:
@@ -152,7 +152,7 @@ def test_a_model_without_convolutions_has_a_breakdown() -> None:
 
 
 def ratio(result: Result) -> float:
-    assert result.peer is not None and result.ratio == result.value / result.peer.value
+    assert result.baseline is not None and result.ratio == result.value / result.baseline.value
     return result.ratio
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from potash.bench import programs
 from potash.bench.processors import Followed
-from potash.bench.report import Peer, alone, document, paired, table
+from potash.bench.report import Baseline, alone, document, paired, table
 from potash.cli.device.bench import bench
 from potash.schema import encode
 
@@ -18,12 +18,12 @@ from potash.schema import encode
 def test_a_ratio_is_the_median_of_the_pairs_and_not_of_the_sums() -> None:
     result = paired("load", "iops", "1/s", "other", [(10, 5), (10, 10), (1000, 4000)])
     assert (result.ratio, result.spread, result.pairs) == (1.0, (0.25, 2.0), 3)
-    assert (result.value, result.peer) == (10, Peer("other", 10))
+    assert (result.value, result.baseline) == (10, Baseline("other", 10))
 
 
 def test_without_a_peer_the_spread_is_of_the_values() -> None:
     result = alone("load", "iops", "1/s", [3, 1, 2])
-    assert (result.value, result.peer, result.ratio) == (2, None, None)
+    assert (result.value, result.baseline, result.ratio) == (2, None, None)
     assert (result.pairs, result.spread) == (3, (1, 3))
 
 
@@ -31,11 +31,11 @@ def test_the_document_has_the_keys_that_readers_rely_on() -> None:
     results = [paired("a", "iops", "1/s", "other", [(2, 1)]), alone("b", "iops", "1/s", [5])]
     read = json.loads(encode(document(results)))
     assert set(read) == {"machine", "results"}
-    keys = {"name", "metric", "value", "unit", "peer", "ratio", "pairs", "spread"}
+    keys = {"name", "metric", "value", "unit", "baseline", "ratio", "pairs", "spread"}
     assert [set(one) for one in read["results"]] == [keys, keys]
-    assert read["results"][0]["peer"] == {"name": "other", "value": 1}
+    assert read["results"][0]["baseline"] == {"name": "other", "value": 1}
     assert read["results"][0]["spread"] == [2, 2]
-    assert read["results"][1]["peer"] is None
+    assert read["results"][1]["baseline"] is None
 
 
 def test_the_table_shows_ours_the_peer_s_and_the_ratio() -> None:
@@ -70,7 +70,7 @@ def test_programs_are_measured_beside_native_code() -> None:
     found = {(one["name"], one["metric"]): one for one in results}
     for kernel in ("sum", "filter"):
         assert found[kernel, "time"]["ratio"] > 0
-        assert found[kernel, "time"]["peer"]["name"].endswith("-O2")
+        assert found[kernel, "time"]["baseline"]["name"].endswith("-O2")
         assert found[kernel, "compile"]["value"] > found[kernel, "load from the cache"]["value"] > 0
     ratios = [found[kernel, "time"]["ratio"] for kernel in ("sum", "filter")]
     mean = found["all kernels", "mean time"]["ratio"]

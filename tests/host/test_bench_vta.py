@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from potash.bench import vta
-from potash.bench.report import Peer
+from potash.bench.report import Baseline
 from potash.cli.device.bench import bench
 from potash.models.resnet import Layer
 from potash.sdk.errors import PotashError
@@ -143,5 +143,5 @@ def test_the_peer_is_the_processor_s_own_best(monkeypatch: pytest.MonkeyPatch) -
         pytest.skip("this processor has no instruction to compare with")
     throughput = next(iter(vta.measure(["C2"], 1, lambda text, share: None)))
     name = peak.PEAKS[peak.best() or 0].name
-    assert throughput.peer == Peer(f"{name} alone", 1e6)
+    assert throughput.baseline == Baseline(f"{name} alone", 1e6)
     assert throughput.ratio == throughput.value / 1e6

@@ -132,14 +132,14 @@ def test_without_clang_and_ziglang_nothing_can_be_built(monkeypatch: pytest.Monk
     assert found.mend.endswith("pip install 'potash[ziglang]'")
 
 
-def test_a_qemu_that_is_not_there_is_brought(
+def test_a_qemu_that_is_not_there_is_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(qemu, "installed", lambda: None)
     monkeypatch.setattr("shutil.which", lambda name: None if "qemu" in name else f"/bin/{name}")
     found = doctor.qemu("http://debian.example/debian", tmp_path)
     assert found.state is State.GOOD
-    assert found.meaning.startswith("no QEMU on PATH, so it is brought from the Debian archive")
+    assert found.meaning.startswith("no QEMU on PATH, so it is downloaded from the Debian archive")
     assert found.mend == "potash guest -- true"
     assert doctor.guest("http://debian.example/debian", tmp_path).state is State.GOOD
 

@@ -95,7 +95,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
         apt.run("update")
         apt.run("download", "debootstrap")
     except PackagesUnavailable as error:
-        pytest.skip(f"no Debian can be brought here: {error}")
+        pytest.skip(f"no Debian can be downloaded here: {error}")
     (package,) = (folder / "apt").glob("debootstrap_*.deb")
     execute("dpkg-deb", "-x", str(package), str(folder / "tool"))
     command = ["sh", str(folder / "tool/usr/sbin/debootstrap"), "--variant=minbase"]

@@ -1,1 +1,1 @@
-"""Benchmarks: each measures against a peer at the same time and reports both."""
+"""Benchmarks: each measures against a baseline at the same time and reports both."""

@@ -23,7 +23,7 @@ from potash.vm.drive import device_process
 from potash.vm.guest import MEMORY, Guest
 from potash.vm.images import GuestImages
 
-PEER = "QEMU nvme"
+BASELINE = "QEMU nvme"
 OURS, THEIRS = "/dev/nvme0n1", "/dev/nvme1n1"
 PROCESSORS = (1, 2)
 LIMIT = 60.0
@@ -91,7 +91,7 @@ class _Bench:
     def pair(
         self, workload: Workload, seconds: float, *, ours_first: bool
     ) -> tuple[Window, Window]:
-        """One window of each drive: ours and the peer's."""
+        """One window of each drive: ours and the baseline's."""
         drives = (OURS, THEIRS) if ours_first else (THEIRS, OURS)
         windows = {drive: self._window(drive, workload, seconds) for drive in drives}
         return windows[OURS], windows[THEIRS]
@@ -135,12 +135,12 @@ class _Bench:
 def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
     """A guest with both drives."""
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(filled("ours", "peer"))
+        folder = stack.enter_context(filled("ours", "baseline"))
         device = stack.enter_context(
             device_process(folder / "drive", "--media", str(folder / "ours"))
         )
         guest = stack.enter_context(Guest(images, folder / "drive", MEMORY, processors))
-        guest.plug_file(folder / "peer", name="peer")
+        guest.plug_file(folder / "baseline", name="baseline")
         guest.await_drive(THEIRS)
         yield _Bench(guest, device.pid)
 
@@ -163,12 +163,12 @@ def _results(
     label: str, workload: Workload, windows: Sequence[tuple[Window, Window]]
 ) -> Iterator[Result]:
     if workload.random:
-        rates = [(ours.commands, peer.commands) for ours, peer in windows]
-        yield paired(label, "iops", "1/s", PEER, rates)
+        rates = [(ours.commands, baseline.commands) for ours, baseline in windows]
+        yield paired(label, "iops", "1/s", BASELINE, rates)
     else:
-        rates = [(ours.bytes / (1 << 20), peer.bytes / (1 << 20)) for ours, peer in windows]
-        yield paired(label, "throughput", "MiB/s", PEER, rates)
-    vcpu = [(ours.vcpu * 1e6, peer.vcpu * 1e6) for ours, peer in windows]
-    yield paired(label, "vcpu time", "µs/io", PEER, vcpu)
-    device = [(ours.device * 1e6, max(peer.device * 1e6, 1e-3)) for ours, peer in windows]
-    yield paired(label, "device time", "µs/io", PEER, device)
+        rates = [(ours.bytes / (1 << 20), baseline.bytes / (1 << 20)) for ours, baseline in windows]
+        yield paired(label, "throughput", "MiB/s", BASELINE, rates)
+    vcpu = [(ours.vcpu * 1e6, baseline.vcpu * 1e6) for ours, baseline in windows]
+    yield paired(label, "vcpu time", "µs/io", BASELINE, vcpu)
+    device = [(ours.device * 1e6, max(baseline.device * 1e6, 1e-3)) for ours, baseline in windows]
+    yield paired(label, "device time", "µs/io", BASELINE, device)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from potash.bench.report import Peer, Result, alone, paired
+from potash.bench.report import Baseline, Result, alone, paired
 from potash.models import networks, resnet
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
@@ -123,13 +123,15 @@ def _beside(name: str, ours: Model, model: bytes, inputs: bytes, pairs: int) -> 
         XNNPACK: Model(model, delegate=None),
         REFERENCE: Model(model, delegate=None, reference=True),
     }
-    found: dict[str, list[float]] = {peer: [] for peer in contenders}
+    found: dict[str, list[float]] = {baseline: [] for baseline in contenders}
     for turn in range(pairs):
         order = list(contenders) if turn % 2 == 0 else list(reversed(contenders))
-        for peer in order:
-            found[peer].append(_milliseconds(contenders[peer], inputs))
-    for peer, metric in ((XNNPACK, "time"), (REFERENCE, "time beside reference")):
-        yield paired(name, metric, "ms", peer, list(zip(found[""], found[peer], strict=True)))
+        for baseline in order:
+            found[baseline].append(_milliseconds(contenders[baseline], inputs))
+    for baseline, metric in ((XNNPACK, "time"), (REFERENCE, "time beside reference")):
+        yield paired(
+            name, metric, "ms", baseline, list(zip(found[""], found[baseline], strict=True))
+        )
 
 
 def _callback(pairs: int) -> Iterator[Result]:
@@ -161,8 +163,8 @@ def breakdown(name: str, inference: Inference, rest: float) -> Iterator[Result]:
     ] or [0.0]
     others = inference.modelled.seconds - first - sum(convolutions)
     total = inference.modelled.seconds + rest
-    fortieth = Peer(f"the paper's processor / {PAPER_SPEEDUP}", PAPER_CPU * 1e3 / PAPER_SPEEDUP)
-    limit = Peer("the paper's accelerated total", PAPER_TOTAL * 1e3)
+    fortieth = Baseline(f"the paper's processor / {PAPER_SPEEDUP}", PAPER_CPU * 1e3 / PAPER_SPEEDUP)
+    limit = Baseline("the paper's accelerated total", PAPER_TOTAL * 1e3)
     yield _once(name, "figure 16: convolutions", sum(convolutions), fortieth)
     yield _once(name, "figure 16: first convolution", first)
     yield _once(name, "figure 16: other operators", others)
@@ -170,11 +172,11 @@ def breakdown(name: str, inference: Inference, rest: float) -> Iterator[Result]:
     yield _once(name, "figure 16: total", total, limit)
 
 
-def _once(name: str, metric: str, seconds: float, peer: Peer | None = None) -> Result:
+def _once(name: str, metric: str, seconds: float, baseline: Baseline | None = None) -> Result:
     value = seconds * 1e3
-    ratio = value / peer.value if peer else None
+    ratio = value / baseline.value if baseline else None
     shown = value if ratio is None else ratio
-    return Result(name, metric, value, "ms", peer, ratio, 1, (shown, shown))
+    return Result(name, metric, value, "ms", baseline, ratio, 1, (shown, shown))
 
 
 def _inputs(model: bytes) -> bytes:

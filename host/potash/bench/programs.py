@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from potash.bench.report import Peer, Result, alone, paired
+from potash.bench.report import Baseline, Result, alone, paired
 from potash.programs.compiler import build, find_compiler
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
@@ -98,10 +98,10 @@ def measure(
     reason = engine.unavailable(engine.Engine.NATIVE)
     if reason is not None:
         raise PotashError(reason)
-    peer = find_native()
+    baseline = find_native()
     ratios: list[float] = []
     with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
-        bench = _Bench(Path(folder), includes, peer)
+        bench = _Bench(Path(folder), includes, baseline)
         for index, name in enumerate(names):
             progress(name, index / len(names))
             if name == HELPER:
@@ -113,17 +113,17 @@ def measure(
     if len(ratios) > 1:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         spread = min(ratios), max(ratios)
-        native_time = Peer(peer.name, 1.0)
+        native_time = Baseline(baseline.name, 1.0)
         yield Result(ALL, "mean time", mean, "of native's", native_time, mean, len(ratios), spread)
 
 
 class _Bench:
     """Input, output and compilers."""
 
-    def __init__(self, folder: Path, includes: Path, peer: Native) -> None:
+    def __init__(self, folder: Path, includes: Path, baseline: Native) -> None:
         self._folder = folder
         self._includes = includes
-        self._peer = peer
+        self._baseline = baseline
         self._layout = bpf.buffer_layout(SIZE, SIZE)
         self._memory = reserve.allocate(self._layout.size)
         start = self._layout.input_offset
@@ -133,14 +133,14 @@ class _Bench:
     def kernel(self, name: str, pairs: int) -> Iterator[Result]:
         """Time beside native code's, time to compile, and time to load from the cache."""
         program = self._program(name)
-        peer = self._native(name)
+        baseline = self._native(name)
         yield from self._compiling(name, program)
         begin = self._layout.output_offset
         output = self._memory[begin : begin + SIZE]
         outputs = []
         runs: tuple[Callable[[], tuple[float, int]], ...] = (
             lambda: self._run(program),
-            lambda: self._run_native(peer),
+            lambda: self._run_native(baseline),
         )
         for run in runs:
             output[:] = bytes(SIZE)
@@ -151,11 +151,11 @@ class _Bench:
         times = []
         for turn in range(pairs):
             if turn % 2:
-                theirs, ours = self._run_native(peer)[0], self._run(program)[0]
+                theirs, ours = self._run_native(baseline)[0], self._run(program)[0]
             else:
-                ours, theirs = self._run(program)[0], self._run_native(peer)[0]
+                ours, theirs = self._run(program)[0], self._run_native(baseline)[0]
             times.append((ours * 1e3, theirs * 1e3))
-        yield paired(name, "time", "ms", self._peer.name, times)
+        yield paired(name, "time", "ms", self._baseline.name, times)
 
     def helper(self, pairs: int) -> Iterator[Result]:
         """What one call of a helper takes."""
@@ -176,12 +176,14 @@ class _Bench:
     def _native(self, name: str) -> ctypes.CDLL:
         made = self._folder / f"{name}.so"
         flags = ["-O2", "-shared", "-fPIC", f"-I{self._includes}"]
-        command = [*self._peer.command, *flags, str(FOLDER / f"{name}.c"), "-o", str(made)]
+        command = [*self._baseline.command, *flags, str(FOLDER / f"{name}.c"), "-o", str(made)]
         # What the compiler leaves when it is killed is gone with the folder.
         environment = {**os.environ, "TMPDIR": str(made.parent)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
-            raise PotashError(f"{self._peer.name} does not compile {name}: {done.stderr.strip()}")
+            raise PotashError(
+                f"{self._baseline.name} does not compile {name}: {done.stderr.strip()}"
+            )
         return ctypes.CDLL(str(made))
 
     def _compiling(self, name: str, program: bpf.Program) -> Iterator[Result]:

@@ -19,7 +19,7 @@ from potash.tables import columns
 
 
 @dataclass(frozen=True)
-class Peer:
+class Baseline:
     """The baseline, and the median of what was measured of it."""
 
     name: Annotated[str, "What it is."]
@@ -30,15 +30,15 @@ class Peer:
 class Result:
     """One figure of one workload.
 
-    `value` is the median; `ratio` the median of the pairs' ratios, ours over the peer's; `spread`
-    the lowest and the highest of those ratios, or of the values where there is no peer.
+    `value` is the median; `ratio` the median of the pairs' ratios, Potash's over the baseline's; `spread`
+    the lowest and the highest of those ratios, or of the values where there is no baseline.
     """
 
     name: Annotated[str, "The workload."]
     metric: Annotated[str, "What was measured."]
     value: Annotated[float, "The median."]
     unit: Annotated[str, "Of `value`."]
-    peer: Annotated[Peer | None, "The baseline; null where there is none."]
+    baseline: Annotated[Baseline | None, "The baseline; null where there is none."]
     ratio: Annotated[float | None, "The median of the pairs' ratios to the baseline."]
     pairs: Annotated[Positive, "How many measurements, of each."]
     spread: Annotated[
@@ -64,16 +64,16 @@ class Report(TypedDict):
 
 
 def paired(
-    name: str, metric: str, unit: str, peer: str, pairs: Sequence[tuple[float, float]]
+    name: str, metric: str, unit: str, baseline: str, pairs: Sequence[tuple[float, float]]
 ) -> Result:
-    """The result of `pairs` of neighbouring measurements, ours and the peer's."""
+    """The result of `pairs` of neighbouring measurements, ours and the baseline's."""
     ratios = [ours / theirs for ours, theirs in pairs]
     return Result(
         name,
         metric,
         statistics.median(ours for ours, _ in pairs),
         unit,
-        Peer(peer, statistics.median(theirs for _, theirs in pairs)),
+        Baseline(baseline, statistics.median(theirs for _, theirs in pairs)),
         statistics.median(ratios),
         len(pairs),
         (min(ratios), max(ratios)),
@@ -81,7 +81,7 @@ def paired(
 
 
 def alone(name: str, metric: str, unit: str, values: Sequence[float]) -> Result:
-    """The result of measurements that have no peer."""
+    """The result of measurements that have no baseline."""
     median = statistics.median(values)
     return Result(name, metric, median, unit, None, None, len(values), (min(values), max(values)))
 
@@ -108,7 +108,7 @@ def document(results: Iterable[Result]) -> Report:
 
 def table(results: Sequence[Result]) -> str:
     """The same for people."""
-    heads = ("", "metric", "unit", "ours", "peer", "ratio", "lowest", "highest", "pairs")
+    heads = ("", "metric", "unit", "value", "baseline", "ratio", "lowest", "highest", "pairs")
     rows: list[tuple[str, ...]] = [heads]
     for one in results:
         rows.append(
@@ -117,9 +117,9 @@ def table(results: Sequence[Result]) -> str:
                 one.metric,
                 one.unit,
                 _figure(one.value),
-                _figure(one.peer.value) if one.peer else "",
+                _figure(one.baseline.value) if one.baseline else "",
                 f"{one.ratio:.2f}" if one.ratio is not None else "",
-                *(f"{end:.2f}" if one.peer else _figure(end) for end in one.spread),
+                *(f"{end:.2f}" if one.baseline else _figure(end) for end in one.spread),
                 str(one.pairs),
             )
         )

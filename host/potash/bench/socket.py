@@ -50,7 +50,7 @@ ENTRIES = 1024
 ADMIN_ENTRIES = 16
 STALL = 5.0
 """Seconds without a completion after which the device counts as hung."""
-PEER = "memory copy"
+BASELINE = "memory copy"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ NAMES = tuple(load.name for load in LOADS)
 def measure(
     names: Sequence[str], times: int, seconds: float, progress: Progress
 ) -> Iterator[Result]:
-    """Measure what is named, `times` for `seconds` each; the peer copies the same pages by itself.
+    """Measure what is named, `times` for `seconds` each; the baseline copies the same pages by itself.
 
     Raises:
         PotashError: the device does not start, hangs, or fails a command.
@@ -88,7 +88,7 @@ def measure(
                 rate, cost = generator.run(seconds)
                 rates.append((rate, _copies(load.depth * load.queues, seconds / 10)))
                 costs.append(cost * 1e6)
-        yield paired(load.name, "iops", "1/s", PEER, rates)
+        yield paired(load.name, "iops", "1/s", BASELINE, rates)
         yield alone(load.name, "device time", "µs/io", costs)
 
 

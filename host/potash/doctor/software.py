@@ -107,19 +107,17 @@ def qemu(mirror: str | None = None, root: Path | None = None) -> Finding:
             found = machine.unpacked(tree)
         except PotashError as error:
             return Finding(
-                name, State.MISSING, f"the one that was brought: {error}", "potash guest --refresh"
+                name, State.MISSING, f"the downloaded one: {error}", "potash guest --refresh"
             )
-        return Finding(
-            name, State.GOOD, f"the one that was brought: {found.version}, with {client}"
-        )
-    return _to_be_brought(name, f"{beside}, so it", mirror, "potash guest -- true")
+        return Finding(name, State.GOOD, f"the downloaded one: {found.version}, with {client}")
+    return _to_download(name, f"{beside}, so it", mirror, "potash guest -- true")
 
 
 def guest(mirror: str | None = None, root: Path | None = None) -> Finding:
     """Whether there is a Linux for guests."""
     tree = _tree(debian.GUEST, root)
     if tree is None:
-        return _to_be_brought("guest", "Linux for guests", mirror, "potash guest -- true")
+        return _to_download("guest", "Linux for guests", mirror, "potash guest -- true")
     return Finding("guest", State.GOOD, f"{_kernel(tree)}, unpacked in {tree}")
 
 
@@ -179,8 +177,8 @@ def _kernel(tree: Path) -> str:
     return f"Linux {found[-1].name.removeprefix('vmlinuz-')}" if found else "no kernel"
 
 
-def _to_be_brought(name: str, what: str, mirror: str | None, command: str) -> Finding:
-    """Whether what is not there can be brought when it is wanted."""
+def _to_download(name: str, what: str, mirror: str | None, command: str) -> Finding:
+    """Whether what is missing can be downloaded when it is needed."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         meaning = "a guest needs a Linux host with an x86-64 processor"
         return Finding(name, State.MISSING, meaning, "potash demo --embedded")
@@ -189,7 +187,7 @@ def _to_be_brought(name: str, what: str, mirror: str | None, command: str) -> Fi
         return Finding(
             name,
             State.MISSING,
-            f"{what} would be brought with {', '.join(debian.TOOLS)}, and "
+            f"{what} would be downloaded with {', '.join(debian.TOOLS)}, and "
             f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not there",
             "sudo apt-get install apt dpkg tar",
         )
@@ -197,9 +195,12 @@ def _to_be_brought(name: str, what: str, mirror: str | None, command: str) -> Fi
         sources.mirror(mirror)
     except PotashError as error:
         return Finding(
-            name, State.MISSING, f"{what} cannot be brought: {error}",
+            name, State.MISSING, f"{what} cannot be downloaded: {error}",
             f"export {sources.ENVIRONMENT}=ADDRESS",
         )  # fmt: skip
     return Finding(
-        name, State.GOOD, f"{what} is brought from the Debian archive at the first start", command
+        name,
+        State.GOOD,
+        f"{what} is downloaded from the Debian archive at the first start",
+        command,
     )

@@ -124,9 +124,9 @@ class Snapshot(TypedDict):
 
 
 class Rates(TypedDict):
-    """Numbers a second, since the look before."""
+    """Rates a second, since the snapshot before."""
 
-    seconds: Annotated[Amount, "Between the two looks."]
+    seconds: Annotated[Amount, "Between the two snapshots."]
     commands: Annotated[Amount, "Of all queues."]
     read_bytes: Annotated[Amount, "To the host."]
     written_bytes: Annotated[Amount, "From the host."]
@@ -143,4 +143,4 @@ class Rates(TypedDict):
 class Interval(Snapshot):
     """An interval of a running device: its state at the end, and the rates; one a line."""
 
-    rates: Annotated[Rates, "Numbers a second, since the look before."]
+    rates: Annotated[Rates, "Rates a second, since the snapshot before."]

@@ -1,4 +1,4 @@
-"""The user's cache folder: where what was brought and built is kept, keyed by content.
+"""The user's cache folder: where what was downloaded and built is stored, keyed by content.
 
 An entry is made under a temporary name and renamed when it is whole, so that an interrupted build
 leaves nothing that looks finished; one lock file keeps two processes from building at once. What is

@@ -6,7 +6,7 @@ from potash.sdk.errors import PotashError
 
 
 class PackagesUnavailable(PotashError):
-    """What the guest is made of cannot be brought to this machine, as it is or as its network is."""
+    """The guest's packages cannot be downloaded to this machine."""
 
 
 class GuestError(PotashError):

@@ -57,15 +57,15 @@ class GuestImages:
 def prepare(
     progress: Progress = silent, *, mirror: str | None = None, refresh: bool = False
 ) -> GuestImages:
-    """Bring and build whatever is missing.
+    """Download and build whatever is missing.
 
     Args:
         progress: told what is being done.
         mirror: the Debian archive's address, instead of the one that apt is configured with.
-        refresh: bring the packages again, in the versions that the archive has now.
+        refresh: download the packages again, in the versions that the archive has now.
 
     Raises:
-        PackagesUnavailable: something cannot be brought.
+        PackagesUnavailable: something cannot be downloaded.
         PotashError: this machine cannot run the guest, or it cannot be built.
     """
     with _archive(progress, mirror, refresh=refresh) as (cache, archive):
@@ -80,7 +80,7 @@ def prepare(
 def prepare_qemu(
     progress: Progress = silent, *, mirror: str | None = None, refresh: bool = False
 ) -> Emulator:
-    """Bring QEMU alone, for a system that is not ours; takes and raises what `prepare` does."""
+    """Download QEMU alone, for a custom system; takes and raises what `prepare` does."""
     with _archive(progress, mirror, refresh=refresh) as (cache, archive):
         return Emulator(_qemu(archive), cache)
 

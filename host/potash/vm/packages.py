@@ -1,4 +1,4 @@
-"""Debian packages brought and unpacked beside the system: no root, and nothing outside the cache.
+"""Debian packages, downloaded and unpacked into the cache: no root, and nothing outside it.
 
 apt does the work, with sources, lists and archives of its own below a scratch folder and an empty
 dpkg status file, so that it fetches the whole closure of what is asked for whatever is installed
@@ -111,10 +111,10 @@ class Archive:
         self._owned.close()
 
     def tree(self, closure: Closure) -> Path:
-        """The folder that a closure is unpacked in; brought when it is not there.
+        """The folder that a closure is unpacked in; downloaded if it is not there.
 
         Raises:
-            PackagesUnavailable: a tool is missing, or the packages cannot be brought or verified.
+            PackagesUnavailable: a tool is missing, or the packages cannot be downloaded or verified.
             PotashError: they cannot be unpacked.
         """
 
@@ -130,7 +130,7 @@ class Archive:
             missing = [tool for tool in TOOLS if shutil.which(tool) is None]
             if missing:
                 raise PackagesUnavailable(
-                    f"{closure.title} is brought with {', '.join(TOOLS)}, and this machine lacks "
+                    f"{closure.title} is downloaded with {', '.join(TOOLS)}, and this machine lacks "
                     f"{', '.join(missing)}"
                 )
             address = sources.mirror(self._mirror)
@@ -163,7 +163,7 @@ def find_keyring(scratch: Path, progress: Progress) -> Path:
     for path in KEYRINGS:
         if path.is_file():
             return path
-    progress("bringing Debian's archive keyring", None)
+    progress("downloading Debian's archive keyring", None)
     apt = Apt(scratch, None)
     apt.run("update")
     apt.run("download", KEYRING_PACKAGE)
@@ -295,7 +295,7 @@ class Apt:
             "-t",
             closure.suite,
             *closure.packages,
-            progress=(progress, f"bringing {closure.title}"),
+            progress=(progress, f"downloading {closure.title}"),
         )
         return sorted(archives.glob("*.deb"))
 

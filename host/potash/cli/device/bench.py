@@ -1,4 +1,4 @@
-"""`potash bench`: how fast it is, and beside whom."""
+"""`potash bench`: how fast it is, against baselines."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _pairs(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @click.group()
 def bench() -> None:
-    """Measure how fast the device is, beside a peer where there is one."""
+    """Measure how fast the device is, against a baseline where there is one."""
 
 
 @bench.command()
 @click.option("--guest", is_flag=True, help="In a Linux guest, beside QEMU's own NVMe drive.")
 @_only
-@_pairs("Measurements of each drive, which take turns.")
+@_pairs("Measurements of each drive, in turn.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 600),
@@ -58,7 +58,7 @@ def bench() -> None:
     metavar="ADDRESS",
     envvar=ENVIRONMENT,
     show_envvar=True,
-    help="Debian archive to bring the guest from (default: the one that apt is configured with).",
+    help="Debian archive to install the guest from (default: the one that apt is configured with).",
 )
 @json_option(Report)
 def nvme(
@@ -72,11 +72,11 @@ def nvme(
     """Measure the drive's reads and writes.
 
     Without --guest, a load generator drives the device over its socket; copies of as many bytes
-    from memory to memory in plain Python are the peer. With two queues, a name that ends in -2q,
+    from memory to memory in plain Python are the baseline. With two queues, a name that ends in -2q,
     each has the depth.
 
-    With --guest, fio runs in one Linux guest on our drive and on QEMU's own in turn. A ratio is
-    ours over the peer's, the median of the pairs; the lowest and the highest stand beside it. A
+    With --guest, fio runs in one Linux guest on Potash's drive and on QEMU's own in turn. A ratio
+    is Potash's figure over the baseline's, the median of the pairs, with the lowest and the highest. A
     name that ends in -cpu2 is of a guest with two processors, each of which runs the load.
     """
     chosen = _chosen(patterns, guest_bench.NAMES if guest else socket_bench.NAMES)
@@ -91,13 +91,13 @@ def nvme(
 
 @bench.command()
 @_only
-@_pairs("Measurements of each stream and of its peer, which take turns.")
+@_pairs("Measurements of each stream and of its baseline, in turn.")
 @json_option(Report)
 def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     """Measure the tensor accelerator's simulator.
 
     Convolutions of ResNet-18, a matrix product and an addition run as streams in one thread. The
-    peer of a throughput is a loop of nothing but the processor's best instruction for it, so the
+    baseline of a throughput is a loop of nothing but the processor's best instruction for it, so the
     ratio is a share of what could be had; `layers` is those shares' geometric mean. What ends in
     -avx2 is as on a processor that has nothing better. `decoding` is what the first run takes
     longer than another one, `start` what a process takes from nothing to its first result.
@@ -117,9 +117,9 @@ def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
 def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     """Measure programs, beside the same C compiled for this machine.
 
-    Each program works on 16 MiB, with its bounds checks and its instruction limit. The peer is what
+    Each program works on 16 MiB, with its bounds checks and its instruction limit. The baseline is what
     clang -O2 makes of the same source for the machine itself, or ziglang's clang where there is no
-    other; a ratio is our time over the peer's. Also measured: compiling a program, loading a
+    other; a ratio is Potash's time over the baseline's. Also measured: compiling a program, loading a
     compiled one from the cache, and a helper's call.
     """
     chosen = _chosen(patterns, program_bench.NAMES)
@@ -131,14 +131,14 @@ def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
 
 @bench.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@_pairs("Measurements of the delegate and of each of its peers, which take turns.")
+@_pairs("Measurements of the delegate and of each of its baselines, in turn.")
 @json_option(Report)
 def model(names: tuple[str, ...], pairs: int, as_json: bool) -> None:
     """Measure models through the delegate, beside TensorFlow Lite's own kernels.
 
     NAME is one of `potash model make`'s networks, digits, or callback, * standing for anything: all
-    that there are, unless it is said. One thread, warm. The peers are XNNPACK and the reference
-    kernels, whose bytes the delegate has to give; a ratio is our time over the peer's.
+    by default. One thread, warm. The baselines are XNNPACK and the reference
+    kernels, whose bytes the delegate has to give; a ratio is Potash's time over the baseline's.
 
     `cycles` and `modelled time` are the tensor accelerator's own, at 100 MHz as on the paper's board.
     `besides the streams` is what an inference takes here without them: callbacks, packing, and nodes

@@ -46,7 +46,7 @@ _argument = click.option(
 
 @click.group()
 def bpf() -> None:
-    """Look into programs, and try them without a drive."""
+    """Disassemble, run and debug programs without a drive."""
 
 
 @bpf.command()

@@ -22,11 +22,11 @@ from potash.vm.sources import ENVIRONMENT
     metavar="ADDRESS",
     envvar=ENVIRONMENT,
     show_envvar=True,
-    help="Debian archive to bring the guest from (default: the one that apt is configured with).",
+    help="Debian archive to install the guest from (default: the one that apt is configured with).",
 )
 @json_option(Report)
 def doctor(no_boot: bool, debian_mirror: str | None, as_json: bool) -> None:
-    """Say what is there, what is missing, and the command that mends it.
+    """Report what is there, what is missing, and the command that fixes it.
 
     A line each: "good"; "limited" where Potash does less or is slower; "missing" where it, or its
     guest, does not work. Ends with 1 if something is missing.

@@ -1,4 +1,4 @@
-"""The options with which a device is started so that it goes wrong on purpose."""
+"""The options for fault injection from a device's start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "faults",
         type=FaultText(),
         multiple=True,
-        help='Go wrong from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; may '
+        help='Inject a fault from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; may '
         "be given several times (docs/faults.md).",
     ),
     click.option(
@@ -29,12 +29,12 @@ _OPTIONS: tuple[Decorator, ...] = (
         "fault_files",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         multiple=True,
-        help="As much, from a TOML file of [[fault]] tables.",
+        help="Inject faults from a TOML file of [[fault]] tables.",
     ),
     click.option(
         "--allow-faults",
         is_flag=True,
-        help="Take faults by command as well: potash fault.",
+        help="Allow faults to be injected while it runs: potash fault.",
     ),
 )
 
@@ -57,6 +57,6 @@ def faults_of(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ..
     for fault in found:
         if FaultFlags.AT_ONCE in fault.flags:
             raise PotashError(
-                f"{describe(fault)!r} is for a device that runs: send it with potash fault add"
+                f"{describe(fault)!r} is for a device that runs: inject it with potash fault add"
             )
     return tuple(found)

@@ -84,7 +84,7 @@ def running_guest(
     quiet: bool = False,
     verbose: bool = False,
 ) -> Iterator[Guest]:
-    """A guest with a drive of its own, from nothing to its end.
+    """A guest with its own drive, from nothing to its end.
 
     Args:
         drive_options: further options of `potash serve`.
@@ -92,7 +92,7 @@ def running_guest(
         socket: where a device listens already, which is used instead.
         memory: in MiB.
         mirror: the Debian archive's address (default: the one that apt is configured with).
-        refresh: bring the packages again.
+        refresh: download the packages again.
         quiet: show no progress.
         verbose: show what the device logs.
     """
@@ -176,14 +176,14 @@ def running_guest(
     metavar="ADDRESS",
     envvar=ENVIRONMENT,
     show_envvar=True,
-    help="Debian archive to bring the guest from (default: the one that apt is configured with).",
+    help="Debian archive to install the guest from (default: the one that apt is configured with).",
 )
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
     default=DEFAULTS.device.profile,
     show_default=True,
-    help="What the drive says that it is.",
+    help="The identity that the drive reports.",
 )
 @fault_options
 @click.option(
@@ -202,10 +202,14 @@ def running_guest(
     "disks",
     type=DiskFile(),
     multiple=True,
-    help="A disk of a system of your own, raw or qcow2, which boots from the first one where there "
-    "is no --kernel; nothing is written to it without ,rw.",
+    help="A disk of a custom system, raw or qcow2; without --kernel it boots from the first one. "
+    "Read-only without ,rw.",
 )
-@click.option("--refresh", is_flag=True, help="Bring the guest's packages again, as they are now.")
+@click.option(
+    "--refresh",
+    is_flag=True,
+    help="Download the guest's packages again, in their present versions.",
+)
 @click.option(
     "--trace",
     "recorded",
@@ -239,12 +243,12 @@ def guest(
     recorded: Path | None,
     verbose: bool,
 ) -> None:
-    """Start Linux with our drive as /dev/nvme0n1: a shell in it, or one command.
+    """Start Linux with the drive as /dev/nvme0n1: a shell in it, or one command.
 
-    Ends with the command's exit code. The first start brings QEMU and the guest's packages from the
-    Debian archive into the cache folder; later ones take seconds.
+    Ends with the command's exit code. The first start downloads QEMU and the guest's packages from
+    the Debian archive into the cache folder; later ones take seconds.
 
-    With --kernel or --disk a system of your own is booted instead, with the drive plugged in.
+    With --kernel or --disk a custom system is booted instead, with the drive plugged in.
     """
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
@@ -265,7 +269,7 @@ def guest(
     its_drive = media or namespaces or devices is not None or config_file is not None
     if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
-            "the device at --socket has its drive; say what it is to `potash serve`"
+            "the device at --socket has its drive already; give its options to `potash serve`"
         )
     if served is not None:
         require_free(str(served))
@@ -285,7 +289,7 @@ def guest(
         if command or shares or collected:
             raise click.UsageError(
                 "a command, --share and --collect need Potash's own guest; leave --kernel and "
-                "--disk out, or have your system do it"
+                "--disk out, or have the custom system do it"
             )
         if kernel is None and (initrd is not None or append is not None):
             raise click.UsageError("--initrd and --append are for --kernel")
@@ -344,7 +348,7 @@ def _boot(
             )
         accelerator = Accelerator.KVM if snapshot.kvm_verdict(emulator) else Accelerator.TCG
         if sys.stdin.isatty():
-            click.echo("Your own system, at this terminal; Ctrl-A X ends it.")
+            click.echo("The custom system, at this terminal; Ctrl-A X ends it.")
         system.run(emulator.qemu, own.arguments(memory, cpus, accelerator, sockets))
 
 

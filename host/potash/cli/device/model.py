@@ -43,7 +43,7 @@ _SEED = click.IntRange(0, (1 << 64) - 1)
 
 @click.group()
 def model() -> None:
-    """Make models, look at them, and try them without a drive."""
+    """Make, inspect and run models without a drive."""
 
 
 for command in (quantize, import_):
@@ -102,7 +102,7 @@ def make(name: str, seed: int, output: Path, as_json: bool) -> None:
 @_rounding
 @json_option(reports.ModelInfo)
 def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
-    """Show what MODEL takes and gives, and where each of its nodes runs and why."""
+    """Show what MODEL takes and gives, and where each node runs, and why."""
     with showing() as progress:
         data = bytes(read_whole(file, progress))
         described = apart_for(file, running.describe, data, config, Rounding(rounding))

@@ -77,10 +77,10 @@ class Buffers(click.ParamType[tuple[int, int]]):
         return sizes[0], sizes[1]
 
 
-class RoomLevels(click.ParamType[Mapping[str, str]]):
-    """ROOM=LEVEL, several with commas between them."""
+class ComponentLevels(click.ParamType[Mapping[str, str]]):
+    """COMPONENT=LEVEL, several with commas between them."""
 
-    name = "ROOM=LEVEL[,…]"
+    name = "COMPONENT=LEVEL[,…]"
 
     def convert(
         self,
@@ -94,7 +94,7 @@ class RoomLevels(click.ParamType[Mapping[str, str]]):
         for item in value.split(","):
             room, equals, level = item.partition("=")
             if not equals:
-                self.fail(f"{item!r} is not ROOM=LEVEL", param, ctx)
+                self.fail(f"{item!r} is not COMPONENT=LEVEL", param, ctx)
             rooms[room] = level
         try:
             return LogSettings(rooms=rooms).rooms
@@ -180,7 +180,7 @@ def qemu_device(socket: Path) -> str:
     type=click.Choice(sorted(PROFILES)),
     default=DEFAULTS.device.profile,
     show_default=True,
-    help="What the device says that it is: itself, or the platform that it follows.",
+    help="The identity that the device reports: Potash, or the platform that it follows.",
 )
 @click.option(
     "--serial",
@@ -194,7 +194,7 @@ def qemu_device(socket: Path) -> str:
     type=Buffers(),
     multiple=True,
     help="An accelerator, by the sizes of its input buffer and its output buffer, which is as "
-    "large where it is not said; may be given several times, and they are numbered from 0 "
+    "large where it is not given; may be given several times, and they are numbered from 0 "
     "(default: one of 64M).",
 )
 @click.option(
@@ -222,37 +222,37 @@ def qemu_device(socket: Path) -> str:
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what commands pass on their way to this file: at the end, as a trace for "
-    "ui.perfetto.dev, where the name ends in .json or .json.gz; else at once, a line of JSON each.",
+    help="Trace commands into this file: at the end, for ui.perfetto.dev, if the name ends in "
+    ".json or .json.gz; else at once, as lines of JSON.",
 )
 @click.option(
     "--metrics",
     type=click.IntRange(0, 0xFFFF),
     metavar="PORT",
-    help="Give numbers to Prometheus at this port of 127.0.0.1 (0: any that is free).",
+    help="Serve metrics for Prometheus at this port of 127.0.0.1 (0: any that is free).",
 )
 @fault_options
-@json_option(reports.Serving, "Say where the device is as JSON.")
+@json_option(reports.Serving, "Report the device's address as JSON.")
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
     default=DEFAULTS.device.log_level,
     show_default=True,
-    help="How much to say on standard error of what happens.",
+    help="How much to log on standard error.",
 )
 @click.option(
     "--log",
     "rooms",
-    type=RoomLevels(),
+    type=ComponentLevels(),
     multiple=True,
-    help=f"How much single rooms say: {', '.join(ROOMS)}. May be given several times.",
+    help=f"The log level of single components: {', '.join(ROOMS)}. May be given several times.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(FORMATS),
     default=TEXT,
     show_default=True,
-    help="Whether to say it for people or, an object a line, for programs.",
+    help="Log as text, or as JSON with an object a line.",
 )
 def serve(
     config_file: Path | None,
@@ -301,7 +301,7 @@ def serve(
         click.echo(configuration.write(wanted), nl=False)
         return
     if socket is None or socket == Path():
-        raise click.UsageError("say with --socket PATH where to listen")
+        raise click.UsageError("give --socket PATH to listen at")
     log = LogSettings(log_level, {room: one[room] for one in rooms for room in one}, log_format)
     log.apply(PROCESS)
     settings = device_settings(wanted)
@@ -443,7 +443,7 @@ def _announce(
     click.echo("and guest memory that can be shared:")
     click.echo("  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0")
     if metrics is not None:
-        click.echo(f"Prometheus finds its numbers at {metrics}")
+        click.echo(f"Prometheus finds its metrics at {metrics}")
     click.echo(f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT")
 
 

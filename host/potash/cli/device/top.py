@@ -25,7 +25,7 @@ from potash.sdk.errors import DeviceNotFound, PotashError
     type=click.FloatRange(0.05, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two updates.",
 )
 @click.option("--once", is_flag=True, help="Show one interval and end.")
 @json_option(Interval, "Show each interval as a line of JSON.")

@@ -35,8 +35,8 @@ from potash_device.vta.stream import Order, StreamError
 
 @click.group()
 def vta() -> None:
-    """Use the tensor accelerator without a drive: run streams, read them, look at a core's figures
-    and at its clock."""
+    """Use the tensor accelerator without a drive: run instruction streams, disassemble and time
+    them, and show a core's figures."""
 
 
 for command in (time, roofline, trace):

@@ -1,4 +1,4 @@
-"""`potash fault`: have a drive go wrong on purpose, while it runs."""
+"""`potash fault`: fault injection into a drive that runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from potash.sdk.faults import Fault
 
 
 class FaultText(click.ParamType[Fault]):
-    """One line that says a fault, as `potash.sdk.faults` has it."""
+    """One line that describes a fault, as `potash.sdk.faults` has it."""
 
     name = "FAULT"
 
@@ -33,7 +33,7 @@ class FaultText(click.ParamType[Fault]):
 
 @click.group()
 def fault() -> None:
-    """Have a drive go wrong on purpose, and end that.
+    """Inject faults into a drive, and end them.
 
     DEVICE is /dev/nvme0, vfio-user:SOCKET or the socket's path, of a drive that was started with
     --allow-faults. FAULT is a line like "io read status=UNRECOVERED_READ_ERROR count=3", "io write
@@ -60,7 +60,7 @@ def _explained() -> Iterator[None]:
 @click.argument("words", metavar="FAULT", nargs=-1, required=True)
 @json_option(reports.FaultAdded)
 def add(device: str, words: tuple[str, ...], as_json: bool) -> None:
-    """Arm FAULT, one line of it, quoted or not."""
+    """Inject FAULT, one line, quoted or not."""
     wanted = FaultText().convert(" ".join(words), None, None)
     with opened(device) as one, _explained():
         identifier = faults.add(one, wanted)
@@ -72,7 +72,7 @@ def add(device: str, words: tuple[str, ...], as_json: bool) -> None:
 @click.argument("device")
 @json_option(reports.Faults)
 def list_(device: str, as_json: bool) -> None:
-    """Show the faults, and how often each has struck."""
+    """Show the faults, and how often each has occurred."""
     with opened(device) as one, _explained():
         found = faults.listed(one)
     report: reports.Faults = {

@@ -112,7 +112,7 @@ class FirmwareSent(TypedDict):
 
 
 class InPlace(TypedDict):
-    """What the drive read and wrote where it lies, so that the host did not."""
+    """What the drive read and wrote in place, without the host."""
 
     input: Annotated[bool, "The input."]
     output: Annotated[bool, "The output."]
@@ -127,6 +127,4 @@ class JobEnded(TypedDict):
         Signed64, "What the program returned (r0), as a signed number of 64 bits."
     ]
     printed: Annotated[Sequence[str], "Lines that the program printed."]
-    in_place: Annotated[
-        InPlace, "What the drive read and wrote where it lies, so that the host did not."
-    ]
+    in_place: Annotated[InPlace, "What the drive read and wrote in place, without the host."]
