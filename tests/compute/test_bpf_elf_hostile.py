@@ -286,7 +286,7 @@ def test_the_object_that_is_damaged_below_is_sound() -> None:
     assert str(program.debug.place(1)) == "prog, sum.c:3"
 
 
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(RICH) - 1), st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])),

@@ -88,17 +88,18 @@ def test_the_network_takes_the_images_for_what_they_show() -> None:
     assert (np.array(found) == LABELS).mean() >= 0.96
 
 
-def test_the_delegate_scores_every_image_as_the_reference_kernels_do() -> None:
+def test_the_delegate_scores_images_as_the_reference_kernels_do() -> None:
+    """A tenth of them: the example's demo, which is a test too, takes all 600."""
     core = Core.create(Config.default(), 1 << 22, engine="fast")
     delegate = VtaDelegate(Runtime(core))
     on_vta = Model(MODEL, delegate=delegate, reference=True)
     alone = Model(MODEL, delegate=None, reference=True)
-    for image in IMAGES:
+    for image in IMAGES[::10]:
         found, wanted = bytearray(10), bytearray(10)
         assert on_vta(image.tobytes(), memoryview(found)) == 10
         alone(image.tobytes(), memoryview(wanted))
         assert found == wanted
-    assert delegate.nodes_run >= 3 * len(IMAGES)
+    assert delegate.nodes_run >= 3 * len(IMAGES[::10])
 
 
 @pytest.mark.slow

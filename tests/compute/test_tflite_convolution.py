@@ -86,7 +86,7 @@ def scales(its: dict[str, Any], depth: int, outputs: int) -> tuple[float, list[f
     return 0.02, weights.tolist(), 0.02 * 0.01 * 70 * math.sqrt(depth) * its["ratio"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(convolutions(), st.sampled_from([None, SMALL]))
 def test_conv_2d(its: dict[str, Any], config: Config | None) -> None:
     kernel, random = its["kernel"], np.random.default_rng(its["seed"])
@@ -115,7 +115,7 @@ def test_conv_2d(its: dict[str, Any], config: Config | None) -> None:
     check(graph.finish([x], [y]), values(shape, its["seed"]), math.prod(y.shape), config)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(convolutions(), st.integers(1, 3), st.sampled_from([None, SMALL]))
 def test_depthwise_conv_2d(its: dict[str, Any], multiplier: int, config: Config | None) -> None:
     kernel, random = its["kernel"], np.random.default_rng(its["seed"])

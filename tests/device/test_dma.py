@@ -156,7 +156,7 @@ def test_what_may_be_read_is_not_written_because_it_was_used_before() -> None:
 
 def test_any_number_of_buffers_can_be_used() -> None:
     memory = Memory()
-    for address in range(0, SIZE, 4):
+    for address in range(0, SIZE, 32):
         (view,) = memory.engine.views(address, 0, 4, write=False)
         assert len(view) == 4
         del view

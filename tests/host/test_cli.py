@@ -110,23 +110,32 @@ def test_the_demo_prints_its_steps_and_its_vectors() -> None:
     assert lines[-1] == "equal"
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A device's socket, for tests after which it still works."""
+    path = tmp_path_factory.mktemp("shared") / "s"
+    with device_process(path, *SMALL):
+        yield path
+
+
 @pytest.mark.parametrize("lba", [None, "0", "8:100"])
-@pytest.mark.usefixtures("device")
 def test_run_writes_exactly_what_was_produced(
-    socket: Path, tmp_path: Path, lba: str | None
+    shared: Path, tmp_path: Path, lba: str | None
 ) -> None:
+    with potash.sdk.open(f"vfio-user:{shared}") as opened:
+        before = opened.read(0, 128)
     output = tmp_path / "output"
     where = [] if lba is None else ["--lba", lba]
     done = potash_command(
-        "run", f"vfio-user:{socket}", EXAMPLE / "program.o", EXAMPLE / "input.bin", output,
+        "run", f"vfio-user:{shared}", EXAMPLE / "program.o", EXAMPLE / "input.bin", output,
         *ARGUMENTS, *where,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert output.read_bytes() == (EXAMPLE / "expected.bin").read_bytes()
-    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+    with potash.sdk.open(f"vfio-user:{shared}") as opened:
         blocks = opened.read(0, 128)
     if lba is None:
-        assert blocks == bytes(128 * BLOCK), "no block is touched"
+        assert blocks == before, "no block is touched"
     else:
         first, _, second = lba.partition(":")
         data = (EXAMPLE / "input.bin").read_bytes()
@@ -145,14 +154,13 @@ def test_run_writes_exactly_what_was_produced(
         (None, ["--lba", "1000000"], "lower block"),
     ],
 )
-@pytest.mark.usefixtures("device")
 def test_what_cannot_run_is_one_sentence_and_the_next_one_runs(
-    socket: Path, tmp_path: Path, content: bytes | None, arguments: list[str], said: str
+    shared: Path, tmp_path: Path, content: bytes | None, arguments: list[str], said: str
 ) -> None:
     object_file = tmp_path / "program.o"
     object_file.write_bytes(content or (EXAMPLE / "program.o").read_bytes())
     output = tmp_path / "output"
-    target = f"vfio-user:{socket}"
+    target = f"vfio-user:{shared}"
     done = potash_command("run", target, object_file, EXAMPLE / "input.bin", output, *arguments)
     if "999999" in arguments:
         # The example's program itself refuses lengths that cannot be, and returns that it did.
@@ -224,19 +232,22 @@ def test_an_image_keeps_its_size(socket: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["0", "4095", "99999999T", "8388608T", "1X"])
-def test_a_size_that_no_drive_has_is_a_wrong_use(socket: Path, size: str) -> None:
-    refused = potash_command("serve", "--socket", socket, "--size", size)
-    assert refused.returncode == 2
-    assert size in refused.stderr
+def test_a_size_that_no_drive_has_is_a_wrong_use(
+    socket: Path, size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["serve", "--socket", str(socket), "--size", size]) == 2
+    assert size in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["missing/device.sock", "x" * 200])
-def test_a_socket_that_cannot_be_is_named(tmp_path: Path, name: str) -> None:
-    refused = potash_command("serve", "--socket", tmp_path / name)
-    assert refused.returncode == 1
-    assert name in refused.stderr
-    assert "Errno" not in refused.stderr
-    assert refused.stderr.count("\n") == 1
+def test_a_socket_that_cannot_be_is_named(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["serve", "--socket", str(tmp_path / name)]) == 1
+    said = capsys.readouterr().err
+    assert name in said
+    assert "Errno" not in said
+    assert said.count("\n") == 1
 
 
 def test_a_trace_that_fills_its_disk_costs_the_drive_nothing(socket: Path) -> None:

@@ -203,7 +203,7 @@ configurations = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(configurations)
 def test_what_is_written_reads_back_to_the_same(wanted: Configuration) -> None:
     assert configuration.parse(configuration.write(wanted), HERE) == wanted

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,38 +58,33 @@ def test_a_folder_that_says_nothing_of_itself_is_named(tmp_path: Path, text: str
         described(tmp_path)
 
 
-def test_an_example_is_built_and_loaded_as_on_the_platform(tmp_path: Path) -> None:
-    socket = tmp_path / "s"
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    socket = tmp_path_factory.mktemp("device") / "s"
     with device_process(socket, "--size", "64M"):
-        built = make(tmp_path, "example/build", "EXAMPLE=add")
-        assert built.returncode == 0, built.stderr
-        folder = tmp_path / "build/examples/add"
-        assert (folder / "program.o").read_bytes().startswith(b"\x7fELF")
-        assert not (folder / "output.bin").exists()
-        loaded = make(tmp_path, "example/load", "EXAMPLE=add", f"NVME_DEVICE=vfio-user:{socket}")
+        yield f"NVME_DEVICE=vfio-user:{socket}"
+
+
+def test_an_example_is_built_and_loaded_as_on_the_platform(tmp_path: Path, device: str) -> None:
+    built = make(tmp_path, "example/build", "EXAMPLE=add")
+    assert built.returncode == 0, built.stderr
+    folder = tmp_path / "build/examples/add"
+    assert (folder / "program.o").read_bytes().startswith(b"\x7fELF")
+    assert not (folder / "output.bin").exists()
+    loaded = make(tmp_path, "example/load", "EXAMPLE=add", device)
     assert loaded.returncode == 0, loaded.stderr
     assert loaded.stdout.splitlines()[-1] == "equal"
     assert (folder / "output.bin").read_bytes() == Example.load("add").expected
+    (folder / "expected.bin").write_bytes(bytes(1024))
+    again = make(tmp_path, "-o", "example/build", "example/load", "EXAMPLE=add", device)
+    assert again.returncode == 2 and "differ" in again.stdout
 
 
-def test_arguments_that_are_text_come_through(tmp_path: Path) -> None:
-    socket = tmp_path / "s"
-    with device_process(socket, "--size", "64M"):
-        done = make(tmp_path, "example/load", "EXAMPLE=grep", f"NVME_DEVICE=vfio-user:{socket}")
+def test_arguments_that_are_text_come_through(tmp_path: Path, device: str) -> None:
+    done = make(tmp_path, "example/load", "EXAMPLE=grep", device)
     assert done.returncode == 0, done.stderr
     output = tmp_path / "build/examples/grep/output.bin"
     assert output.read_bytes() == Example.load("grep").expected
-
-
-def test_a_wrong_output_is_an_error(tmp_path: Path) -> None:
-    socket = tmp_path / "s"
-    command = ["example/load", "EXAMPLE=add", f"NVME_DEVICE=vfio-user:{socket}"]
-    assert make(tmp_path, "example/build").returncode == 0
-    expected = tmp_path / "build/examples/add/expected.bin"
-    expected.write_bytes(bytes(1024))
-    with device_process(socket, "--size", "64M"):
-        done = make(tmp_path, "-o", "example/build", *command)
-    assert done.returncode == 2 and "differ" in done.stdout
 
 
 def test_a_device_has_to_be_named(tmp_path: Path) -> None:

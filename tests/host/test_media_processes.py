@@ -31,7 +31,7 @@ NAMESPACES = ("--namespace", "8M", "--namespace", "1M:512")
 BLOCK_SIZES = {1: 4096, 2: 512}
 
 KILLS = 4
-CLIENTS = 100
+CLIENTS = 40
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def killed_client(socket: Path, number: int, delay: float) -> None:
         os.close(reading)
 
 
-def test_a_hundred_clients_are_killed_and_the_next_one_finds_everything(
+def test_forty_clients_are_killed_and_the_next_one_finds_everything(
     socket: Path, folder: Path
 ) -> None:
     moments = random.Random(2)

@@ -457,7 +457,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     first=st.booleans(),
     messages=st.lists(MESSAGES, max_size=12),
