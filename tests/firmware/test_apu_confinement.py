@@ -26,7 +26,7 @@ from csd_spec.status import StatusId, VendorStatus
 from nvme_spec.status import Status
 from potash.models.builder import GraphBuilder
 from potash_firmware import cache, confinement
-from potash_firmware.apu import channel
+from potash_firmware.apu import channel, workshop
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Subsystem
 from potash_firmware.apu.orders import Exited
@@ -304,6 +304,18 @@ def test_compilers_that_nobody_waits_for_any_more_do_not_pile_up(
             seen.update(compiling(apu))
             assert apu.control(Operation.STOP) == 0
         apu.until_so(lambda: len(compiling(apu)) <= len(CONFIG.accelerators))
+
+
+def test_what_a_compiler_said_before_it_was_ended_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cut_short(fd: int, data: bytes) -> None:
+        os.write(fd, data[:3])
+        os.abort()
+
+    monkeypatch.setattr(workshop, "_write", cut_short)
+    order = workshop.Order(lambda *_: b"machine code", "bpf", lambda *_: "name")
+    assert workshop._made(order, CONFIG, b"", 0) == (True, b"the compiler was ended by SIGABRT")
 
 
 def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:

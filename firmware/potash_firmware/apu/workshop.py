@@ -309,8 +309,8 @@ def _made(order: Order, config: Config, contents: bytes, number: int) -> tuple[b
         _, status = os.waitpid(pid, 0)
     if said is None:
         return True, f"it takes more than {limits.compile_seconds:g} s".encode()
-    if not said:
-        code = -os.waitstatus_to_exitcode(status)
+    code = -os.waitstatus_to_exitcode(status)
+    if not said or code:  # it may have said a part
         name = signal.Signals(code).name if code in set(signal.Signals) else f"status {-code}"
         return True, f"the compiler was ended by {name}".encode()
     return said[:1] == _SOURCE_OF_FAILURE, said[1:]
