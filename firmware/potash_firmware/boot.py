@@ -263,7 +263,7 @@ class Device:
             waiting.append((self._status, READ))
         limit: float | None = 0.0
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
-            self.rpu.watch()
+            self.rpu.spin()
         if limit != 0.0:
             limits = [timeout, limit, server.timeout]
             if port is None and self.rpu.apu_may_start:

@@ -67,7 +67,7 @@ def test_an_idle_device_asks_to_be_rung_and_sleeps(host: Host) -> None:
 
 
 def test_a_tail_left_while_arming_is_seen(host: Host) -> None:
-    """The host stores its tail after the last look and before the event index is there."""
+    """The host stores its tail after the last poll and before the event index is there."""
     queue = host.io[1]
     host.place(queue, 0x02, 5, nsid=1)
     leave_tail(host, queue)
@@ -75,7 +75,7 @@ def test_a_tail_left_while_arming_is_seen(host: Host) -> None:
     host.service()
     host.now += IDLE
     queues = host.board.queues
-    assert queues.look() == ([], [])
+    assert queues.poll() == ([], [])
     host.place(queue, 0x02, 6, nsid=1)
     leave_tail(host, queue)
     assert queues.arm()

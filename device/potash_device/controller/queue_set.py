@@ -105,7 +105,7 @@ class QueueSet:
         if self.shadow is not None and qid:
             # The page may hold a newer value than a ring that has waited in its socket: a tail that
             # went back would have a lap of old entries executed again.
-            self.shadow.look_again()
+            self.shadow.poll_again()
             return None
         if isinstance(queue, CompletionQueue):
             return queue if queue.move_head(value) else None
@@ -113,7 +113,7 @@ class QueueSet:
         self._filled[qid] = queue
         return None
 
-    def look(self) -> tuple[list[CompletionQueue], list[InvalidDoorbell]]:
+    def poll(self) -> tuple[list[CompletionQueue], list[InvalidDoorbell]]:
         """Read the shadow page; give the completion queues that could store what had waited.
 
         What a queue cannot have is given once as an error, and keeps no other queue from its own.
@@ -175,13 +175,13 @@ class QueueSet:
         return min(room, wanted)
 
     def _take_head(self, queue: CompletionQueue) -> None:
-        """Look what the host has emptied, which it may not have rung for."""
+        """See what the host has emptied, which it may not have rung for."""
         if self.shadow is None or not queue.qid or queue.blocked:
             return
         try:
             queue.move_head(self.shadow.head(queue))
         except InvalidDoorbell:
-            self.shadow.look_again()  # so that the next look at the page reports it
+            self.shadow.poll_again()  # so that the next poll reports it
 
     @property
     def blocked(self) -> bool:
@@ -198,7 +198,7 @@ class QueueSet:
                 del self._filled[queue.qid]
         return [queue for queue in self._filled.values() if queue.ready]
 
-    def in_turn(self) -> list[SubmissionQueue]:
+    def round_robin(self) -> list[SubmissionQueue]:
         """The queues with something to fetch, round robin: behind the one served last.
 
         Source: NVM Express Base Specification 2.0, section 3.4.4.1 (round robin arbitration).
@@ -210,7 +210,7 @@ class QueueSet:
         return ready
 
     def served(self, queue: SubmissionQueue) -> None:
-        """`queue` has had its turn."""
+        """`queue` has been served in this round."""
         self._last_served = queue.qid
 
     @staticmethod

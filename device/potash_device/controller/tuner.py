@@ -1,15 +1,15 @@
 """Finding out how long to leave the host alone: a choice out of a few ticks, on throughput.
 
-A device that looks at the shadow page at every instant answers each command at once: a host with
+A device that polls the shadow page at every instant answers each command at once: a host with
 one command at a time wants that. One with many is better off when it is interrupted once for many
-completions, which it is when the device looks rarely, but then the host must have something else to
+completions, which it is when the device polls rarely, but then the host must have something else to
 do meanwhile, and nobody can ask it. So this tries: the throughput of short windows at one tick is
-compared with that at another one, in turn, and the better one stays.
+compared with that at another one, alternately, and the better one stays.
 
 Throughput is never measured alone: others use the machine too. So a longer tick must also be seen
-to do what it is for, which is to find more commands at a look; a host with one command at a time
+to do what it is for, which is to find more commands at a poll; a host with one command at a time
 gives it none, and gets the shortest one at once. Ticks closer together than a factor of two give no
-difference that could be told from noise.
+difference that could be distinguished from noise.
 """
 
 from collections.abc import Sequence
@@ -20,30 +20,30 @@ STEADY_WINDOWS = 4
 """Windows at one tick before another is tried; twice as many after each that was no better."""
 MOST_STEADY_WINDOWS = 32
 TRIAL_WINDOWS = 6
-"""Windows in which the other tick and this one take turns."""
+"""Windows in which the other tick and this one alternate."""
 MUST_GAIN = 1.03
 """Times the throughput, so that noise alone seldom changes anything."""
 LONGER_MUST_GATHER = 1.25
-"""Times as many commands a look."""
+"""Times as many commands a poll."""
 CLEARLY_WORSE, CLEARLY_BETTER = 0.8, 1.3
 """Ratios at which a trial ends early."""
 
 
 class _Count:
-    """Commands and the looks that found them, in some time."""
+    """Commands and the polls that found them, in some time."""
 
     def __init__(self) -> None:
         self.commands = 0
-        self.looks = 0
+        self.polls = 0
         self.seconds = 0.0
 
     def add(self, commands: int) -> None:
         self.commands += commands
-        self.looks += 1
+        self.polls += 1
 
     def include(self, window: "_Count") -> None:
         self.commands += window.commands
-        self.looks += window.looks
+        self.polls += window.polls
         self.seconds += window.seconds
 
     @property
@@ -53,8 +53,8 @@ class _Count:
 
     @property
     def gathered(self) -> float:
-        """Commands that one look finds."""
-        return self.commands / self.looks
+        """Commands that one poll finds."""
+        return self.commands / self.polls
 
 
 class Tuner:
@@ -79,11 +79,11 @@ class Tuner:
 
     @property
     def tick(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two polls."""
         return self._ticks[self._other if self._trying and not self._windows % 2 else self._level]
 
     def executed(self, commands: int, now: float) -> None:
-        """A look has found `commands`, which have been executed at the time `now`."""
+        """A poll has found `commands`, which have been executed at the time `now`."""
         window = self._window
         window.add(commands)
         window.seconds = now - self._window_began
@@ -137,7 +137,7 @@ class Tuner:
 def _ratio(tried: float, stayed: float) -> float:
     """How many times the rate, of commands a second; a window may have had none at all.
 
-    A host whose completion queue is full makes the device look again and again for nothing.
+    A host whose completion queue is full makes the device poll again and again for nothing.
     """
     if not stayed:
         return CLEARLY_BETTER if tried else 1.0

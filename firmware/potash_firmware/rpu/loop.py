@@ -1,11 +1,10 @@
-"""The RPU's service loop: from what the host wrote to what the host is told.
+"""The RPU's service loop: from what the host wrote to its interrupts.
 
 One pass takes the host's writes, then what the media and the APU have finished, then new commands,
 and ends with one interrupt for each vector that has something to say. Nothing in a pass waits, and
 a pass is bounded, so that a host that floods one queue delays nobody's register access for long.
 
-Commands are answered in one place, `_complete`. A command whose handler waits is in `outstanding`;
-the end of a session empties that, so what comes later for it finds nobody and is dropped.
+What becomes of a command is in `rpu.commands`; this is what is done when, and every timer.
 """
 
 import logging
@@ -31,7 +30,7 @@ from nvme_spec.registers import (
 )
 from nvme_spec.status import Status
 from potash_device.board import Board
-from potash_device.controller.notify import Notify
+from potash_device.controller.polling import Polling
 from potash_device.controller.queue_set import UnknownDoorbell
 from potash_device.controller.queues import (
     InvalidDoorbell,
@@ -55,13 +54,13 @@ from pyvfio_user.memory import AccessFault
 log = logging.getLogger(__name__)
 
 CHUNK = 64
-"""Commands of a turn without limit between two looks at the time."""
+"""Commands of an unlimited burst after which the time is checked."""
 
-WATCH = 10
-"""Looks at the shadow page, a microsecond each, between two passes that nothing calls for."""
+SPINS = 10
+"""Reads of the shadow page, a microsecond each, between two passes that nothing calls for."""
 
 PASS_TIME = 500e-6
-"""Seconds after which a pass begins no further turn."""
+"""Seconds after which a pass begins no further burst."""
 
 HOST_WRITES_PER_PASS = 1024
 
@@ -94,10 +93,16 @@ class Rpu:
         self.controller = Controller(board, settings, apu, support(admin, IO_COMMANDS), clock)
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._faults = self.controller.faults
+        self._keep_alive = self.controller.keep_alive
+        self._media_work = self.controller.media_work
+        self._outstanding = self.controller.outstanding
+        self._persistence = self.controller.persistence
+        self._tasks = self.controller.tasks
+        self._write_backs = self.controller.write_backs
         self._board = board
         self._apu = apu
         self._clock = clock
-        self._notify = Notify(clock)
+        self._polling = Polling(clock)
         self._interrupts = Interrupts(board, self._faults, clock)
         self._commands = Commands(
             self.controller,
@@ -106,7 +111,7 @@ class Rpu:
             admin,
             IO_COMMANDS,
             # Polls for room soon: the host may never ring for it.
-            blocked=lambda: self._notify.worked(0),
+            blocked=lambda: self._polling.worked(0),
             clock=clock,
         )
         self._fast_path = FastPath(self.controller, self._commands.complete_successes)
@@ -124,26 +129,26 @@ class Rpu:
         Every timer of the firmware counts. A host that is polled without pause comes first: where
         the answer is 0, the others need not be asked.
         """
-        queues, controller = self._board.queues, self.controller
+        queues = self._board.queues
         polling = (
             queues.shadow is not None
             and self._board.dma.mastering
             and (self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked))
         )
-        tick = self._notify.timeout if polling else None
+        tick = self._polling.timeout if polling else None
         if tick == 0.0:
             return 0.0
         timers = (
             tick,
             self._interrupts.timeout,
-            controller.persistence.timeout,
-            controller.keep_alive.timeout,
-            controller.tasks.timeout,
+            self._persistence.timeout,
+            self._keep_alive.timeout,
+            self._tasks.timeout,
             self._apu.timeout,
         )
         return min((one for one in timers if one is not None), default=None)
 
-    def watch(self) -> None:
+    def spin(self) -> None:
         """Instead of a tick of no time at all: wait for the host to store something, for a moment.
 
         A pass of the loop takes 10 µs, which is half of what a host that has one command at a time
@@ -152,12 +157,12 @@ class Rpu:
         shadow = self._board.queues.shadow
         now = self._clock()
         try:
-            for _ in range(WATCH):
-                if shadow is None or shadow.stirs():
+            for _ in range(SPINS):
+                if shadow is None or shadow.has_changed():
                     return
                 os.sched_yield()
                 before, now = now, self._clock()
-                self._notify.yielded(now - before)
+                self._polling.yielded(now - before)
         except AccessFault:
             pass  # The pass that follows finds that too.
 
@@ -166,23 +171,21 @@ class Rpu:
         self.controller.power_on()
 
     def power_off(self, *, clean: bool) -> None:
-        """Bring everything to stable storage; `clean` unless something has gone wrong. Waits."""
+        """Flush everything to stable storage; `clean` unless something has failed. Waits."""
         ended = flush_all(self.controller.namespaces.allocated.values())
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
-        self.controller.persistence.power_off(
-            clean=clean and all(error is None for _, error in ended)
-        )
+        self._persistence.power_off(clean=clean and all(error is None for _, error in ended))
 
     @property
     def apu_may_start(self) -> bool:
         """Nothing reads the arenas any more on behalf of an APU that is gone."""
-        return self._apu.port is None and not self.controller.write_backs
+        return self._apu.port is None and not self._write_backs
 
     def apu_started(self, port: RpuPort) -> None:
         """An APU runs and listens at the other end of `port`."""
-        self.controller.write_backs.apu_lost()
+        self._write_backs.apu_lost()
         self._apu.connect(port)
 
     def service(self, *, media: bool = True, apu: bool = True) -> bool:
@@ -208,7 +211,7 @@ class Rpu:
         return more
 
     def _fault(self, error: Exception) -> None:
-        """A pass has met a mistake of the firmware: a host that is there is told to reset."""
+        """A pass has met a mistake of the firmware: a host that is there has to reset."""
         reason = f"a mistake of the firmware: {error!r}"
         if self.lifecycle.state in (State.ENABLING, State.READY):
             try:
@@ -230,20 +233,20 @@ class Rpu:
             self._take_media()
         if apu or self._apu.due:
             self._take_apu()
-        if self.controller.tasks.resting:
-            for task in self.controller.tasks.time_passed():
+        if self._tasks.resting:
+            for task in self._tasks.time_passed():
                 self._commands.resume(task, None)
         self.lifecycle.start_if_possible()
         try:
             if not self._commands.paused:
-                self._look_and_execute()
+                self._poll_and_execute()
                 self._deliver_events()
         except AccessFault as fault:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
-        if self.controller.keep_alive.expired:
+        if self._keep_alive.expired:
             self._host_is_dead()
         self._interrupts.send()
-        self.controller.persistence.service()
+        self._persistence.service()
         return (
             bool(self._board.registers.host_writes)
             or self._apu.due
@@ -267,7 +270,7 @@ class Rpu:
         self._commands.clear()
 
     def _host_is_dead(self) -> None:
-        self.controller.keep_alive.stop()
+        self._keep_alive.stop()
         self.controller.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
         self.lifecycle.fail("the host has sent no Keep Alive command in time")
 
@@ -309,16 +312,16 @@ class Rpu:
 
     def _take_media(self) -> None:
         for future in self._board.executor.finished():
-            come = self.controller.media_work.finished(future)
-            ours = self.controller.write_backs.media_finished(
+            come = self._media_work.finished(future)
+            taken = self._write_backs.media_finished(future) or self._persistence.media_finished(
                 future
-            ) or self.controller.persistence.media_finished(future)
-            if not ours:
+            )
+            if not taken:
                 self._commands.resume(future, future)
             for token in come:
                 self._commands.resume(token, None)
             # Commands first: what they go on to do is what an operation has to wait for.
-            for task in self.controller.tasks.media_finished(future):
+            for task in self._tasks.media_finished(future):
                 self._commands.resume(task, None)
             # Last, as what was waiting may have begun a write that a shutdown's flush is to cover.
             self.lifecycle.media_finished(future)
@@ -328,15 +331,15 @@ class Rpu:
             if isinstance(message, Answer):
                 self._answered(message)
             elif isinstance(message, WriteBack):
-                self.controller.write_backs.start(message)
+                self._write_backs.start(message)
             elif isinstance(message, ReadCheck):
-                self.controller.write_backs.check(message)
+                self._write_backs.check(message)
             elif isinstance(message, JobEnded):
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
         for future in self._apu.erased():
-            for task in self.controller.tasks.media_finished(future):
+            for task in self._tasks.media_finished(future):
                 self._commands.resume(task, None)
         for grant in self._apu.grants():
             self._granted(grant)
@@ -358,11 +361,11 @@ class Rpu:
 
     # Commands.
 
-    def _look_and_execute(self) -> None:
+    def _poll_and_execute(self) -> None:
         if self.lifecycle.state is not State.READY:
             return
         # Also after a shutdown: what waits for room is still owed.
-        freed, errors = self._board.queues.look()
+        freed, errors = self._board.queues.poll()
         for completions in freed:
             self._interrupts.announce(completions)
         for error in errors:
@@ -371,20 +374,20 @@ class Rpu:
             self._apply_features()
         executed = self._execute() if self.lifecycle.serving else 0
         if executed:
-            self._notify.worked(executed)
-        elif self._notify.may_arm and not self._board.queues.arm():
-            self._notify.armed()
+            self._polling.worked(executed)
+        elif self._polling.may_arm and not self._board.queues.arm():
+            self._polling.armed()
 
     def _execute(self) -> int:
-        """Give every queue its turns while the pass lasts; how many commands there were."""
+        """Serve the queues round robin while the pass lasts; how many commands there were."""
         queues = self._board.queues
         burst = self._burst
         executed = 0
         until = 0.0
-        while ready := [queue for queue in queues.in_turn() if self._may_fetch(queue)]:
+        while ready := [queue for queue in queues.round_robin() if self._may_fetch(queue)]:
             for queue in ready:
                 executed += self._execute_burst(queue, burst or CHUNK)
-                if len(ready) > 1:  # its host goes on while the others have their turn
+                if len(ready) > 1:  # its host goes on while the others are served
                     self._interrupts.send()
                 if burst or not queue.ready:
                     queues.served(queue)
@@ -402,25 +405,22 @@ class Rpu:
         self._features_version = features.version
         ab = Arbitration(features.get(FeatureId.ARBITRATION)).ab
         self._burst = 0 if ab == UNLIMITED_BURST else 1 << ab
-        self._notify.tuned = features.chosen(FeatureId.INTERRUPT_COALESCING) is None
+        self._polling.tuned = features.chosen(FeatureId.INTERRUPT_COALESCING) is None
         self._interrupts.configure(features)
 
     def _own_coalescing(self) -> int:
         """What Interrupt Coalescing reads as while the device adapts by itself."""
-        time = round(self._notify.tick / COALESCING_UNIT)
+        time = round(self._polling.tick / COALESCING_UNIT)
         return InterruptCoalescing(thr_z=0xFF if time else 0, time=time).encode()
 
     def _may_fetch(self, queue: SubmissionQueue) -> bool:
         """There is something in the queue, and room for what comes of it."""
-        outstanding = self.controller.outstanding
         if queue.qid == 0:
-            return (
-                queue.ready and outstanding.admin < ADMIN_LIMIT and not self.controller.tasks.full
-            )
+            return queue.ready and self._outstanding.admin < ADMIN_LIMIT and not self._tasks.full
         return (
             queue.ready
-            and len(self.controller.media_work.unfinished) < MEDIA_WORK_LIMIT
-            and len(outstanding) < OUTSTANDING_LIMIT
+            and len(self._media_work.unfinished) < MEDIA_WORK_LIMIT
+            and len(self._outstanding) < OUTSTANDING_LIMIT
         )
 
     def _execute_burst(self, queue: SubmissionQueue, burst: int) -> int:
@@ -431,7 +431,7 @@ class Rpu:
                 queue.qid
                 and not self._faults.io
                 and self._board.trace.sink is None
-                and queue.qid not in self.controller.outstanding.fused
+                and queue.qid not in self._outstanding.fused
             ):
                 done = self._fast_path.run(queue, burst - executed)
                 if done:

@@ -88,9 +88,10 @@ class Namespace:
 
         Whatever else a namespace wants of a command belongs here: the fast path asks nothing else.
         """
-        if self.in_flight or self.uncorrectable or self.dulbe:
+        features = self.features
+        if self.in_flight or self.uncorrectable or (features.dulbe and self.dulbe):
             return False, False
-        return True, not self.write_through
+        return True, not features.write_through
 
     def lba_of(self, error: MediaError) -> int:
         """The block at which the media failed; 0 where that is not known."""

@@ -1,11 +1,11 @@
-"""When the device looks and when it sleeps, against a guest that is simulated."""
+"""When the device polls and when it sleeps, against a guest that is simulated."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
 
 import pytest
 
-from potash_device.controller.notify import IDLE, PAUSE, SPIN, TICKS, Notify, Watch
+from potash_device.controller.polling import IDLE, PAUSE, SPIN, TICKS, Mode, Polling
 from potash_device.controller.tuner import Tuner
 
 US = 1e-6
@@ -32,7 +32,7 @@ class Guest:
         self.submitted: list[float] = [0.0] * depth
 
     def complete(self, now: float) -> int:
-        """The device looks: what was submitted by now is done, and the guest goes on with it."""
+        """The device polls: what was submitted by now is done, and the guest goes on with it."""
         done = 0
         while self.submitted and self.submitted[0] <= now:
             heappop(self.submitted)
@@ -49,7 +49,7 @@ LOOK = 5 * US
 
 
 def run(tick: Callable[[], float], worked: Callable[[int, float], None], guest: Guest) -> int:
-    """One second of a guest and a device that looks once a tick; how many commands there were."""
+    """One second of a guest and a device that polls once a tick; how many commands there were."""
     now = total = 0.0
     while now < 1.0:
         done = guest.complete(now)
@@ -100,7 +100,7 @@ def test_a_longer_tick_that_gains_nothing_is_given_up() -> None:
 
 @pytest.mark.parametrize("commands", [(0, 0), (7, 0), (0, 7)], ids=["none", "tried", "stayed"])
 def test_windows_without_any_command_can_be_compared(commands: tuple[int, int]) -> None:
-    """As when the host leaves its completion queue full: each look is for nothing."""
+    """As when the host leaves its completion queue full: each poll is for nothing."""
     tuner = Tuner((20 * US, 200 * US))
     ticks = set()
     for window in range(100):
@@ -111,59 +111,59 @@ def test_windows_without_any_command_can_be_compared(commands: tuple[int, int]) 
 
 def test_while_there_is_work_it_ticks_and_after_a_while_without_it_may_arm() -> None:
     clock = Clock()
-    notify = Notify(clock)
-    assert notify.timeout is None and not notify.may_arm
-    notify.worked(1)
-    assert notify.timeout == 0.0
+    polling = Polling(clock)
+    assert polling.timeout is None and not polling.may_arm
+    polling.worked(1)
+    assert polling.timeout == 0.0
     clock.now += SPIN
-    assert notify.timeout == TICKS[1]
-    assert not notify.may_arm
+    assert polling.timeout == TICKS[1]
+    assert not polling.may_arm
     clock.now += IDLE
-    assert notify.may_arm
-    notify.armed()
-    assert notify.watch is Watch.RUNG
-    assert notify.timeout is None and not notify.may_arm
+    assert polling.may_arm
+    polling.armed()
+    assert polling.mode is Mode.RUNG
+    assert polling.timeout is None and not polling.may_arm
 
 
-def test_where_others_want_the_processor_it_rests_between_looks() -> None:
+def test_where_others_want_the_processor_it_rests_between_polls() -> None:
     clock = Clock()
-    notify = Notify(clock)
-    notify.worked(1)
-    notify.yielded(5 * US)
-    assert notify.timeout == 0.0
-    notify.yielded(3e-3)
-    assert notify.timeout == TICKS[1]
+    polling = Polling(clock)
+    polling.worked(1)
+    polling.yielded(5 * US)
+    assert polling.timeout == 0.0
+    polling.yielded(3e-3)
+    assert polling.timeout == TICKS[1]
     for _ in range(100):
         clock.now += 200 * US
-        notify.worked(1)
-    assert notify.timeout == 0.0
+        polling.worked(1)
+    assert polling.timeout == 0.0
 
 
-def climbed(clock: Clock, notify: Notify) -> None:
+def climbed(clock: Clock, polling: Polling) -> None:
     """Load the device so that longer ticks pay."""
-    while notify._tuner._level != len(TICKS) - 1:
+    while polling._tuner._level != len(TICKS) - 1:
         clock.now += 1e-3
-        notify.worked(10 + int(notify.tick / US))
+        polling.worked(10 + int(polling.tick / US))
 
 
 def test_what_was_found_out_outlives_a_short_pause_and_not_a_long_one() -> None:
     clock = Clock()
-    notify = Notify(clock)
-    climbed(clock, notify)
+    polling = Polling(clock)
+    climbed(clock, polling)
     clock.now += 2 * IDLE
-    assert notify.may_arm
-    notify.armed()
-    notify.worked(1)
-    assert notify.tick == TICKS[-1]
+    assert polling.may_arm
+    polling.armed()
+    polling.worked(1)
+    assert polling.tick == TICKS[-1]
     clock.now += IDLE + 2 * PAUSE
-    notify.armed()
-    notify.worked(1)
-    assert notify.tick == 0.0
+    polling.armed()
+    polling.worked(1)
+    assert polling.tick == 0.0
 
 
 def test_a_host_that_sets_coalescing_has_the_shortest_tick() -> None:
     clock = Clock()
-    notify = Notify(clock)
-    climbed(clock, notify)
-    notify.tuned = False
-    assert notify.tick == 0.0
+    polling = Polling(clock)
+    climbed(clock, polling)
+    polling.tuned = False
+    assert polling.tick == 0.0

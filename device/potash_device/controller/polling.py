@@ -1,14 +1,14 @@
-"""When to look for work, when to be woken for it.
+"""When to poll for work, and when to sleep until a doorbell rings.
 
-A host with shadow doorbells can be left alone while the device is busy: the device looks into the
-shadow page once a tick, and the host never leaves its guest to ring. Each look ends with one
+A host with shadow doorbells can be left alone while the device is busy: the device polls the
+shadow page once a tick, and the host never leaves its guest to ring. Each poll ends with one
 interrupt for all that it found, so the tick decides too how many completions share an interrupt.
 After a while without work the device arms the event index and sleeps until it is rung. This is the
 decision alone: it knows no queue and no clock but the one that it is given, in seconds.
 
 How long a tick is the tuner finds out, unless the host has set Interrupt Coalescing: then it is the
 shortest one, and interrupts are what the host has said (`coalescing`). The shortest is none at all:
-where a timer takes 30 µs to wake a thread, a device that goes on looking answers a host with one
+where a timer takes 30 µs to wake a thread, a device that goes on polling answers a host with one
 command at a time twice as soon, for the price of a processor. It pays that for a moment only after
 each piece of work, and the tuner gives it up where the host has a better use for the processor.
 """
@@ -28,20 +28,20 @@ CROWDED = 200e-6
 """Seconds without the processor after which it counts as wanted by others."""
 CROWDED_FOR = 10e-3
 IDLE = 1.5e-3
-"""Without work for so long, being rung is cheaper than looking."""
+"""Without work for so long, being rung is cheaper than polling."""
 PAUSE = 0.25
 """What was found out about a load is forgotten when there was none for so long."""
 
 
-class Watch(Enum):
+class Mode(Enum):
     """How the device learns of new work."""
 
     RUNG = "asleep until a doorbell rings"
-    TICKING = "looking at the shadow page at every tick"
+    TICKING = "polling the shadow page at every tick"
 
 
-class Notify:
-    """The state of one controller's attention."""
+class Polling:
+    """Whether one controller polls, and how often."""
 
     def __init__(
         self, clock: Callable[[], float], ticks: Sequence[float] = TICKS, idle: float = IDLE
@@ -52,15 +52,15 @@ class Notify:
         self._quiet_at = -PAUSE
         self._crowded_until = 0.0
         self._tuner = Tuner(ticks)
-        self.watch = Watch.RUNG
+        self.mode = Mode.RUNG
         self.tuned = True
         """Whether the tick is the tuner's; the shortest one otherwise."""
 
     def worked(self, commands: int) -> None:
-        """There was work: look again soon instead of asking to be rung."""
+        """There was work: poll again soon instead of asking to be rung."""
         now = self._clock()
-        if self.watch is Watch.RUNG:
-            self.watch = Watch.TICKING
+        if self.mode is Mode.RUNG:
+            self.mode = Mode.TICKING
             if now >= self._quiet_at + PAUSE:
                 self._tuner.reset(now)
         self._quiet_at = now + self._idle
@@ -76,22 +76,22 @@ class Notify:
 
     @property
     def may_arm(self) -> bool:
-        """Nothing has happened for so long that being rung is cheaper than looking."""
-        return self.watch is Watch.TICKING and self._clock() >= self._quiet_at
+        """Nothing has happened for so long that being rung is cheaper than polling."""
+        return self.mode is Mode.TICKING and self._clock() >= self._quiet_at
 
     def armed(self) -> None:
         """The event indexes are set and nothing was found behind them."""
-        self.watch = Watch.RUNG
+        self.mode = Mode.RUNG
 
     @property
     def tick(self) -> float:
-        """Seconds between two looks while there is work."""
+        """Seconds between two polls while there is work."""
         return self._tuner.tick if self.tuned else self._shortest
 
     @property
     def timeout(self) -> float | None:
         """How long to wait for a message: a tick, or as long as it takes (None)."""
-        if self.watch is Watch.RUNG:
+        if self.mode is Mode.RUNG:
             return None
         tick = self.tick
         if tick == 0.0:
