@@ -565,7 +565,9 @@ def test_the_debugger_s_help_names_every_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     answers = talk(monkeypatch, capsys, program, given, ["help"])
-    names = {name for line in answers for name in line[:16].strip().split(", ")}
+    listed = [name for line in answers for name in line[:16].strip().split(", ")]
+    names = set(listed)
+    assert len(names) == len(listed)
     assert {"break", "continue", "step", "next", "stepi", "nexti", "finish", "quit"} <= names
     assert {"backtrace", "registers", "memory", "list", "disasm", "delete", "help"} <= names
 

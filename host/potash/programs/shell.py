@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import cmd
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from potash.programs.debugger import Debugger, DebuggerError, State
 from potash_firmware.bpf.debug_info import printable
@@ -15,75 +15,91 @@ MAX_BYTES = 1 << 16
 _ROW = 16
 
 
-class Quit(Exception):
-    """The person has seen enough."""
+ALIASES = {
+    "b": "break",
+    "d": "delete",
+    "c": "continue",
+    "s": "step",
+    "n": "next",
+    "si": "stepi",
+    "ni": "nexti",
+    "bt": "backtrace",
+    "r": "registers",
+    "x": "memory",
+    "l": "list",
+    "h": "help",
+    "q": "quit",
+}
 
 
-class Command(NamedTuple):
-    """One command: its names, the shortest last, and how it is used."""
+class Shell(cmd.Cmd):
+    """Commands from standard input for a debugger; `say` gets each line of the answers.
 
-    names: tuple[str, ...]
-    usage: str
-    help: str
-    run: Callable[[Shell, list[str]], None]
+    A command is a method `do_NAME`, whose docstring is its usage and its line in the help.
+    """
 
-
-class Shell:
-    """Carries out commands on a debugger; `say` gets each line of the answers."""
+    prompt = "(bpf) "
 
     def __init__(self, debugger: Debugger, say: Callable[[str], None]) -> None:
+        super().__init__()
         self._debugger = debugger
         self._tell = say
         self._sources: dict[str, list[str]] = {}
+        if not self.stdin.isatty():
+            self.use_rawinput, self.prompt = False, ""
 
-    def run(self, lines: Iterable[str]) -> None:
-        """Carry out `lines` until one says quit, or there are none left."""
+    def preloop(self) -> None:
         self._where()
-        try:
-            for line in lines:
-                self.command(line)
-        except Quit:
-            pass
 
-    def command(self, line: str) -> None:
-        """Carry out one line; an error is one line of answer."""
-        name, *arguments = line.split() or [""]
-        if not name or name.startswith("#"):
-            return
-        command = _BY_NAME.get(name)
-        if command is None:
-            self._say(f"error: there is no command {name!r}; help lists them")
-            return
+    def parseline(self, line: str) -> tuple[str | None, str | None, str]:
+        name, arguments, line = super().parseline(line)
+        return ALIASES.get(name or "", name), arguments, line
+
+    def onecmd(self, line: str) -> bool:
         try:
-            command.run(self, arguments)
+            return super().onecmd(line)
         except DebuggerError as error:
             self._say(f"error: {error}")
+            return False
+
+    def emptyline(self) -> bool:
+        return False
+
+    def default(self, line: str) -> None:
+        if not line.startswith("#"):
+            raise DebuggerError(f"there is no command {line.split()[0]!r}; help lists them")
 
     def _say(self, line: str) -> None:
         self._tell(printable(line))
 
     # What runs the program on
 
-    def step(self, arguments: list[str]) -> None:
+    def do_step(self, arguments: str) -> None:
+        """[TIMES]: go on to another line"""
         self._move(self._debugger.step_line, arguments)
 
-    def next(self, arguments: list[str]) -> None:
+    def do_next(self, arguments: str) -> None:
+        """[TIMES]: the same, past what is called"""
         self._move(self._debugger.next_line, arguments)
 
-    def stepi(self, arguments: list[str]) -> None:
+    def do_stepi(self, arguments: str) -> None:
+        """[TIMES]: execute one instruction"""
         self._move(self._debugger.step_instruction, arguments)
 
-    def nexti(self, arguments: list[str]) -> None:
+    def do_nexti(self, arguments: str) -> None:
+        """[TIMES]: the same, and what it calls"""
         self._move(self._debugger.next_instruction, arguments)
 
-    def finish(self, arguments: list[str]) -> None:
+    def do_finish(self, arguments: str) -> None:
+        """: go on until this function returns"""
         self._move(self._debugger.finish, arguments)
 
-    def go_on(self, arguments: list[str]) -> None:
+    def do_continue(self, arguments: str) -> None:
+        """[TIMES]: go on to a breakpoint or the end"""
         self._move(self._debugger.go_on, arguments)
 
-    def _move(self, move: Callable[[], None], arguments: list[str]) -> None:
-        for _ in range(_count(arguments, 1)):
+    def _move(self, move: Callable[[], None], arguments: str) -> None:
+        for _ in range(_count(arguments.split(), 1)):
             move()
             if self._debugger.state is not State.STOPPED:
                 break
@@ -115,49 +131,57 @@ class Shell:
         if row is not None:
             self._say(f"{'=>' if mark else '  '} {pc:6}: {row.text}")
 
-    def break_(self, arguments: list[str]) -> None:
-        if len(arguments) != 1:
+    def do_break(self, arguments: str) -> None:
+        """WHERE: stop at a function, LINE, FILE:LINE or *PC"""
+        if len(arguments.split()) != 1:
             raise DebuggerError("say where: a function, LINE, FILE:LINE or *INSTRUCTION")
-        for one in self._debugger.add_breakpoint(arguments[0]):
+        for one in self._debugger.add_breakpoint(arguments.strip()):
             place = self._debugger.program.debug.place(one.pc)
             self._say(f"breakpoint {one.number} at instruction {one.pc} ({place})")
 
-    def delete(self, arguments: list[str]) -> None:
-        numbers = [_number(text) for text in arguments] or list(self._debugger.breakpoints)
+    def do_delete(self, arguments: str) -> None:
+        """[NUMBER…]: forget breakpoints, or all"""
+        numbers = [_number(text) for text in arguments.split()] or list(self._debugger.breakpoints)
         for number in numbers:
             self._debugger.delete_breakpoint(number)
 
-    def breakpoints(self, arguments: list[str]) -> None:
+    def do_breakpoints(self, arguments: str) -> None:
+        """: list the breakpoints"""
         for one in self._debugger.breakpoints.values():
             place = self._debugger.program.debug.place(one.pc)
             self._say(f"{one.number}: instruction {one.pc} ({place})")
 
-    def registers(self, arguments: list[str]) -> None:
+    def do_registers(self, arguments: str) -> None:
+        """[NAME…]: the registers, and what they point at"""
         for number, value in enumerate(self._debugger.cpu.registers):
             name = f"r{number}"
-            if not arguments or name in arguments:
+            if not arguments or name in arguments.split():
                 self._say(
                     f"{name:>4} 0x{value:016x} {self._debugger.describe_register(number)}".rstrip()
                 )
         self._say(f"  pc {self._debugger.pc}")
 
-    def memory(self, arguments: list[str]) -> None:
-        if not 1 <= len(arguments) <= 2:
+    def do_memory(self, arguments: str) -> None:
+        """WHERE [BYTES]: memory, as bytes and text"""
+        words = arguments.split()
+        if not 1 <= len(words) <= 2:
             raise DebuggerError("say where, and how many bytes")
-        address = self._debugger.address(arguments[0])
-        size = _count(arguments[1:], SHOWN_BYTES)
+        address = self._debugger.address(words[0])
+        size = _count(words[1:], SHOWN_BYTES)
         data = self._debugger.memory(address, min(size, MAX_BYTES))
         for at in range(0, len(data), _ROW):
             row = data[at : at + _ROW]
             text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
             self._say(f"0x{address + at:x}: {row.hex(' '):{3 * _ROW - 1}}  {text}")
 
-    def backtrace(self, arguments: list[str]) -> None:
+    def do_backtrace(self, arguments: str) -> None:
+        """: the active functions"""
         for number, frame in enumerate(self._debugger.frames()):
             place = self._debugger.program.debug.place(frame.pc)
             self._say(f"#{number} instruction {frame.pc} ({place})")
 
-    def list_(self, arguments: list[str]) -> None:
+    def do_list(self, arguments: str) -> None:
+        """: source lines around this one"""
         debugger = self._debugger
         line = debugger.program.debug.line_at(debugger.pc)
         if line is None:
@@ -180,8 +204,9 @@ class Shell:
                 self._sources[file] = []
         return self._sources[file]
 
-    def disasm(self, arguments: list[str]) -> None:
-        around = _count(arguments, SHOWN_LINES)
+    def do_disasm(self, arguments: str) -> None:
+        """[AROUND]: instructions around this one"""
+        around = _count(arguments.split(), SHOWN_LINES)
         order = sorted(self._debugger.rows)
         here = next((i for i, pc in enumerate(order) if pc >= self._debugger.pc), len(order))
         for pc in order[max(here - around, 0) : here + around + 1]:
@@ -190,13 +215,21 @@ class Shell:
                 self._say(f"{row.function or row.label}:")
             self._instruction(pc, mark=pc == self._debugger.pc)
 
-    def help(self, arguments: list[str]) -> None:
-        for command in COMMANDS:
-            names = ", ".join(command.names)
-            self._say(f"{names:16} {command.usage:16} {command.help}")
+    def do_help(self, arg: str) -> None:
+        """: this list"""
+        short = {name: letter for letter, name in ALIASES.items()}
+        for name in [name.removeprefix("do_") for name in vars(Shell) if name.startswith("do_")]:
+            usage, _, about = (getattr(Shell, f"do_{name}").__doc__ or "").partition(": ")
+            names = f"{name}, {short[name]}" if name in short else name
+            if about:
+                self._say(f"{names:16} {usage:16} {about}")
 
-    def quit(self, arguments: list[str]) -> None:
-        raise Quit
+    def do_quit(self, arguments: str) -> bool:
+        """: end"""
+        return True
+
+    def do_EOF(self, arguments: str) -> bool:
+        return True
 
 
 def _number(text: str) -> int:
@@ -211,27 +244,3 @@ def _count(arguments: list[str], default: int) -> int:
     if count < 1:
         raise DebuggerError(f"{count} is too few")
     return count
-
-
-COMMANDS = (
-    Command(("break", "b"), "WHERE", "stop at a function, LINE, FILE:LINE or *PC", Shell.break_),
-    Command(("breakpoints",), "", "list the breakpoints", Shell.breakpoints),
-    Command(("delete", "d"), "[NUMBER…]", "forget breakpoints, or all", Shell.delete),
-    Command(("continue", "c"), "[TIMES]", "go on to a breakpoint or the end", Shell.go_on),
-    Command(("step", "s"), "[TIMES]", "go on to another line", Shell.step),
-    Command(("next", "n"), "[TIMES]", "the same, past what is called", Shell.next),
-    Command(("stepi", "si"), "[TIMES]", "execute one instruction", Shell.stepi),
-    Command(("nexti", "ni"), "[TIMES]", "the same, and what it calls", Shell.nexti),
-    Command(("finish",), "", "go on until this function returns", Shell.finish),
-    Command(("backtrace", "bt"), "", "the active functions", Shell.backtrace),
-    Command(
-        ("registers", "r"), "[NAME…]", "the registers, and what they point at", Shell.registers
-    ),
-    Command(("memory", "x"), "WHERE [BYTES]", "memory, as bytes and text", Shell.memory),
-    Command(("list", "l"), "", "source lines around this one", Shell.list_),
-    Command(("disasm",), "[AROUND]", "instructions around this one", Shell.disasm),
-    Command(("help", "h"), "", "this list", Shell.help),
-    Command(("quit", "q"), "", "end", Shell.quit),
-)
-
-_BY_NAME = {name: command for command in COMMANDS for name in command.names}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -253,7 +252,7 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
     ) -> Execution:
         cpu = Interpreter(code, arena, helpers, instruction_limit)
         cpu.start(start, registers)
-        Shell(Debugger(program, cpu), click.echo).run(_lines())
+        Shell(Debugger(program, cpu), click.echo).cmdloop()
         return Execution(0, 0)
 
     try:
@@ -266,16 +265,6 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
         )
     except machine.ProgramError as error:
         raise PotashError(str(error)) from error
-
-
-def _lines() -> Iterator[str]:
-    """What a person types, or what a script says."""
-    if not sys.stdin.isatty():
-        yield from sys.stdin
-        return
-    with suppress(EOFError):
-        while True:
-            yield input("(bpf) ")
 
 
 @bpf.command()
