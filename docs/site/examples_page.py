@@ -7,8 +7,8 @@ HEAD = """\
 
 # Examples
 
-Each example is a directory with a program, its input, its expected output, and a README.md. `potash
-demo list` lists them, too.
+Each example is a directory with a program, its input, its expected output, and a README.md.
+`potash demo list` lists them, too.
 
 | example | title | teaches |
 |---|---|---|
@@ -26,8 +26,8 @@ potash demo grep --json
 A demo exits with 0 only if the output equals the expected output, which TensorFlow Lite's reference
 kernels or plain Python have computed independently of the device.
 
-The commands of the original platform run an example on an existing drive. They work for every example
-that `potash demo` runs:
+The commands of the original platform run an example on an existing drive. They work for every
+example that `potash demo` runs:
 
 ```sh
 EXAMPLE=add make example/build
@@ -35,11 +35,11 @@ EXAMPLE=add NVME_DEVICE=/dev/nvme0n1 make example/load
 EXAMPLE=add NVME_DEVICE=vfio-user:/tmp/potash.sock make example/load
 ```
 
-The first command compiles the program (with clang, or the Python package ziglang; without either, it
-uses the example's object file) and puts it with its input into `build/examples/add`. The other
+The first command compiles the program (with clang, or the Python package ziglang; without either,
+it uses the example's object file) and puts it with its input into `build/examples/add`. The other
 commands run it on a drive, write `build/examples/add/output.bin`, and compare it with the expected
-output. `/dev/nvme0n1` needs root. [programs.md](programs.md) describes how to write and run your own
-program.
+output. `/dev/nvme0n1` needs root. [programs.md](programs.md) describes how to write and run your
+own program.
 """
 
 

@@ -130,10 +130,11 @@ INTRODUCTION = """\
 
 # Supported commands, log pages and features
 
-This page lists every command, log page and feature of the NVM Express Base Specification 2.0 and the NVM
-Command Set Specification 1.0, and every field and bit of Identify. [admin.md](admin.md) and
-[media.md](media.md) describe what Potash does where the standard leaves a choice. The accelerator commands
-are in [commands.md](commands.md), the commands for fault injection in [faults.md](faults.md).
+This page lists every command, log page and feature of the NVM Express Base Specification 2.0 and
+the NVM Command Set Specification 1.0, and every field and bit of Identify. [admin.md](admin.md) and
+[media.md](media.md) describe what Potash does where the standard leaves a choice. The accelerator
+commands are in [commands.md](commands.md), the commands for fault injection in
+[faults.md](faults.md).
 """
 
 

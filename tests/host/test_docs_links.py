@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,20 @@ def test_the_page_of_examples_lists_every_example() -> None:
     folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
     listed = set(re.findall(r"^\| \[`(\w+)`\]", page, re.MULTILINE))
     assert listed == {name for name in folders if not name.startswith(("_", "."))} - {"include"}
+
+
+TEXTS = sorted(
+    [
+        *(DOCS / page for page in PAGES),
+        *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+        *ROOT.glob("examples/*/README.md"),
+    ]
+)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_have_at_most_100_columns(path: Path) -> None:
+    """Exempt are rows of tables, output of programs, and single words such as long links."""
+    text = re.sub(r"^```text\n.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if len(line) > 100 and not line.startswith("|")]
+    assert [line for line in lines if " " in line.strip().lstrip("-* ")] == []
