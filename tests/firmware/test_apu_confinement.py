@@ -28,14 +28,14 @@ from potash.models.builder import GraphBuilder
 from potash_firmware import cache, confinement
 from potash_firmware.apu import channel, workshop
 from potash_firmware.apu.jobs import Jobs
-from potash_firmware.apu.model import Subsystem
+from potash_firmware.apu.model import ByteRange, Subsystem
 from potash_firmware.apu.orders import Exited
 from potash_firmware.apu.pool import Worker
 from potash_firmware.bpf.native import compiler, lowering
 from potash_firmware.bpf.native.engine import name_of
 from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.system_calls import NUMBERS
-from potash_firmware.mailbox.messages import Reply
+from potash_firmware.mailbox.messages import Reply, ToRpu
 from support import attacks
 from support.apu import CONFIG, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, store
@@ -117,13 +117,31 @@ def test_a_worker_has_the_descriptors_and_the_memory_of_its_accelerator_alone(ap
         line.split()[5] for line in (worker / "maps").read_text().splitlines() if "/memfd" in line
     }
     assert mapped == {"/memfd:potash-arena0", "/memfd:potash-exchange"}
-    limits = (worker / "limits").read_text().splitlines()
-    (processes,) = (line.split() for line in limits if line.startswith("Max processes"))
-    assert int(processes[2]) == int(processes[3]) <= 1 << 14
     status = dict(line.split(":\t") for line in (worker / "status").read_text().splitlines())
     assert status["NoNewPrivs"] == "1"
     for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(status[kind], 16) == 0
+
+
+@PRIVILEGED
+def test_a_worker_has_limits_and_yields_to_others(apu: Board) -> None:
+    assert attack(apu, "start a thread") == 0
+    pid = apu.worker(0)
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    found = {line[:26].strip(): tuple(line[26:].split()[:2]) for line in lines}
+    seconds = int(2 * CONFIG.limits.seconds)
+    assert found["Max cpu time"] == (str(seconds), str(seconds + 1))  # SIGXCPU, SIGKILL
+    for kind, most in (
+        ("Max data size", MEMORY),
+        ("Max file size", 1 << 30),
+        ("Max processes", 1 << 14),
+        ("Max open files", 192),
+        ("Max core file size", 0),
+        ("Max locked memory", 0),
+    ):
+        soft, hard = map(int, found[kind])
+        assert soft == hard <= most, kind
+    assert os.getpriority(os.PRIO_PROCESS, pid) >= 10
 
 
 @PRIVILEGED
@@ -318,6 +336,25 @@ def test_what_a_compiler_said_before_it_was_ended_is_not_kept(
     assert workshop._made(order, CONFIG, b"", 0) == (True, b"the compiler was ended by SIGABRT")
 
 
+NOT_GRANTED = channel.Gathered((ByteRange(1, 0, 4096),))
+TOO_LONG = channel.Returned(0, CONFIG.accelerators[0].output_size + 1, 1)
+
+
+@pytest.mark.parametrize("lie", [NOT_GRANTED, TOO_LONG])
+def test_a_worker_that_lies_is_ended_and_nothing_is_written(lie: channel.FromWorker) -> None:
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker = Worker(1, 0, mine)
+    pool: Any = Graveyard(worker)
+    sent: list[ToRpu] = []
+    jobs = Jobs(CONFIG, {0: accelerator}, pool, sent.append)
+    with mine, its:
+        jobs.start(accelerator, b"", b"")
+        its.send(channel.encode(lie))
+        jobs.listen(worker)
+    assert pool.killed == [worker] and not sent
+
+
 def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:
     """As one that a worker had forked would, where no filter forbids that."""
     accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
@@ -338,6 +375,10 @@ class Graveyard:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self.killed: list[Worker] = []
+
+    def kill(self, worker: Worker) -> None:
+        self.killed.append(worker)
 
     def spawn(self, accelerator: int) -> Worker:
         return self._worker

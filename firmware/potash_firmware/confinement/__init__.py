@@ -120,7 +120,7 @@ def _limit(bounds: Bounds) -> None:
     limits = {
         resource.RLIMIT_DATA: bounds.memory,
         resource.RLIMIT_AS: bounds.memory + _RESERVED,
-        resource.RLIMIT_CPU: bounds.seconds,
+        resource.RLIMIT_CPU: bounds.seconds + 1,
         resource.RLIMIT_FSIZE: bounds.file_size,
         resource.RLIMIT_NOFILE: bounds.open_files,
         resource.RLIMIT_NPROC: _PROCESSES,
@@ -132,7 +132,10 @@ def _limit(bounds: Bounds) -> None:
         _, hard = resource.getrlimit(kind)
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
-        resource.setrlimit(kind, (limit, limit))
+        # Of two limits that are the same the kernel acts on the hard one, by a SIGKILL that says
+        # nothing.
+        soft = limit - 1 if kind == resource.RLIMIT_CPU else limit
+        resource.setrlimit(kind, (soft, limit))
 
 
 def _drop_capabilities() -> None:
