@@ -227,15 +227,3 @@ def test_divisions_of_128_bits(divisions: dict[str, Any], dividend: int, divisor
         out = ctypes.create_string_buffer(16)
         divisions[name](*(one.to_bytes(16, "little") for one in unsigned), out)
         assert int.from_bytes(out.raw, "little") == value, name
-
-
-# The cache
-
-
-def test_what_compiled_code_depends_on_is_in_its_name() -> None:
-    """A change of any of these modules is a change of what compiled code is or assumes."""
-    sources = {f"{path.parent.name}/{path.name}" for path in compiler.sources()}
-    for module in ("bpf/arena.py", "bpf/isa.py", "bpf/reserve.py", "bpf/interpreter.py"):
-        assert module in sources
-    for module in ("native/generator.py", "native/runtime.py", "native/context.py"):
-        assert module in sources

@@ -2,21 +2,27 @@
 
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from potash_firmware import cache
+from potash_device import cache
+from potash_device.cache import Store
+from potash_device.vta.fast import compiling
 from potash_firmware.bpf.engine import Engine, execute, usable
-from potash_firmware.bpf.native import compiler
+from potash_firmware.bpf.native import compiler, runtime
 from potash_firmware.bpf.native import engine as native
+from potash_firmware.tflite import kept
+from potash_firmware.vta_runtime.schedules import search
 from support.bpf import arena, exit_, mov
 from support.bpf_native import own_cache
 
 __all__ = ["own_cache"]
 
-NAME = cache.key(b"a program")
+STORE = Store("bpf", [])
+NAME = STORE.name(b"a program")
 CODE = mov(0, 7) + exit_
 
 
@@ -41,13 +47,13 @@ def run() -> int:
 
 
 def test_what_was_stored_is_loaded(own_cache: Path) -> None:
-    cache.store(own_cache, NAME, b"contents")
-    assert cache.load(own_cache, NAME) == b"contents"
-    assert cache.load(own_cache, cache.key(b"another")) is None
+    STORE.keep(NAME, b"contents")
+    assert STORE.load(NAME) == b"contents"
+    assert STORE.load(STORE.name(b"another")) is None
 
 
 def test_folder_and_files_are_this_users_alone(own_cache: Path) -> None:
-    cache.store(own_cache, NAME, b"contents")
+    STORE.keep(NAME, b"contents")
     modes = {path.stat().st_mode & 0o777 for path in (own_cache, *own_cache.iterdir())}
     assert modes == {0o700, 0o600}
 
@@ -91,7 +97,7 @@ def a_public_folder(file: Path) -> None:
 
 
 def from_another_program(file: Path) -> None:
-    cache.store(file.parent, NAME, b"not even an object file")
+    STORE.keep(NAME, b"not even an object file")
     (file.parent / f"{NAME}.o").rename(file)
 
 
@@ -122,10 +128,10 @@ def test_what_cannot_be_believed_is_compiled_again(
 def test_a_file_of_another_user_is_not_believed(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache.store(own_cache, NAME, b"contents")
+    STORE.keep(NAME, b"contents")
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    assert cache.load(own_cache, NAME) is None
+    assert STORE.load(NAME) is None
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(
@@ -137,9 +143,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 
 
 def test_only_the_ones_used_last_are_kept(own_cache: Path) -> None:
-    names = [cache.key(bytes([number])) for number in range(5)]
+    store = Store("bpf", [], limit=3)
+    names = [store.name(bytes([number])) for number in range(5)]
     for number, name in enumerate(names):
-        cache.store(own_cache, name, b"contents", limit=3)
+        store.keep(name, b"contents")
         os.utime(own_cache / f"{name}.o", (number, number))
     assert {path.stem for path in own_cache.iterdir()} == set(names[2:])
 
@@ -147,22 +154,58 @@ def test_only_the_ones_used_last_are_kept(own_cache: Path) -> None:
 @pytest.mark.parametrize(
     "part", ["llvm_version_info", "get_host_cpu_name", "get_host_cpu_features"]
 )
-def test_another_processor_or_llvm_is_another_key(
+def test_another_processor_or_llvm_is_another_name(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = compiler.identity()
+    before = compiler.versions()
     different = {
         "llvm_version_info": (1, 2, 3),
         "get_host_cpu_name": lambda: "another",
         "get_host_cpu_features": lambda: type("Features", (), {"flatten": lambda self: "+x"})(),
     }
     monkeypatch.setattr(compiler.llvm(), part, different[part])
-    compiler.identity.cache_clear()
-    after = compiler.identity()
-    monkeypatch.undo()
-    compiler.identity.cache_clear()
-    assert before != after
-    assert compiler.identity() == before
+    assert Store("bpf", [], compiler.versions).name(CODE) != Store("bpf", [], lambda: before).name(
+        CODE
+    )
+
+
+def test_other_sources_are_another_name(tmp_path: Path) -> None:
+    """Also where only a file's name or folder differs."""
+    names = set()
+    for number, (path, text) in enumerate(
+        [("a.py", "1"), ("a.py", "2"), ("b.py", "2"), ("c/b.py", "2")]
+    ):
+        file = tmp_path / str(number) / path
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        names.add(Store("bpf", [tmp_path / str(number)]).name(CODE))
+    assert len(names) == 4
+    assert len({STORE.name(b"a", b"bc"), STORE.name(b"ab", b"c"), STORE.name(b"abc")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("store", "imported"),
+    [
+        (compiler.OBJECTS, "potash_firmware.bpf.native.engine"),
+        (search.TILINGS, "potash_firmware.vta_runtime.schedules.search"),
+        (kept.MODELS, "potash_firmware.tflite.partition"),
+        (compiling.STORE, "potash_device.vta.timing.compiled"),
+    ],
+)
+def test_all_that_is_imported_to_make_a_thing_is_in_its_name(store: Store, imported: str) -> None:
+    """But for what cannot change it: definitions of formats, tracing, and the store itself."""
+    code = f"""if True:
+        import sys, {imported}
+        ours = ("potash_device.", "potash_firmware.")
+        others = ("potash_device.trace", "potash_device.cache")
+        for name, module in sys.modules.items():
+            if name.startswith(ours) and not name.startswith(others):
+                print(module.__file__)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    files = [Path(file) for file in done.stdout.split()]
+    assert len(files) > 10
+    assert [file for file in files if not {file, *file.parents} & set(store.sources)] == []
 
 
 def test_another_entry_is_another_program(own_cache: Path, compiled: list[bytes]) -> None:
@@ -184,6 +227,7 @@ def test_without_llvm_programs_run_in_the_interpreter(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
+    monkeypatch.setattr(runtime, "load", runtime.load.__wrapped__)
     compiler.llvm.cache_clear()
     with caplog.at_level(logging.WARNING):
         chosen = usable(Engine.NATIVE)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+from potash_device.cache import digest_of_sources
+from potash_firmware.tflite import kept
 from potash_firmware.tflite.operators import OPERATORS, added, installed
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.tflite.writer import ModelBuilder
@@ -96,6 +98,17 @@ def test_what_is_no_operator_is_left_out(folder: Path, given: str, code: str, pr
     assert found.operators == {}
     name = given.splitlines()[1].split()[0]
     assert found.problems == (f"the operator {name} of potash_abs is left out: {problem}",)
+
+
+def test_its_sources_are_in_the_names_of_cached_models(folder: Path) -> None:
+    package(folder, points(), "lower = print")
+    (point,) = [one for one in metadata.entry_points(group=added.GROUP) if one.name == "ABS"]
+    assert added.sources(point) == [folder / "potash_abs.py"]
+    before = list(kept.added_sources())
+    (folder / "potash_abs.py").write_text("lower = repr")
+    digest_of_sources.cache_clear()
+    after = list(kept.added_sources())
+    assert len(before) == len(after) == 2 and before != after
 
 
 def test_two_of_one_name_are_both_left_out(folder: Path) -> None:

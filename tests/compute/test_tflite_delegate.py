@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+from potash_device import cache
 from potash_device.vta.config import Config
 from potash_device.vta.stream import StreamError
-from potash_firmware import cache
 from potash_firmware.tflite import delegate, operators
 from potash_firmware.tflite.capi import Array, BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from potash_device import cache as caches
 from potash_device.vta import engines
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
@@ -73,15 +74,17 @@ class TestCacheFolder:
         cache.parent.write_text("in the way")
         assert find_folder() is None
 
-    def test_other_sources_have_another_folder(
-        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        before = find_folder()
-        monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compiling.py"))
+    def test_nothing_is_kept_where_others_could_have_put_something(self, cache: Path) -> None:
+        folder = find_folder()
+        assert folder is not None
+        folder.chmod(0o777)
+        assert find_folder() is None
+
+    def test_other_sources_have_another_folder(self, cache: Path, tmp_path: Path) -> None:
         (tmp_path / "tiles.py").write_text("other tiles")
-        after = find_folder()
-        (tmp_path / "tiles.py").write_text("yet other tiles")
-        assert len({before, after, find_folder()}) == 3
+        other = caches.Store("vta", [tmp_path]).directory()
+        assert other is not None and other.parent == cache
+        assert other != find_folder()
 
     def test_what_was_not_used_for_long_is_removed(self, cache: Path) -> None:
         old, recent = cache / "old", cache / "recent"

@@ -1,6 +1,7 @@
 """Schedules leave what numpy says, for any shape on any core; and what they choose."""
 
 import itertools
+import json
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ from potash_firmware.vta_runtime.schedules import (
     ScheduleError,
     Step,
     Tile,
-    cache,
     conv2d,
     elementwise,
     layouts,
@@ -55,7 +55,7 @@ RESNET_3X3 = {
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tilings that other runs found are not asked for."""
-    monkeypatch.setattr(cache, "_base", lambda: tmp_path_factory.getbasetemp())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
 
 
 def convolved(images: Array, weights: Array, shape: Conv2d) -> Array:
@@ -431,37 +431,23 @@ class TestChoice:
     ) -> None:
         shape = Conv2d(1, 16, 5, 5, 16, (3, 3))
         expected = search.best_tile(shape, TINY, Epilogue(), timing.PYNQ)
-        monkeypatch.setattr(cache, "recall", lambda question: kept)
+        monkeypatch.setattr(search.TILINGS, "load", lambda name: json.dumps(kept).encode())
         assert search.best_tile(shape, TINY, Epilogue(), timing.PYNQ) == expected
 
-
-class TestCache:
-    def test_keeps_what_json_can_say(self) -> None:
-        cache.keep("how?", {"so": [1, 2]})
-        assert cache.recall("how?") == {"so": [1, 2]}
-        assert cache.recall("why?") is None
-
-    def test_is_the_owner_s_alone(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cache, "_base", lambda: tmp_path)
-        (tmp_path / "potash" / "schedules").mkdir(parents=True, mode=0o777)
-        cache.keep("how?", 1)
-        (folder,) = (tmp_path / "potash" / "schedules").iterdir()
-        assert {one.stat().st_mode & 0o077 for one in (folder, folder.parent)} == {0}
-
-    def test_damaged_files_are_no_answers(
-        self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("kept", [b"", b"\xff", b"[" * 100_000, b"[1]"])
+    def test_what_is_no_tiling_is_no_answer(
+        self, kept: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cache, "_base", lambda: tmp_path)
-        cache.keep("how?", 1)
-        (file,) = (tmp_path / "potash" / "schedules").glob("*/*.json")
-        for content in (b"", b"\xff", b"[" * 100_000, b"[1]", b'{"question": "why?"}'):
-            file.write_bytes(content)
-            assert cache.recall("how?") is None
+        shape = Conv2d(1, 16, 5, 5, 16, (3, 3))
+        expected = search.best_tile(shape, TINY, Epilogue(), timing.PYNQ)
+        monkeypatch.setattr(search.TILINGS, "load", lambda name: kept)
+        assert search.best_tile(shape, TINY, Epilogue(), timing.PYNQ) == expected
 
-    def test_without_a_place_nothing_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cache, "_base", lambda: None)
-        cache.keep("how?", 1)
-        assert cache.recall("how?") is None
+    def test_what_was_found_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shape = Conv2d(1, 16, 6, 7, 16, (3, 3))
+        expected = search.best_tile(shape, TINY, Epilogue(), timing.PYNQ)
+        monkeypatch.setattr(search, "likeliest", None)
+        assert search.best_tile(shape, TINY, Epilogue(), timing.PYNQ) == expected
 
 
 @given(

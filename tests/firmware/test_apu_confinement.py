@@ -25,7 +25,7 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId, VendorStatus
 from nvme_spec.status import Status
 from potash.models.builder import GraphBuilder
-from potash_firmware import cache, confinement
+from potash_firmware import confinement
 from potash_firmware.apu import channel, workshop
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
@@ -276,8 +276,8 @@ def test_what_is_compiled_for_a_worker_is_kept_under_its_program_s_name(
     code = mov(0, 12) + exit_
     with board() as apu:
         assert apu.run(program(code)).return_value == 12
-    kept = tmp_path / "potash" / "bpf" / f"{name_of(code, 0)}.o"
-    assert cache.load(kept.parent, kept.stem) == compiler.compile_program(code, 0)
+    assert (tmp_path / "potash" / "bpf" / f"{name_of(code, 0)}.o").exists()
+    assert compiler.OBJECTS.load(name_of(code, 0)) == compiler.compile_program(code, 0)
 
 
 def test_an_access_that_is_wrongly_proven_ends_its_job_and_not_its_worker(
@@ -288,7 +288,7 @@ def test_an_access_that_is_wrongly_proven_ends_its_job_and_not_its_worker(
     code = mov(1, 8) + load(0, 1) + exit_
     with monkeypatch.context() as gullible:
         gullible.setattr(lowering, "outside", lambda *_: "false")
-        cache.store(cache.folder("bpf"), name_of(code, 0), compiler.compile_program(code, 0))
+        compiler.OBJECTS.keep(name_of(code, 0), compiler.compile_program(code, 0))
     with board() as apu:
         assert apu.run(program(mov(0, 12) + exit_)).return_value == 12
         worker = apu.worker(0)
@@ -332,7 +332,7 @@ def test_what_a_compiler_said_before_it_was_ended_is_not_kept(
         os.abort()
 
     monkeypatch.setattr(workshop, "_write", cut_short)
-    order = workshop.Order(lambda *_: b"machine code", "bpf", lambda *_: "name")
+    order = workshop.Order(lambda *_: b"machine code", lambda *_: (compiler.OBJECTS, "name"))
     assert workshop._made(order, CONFIG, b"", 0) == (True, b"the compiler was ended by SIGABRT")
 
 

@@ -13,7 +13,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from potash_firmware import cache, confinement
+from potash_device import cache
+from potash_firmware import confinement
 from potash_firmware.apu.config import Limits
 
 CACHES = ("bpf", "models", "schedules", "vta")

@@ -23,13 +23,13 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from potash_firmware import cache
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.confined import close_others, confine_maker
 from potash_firmware.apu.process import die_with_parent
 from potash_firmware.mailbox.shared import SharedMemory
 
 if TYPE_CHECKING:
+    from potash_device.cache import Store
     from potash_device.vta.config import Config as CoreConfig
 
 log = logging.getLogger(__name__)
@@ -61,10 +61,8 @@ class Order(NamedTuple):
 
     make: Callable[[Config, bytes, int], bytes]
     """Called in the maker. What it raises of `Refused` is told to who asked."""
-    folder: str
-    """The cache that the result is kept in."""
-    name: Callable[[Config, bytes, int], str]
-    """What it is called there, made by the keeper."""
+    place: Callable[[Config, bytes, int], tuple[Store, str]]
+    """Where the result is kept, and under which name."""
 
 
 class Refused(Exception):
@@ -81,10 +79,10 @@ def _program(config: Config, code: bytes, entry: int) -> bytes:
         raise Refused(str(error)) from None
 
 
-def _name_of_program(config: Config, code: bytes, entry: int) -> str:
-    from potash_firmware.bpf.native import engine
+def _place_of_program(config: Config, code: bytes, entry: int) -> tuple[Store, str]:
+    from potash_firmware.bpf.native import compiler, engine
 
-    return engine.name_of(code, entry)
+    return compiler.OBJECTS, engine.name_of(code, entry)
 
 
 def _model(config: Config, model: bytes, _: int) -> bytes:
@@ -99,16 +97,16 @@ def _model(config: Config, model: bytes, _: int) -> bytes:
         raise Refused(str(error)) from None
 
 
-def _name_of_model(config: Config, model: bytes, _: int) -> str:
+def _place_of_model(config: Config, model: bytes, _: int) -> tuple[Store, str]:
     from potash_firmware.apu.models import core_config
     from potash_firmware.tflite import kept
 
-    return kept.name_of_model(model, core_config(config.vta))
+    return kept.MODELS, kept.name_of_model(model, core_config(config.vta))
 
 
 ORDERS: Mapping[Work, Order] = {
-    Work.PROGRAM: Order(_program, "bpf", _name_of_program),
-    Work.MODEL: Order(_model, "models", _name_of_model),
+    Work.PROGRAM: Order(_program, _place_of_program),
+    Work.MODEL: Order(_model, _place_of_model),
 }
 
 
@@ -139,8 +137,8 @@ class Workshop:
         from potash_firmware.apu.models import core_config
         from potash_firmware.tflite import kept
 
-        order = ORDERS[Work.MODEL]
-        contents = cache.load(cache.folder(order.folder), order.name(self._config, model, 0))
+        store, name = _place_of_model(self._config, model, 0)
+        contents = store.load(name)
         if contents is None:
             # Finding schedules takes the tensor accelerator's clock, which is compiled code too.
             self.kernels(core_config(self._config.vta))
@@ -271,8 +269,8 @@ class Desk:
             raise ValueError("a request is longer than its memory")
         failed, result = _made(order, self._config, contents, number)
         if not failed:
-            name = order.name(self._config, contents, number)
-            cache.store(cache.folder(order.folder), name, result)
+            store, name = order.place(self._config, contents, number)
+            store.keep(name, result)
         if len(result) > exchange.size:
             failed, result = True, b"what was compiled is too large"
         exchange.view[: len(result)] = result

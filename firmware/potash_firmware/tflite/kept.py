@@ -6,13 +6,11 @@ on: the nodes with their constants, the core, the rounding, and the sources of w
 compiling.
 """
 
-import functools
-import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from importlib import metadata
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,16 +18,14 @@ import numpy as np
 import potash_device.vta
 import potash_firmware.tflite
 import potash_firmware.vta_runtime
+from potash_device.cache import Store, digest_of_sources, package
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES, WORD_BITS
 from potash_device.vta.isa import Opcode
-from potash_firmware import cache
 from potash_firmware.tflite.capi import Array, Node, Tensor
 from potash_firmware.tflite.lowering import Settings
+from potash_firmware.tflite.operators import added
 
-FOLDER = "models"
-LIMIT = 64
-"""Partitions that are kept."""
 LEAST = 1 << 10
 """Bytes of instructions for which it is worth a file."""
 
@@ -125,7 +121,7 @@ _collected: dict[str, bytes] | None = None
 
 def name_of_model(model: bytes, config: Config) -> str:
     """The name of all partitions of a model."""
-    return cache.key(b"model", _sources(), repr(asdict(config)).encode(), model)
+    return MODELS.name(b"model", repr(asdict(config)).encode(), model)
 
 
 def collected(load: Callable[[], object]) -> bytes:
@@ -155,10 +151,7 @@ def lend(contents: bytes) -> None:
 
 def recall(name: str) -> Compiled | None:
     """What was kept under that name; None where it is not as `keep` writes it."""
-    try:
-        contents = _lent.get(name) or cache.load(cache.folder(FOLDER), name)
-    except RuntimeError:
-        return None
+    contents = _lent.get(name) or MODELS.load(name)
     if contents is None:
         return None
     try:
@@ -218,24 +211,19 @@ def keep(name: str, compiled: Compiled) -> None:
     if _collected is not None:
         _collected[name] = contents
         return
-    try:
-        cache.store(cache.folder(FOLDER), name, contents, LIMIT)
-    except RuntimeError:
-        return
+    MODELS.keep(name, contents)
 
 
 def name_of(
     nodes: Sequence[Node], inputs: Sequence[int], outputs: Sequence[int], settings: Settings
 ) -> str:
     """The name of a partition."""
-    digest = hashlib.sha256(_sources())
-    digest.update(repr((asdict(settings.config), *settings[1:], inputs, outputs)).encode())
+    parts = [repr((asdict(settings.config), *settings[1:], inputs, outputs)).encode()]
     for node in nodes:
-        digest.update(repr((node.operator, node.version, node.options)).encode())
+        parts.append(repr((node.operator, node.version, node.options)).encode())
         for tensor in (*node.inputs, *node.outputs):
-            for part in _described(tensor):
-                digest.update(part)
-    return digest.hexdigest()
+            parts += _described(tensor)
+    return MODELS.name(*parts)
 
 
 def _described(tensor: Tensor | None) -> Iterator[bytes]:
@@ -252,19 +240,21 @@ def _described(tensor: Tensor | None) -> Iterator[bytes]:
         yield tensor.constant.tobytes()
 
 
-@functools.cache
-def _sources() -> bytes:
-    """A digest of the sources that decide about instructions."""
-    rooms = (potash_device.vta, potash_firmware.tflite, potash_firmware.vta_runtime)
-    digest = hashlib.sha256()
-    for path in sorted(_files(Path(room.__path__[0]) for room in rooms)):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.digest()
+def added_sources() -> Iterator[str]:
+    """Operators of other packages, and a digest of the sources of each."""
+    for point in metadata.entry_points(group=added.GROUP):
+        yield point.name
+        for path in added.sources(point):
+            yield digest_of_sources(path).hex()
 
 
-def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    for folder in folders:
-        yield from folder.rglob("*.py")
+MODELS = Store(
+    "models",
+    map(package, (potash_device.vta, potash_firmware.tflite, potash_firmware.vta_runtime)),
+    added_sources,
+    limit=64,
+)
+"""Partitions, and the partitions of a whole model."""
 
 
 class _Parts:

@@ -25,7 +25,7 @@ from potash.bench.report import Baseline, Result, alone, paired
 from potash.programs.compiler import build, find_compiler
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash_firmware import bpf, cache
+from potash_firmware import bpf
 from potash_firmware.bpf import elf, engine, reserve
 from potash_firmware.bpf.arena import Layout
 from potash_firmware.bpf.native import compiler
@@ -189,17 +189,15 @@ class _Bench:
     def _compiling(self, name: str, program: bpf.Program) -> Iterator[Result]:
         layout = Layout(SIZE, SIZE, data_size=len(program.data), rodata_size=len(program.rodata))
         code = elf.link(program, layout).code
-        root = self._folder / "cache"
         compiling, loading = [], []
         compiler.compile_program(code, program.entry)  # LLVM's own first time is not the program's
         for _ in range(ROUNDS):
             begun = time.perf_counter()
             contents = compiler.compile_program(code, program.entry)
             compiling.append((time.perf_counter() - begun) * 1e3)
-            entry = cache.key(compiler.identity(), code)
-            cache.store(root, entry, contents)
+            compiler.OBJECTS.keep(native.name_of(code, program.entry), contents)
             begun = time.perf_counter()
-            kept = cache.load(root, cache.key(compiler.identity(), code))
+            kept = compiler.OBJECTS.load(native.name_of(code, program.entry))
             assert kept is not None
             native.place(kept, program.entry)
             loading.append((time.perf_counter() - begun) * 1e3)

@@ -6,12 +6,12 @@ llvmlite is imported when the first program is compiled or loaded, and nowhere e
 from __future__ import annotations
 
 import functools
-import hashlib
 import struct
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from potash_device.cache import Store
 from potash_firmware.bpf.errors import EngineUnavailable
 from potash_firmware.bpf.native import blocks, generator, writer
 from potash_firmware.bpf.native.blocks import Code
@@ -73,23 +73,19 @@ def target(optimisation: int = OPTIMISATION) -> Any:
     )
 
 
-@functools.cache
-def identity() -> bytes:
-    """What the result of `compile_program` depends on beside the program itself."""
+def versions() -> tuple[str, ...]:
+    """What an object file depends on beside a program and Potash. Raises EngineUnavailable."""
     binding = llvm()
-    digest = hashlib.sha256()
-    features = binding.get_host_cpu_features().flatten()
-    versions = ".".join(map(str, binding.llvm_version_info))
-    for part in (versions, binding.get_default_triple(), binding.get_host_cpu_name(), features):
-        digest.update(part.encode() + b"\0")
-    for source in sources():
-        digest.update(hashlib.sha256(source.read_bytes()).digest())
-    return digest.digest()
+    return (
+        ".".join(map(str, binding.llvm_version_info)),
+        binding.get_default_triple(),
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+    )
 
 
-def sources() -> list[Path]:
-    """The modules that a compiled program depends on, and others beside them."""
-    return sorted(Path(__file__).parents[1].rglob("*.py"))
+OBJECTS = Store("bpf", [Path(__file__).parents[1]], versions)
+"""Compiled programs, and what they call."""
 
 
 def assembly(code: bytes, entry: int) -> str:

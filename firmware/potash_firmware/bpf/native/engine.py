@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from potash_device.trace import COMPUTE
-from potash_firmware import cache
 from potash_firmware.bpf import isa, reserve
 from potash_firmware.bpf.arena import (
     CODE_BASE,
@@ -75,21 +74,20 @@ compile_elsewhere: Callable[[bytes, int], bytes] | None = None
 
 def name_of(code: bytes, entry: int) -> str:
     """What a program's object file is called in the cache."""
-    return cache.key(compiler.identity(), code, entry.to_bytes(8, "little", signed=True))
+    return compiler.OBJECTS.name(code, entry.to_bytes(8, "little", signed=True))
 
 
 def machine_code(code: bytes, entry: int) -> bytes:
     """The object file of a program, from the cache where it is there. Raises EngineUnavailable."""
     name = name_of(code, entry)
-    root = cache.folder("bpf")
-    contents = cache.load(root, name)
+    contents = compiler.OBJECTS.load(name)
     if contents is None:
         begun = time.perf_counter()
         with COMPUTE.span("bpf.compile", bytes=len(code)):
             contents = (compile_elsewhere or compiler.compile_program)(code, entry)
         log.debug("compiled a program in %.1f ms", (time.perf_counter() - begun) * 1e3)
         if compile_elsewhere is None:
-            cache.store(root, name, contents)
+            compiler.OBJECTS.keep(name, contents)
     return contents
 
 

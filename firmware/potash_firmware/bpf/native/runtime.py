@@ -16,7 +16,6 @@ import signal
 import threading
 from typing import Any, NamedTuple
 
-from potash_firmware import cache
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native.context import Leave, Word
 
@@ -44,12 +43,11 @@ class Runtime(NamedTuple):
 def load() -> Runtime:
     """The functions in this process. Raises EngineUnavailable."""
     binding = compiler.llvm()
-    name = cache.key(compiler.identity(), b"runtime")
-    root = cache.folder("bpf")
-    contents = cache.load(root, name)
+    name = compiler.OBJECTS.name(b"runtime")
+    contents = compiler.OBJECTS.load(name)
     if contents is None:
         contents = compiler.compile_assembly(_text(), _LIBRARY)
-        cache.store(root, name, contents)
+        compiler.OBJECTS.keep(name, contents)
     owner = compiler.loaded(contents)
     for function in compiler.DIVISIONS:
         binding.add_symbol(function, owner.get_function_address(function))

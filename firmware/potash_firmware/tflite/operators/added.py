@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 
 from potash_firmware.tflite.lowering import Lower
 
@@ -57,6 +59,19 @@ def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found
             why = str(error) or type(error).__name__
             problems.append(f"the operator {point.name} of {package} is left out: {why}")
     return Found(operators, tuple(problems))
+
+
+def sources(point: metadata.EntryPoint) -> list[Path]:
+    """Where the package of an entry point has its sources: its folders, or its one file."""
+    try:
+        spec = find_spec(point.module.partition(".")[0])
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(folder) for folder in spec.submodule_search_locations]
+    return [Path(spec.origin)] if spec.has_location and spec.origin else []
 
 
 def _load(point: metadata.EntryPoint, own: Container[int]) -> Lower:

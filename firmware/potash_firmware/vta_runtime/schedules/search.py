@@ -3,18 +3,22 @@
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 3 (schedule exploration).
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
 
+import potash_device.vta
+import potash_firmware.vta_runtime
+from potash_device.cache import Store, package
 from potash_device.vta import timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.timing import Parameters
 from potash_firmware.vta_runtime.buffers import VtaMemoryError
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import cache, estimate
+from potash_firmware.vta_runtime.schedules import estimate
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
@@ -23,6 +27,11 @@ from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile, fits
 THREADS = (1, 2)
 LIKELIEST = 6
 """Tilings for each number of virtual threads that are timed exactly."""
+
+TILINGS = Store(
+    "schedules", map(package, (potash_device.vta, potash_firmware.vta_runtime)), limit=4096
+)
+"""Tilings that were found, by what was asked."""
 
 Cost = Callable[[Config, Parameters, bytes], float]
 """The cost of a stream."""
@@ -48,7 +57,7 @@ def best_tile(
     """
     question = repr((shape, config, epilogue, parameters, threads))
     if cost is clocked:
-        kept = _tile(cache.recall(question))
+        kept = _recalled(question)
         if kept is not None and _plausible(shape, kept) and fits(shape, kept, epilogue, config):
             return kept
     found = likeliest(shape, config, epilogue, parameters, threads)
@@ -57,8 +66,18 @@ def best_tile(
     plans = [Convolution(shape, config, tile, epilogue) for tile in found]
     best = min(plans, key=lambda plan: cost(config, parameters, stream_of(plan))).tile
     if cost is clocked:
-        cache.keep(question, {**asdict(best), "outer": best.outer.value})
+        answer = json.dumps({**asdict(best), "outer": best.outer.value})
+        TILINGS.keep(TILINGS.name(question.encode()), answer.encode())
     return best
+
+
+def _recalled(question: str) -> Tile | None:
+    """What was kept for a question, if it is a tile."""
+    contents = TILINGS.load(TILINGS.name(question.encode()))
+    try:
+        return None if contents is None else _tile(json.loads(contents))
+    except (ValueError, RecursionError):
+        return None
 
 
 def likeliest(

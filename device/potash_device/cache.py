@@ -1,0 +1,195 @@
+"""What was compiled or searched for, kept on disk for the next time: a store for each kind.
+
+A store is a folder in the cache folder of the XDG Base Directory Specification. The name of what it
+keeps is a digest of all that this depends on: what it was made from, the source code that made it,
+and the versions and the processor where these matter. A file is believed only if it is this user's,
+in a folder that is this user's alone, and holds what its digest says. Anything else is as good as
+not there. Nothing that fails here is an error: what is missing is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import hmac
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+MAX_FILE = 64 << 20
+"""Bytes; nothing larger is read."""
+
+FORGET_AFTER = 30 * 24 * 3600.0
+"""Seconds after which a folder that other sources have used is removed."""
+
+_SUFFIX = ".o"
+_DIGEST = hashlib.sha256().digest_size
+
+
+def folder(kind: str) -> Path:
+    """`$XDG_CACHE_HOME/potash/<kind>` (XDG Base Directory Specification); not created here.
+
+    Raises RuntimeError where there is no home folder.
+    """
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification says that a relative path is to be ignored.
+    base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+    return base / "potash" / kind
+
+
+def package(module: ModuleType) -> Path:
+    """The folder of a package's sources, for `Store`."""
+    return Path(module.__path__[0])
+
+
+class Store:
+    """What is kept of one kind.
+
+    Args:
+        kind: the folder's name.
+        sources: the packages' folders and the files that decide about what is kept.
+        versions: gives what else it depends on, such as a compiler's version. Called once.
+        limit: files that are kept; the ones used longest ago go first.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        sources: Iterable[Path],
+        versions: Callable[[], Iterable[str]] = tuple,
+        limit: int = 256,
+    ) -> None:
+        self.kind = kind
+        self.sources = tuple(sources)
+        self._versions = versions
+        self._limit = limit
+
+    @functools.cached_property
+    def identity(self) -> bytes:
+        """A digest of the sources and versions. Raises what `versions` does."""
+        return _digest_of(
+            *(part.encode() for part in self._versions()), *map(digest_of_sources, self.sources)
+        )
+
+    def name(self, *parts: bytes) -> str:
+        """The name of what is made from `parts`."""
+        return _digest_of(self.identity, *parts).hex()
+
+    def load(self, name: str) -> bytes | None:
+        """What was kept as `name`, if it is there and can be believed."""
+        try:
+            with _opened(folder(self.kind)) as parent:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+                file = os.open(name + _SUFFIX, flags, dir_fd=parent)
+                with open(file, "rb") as stream:
+                    status = os.fstat(file)
+                    if not stat.S_ISREG(status.st_mode) or not _private(status):
+                        return None
+                    if status.st_size > MAX_FILE:
+                        return None
+                    digest, contents = stream.read(_DIGEST), stream.read()
+                    if not hmac.compare_digest(digest, _digest(name, contents)):
+                        return None
+                    with contextlib.suppress(OSError):  # a confined process may only read
+                        os.utime(file)
+        except (OSError, RuntimeError):  # Path.home() raises the latter where there is none
+            return None
+        return contents
+
+    def keep(self, name: str, contents: bytes) -> None:
+        """Keep `contents` as `name`, for a `load` in whatever process."""
+        with contextlib.suppress(OSError, RuntimeError):
+            root = folder(self.kind)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _opened(root):
+                file, unfinished = tempfile.mkstemp(prefix="unfinished-", dir=root)
+                try:
+                    with open(file, "wb") as stream:
+                        stream.write(_digest(name, contents) + contents)
+                    os.rename(unfinished, root / (name + _SUFFIX))
+                except BaseException:
+                    os.unlink(unfinished)
+                    raise
+            _prune(root, self._limit)
+
+    def directory(self) -> Path | None:
+        """A folder for these sources and versions alone, for what writes and reads files itself;
+        None where there is no place that is this user's alone."""
+        try:
+            root = folder(self.kind)
+            own = root / self.identity.hex()[:16]
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _close(root)
+            with _opened(root), _opened(own):
+                pass
+        except (OSError, RuntimeError):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(own)
+            _prune(root, self._limit)
+        return own
+
+
+def _digest_of(*parts: bytes) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+@functools.cache
+def digest_of_sources(root: Path) -> bytes:
+    """A digest of a file, or of all modules in a folder."""
+    files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+    named = ((str(file.relative_to(root)).encode(), file.read_bytes()) for file in files)
+    return _digest_of(*(part for pair in named for part in pair))
+
+
+def _digest(name: str, contents: bytes) -> bytes:
+    """Of the name too, so that no file passes for another."""
+    return hashlib.sha256(name.encode() + contents).digest()
+
+
+def _private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+@contextlib.contextmanager
+def _opened(root: Path) -> Iterator[int]:
+    """The folder as a descriptor. Raises OSError unless it is this user's alone."""
+    # A confined process may not list it.
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(root, flags)
+    try:
+        if not _private(os.fstat(descriptor)):
+            raise PermissionError(f"{root} is not private")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _close(root: Path) -> None:
+    """Have nobody else put a folder into `root`, where it is this user's."""
+    status = root.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not _private(status):
+        root.chmod(0o700)
+
+
+def _prune(root: Path, limit: int) -> None:
+    """Remove the files used longest ago where there are too many, and folders that are old."""
+    files = []
+    for entry in os.scandir(root):
+        if not entry.is_dir(follow_symlinks=False):
+            files.append(entry)
+        elif entry.stat(follow_symlinks=False).st_mtime < time.time() - FORGET_AFTER:
+            shutil.rmtree(entry, ignore_errors=True)
+    if len(files) > limit:
+        files.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime)
+        for entry in files[: len(files) - limit]:
+            Path(entry).unlink(missing_ok=True)
