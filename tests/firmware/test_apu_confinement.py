@@ -320,6 +320,7 @@ def test_compilers_that_nobody_waits_for_any_more_do_not_pile_up(
             for pid in compiling(apu) - seen:
                 os.kill(pid, signal.SIGSTOP)
             seen.update(compiling(apu))
+            assert all(os.getpriority(os.PRIO_PROCESS, pid) >= 10 for pid in compiling(apu))
             assert apu.control(Operation.STOP) == 0
         apu.until_so(lambda: len(compiling(apu)) <= len(CONFIG.accelerators))
 

@@ -23,7 +23,7 @@ from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.confined import confine_maker, confine_worker
 from potash_firmware.apu.orders import CHECKER, MAX_ORDER, Exited, Kill, Spawn, decode, encode
-from potash_firmware.apu.process import die_with_parent, set_name
+from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
 from potash_firmware.confinement import be_undumpable, libraries, missing
 from potash_firmware.mailbox.counters import Counters
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from potash_firmware.apu.meter import Meter
 
 log = logging.getLogger(__name__)
-
-NICENESS = 10
-"""Of workers, which takes nothing from a program as long as nobody else wants the processor. The
-device does, as on a board it has one of its own: with four endless programs on two processors, one
-completion in a thousand came after 5 ms instead of 9."""
 
 Serve = Callable[[socket.socket, int, Workshop], None]
 """What a worker does with its end of its channel, for the accelerator with this identifier, and
@@ -152,7 +147,7 @@ class Nursery:
         code = 1
         try:
             die_with_parent(nursery)
-            os.nice(NICENESS)
+            yield_to_others()
             set_name("potash-checker" if accelerator == CHECKER else worker_name(accelerator))
             workshop = Workshop(self._config, desk.its, SharedMemory.adopt(desk.exchange, EXCHANGE))
             with socket.socket(fileno=fd) as channel:

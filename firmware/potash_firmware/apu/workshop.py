@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.confined import close_others, confine_maker
-from potash_firmware.apu.process import die_with_parent
+from potash_firmware.apu.process import die_with_parent, yield_to_others
 from potash_firmware.mailbox.shared import SharedMemory
 
 if TYPE_CHECKING:
@@ -231,6 +231,7 @@ class Desk:
             code = 1
             try:
                 die_with_parent(nursery)
+                yield_to_others()
                 keep = (self._mine.fileno(), self.exchange)
                 close_others(keep)
                 self._keep(*_REQUEST.unpack(data))
