@@ -43,7 +43,7 @@ WORDS = {
 
 def table() -> list[str]:
     """The lines of the first table, with what they leave open filled in."""
-    rows = PAGE.split("## What can go wrong")[1].split("| word |")[0]
+    rows = PAGE.split("## Kinds of faults")[1].split("| word |")[0]
     lines = [line for line in re.findall(r"^\| `([^`]+)`", rows, re.MULTILINE) if "…" not in line]
     for word, value in WORDS.items():
         lines = [line.replace(word, value) for line in lines]

@@ -33,7 +33,7 @@ class NamespaceUse(Enum):
     NONE = "not used"
     ONE = "one active namespace"
     ONE_OR_ALL = "one active namespace, or all of them by the broadcast value"
-    OWN = "the handler looks at it"
+    OWN = "depends on the command"
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,7 +287,7 @@ FEATURES: dict[int, Feature] = {
         check=_check_error_recovery,
         namespace_specific=True,
         saveable=True,
-        takes="any TLER; DULBE where the namespace tells deallocated blocks",
+        takes="any TLER; DULBE where the namespace supports it",
     ),
     FeatureId.VOLATILE_WRITE_CACHE: Feature(
         VolatileWriteCache, default=lambda dword: 1, saveable=True
@@ -295,7 +295,7 @@ FEATURES: dict[int, Feature] = {
     FeatureId.NUMBER_OF_QUEUES: Feature(
         NumberOfQueues,
         check=_check_queues,
-        takes="before any I/O queue is made; all that there are, are granted",
+        takes="only before an I/O queue is created; all available queues are granted",
     ),
     FeatureId.INTERRUPT_COALESCING: Feature(InterruptCoalescing, saveable=True),
     FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
@@ -304,7 +304,7 @@ FEATURES: dict[int, Feature] = {
         check=_check_vector,
         selector=InterruptVectorConfiguration.iv.mask,
         check_selector=_check_vector,
-        takes="a vector that there is",
+        takes="any existing vector",
     ),
     FeatureId.WRITE_ATOMICITY_NORMAL: Feature(WriteAtomicityNormal, saveable=True),
     # Notices that the device never has are no error to ask for: they just do not come.
@@ -312,12 +312,12 @@ FEATURES: dict[int, Feature] = {
         AsyncEventConfiguration,
         default=lambda dword: sum(CriticalWarning),
         saveable=True,
-        takes="any; what never happens never comes",
+        takes="any; unsupported events are never reported",
     ),
     FeatureId.TIMESTAMP: Feature(
         taken=lambda dword: Timestamp.SIZE,
         given=lambda dword: Timestamp.SIZE,
-        takes="any; counts on from it, and from 0 after a reset",
+        takes="any; counts from that value, and from 0 after a reset",
     ),
     FeatureId.KEEP_ALIVE_TIMER: Feature(
         KeepAliveTimer,
@@ -334,7 +334,7 @@ FEATURES: dict[int, Feature] = {
         check=_check_behavior,
         taken=lambda dword: HostBehavior.SIZE,
         given=lambda dword: HostBehavior.SIZE,
-        takes="0 or 1 each",
+        takes="0 or 1 for each bit",
     ),
     FeatureId.IO_COMMAND_SET_PROFILE: Feature(
         IoCommandSetProfile,
