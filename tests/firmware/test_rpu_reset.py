@@ -346,6 +346,6 @@ class ResetAtAnyStep(RuleBasedStateMachine):
 
 TestResetAtAnyStep = ResetAtAnyStep.TestCase
 TestResetAtAnyStep.settings = settings(
-    max_examples=50,
+    max_examples=25,
     stateful_step_count=50,
 )
