@@ -457,7 +457,7 @@ def features_of_one_namespace() -> Features:
         vectors=2,
         io_queues_exist=lambda: False,
         blocks={1: 100, 2: 100}.__getitem__,
-        tells_deallocated={1: True, 2: False}.__getitem__,
+        knows_deallocated={1: True, 2: False}.__getitem__,
     )
     return Features(limits, clock=lambda: 0.0)
 

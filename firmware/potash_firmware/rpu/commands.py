@@ -98,7 +98,7 @@ class Commands:
             )
         faults = self._controller.faults
         if faults.io if command.queue.qid else faults.admin:
-            return faults.instead(command, partial(self._dispatch, command))
+            return faults.inject(command, partial(self._dispatch, command))
         return self._dispatch(command)
 
     def _dispatch(self, command: Command) -> Result:

@@ -79,7 +79,7 @@ class Controller:
                 vectors=board.interrupts.vectors,
                 io_queues_exist=lambda: len(board.queues.completions) > 1,
                 blocks=lambda nsid: self.namespaces.blocks(nsid),
-                tells_deallocated=lambda nsid: self.namespaces.tells_deallocated(nsid),
+                knows_deallocated=lambda nsid: self.namespaces.knows_deallocated(nsid),
             ),
             clock,
         )
@@ -216,7 +216,7 @@ class Controller:
     # What it reports of itself.
 
     def timestamp(self) -> int:
-        """The Timestamp feature's value, as its structure lies in memory."""
+        """The Timestamp feature's value, as its structure is laid out in memory."""
         return int.from_bytes(bytes(self.features.timestamp), "little")
 
     def critical_warning(self) -> CriticalWarning:

@@ -1,4 +1,4 @@
-"""Faults on purpose: what somebody who tests a driver wants a drive to do wrong.
+"""Fault injection: what somebody who tests a driver wants a drive to do wrong.
 
 A fault is armed from the start or by a command (`admin/faults.py`), belongs to the device, and
 outlives resets. The loop asks for command and interrupt faults only while there are some, and media
@@ -122,7 +122,7 @@ class Faults:
         end_apu: Callable[[], None],
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
-        """What may strike an I/O command; the loop looks further only where there is something."""
+        """Those that may strike an I/O command; the fast path is off while there are any."""
         self.admin: tuple[_Armed, ...] = ()
         self.interrupts: tuple[_Armed, ...] = ()
         self._impaired: dict[int, _Impaired] = {}
@@ -136,7 +136,7 @@ class Faults:
         for fault in armed:
             self.add(fault)
 
-    # What a host is told, and tells.
+    # What a host lists, adds and clears.
 
     def add(self, fault: Fault) -> int:
         """Arm a fault; the identifier that it gets. Raises NvmeError when there are too many."""
@@ -226,7 +226,7 @@ class Faults:
                 self.arrange()
             return True
 
-    def instead(self, command: Command, carry_out: Callable[[], Result]) -> Result:
+    def inject(self, command: Command, carry_out: Callable[[], Result]) -> Result:
         """Take a command's first step, `carry_out`, as far as its faults let it come to that.
 
         Raises NvmeError.

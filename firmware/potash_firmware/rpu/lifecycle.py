@@ -86,7 +86,7 @@ class Lifecycle:
         self._board = controller.board
         self._on_reset = on_reset
         self._clock = clock
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
         """Until when a kind of failure has had its line in the log."""
         self._flush: Future[list[Flushed]] | None = None
         """The flush that a shutdown has begun, be it one of a session that is over."""
@@ -111,8 +111,8 @@ class Lifecycle:
     def fail(self, reason: str) -> None:
         """Controller fatal status: only a reset leads out."""
         now, kind = self._clock(), reason.partition(":")[0]
-        if now >= self._told.get(kind, now):  # a host may fail as often as it likes
-            self._told[kind] = now + LOG_INTERVAL
+        if now >= self._logged.get(kind, now):  # a host may fail as often as it likes
+            self._logged[kind] = now + LOG_INTERVAL
             log.error("controller fatal status: %s", reason)
         self._enter(Event.FAIL)
 
@@ -206,7 +206,7 @@ class Lifecycle:
         return ""
 
     def _begin_shutdown(self) -> None:
-        """Bring everything to stable storage; no new command is taken from now on.
+        """Flush everything to stable storage; no new command is taken from now on.
 
         An abrupt shutdown differs in what the host does before it. When either is complete the power
         may go, so both flush.

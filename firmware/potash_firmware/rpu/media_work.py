@@ -3,7 +3,7 @@
 `MediaWork` is all work of one controller on the media executor. `BlocksInFlight` keeps commands that the media executor works on apart where they touch the same
 blocks: what is atomic to the host (AWUN in Identify: one block) is not so to a file, of which one
 thread may read half of what another one is writing. `MediaFailures` turns an error of the system
-into what the host is told: a status, an entry with its LBA, the health log.
+into what the host gets: a status, an entry with its LBA, the health log.
 
 Source: NVM Command Set Specification 1.0, section 2.1.4 (atomic operation), and section 2.1 (media
 and data integrity errors); NVM Express Base Specification 2.0, section 5.16.1.3 (SMART).
@@ -39,7 +39,7 @@ class BlocksInFlight:
     def __init__(self) -> None:
         self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
         self.closed: Status | None = None
-        """Why no command may touch the blocks now, as one that tries is told."""
+        """Why no command may touch the blocks now, which is the status of one that tries."""
 
     def __bool__(self) -> bool:
         return bool(self._ranges) or self.closed is not None
@@ -186,7 +186,7 @@ class MediaFailures:
         self._clock = clock
         self._on_failure = on_failure
         self._on_loss = on_loss
-        self._told: dict[tuple[int, int, int | None], float] = {}
+        self._logged: dict[tuple[int, int, int | None], float] = {}
         self._lost: set[int] = set()
 
     def reading(self, nsid: int, error: MediaError, lba: int) -> NvmeError:
@@ -214,8 +214,8 @@ class MediaFailures:
     def _failure(self, status: Status, nsid: int, error: MediaError, lba: int) -> NvmeError:
         self._on_failure()
         key, now = (nsid, status, error.errno), self._clock()
-        if now >= self._told.get(key, now):
-            self._told[key] = now + LOG_INTERVAL
+        if now >= self._logged.get(key, now):
+            self._logged[key] = now + LOG_INTERVAL
             log.error("namespace %d, block %d: %s", nsid, lba, error.strerror)
         return NvmeError(
             status, dnr=error.errno not in _MAY_PASS, detail=str(error.strerror), lba=lba

@@ -48,6 +48,6 @@ class RpuSettings:
     identity: Identity = field(default_factory=Identity)
     namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
     faults: tuple[Fault, ...] = ()
-    """What goes wrong on purpose, from the start."""
+    """Injected from the start."""
     allow_faults: bool = False
-    """A host may ask for more of that, and for less."""
+    """A host may inject faults, and clear them."""

@@ -1,4 +1,4 @@
-"""What a controller has done since its power-on, in numbers for whoever observes it from outside.
+"""What a controller has done since its power-on, in numbers for observers outside.
 
 Nothing here is seen by a host, whose own counters are the health log's.
 """

@@ -70,7 +70,7 @@ class ApuLink:
         self.received = 0
         """Messages, of all APUs that there have been."""
         self._due = ResetScope(0)
-        """What the APU is yet to be told of resets, or has not answered."""
+        """Resets that the APU has yet to get, or has not answered."""
         self._erasures: set[Future[None]] = set()
         self._erased: deque[Future[None]] = deque()
         self._asked_since_reset = False
@@ -94,7 +94,7 @@ class ApuLink:
     def connect(self, port: RpuPort) -> None:
         """An APU has started, with the configuration that the last one had.
 
-        A reset that the last one did not hear, or did not finish, is the first thing it is told.
+        A reset that the last one did not hear, or did not finish, is the first message to it.
         """
         self.port = port
         self._started = self._pinged = False
@@ -108,9 +108,9 @@ class ApuLink:
             self.port.close()
             self.port = None
         self.resetting = None
-        # One that died before the loss of the last one was told adds nothing to that.
-        told = {reply.tag for reply in self._failures}
-        self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in told)
+        # One that died before the loss of the last one was reported adds nothing to that.
+        reported = {reply.tag for reply in self._failures}
+        self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in reported)
         self._end_erasures()  # the next APU does that before it answers anything
 
     def end(self) -> None:
@@ -279,7 +279,7 @@ class ApuLink:
             self.port.close()
 
     def messages(self) -> Iterator[Answer | ToRpu]:
-        """What the APU has said since the last call, replies as `Answer`s."""
+        """The APU's messages since the last call, replies as `Answer`s."""
         while self.port is not None and not self.port.closed:
             try:
                 message = self.port.receive()

@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Work:
-    """What a job wants written, while it is: in how many namespaces still, and what went wrong."""
+    """What a job wants written, while it is: in how many namespaces still, and which error it met."""
 
     tag: int
     left: int
@@ -84,7 +84,7 @@ class WriteBacks:
     def start(self, message: WriteBack) -> None:
         """Do what `message` asks; it is answered when that has ended, or at once if it is wrong.
 
-        One of several messages is kept until the last of them has come.
+        One of several messages is held until the last of them has come.
         """
         parts = self._parts.setdefault(message.tag, [])
         parts.append(message)
@@ -149,7 +149,7 @@ class WriteBacks:
         self._begun[future] = _Begun(work, namespace, healed)
 
     def check(self, message: ReadCheck) -> None:
-        """Say whether a job may read the blocks of its input, as a host's Read would be told."""
+        """Say whether a job may read the blocks of its input, as a host's Read would find."""
         if self._apu.port is not None:
             self._apu.send(ReadChecked(message.tag, *self._readable(message)))
 
@@ -172,7 +172,7 @@ class WriteBacks:
         return 0, 0
 
     def media_finished(self, future: Future[None]) -> bool:
-        """True when `future` was a write-back's; the APU has been told if all of it has ended."""
+        """True when `future` was a write-back's; the APU has its answer if all of it has ended."""
         begun = self._begun.pop(future, None)
         if begun is None:
             return False

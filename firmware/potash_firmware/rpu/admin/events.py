@@ -18,7 +18,7 @@ def asynchronous_event_request(controller: Controller, command: Command) -> Resu
 def abort(controller: Controller, command: Command) -> Result:
     """End a command that waits; dword 0 says whether that was done.
 
-    A command's handler says whether it can be recalled: event requests, what waits for its turn,
+    A command's handler says whether it can be recalled: event requests, what waits for other work,
     writes that the media have not begun, and what only reads. What else the media or the APU have
     begun ends by itself soon.
     """

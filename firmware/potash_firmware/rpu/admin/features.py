@@ -19,7 +19,7 @@ from potash_firmware.rpu.features.values import MILLISECOND
 
 
 def set_features(controller: Controller, command: Command) -> Result:
-    """Store a feature's value; one that is to be kept is on stable storage when the command ends."""
+    """Store a feature's value; one that is saved is on stable storage when the command ends."""
     fields = SetFeatures.decode(command.entry.cdws)
     features = controller.features
     feature = row(fields.fid)
@@ -56,7 +56,7 @@ def _kept(future: "Future[None]", result: int) -> int:
     try:
         future.result()
     except MediaError as error:
-        # It is in force, and kept as soon as the sidecar can be written again.
+        # It is in force, and saved as soon as the sidecar can be written again.
         raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error.strerror)) from None
     return result
 
@@ -89,7 +89,7 @@ def _namespaces(
 
 
 def _nothing(controller: Controller) -> None:
-    """The value is looked at when it is needed."""
+    """The value is read when it is needed."""
 
 
 def _keep_alive(controller: Controller) -> None:

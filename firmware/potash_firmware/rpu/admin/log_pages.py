@@ -62,7 +62,7 @@ class Page:
     `attribute` is its bit in LPA of Identify Controller, where it has one. `entry_size` is that of
     the structures that an offset may count instead of bytes, 0 where it may not. `after_reading` is
     called when the host has the data and did not ask to retain the page's event (RAE). `any_nsid`
-    is for a page that does not look at the namespace identifier. `specific` is what the page of
+    is for a page that ignores the namespace identifier. `specific` is what the page of
     supported pages says beside that.
     """
 
@@ -75,7 +75,7 @@ class Page:
 
 
 def get_log_page(controller: Controller, command: Command) -> Result:
-    """Give a part of a log page; unless told to retain it, the page's event may come again."""
+    """Give a part of a log page; unless the host retains it, the page's event may come again."""
     fields = GetLogPage.decode(command.entry.cdws)
     page = PAGES.get(fields.lid)
     if page is None:
@@ -87,7 +87,7 @@ def get_log_page(controller: Controller, command: Command) -> Result:
     offset = _offset(page, fields)
     # Every page is the whole controller's, so the identifier is none or all (section 5.16.1).
     if not page.any_nsid and command.entry.nsid not in (0, BROADCAST_NSID):
-        raise NvmeError(Status.INVALID_FIELD, detail="the log page is not kept by namespace")
+        raise NvmeError(Status.INVALID_FIELD, detail="the log page is the whole controller's")
     # Memory that is not there is refused before anything is made, or changes by being read.
     controller.transfer.views(command, fields.length, write=True)
     data = page.make(controller, command, fields)

@@ -196,7 +196,7 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
             Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {drive.most} namespaces"
         )
     settings = replace(settings, nsid=nsid, uuid=str(uuid4()))
-    # What may still be kept of another one of that identifier must not become this one's.
+    # What may still be stored of another one of that identifier must not become this one's.
     yield from _forget(controller, nsid)
     try:
         media = yield partial(drive.create, nsid, _shape(settings, size))
@@ -224,7 +224,7 @@ def _create(controller: Controller, wanted: IdentifyNamespace) -> Steps:
 
 def _wanted(wanted: IdentifyNamespace) -> tuple[NamespaceSettings, int]:
     """The namespace that a host describes, and its bytes. Raises NvmeError."""
-    # What is wrong lies in the data, and not in the command.
+    # What is wrong is in the data, and not in the command.
     location = NO_PARAMETER_ERROR_LOCATION
     block_size = _block_size(wanted.format_index_upper << 4 | wanted.format_index, location)
     if wanted.metadata_extended or wanted.dps:
@@ -269,7 +269,7 @@ def _delete(controller: Controller, nsid: int) -> Steps:
     controller.namespaces.remove(nsids)
     for one in nsids:
         del controller.board.media[one]
-    with suppress(MediaError):  # what is kept of no namespace harms none
+    with suppress(MediaError):  # what is stored of no namespace harms none
         yield from _forget(controller, *nsids)
     for one in attached:
         controller.namespace_changed(one)

@@ -72,7 +72,7 @@ def delete_submission(controller: Controller, command: Command) -> Result:
 
 def _remove(controller: Controller, qid: int) -> Result:
     begun = controller.outstanding.abort_queue(qid)
-    if begun:  # what one of them has ended may begin something else, so look again
+    if begun:  # what one of them has ended may begin something else, so check again
         return Pending(controller.media_work.end_of(begun), lambda _: _remove(controller, qid))
     controller.board.queues.remove_submission(qid)
     return None

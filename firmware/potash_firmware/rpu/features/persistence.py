@@ -123,7 +123,7 @@ class Persistence:
         return save
 
     def save_features(self) -> Callable[[], None]:
-        """What is to be called, where it may wait, to have saved values kept. Raises MediaError."""
+        """What is to be called, where it may wait, to store the saved values. Raises MediaError."""
         self._sidecar.put(FEATURES, self._features.saved_values())
         return self._sidecar.save
 

@@ -56,7 +56,7 @@ HIGHEST_THRESHOLD = CRITICAL_TEMPERATURE
 """MNTMT and MXTMT: what host controlled thermal management takes."""
 
 ARBITRATION_BURST = 4
-"""2**4 commands from a queue before the next one's turn (Arbitration, AB)."""
+"""2**4 commands from a queue in one arbitration round (Arbitration, AB)."""
 
 KEEP_ALIVE_GRANULARITY = 1
 """KAS: in units of 100 milliseconds."""
@@ -76,7 +76,7 @@ class Limits:
     io_queues_exist: Callable[[], bool]
     blocks: Callable[[int], int]
     """Logical blocks of a namespace; 0 where there is none."""
-    tells_deallocated: Callable[[int], bool]
+    knows_deallocated: Callable[[int], bool]
     """Whether a namespace knows its deallocated blocks, so that reading one can be an error."""
 
 
@@ -102,7 +102,7 @@ def _no_data(dword: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One row. `word` is the layout of the dword; bits that it does not name are not kept.
+    """One row. `word` is the layout of the dword; bits that it does not name are not stored.
 
     `selector` is the part of the dword that chooses which of several values is meant, and
     `check_selector` refuses a choice in a Get Features. `taken` and `given` are the bytes of data
@@ -200,7 +200,7 @@ def _only_one_thermometer(dword: int) -> int:
 
 
 def _check_error_recovery(value: Value, nsid: int, limits: Limits) -> None:
-    if ErrorRecovery(value.dword).dulbe and not limits.tells_deallocated(nsid):
+    if ErrorRecovery(value.dword).dulbe and not limits.knows_deallocated(nsid):
         raise _refuse("reading a deallocated block is no error here")
 
 

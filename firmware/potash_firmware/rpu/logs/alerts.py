@@ -1,4 +1,4 @@
-"""What the device tells its host unasked: one call for each kind of asynchronous event.
+"""Notifications: one call for each kind of asynchronous event.
 
 `events` keeps them apart from the requests that wait for them. Here is what each is about: which
 log page has the rest, which bit of the Asynchronous Event Configuration feature lets it through,
@@ -82,7 +82,7 @@ class Alerts:
         self._warned = CriticalWarning(0)
 
     def reset(self) -> None:
-        """A new session is told again of what still deserves a warning."""
+        """A new session is notified again of what still deserves a warning."""
         self._warned = CriticalWarning(0)
 
     def notice(self, what: NoticeEvent) -> bool:
@@ -95,7 +95,7 @@ class Alerts:
         )
 
     def error(self, what: ErrorEvent, status: int | None = None) -> bool:
-        """Something went wrong; the most applicable `status` makes an entry of the error log.
+        """Something failed; the most applicable `status` makes an entry of the error log.
 
         A command that fails has an entry of its own. There is none for each repetition, as a host
         could bury all others.
@@ -108,13 +108,13 @@ class Alerts:
         return added
 
     def vendor(self, info: int, log_page: int) -> bool:
-        """An event of ours; no feature masks these."""
+        """A vendor specific event; no feature masks these."""
         return self._events.add(
             AsyncEvent(type=AsyncEventType.VENDOR_SPECIFIC, info=info, log_page=log_page)
         )
 
     def health(self) -> None:
-        """Look at the critical warnings: one that was not there before is told.
+        """Check the critical warnings: the host is notified of one that was not there before.
 
         To be called when something has changed on either side, the device's or the host's.
         """

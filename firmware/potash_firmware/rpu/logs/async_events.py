@@ -1,7 +1,7 @@
-"""Asynchronous events: what happened, and the requests that wait to be told.
+"""Asynchronous events: what happened, and the requests that wait for it.
 
 Once an event of a type has been reported, further ones of that type stay silent until the host has
-read the log page that the report named. An event that waits already is not kept twice.
+read the log page that the report named. An event that waits already is not queued twice.
 
 Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command).
 """
@@ -16,7 +16,7 @@ REQUEST_LIMIT = 4
 """Outstanding requests; AERL in Identify Controller is one less, being 0's based."""
 
 QUEUE_LIMIT = 64
-"""Events kept while nobody asks; the log pages hold what does not fit."""
+"""Events queued while nobody asks; the log pages hold what does not fit."""
 
 
 class AsyncEvents:
@@ -49,14 +49,14 @@ class AsyncEvents:
         return True
 
     def add(self, event: AsyncEvent) -> bool:
-        """Something happened. False where it does not count: the same waits to be told already."""
+        """Something happened. False where it does not count: the same waits already."""
         if event in self._events or len(self._events) >= QUEUE_LIMIT:
             return False
         self._events.append(event)
         return True
 
     def drop(self, unwanted: Callable[[AsyncEvent], bool]) -> None:
-        """Forget the events that wait to be told and that the host does not want to hear."""
+        """Forget the events that wait and that the host does not want."""
         self._events = deque(event for event in self._events if not unwanted(event))
 
     def log_was_read(self, log_page: int) -> None:

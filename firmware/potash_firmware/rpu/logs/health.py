@@ -30,7 +30,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
 
 ERROR_LOG_ENTRIES = 64
-"""Entries kept; ELPE in Identify Controller is one less, being 0's based."""
+"""Entries stored; ELPE in Identify Controller is one less, being 0's based."""
 
 TEMPERATURE = 313
 """Kelvin: what a device without a sensor says of a comfortable room inside a machine."""
@@ -40,10 +40,9 @@ SPARE_THRESHOLD = 10
 
 MINUTE = 60.0
 HOUR = 3600.0
-MINUTE = 60.0
 
 SAMPLE = 1e-3
-"""Seconds between two looks at how busy a working drive is."""
+"""Seconds between two samples of how busy a working drive is."""
 
 NSID_SIZE = 4
 LBA_RANGE_LIMIT = 1 << 32
@@ -111,7 +110,7 @@ class ErrorLog:
         )
 
     def add_event(self, status: int) -> None:
-        """Something went wrong that is no command's; `status` is the most applicable one."""
+        """Something failed that is no command's; `status` is the most applicable one."""
         self._add(
             sqid=NO_COMMAND,
             cid=NO_COMMAND,
@@ -157,7 +156,7 @@ class Health:
         self._seconds_before = 0
         self._sampled = self._started
         self.waited = False
-        """A command was waited for at the last look, so that the next one is due when it ends."""
+        """A command was waited for at the last sample, so that the next one is due when it ends."""
         self._commands = 0
 
     def count_read(self, size: int, commands: int = 1) -> None:
@@ -171,11 +170,11 @@ class Health:
         self.bytes_written += size
 
     def sample(self) -> None:
-        """Look at what has happened since the last look, `SAMPLE` seconds ago or longer.
+        """Sample what has happened since the last time, `SAMPLE` seconds ago or longer.
 
         A time in which a command was waited for was a busy one. Commands that began and ended
-        between two looks count for no more than the shortest such time: a drive that does nothing
-        is not looked at.
+        between two samples count for no more than the shortest such time: a drive that does nothing
+        is not sampled.
         """
         now = self._clock()
         elapsed, commands = now - self._sampled, self.reads + self.writes

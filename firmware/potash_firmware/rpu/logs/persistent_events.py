@@ -1,6 +1,6 @@
-"""The drive's diary: what happened to it, kept over resets and power cycles.
+"""The persistent event log: what happened to the drive, over resets and power cycles.
 
-The newest events that fit are kept in the sidecar. A host reads them from a *reporting context*,
+The newest events that fit are stored in the sidecar. A host reads them from a *reporting context*,
 which it establishes and releases: a copy, so that what happens meanwhile does not disturb a reader
 of many pieces.
 
@@ -36,7 +36,7 @@ SECTION = "events"
 """Of the sidecar: all events as they are in the log, the oldest first, in base 64."""
 
 SIZE_LIMIT = 16 << 10
-"""Bytes of events that are kept, which is room for a few hundred resets or thirty snapshots."""
+"""Bytes of events that are stored, which is room for a few hundred resets or thirty snapshots."""
 
 MIN_INTERVAL = 1.0
 """Seconds between two events of a type that a host causes as often as it likes."""
@@ -59,7 +59,7 @@ SUPPORTED = frozenset(PersistentEventType) - {
 class PersistentEvents:
     """The events of one controller, and the reporting context while there is one.
 
-    `timestamp` gives the Timestamp feature's value, as its structure lies in memory.
+    `timestamp` gives the Timestamp feature's value, as its structure is laid out in memory.
     """
 
     def __init__(
@@ -157,18 +157,18 @@ def _events(section: Any) -> list[bytes]:
     if section is None:
         return []
     try:
-        kept = base64.b64decode(section, validate=True)
+        stored = base64.b64decode(section, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        kept = b"?"
+        stored = b"?"
     events: list[bytes] = []
     at = 0
-    while at < len(kept):
+    while at < len(stored):
         end = at + EventHeader.SIZE
-        if end <= len(kept):
-            end += EventHeader(kept[at:end]).el
-        if end > len(kept) or kept[at + 2] != EHL:
+        if end <= len(stored):
+            end += EventHeader(stored[at:end]).el
+        if end > len(stored) or stored[at + 2] != EHL:
             log.warning("the persistent event log is damaged, so it begins anew")
             break
-        events.append(kept[at:end])
+        events.append(stored[at:end])
         at = end
     return events

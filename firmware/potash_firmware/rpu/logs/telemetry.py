@@ -1,4 +1,4 @@
-"""Telemetry: the state of the firmware as it was at one moment, for whoever looks for a fault.
+"""Telemetry: the state of the firmware as it was at one moment, for finding a fault.
 
 The host has it captured when it likes; the firmware does so itself when something has gone wrong
 inside, and holds that until the host has read it, over power cycles too. What is captured are three
@@ -49,13 +49,13 @@ NOTHING = Capture()
 
 
 class Telemetry:
-    """The telemetry logs of one controller; `collect` looks at it."""
+    """The telemetry logs of one controller; `collect` gives what is captured."""
 
     def __init__(self, sidecar: Sidecar, collect: Callable[[], Areas]) -> None:
         self._sidecar = sidecar
         self._collect = collect
         self.changes = 0
-        """Grows with what is to be kept."""
+        """Grows with what is to be stored."""
         self._host = self._controller = NOTHING
         self._host_generation = self._controller_generation = 0
 
@@ -156,8 +156,8 @@ def _packed(capture: Capture) -> list[Any] | None:
     ]
 
 
-def _unpacked(kept: Any) -> Capture:
-    match kept:
+def _unpacked(stored: Any) -> Capture:
+    match stored:
         case [str(packed), [int(area1), int(area2), int(area3)], str(reason)]:
             limit = BLOCK_LIMIT * TELEMETRY_BLOCK_SIZE
             try:
@@ -169,7 +169,7 @@ def _unpacked(kept: Any) -> Capture:
                 blocks = len(data) / TELEMETRY_BLOCK_SIZE
                 if 0 < area1 <= area2 <= area3 == blocks and len(capture.reason) <= REASON_SIZE:
                     return capture
-    if kept is not None:
+    if stored is not None:
         log.warning("the telemetry that was captured is damaged")
     return NOTHING
 

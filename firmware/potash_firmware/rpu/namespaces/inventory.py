@@ -94,7 +94,7 @@ class Namespaces:
         namespace = self.allocated.get(nsid)
         return namespace.blocks if namespace is not None else 0
 
-    def tells_deallocated(self, nsid: int) -> bool:
+    def knows_deallocated(self, nsid: int) -> bool:
         """Whether a namespace knows its deallocated blocks; False where there is none."""
         namespace = self.allocated.get(nsid)
-        return namespace is not None and namespace.tells_deallocated
+        return namespace is not None and namespace.knows_deallocated

@@ -50,7 +50,7 @@ class Namespace:
     def byte_range(
         self, lba: int, count: int, *, location: int = NO_PARAMETER_ERROR_LOCATION
     ) -> tuple[int, int]:
-        """First byte and length of `count` blocks from `lba`, which stands in the command at
+        """First byte and length of `count` blocks from `lba`, which is in the command at
         `location`. Raises NvmeError past the end.
         """
         if lba + count > self.blocks:
@@ -68,14 +68,14 @@ class Namespace:
         return lba, max(0, (first + length) // self.block_size - lba)
 
     @property
-    def tells_deallocated(self) -> bool:
+    def knows_deallocated(self) -> bool:
         """Every block is known to be allocated or not, so that reading one can be refused."""
         return self.media.tells_holes(self.block_size)
 
     @property
     def dulbe(self) -> bool:
         """Reading a block that is deallocated or was never written is an error."""
-        return self.nsid in self.features.dulbe and self.tells_deallocated
+        return self.nsid in self.features.dulbe and self.knows_deallocated
 
     @property
     def write_through(self) -> bool:

@@ -2,7 +2,7 @@
 
 Few drives have any, so what is asked of them most is whether there are some. The ranges are sorted,
 do not touch, and are limited in number over the whole drive: like the defect list of a real one,
-the record that they are kept in (the sidecar) has an end.
+the record that they are stored in (the sidecar) has an end.
 
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 """
@@ -66,9 +66,9 @@ class UncorrectableBlocks:
         at = bisect_left(self._ends, lba)
         return at < len(self._firsts) and self._firsts[at] <= lba + count
 
-    def restore(self, kept: Any, blocks: int) -> None:
-        """Take `ranges` as they were kept, without what makes no sense in `blocks` blocks."""
-        for entry in kept if isinstance(kept, list) else ():
+    def restore(self, saved: Any, blocks: int) -> None:
+        """Take `ranges` as they were saved, without what makes no sense in `blocks` blocks."""
+        for entry in saved if isinstance(saved, list) else ():
             match entry:
                 case [int(lba), int(count)] if lba >= 0 < count and lba + count <= blocks:
                     self.add(lba, count)

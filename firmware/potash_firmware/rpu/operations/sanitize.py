@@ -146,7 +146,7 @@ class Sanitizing:
             raise NvmeError(status, dnr=self.failure_mode, detail="a sanitize operation restricts")
 
     def require_none(self) -> None:
-        """Raise NvmeError for a command whose turn has come too late."""
+        """Raise NvmeError for a command that was queued before the operation began."""
         if self._restriction is not None:
             raise NvmeError(self._restriction, dnr=False, detail="a sanitize operation restricts")
 

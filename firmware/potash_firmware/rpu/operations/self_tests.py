@@ -1,9 +1,9 @@
-"""Device self-tests: what is looked at, in which order, and how it ended.
+"""Device self-tests: what is checked, in which order, and how it ended.
 
 A test is a list of small pieces for the media executor, so it delays nobody: between two of them
 the loop serves the host, and what the host asks of the media has three threads besides. A test
-takes its time, so that a host that looks once a second sees it go on, and knows its end. A short
-test looks at the sidecar, at the firmware images and at parts of each namespace; an extended one
+takes its time, so that a host that polls once a second sees it go on, and knows its end. A short
+test checks the sidecar, the firmware images and parts of each namespace; an extended one
 reads every block. A short test ends with a reset; an extended one goes on, after a power cycle too.
 
 Source: NVM Express Base Specification 2.0, section 5.9 (Device Self-test command), 8.6 (Device
@@ -50,7 +50,7 @@ SAMPLES = 16
 """Parts of each namespace that a short test reads, from its first byte to its last."""
 
 SHORTEST = 2.5
-"""Seconds that a test takes at least: nvme-cli waits for one by looking once a second, and goes on
+"""Seconds that a test takes at least: nvme-cli waits for one by polling once a second, and goes on
 to wait for a test that it has never seen under way."""
 
 READ_RATE = 256 << 20
@@ -58,7 +58,7 @@ READ_RATE = 256 << 20
 
 
 class Segment(IntEnum):
-    """What is looked at, with the numbers of the standard's example (Base 2.0, section 8.6)."""
+    """What is checked, with the numbers of the standard's example (Base 2.0, section 8.6)."""
 
     SMART_CHECK = 2
     METADATA = 4
@@ -173,7 +173,7 @@ class SelfTests:
         )
 
     def save(self) -> Callable[[], None]:
-        """What is to be called, where it may wait, to have all this kept."""
+        """What is to be called, where it may wait, to have all this saved."""
         run = self.running
         sidecar = self._board.sidecar
         sidecar.put(

@@ -5,7 +5,7 @@ be made by the media executor, whose result it is sent, futures that must have e
 that are to pass. So a long operation reads from top to bottom, and between two of its steps the loop serves everybody else.
 
 A task that has begun belongs to the drive, not to the host that asked for it: a reset forgets the
-command, and the task goes on to its end. A command's task that still waits for its turn, or only for
+command, and the task goes on to its end. A command's task that has not begun yet, or waits only for
 a time to pass, is dropped with the command. Those that change what there is are exclusive: each
 begins when the one before has ended.
 """
@@ -93,7 +93,7 @@ class Tasks:
         return task.result() if task.ended else Pending(task, lambda _: task.result())
 
     def start(self, steps: Steps, *, exclusive: bool = False, of_command: bool = False) -> Task:
-        """Begin a task, which may be over when this returns, or wait for its turn."""
+        """Begin a task, which may be over when this returns, or wait for others."""
         task = Task(steps, exclusive=exclusive, of_command=of_command)
         if exclusive and any(one.exclusive for one in self._running):
             self._queue.append(task)
@@ -117,7 +117,7 @@ class Tasks:
             task.until = None
             self.resting -= 1
             self._go_on(task, None)
-        return self._take_turns(due)
+        return self._begin_queued(due)
 
     def media_finished(self, future: "Future[Any]") -> list[Task]:
         """Some work of the media has ended; the tasks that have, too."""
@@ -130,10 +130,10 @@ class Tasks:
                 task.awaited.discard(future)
                 if not task.awaited:
                     self._go_on(task, None)
-        return self._take_turns(waiting)
+        return self._begin_queued(waiting)
 
-    def _take_turns(self, gone_on: list[Task]) -> list[Task]:
-        """Begin those whose turn it is now; all that have ended, of `gone_on` and of them."""
+    def _begin_queued(self, gone_on: list[Task]) -> list[Task]:
+        """Begin those that need wait no longer; all that have ended, of `gone_on` and of them."""
         ended = [task for task in gone_on if task.ended]
         while self._queue and not any(one.exclusive for one in self._running):
             task = self._queue.popleft()
@@ -164,7 +164,7 @@ class Tasks:
             log.error("an operation on the drive has failed: %s", failed.strerror)
             task.error = NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(failed.strerror))
         except Exception as mistake:  # one of ours must not end the drive
-            log.exception("an operation on the drive went wrong")
+            log.exception("an operation on the drive failed")
             task.error = NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(mistake))
         else:
             if isinstance(step, set):

@@ -2,7 +2,7 @@
 
 The device has nothing that gets warm: its one thermometer, the composite temperature, shows what a
 drive has in a comfortable machine. Thresholds are real all the same: a host that sets one below
-that is told so. Host controlled thermal management counts what it would do, and slows nothing.
+that is notified. Host controlled thermal management counts what it would do, and slows nothing.
 
 Source: NVM Express Base Specification 2.0, section 5.27.1.3 (Temperature Threshold), 5.16.1.3
 (SMART / Health Information) and 8.15.5 (host controlled thermal management).
@@ -31,7 +31,7 @@ class Thermal:
         self._since = clock()
 
     def update(self) -> None:
-        """Bring the counters up to now.
+        """Update the counters.
 
         To be called before they are read, and when the thresholds have changed.
         """

@@ -20,7 +20,7 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.transfer import check_size
 
 STEP = 4 << 20
-"""Bytes that a long command reads or writes before others may have their turn, or a reset it."""
+"""Bytes that a long command reads or writes before other commands, and resets, are served."""
 
 HOLE_STEP = 256 << 20
 """As much where nothing is moved: deallocating."""
@@ -68,7 +68,7 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
 
 
 def require_pointer(command: Command) -> None:
-    """Raise NvmeError for a command that says in no way that there is where its data lies."""
+    """Raise NvmeError for a data pointer of a kind that the command cannot have."""
     psdt = command.entry.psdt
     if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
         raise NvmeError(
@@ -163,13 +163,13 @@ def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) 
 
 
 def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Pending:
-    """The blocks have been written: they are good, and the command ends when that is kept."""
+    """The blocks have been written: they are good, and the command ends when that is saved."""
     namespace.uncorrectable.remove(slba, blocks)
     return controller.uncorrectable.save()
 
 
 def full() -> NvmeError:
-    """No further range of uncorrectable blocks can be kept."""
+    """No further range of uncorrectable blocks can be recorded."""
     return NvmeError(
         Status.WRITE_FAULT, detail="the drive's list of uncorrectable blocks has no room"
     )
@@ -225,7 +225,7 @@ def one_by_one(
 ) -> Result:
     """Have the media executor take `steps` one after the other, then go on with `then`.
 
-    Between two of them other commands have their turn, and a reset or the deletion of the queue is
+    Between two of them other commands are served, and a reset or the deletion of the queue is
     the end of it.
     """
 

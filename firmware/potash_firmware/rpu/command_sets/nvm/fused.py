@@ -2,7 +2,7 @@
 
 The first half is held until the next entry of its queue is fetched, whenever that comes, and be it
 at the other end of the ring. Then either the two are executed by one piece of work that has their
-blocks for itself, or what stands alone is aborted.
+blocks for itself, or a half without the other is aborted.
 
 Source: NVM Express Base Specification 2.0, section 3.4.2 (fused operations); NVM Command Set
 Specification 1.0, section 3.1.1 (Compare and Write).

@@ -53,7 +53,7 @@ def namespace_fields(namespace: Namespace) -> dict[str, Any]:
     """Of Identify Namespace."""
     preferred_z = max(GRANULARITY // namespace.block_size, 1) - 1
     features = Nsfeat.OPTIMAL_PERFORMANCE
-    if namespace.tells_deallocated:
+    if namespace.knows_deallocated:
         features |= Nsfeat.DEALLOCATED_BLOCK_ERROR
     return {
         **copy_limits(namespace.block_size)._asdict(),

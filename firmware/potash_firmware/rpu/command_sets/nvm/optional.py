@@ -51,7 +51,7 @@ def compare(controller: Controller, command: Command) -> Result:
     require_correctable(namespace, blocks.slba, blocks.blocks)
     media, dulbe = namespace.media, namespace.dulbe
 
-    def look() -> int | None:
+    def difference() -> int | None:
         return first_difference(media, offset, expected, fua=blocks.fua, dulbe=dulbe)
 
     def finish(future: "Future[int | None]") -> None:
@@ -64,7 +64,8 @@ def compare(controller: Controller, command: Command) -> Result:
             raise differs(namespace, at)
 
     return Pending(
-        controller.media_work.on_blocks(namespace.in_flight, ranges, look, writes=False), finish
+        controller.media_work.on_blocks(namespace.in_flight, ranges, difference, writes=False),
+        finish,
     )
 
 
@@ -103,12 +104,12 @@ def verify(controller: Controller, command: Command) -> Result:
             yield Step(blocks.offset, blocks.length, lambda: commit(media))
         for first, length in pieces(blocks.offset, blocks.length, STEP):
 
-            def look(first: int = first, length: int = length) -> None:
+            def check(first: int = first, length: int = length) -> None:
                 if dulbe:
                     require_allocated(media, first, length)
                 media.verify(first, length)
 
-            yield Step(first, length, look)
+            yield Step(first, length, check)
 
     def finish() -> None:
         controller.health.count_read(blocks.length)
