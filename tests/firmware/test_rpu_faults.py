@@ -533,7 +533,7 @@ def test_reads_take_the_fast_path_again_when_the_last_fault_is_spent(
     host: Host, queue: Queue
 ) -> None:
     fast: list[int] = []
-    path = host.rpu._fast_path
+    path = host.rpu.arbiter.fast_path
     run = path.run
 
     def noted(queue: object, limit: int) -> int:

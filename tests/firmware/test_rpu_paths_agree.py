@@ -54,14 +54,14 @@ class Drive:
         self.host.enable()
         self.queue: Queue = self.host.create_io_queue(size=64)
         self.fast = 0
-        run = self.host.rpu._fast_path.run
+        run = self.host.rpu.arbiter.fast_path.run
 
         def counted(queue: object, limit: int) -> int:
             done = run(queue, limit) if has_fast_path else 0  # type: ignore[arg-type]  # as given
             self.fast += done
             return done
 
-        self.host.rpu._fast_path.run = counted  # type: ignore[method-assign]  # counts, or refuses
+        self.host.rpu.arbiter.fast_path.run = counted  # type: ignore[method-assign]  # counts, or refuses
 
     def execute(self, entries: list[dict[str, object]], work: int) -> list[tuple[object, ...]]:
         """Have a burst executed, and `work` pieces of the media's work done; the completions."""

@@ -15,8 +15,6 @@ from functools import partial
 from csd_spec.opcodes import JOB_ENDED_EVENT
 from nvme_spec.features import (
     COALESCING_UNIT,
-    UNLIMITED_BURST,
-    Arbitration,
     FeatureId,
     InterruptCoalescing,
 )
@@ -34,14 +32,13 @@ from potash_device.controller.polling import Polling
 from potash_device.controller.queue_set import UnknownDoorbell
 from potash_device.controller.queues import (
     InvalidDoorbell,
-    SubmissionQueue,
 )
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
+from potash_firmware.rpu.arbitration import Arbiter
 from potash_firmware.rpu.command_sets import IO_COMMANDS
-from potash_firmware.rpu.command_sets.nvm.fast_path import FastPath
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
@@ -53,25 +50,10 @@ from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
 
-CHUNK = 64
-"""Commands of an unlimited burst after which the time is checked."""
-
 SPINS = 10
 """Reads of the shadow page, a microsecond each, between two passes that nothing calls for."""
 
-PASS_TIME = 500e-6
-"""Seconds after which a pass begins no further burst."""
-
 HOST_WRITES_PER_PASS = 1024
-
-MEDIA_WORK_LIMIT = 64
-"""Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""
-
-OUTSTANDING_LIMIT = 4096
-"""Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
-
-ADMIN_LIMIT = 256
-"""As much for Admin commands, which no flood of I/O keeps waiting."""
 
 FAULT_LOG_INTERVAL = 60.0
 """Seconds before another failed pass is worth a line."""
@@ -92,10 +74,8 @@ class Rpu:
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
         self.controller = Controller(board, settings, apu, support(admin, IO_COMMANDS), clock)
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
-        self._faults = self.controller.faults
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
-        self._outstanding = self.controller.outstanding
         self._persistence = self.controller.persistence
         self._tasks = self.controller.tasks
         self._write_backs = self.controller.write_backs
@@ -103,7 +83,7 @@ class Rpu:
         self._apu = apu
         self._clock = clock
         self._polling = Polling(clock)
-        self._interrupts = Interrupts(board, self._faults, clock)
+        self._interrupts = Interrupts(board, self.controller.faults, clock)
         self._commands = Commands(
             self.controller,
             self.lifecycle,
@@ -114,9 +94,10 @@ class Rpu:
             blocked=lambda: self._polling.worked(0),
             clock=clock,
         )
-        self._fast_path = FastPath(self.controller, self._commands.complete_successes)
+        self.arbiter = Arbiter(
+            self.controller, self.lifecycle, self._commands, self._interrupts, clock
+        )
         self._features_version = -1
-        self._burst = 0
         self._cut_short = False
         self._logged_until = clock()
         self.controller.features.own_coalescing = self._own_coalescing
@@ -253,7 +234,7 @@ class Rpu:
             or (
                 self.lifecycle.serving
                 and not self._commands.paused
-                and any(map(self._may_fetch, self._board.queues.ready))
+                and any(map(self.arbiter.may_fetch, self._board.queues.ready))
             )
         )
 
@@ -372,39 +353,17 @@ class Rpu:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
         if self._features_version != self.controller.features.version:
             self._apply_features()
-        executed = self._execute() if self.lifecycle.serving else 0
+        executed = self.arbiter.serve() if self.lifecycle.serving else 0
         if executed:
             self._polling.worked(executed)
         elif self._polling.may_arm and not self._board.queues.arm():
             self._polling.armed()
 
-    def _execute(self) -> int:
-        """Serve the queues round robin while the pass lasts; how many commands there were."""
-        queues = self._board.queues
-        burst = self._burst
-        executed = 0
-        until = 0.0
-        while ready := [queue for queue in queues.round_robin() if self._may_fetch(queue)]:
-            for queue in ready:
-                executed += self._execute_burst(queue, burst or CHUNK)
-                if len(ready) > 1:  # its host goes on while the others are served
-                    self._interrupts.send()
-                if burst or not queue.ready:
-                    queues.served(queue)
-                now = self._clock()
-                until = until or now + PASS_TIME
-                if now >= until or not self.lifecycle.serving:
-                    return executed
-                if not burst and queue.ready:
-                    break
-        return executed
-
     def _apply_features(self) -> None:
         """The host has set features, or a reset has taken them back."""
         features = self.controller.features
         self._features_version = features.version
-        ab = Arbitration(features.get(FeatureId.ARBITRATION)).ab
-        self._burst = 0 if ab == UNLIMITED_BURST else 1 << ab
+        self.arbiter.configure(features)
         self._polling.tuned = features.chosen(FeatureId.INTERRUPT_COALESCING) is None
         self._interrupts.configure(features)
 
@@ -412,34 +371,6 @@ class Rpu:
         """What Interrupt Coalescing reads as while the device adapts by itself."""
         time = round(self._polling.tick / COALESCING_UNIT)
         return InterruptCoalescing(thr_z=0xFF if time else 0, time=time).encode()
-
-    def _may_fetch(self, queue: SubmissionQueue) -> bool:
-        """There is something in the queue, and room for what comes of it."""
-        if queue.qid == 0:
-            return queue.ready and self._outstanding.admin < ADMIN_LIMIT and not self._tasks.full
-        return (
-            queue.ready
-            and len(self._media_work.unfinished) < MEDIA_WORK_LIMIT
-            and len(self._outstanding) < OUTSTANDING_LIMIT
-        )
-
-    def _execute_burst(self, queue: SubmissionQueue, burst: int) -> int:
-        """Execute up to `burst` commands of a queue; how many there were."""
-        executed = 0
-        while executed < burst and self._may_fetch(queue) and self.lifecycle.serving:
-            if (
-                queue.qid
-                and not self._faults.io
-                and self._board.trace.sink is None
-                and queue.qid not in self._outstanding.fused
-            ):
-                done = self._fast_path.run(queue, burst - executed)
-                if done:
-                    executed += done
-                    continue
-            executed += 1
-            self._commands.begin(queue)
-        return executed
 
     def _deliver_events(self) -> None:
         if self.lifecycle.state is State.READY:

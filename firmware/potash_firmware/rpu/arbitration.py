@@ -1,0 +1,113 @@
+"""Which submission queue is served next, and for how long: round robin, in bursts.
+
+A pass of the loop serves every queue that has something in it, and is bounded in time. A queue is
+fetched from only while there is room for what its commands begin.
+
+Source: NVM Express Base Specification 2.0, section 3.4.4.1 (round robin arbitration) and 5.27.1.1
+(Arbitration).
+"""
+
+from collections.abc import Callable
+
+from nvme_spec.features import UNLIMITED_BURST, Arbitration, FeatureId
+from potash_device.controller.queues import SubmissionQueue
+from potash_firmware.rpu.command_sets.nvm.fast_path import FastPath
+from potash_firmware.rpu.commands import Commands
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.interrupts import Interrupts
+from potash_firmware.rpu.lifecycle import Lifecycle
+
+CHUNK = 64
+"""Commands of an unlimited burst after which the time is checked."""
+
+PASS_TIME = 500e-6
+"""Seconds after which a pass begins no further burst."""
+
+MEDIA_WORK_LIMIT = 64
+"""Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""
+
+OUTSTANDING_LIMIT = 4096
+"""Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
+
+ADMIN_LIMIT = 256
+"""As much for Admin commands, which no flood of I/O keeps waiting."""
+
+
+class Arbiter:
+    """Serves the submission queues of one controller; `clock` gives seconds."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        lifecycle: Lifecycle,
+        commands: Commands,
+        interrupts: Interrupts,
+        clock: Callable[[], float],
+    ) -> None:
+        self.fast_path = FastPath(controller, commands.complete_successes)
+        self._board = controller.board
+        self._lifecycle = lifecycle
+        self._commands = commands
+        self._interrupts = interrupts
+        self._clock = clock
+        self._faults = controller.faults
+        self._media_work = controller.media_work
+        self._outstanding = controller.outstanding
+        self._tasks = controller.tasks
+        self._burst = 0
+        """Commands of a burst; 0 for no limit."""
+
+    def configure(self, features: Features) -> None:
+        """The host may have set another arbitration burst."""
+        ab = Arbitration(features.get(FeatureId.ARBITRATION)).ab
+        self._burst = 0 if ab == UNLIMITED_BURST else 1 << ab
+
+    def serve(self) -> int:
+        """Serve the queues round robin while the pass lasts; how many commands there were."""
+        queues = self._board.queues
+        burst = self._burst
+        executed = 0
+        until = 0.0
+        while ready := [queue for queue in queues.round_robin() if self.may_fetch(queue)]:
+            for queue in ready:
+                executed += self._serve_burst(queue, burst or CHUNK)
+                if len(ready) > 1:  # its host goes on while the others are served
+                    self._interrupts.send()
+                if burst or not queue.ready:
+                    queues.served(queue)
+                now = self._clock()
+                until = until or now + PASS_TIME
+                if now >= until or not self._lifecycle.serving:
+                    return executed
+                if not burst and queue.ready:
+                    break
+        return executed
+
+    def may_fetch(self, queue: SubmissionQueue) -> bool:
+        """There is something in the queue, and room for what comes of it."""
+        if queue.qid == 0:
+            return queue.ready and self._outstanding.admin < ADMIN_LIMIT and not self._tasks.full
+        return (
+            queue.ready
+            and len(self._media_work.unfinished) < MEDIA_WORK_LIMIT
+            and len(self._outstanding) < OUTSTANDING_LIMIT
+        )
+
+    def _serve_burst(self, queue: SubmissionQueue, burst: int) -> int:
+        """Execute up to `burst` commands of a queue; how many there were."""
+        executed = 0
+        while executed < burst and self.may_fetch(queue) and self._lifecycle.serving:
+            if (
+                queue.qid
+                and not self._faults.io
+                and self._board.trace.sink is None
+                and queue.qid not in self._outstanding.fused
+            ):
+                done = self.fast_path.run(queue, burst - executed)
+                if done:
+                    executed += done
+                    continue
+            executed += 1
+            self._commands.begin(queue)
+        return executed
