@@ -25,7 +25,9 @@ from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.alerts import Alerts
 from potash_firmware.rpu.logs.async_events import AsyncEvents
-from potash_firmware.rpu.logs.health import ChangedNamespaces, ErrorLog, Health, LbaStatus
+from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_firmware.rpu.logs.health import Health
+from potash_firmware.rpu.logs.namespaces import ChangedNamespaces, LbaStatus
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork

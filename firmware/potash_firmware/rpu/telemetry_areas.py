@@ -7,7 +7,8 @@ from nvme_spec.logs import CriticalWarning
 from nvme_spec.registers import Register
 from potash_device.board import Board
 from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs.health import ErrorLog, Health
+from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.logs.telemetry import Areas
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces

@@ -69,7 +69,7 @@ from potash_firmware.rpu.features.table import (
 )
 from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS
 from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
-from potash_firmware.rpu.logs.health import ERROR_LOG_ENTRIES
+from potash_firmware.rpu.logs.errors import ERROR_LOG_ENTRIES
 from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.sanitize import ACTIONS

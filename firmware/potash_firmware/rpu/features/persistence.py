@@ -19,7 +19,9 @@ from nvme_spec.logs import SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media import MediaError, MediaExecutor, Sidecar
 from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs.health import SAMPLE, ErrorLog, Health, LbaStatus
+from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_firmware.rpu.logs.health import SAMPLE, Health
+from potash_firmware.rpu.logs.namespaces import LbaStatus
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
 

@@ -23,7 +23,7 @@ from nvme_spec.logs import (
     SmartEvent,
 )
 from potash_firmware.rpu.logs.async_events import AsyncEvents
-from potash_firmware.rpu.logs.health import ErrorLog
+from potash_firmware.rpu.logs.errors import ErrorLog
 
 
 class Notice(NamedTuple):
