@@ -65,6 +65,19 @@ LISTEN = """
         print(event.replace(bytes(1), b"\\n").decode())
 """
 
+IN_FLIGHT = """
+    import os, threading
+    import potash
+    with potash.sdk.open("/dev/nvme0n1", queue_depth=8) as device:
+        size = device.block_size
+        content = os.urandom(40 * size)
+        device.write(8, content)
+        reads = [device.submit(0x02, cdw10=8 + n, data_in_length=size) for n in range(40)]
+        assert b"".join(one.result().data for one in reads) == content
+        assert device.read(8, 40) == content
+        print(threading.active_count(), device.smart_log().host_read_commands >= 41)
+"""
+
 
 @pytest.fixture(scope="module")
 def linux(images: GuestImages) -> Iterator[Guest]:
@@ -75,6 +88,7 @@ def linux(images: GuestImages) -> Iterator[Guest]:
             ("once.o", ONCE),
             ("host.py", textwrap.dedent(HOST).encode()),
             ("listen.py", textwrap.dedent(LISTEN).encode()),
+            ("in_flight.py", textwrap.dedent(IN_FLIGHT).encode()),
         ):
             assert guest.capture(["sh", "-c", f"cat > /tmp/{name}"], content).code == 0
         yield guest
@@ -127,3 +141,7 @@ def test_the_end_of_a_job_is_an_event_that_reaches_programs(linux: Guest) -> Non
     for _ in range(2):  # reading the log page, as the program does, lets the next event come
         event = said(linux, "python3", "/tmp/listen.py")
         assert "NVME_AEN=0xc00007" in event.split(), event
+
+
+def test_commands_of_one_program_are_in_flight_together(linux: Guest) -> None:
+    assert said(linux, "python3", "/tmp/in_flight.py") == "9 True\n"
