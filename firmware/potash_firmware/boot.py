@@ -49,7 +49,7 @@ from pyvfio_user.server import Server
 log = logging.getLogger(__name__)
 
 MESSAGES_PER_PASS = 64
-"""Messages of the host that are handled before the RPU has its turn."""
+"""Messages of the host that are handled before the RPU is serviced."""
 
 HOST_WRITES_WAITING = 1024
 """Host writes that wait for the RPU before the host's further messages wait in their socket."""
@@ -136,9 +136,9 @@ class Device:
         self._powered = False
         self._busy = True
         self._more_messages = True
-        self._inventory: int | None = None
-        """Of the namespaces that the APU knows; None while it could not be told."""
-        self._refusal_told_until = 0.0
+        self._namespaces_version: int | None = None
+        """Version of the namespaces that the APU knows; None where it could not be started with them."""
+        self._refusal_logged_until = 0.0
 
     def __enter__(self) -> Self:
         settings = self._settings
@@ -220,7 +220,7 @@ class Device:
             apu=port is None or port.closed or port.fileno() in ready,
         )
         self.link.check()
-        if self._inventory != self.rpu.controller.namespaces.version:
+        if self._namespaces_version != self.rpu.controller.namespaces.version:
             self._replace_apu()
         elif port is None or port.closed:
             self._keep_apu()
@@ -244,8 +244,8 @@ class Device:
 
     def _refused(self, reason: str) -> None:
         now = time.monotonic()
-        if now >= self._refusal_told_until:
-            self._refusal_told_until = now + REFUSAL_LOG_INTERVAL
+        if now >= self._refusal_logged_until:
+            self._refusal_logged_until = now + REFUSAL_LOG_INTERVAL
             log.warning("a client is refused: %s", reason)
 
     def _wait(self, timeout: float | None, wake: int | None) -> Collection[int]:
@@ -298,7 +298,7 @@ class Device:
             equipment = self._equipment()
         except OSError as error:  # no more descriptors, of now, perhaps
             log.error("the APU cannot be given its media, which is tried again: %s", error)
-            self._inventory = None
+            self._namespaces_version = None
             self.apu.give_up()
             return
         log.info("the accelerators start again, as there are other namespaces now")
@@ -308,7 +308,7 @@ class Device:
     def _equipment(self) -> tuple[Config, Mapping[str, int]]:
         """What an APU is given: its configuration, and descriptors by name."""
         self._close_readers()
-        self._inventory = self.rpu.controller.namespaces.version
+        self._namespaces_version = self.rpu.controller.namespaces.version
         for nsid, media in self.board.media.items():
             self._readers[f"media{nsid}"] = media.reader()
         traces = {} if self._trace is None else {"trace": self._trace}
