@@ -218,4 +218,6 @@ class Commands:
         except AccessFault as fault:
             self._lifecycle.fail(f"queue memory is gone: {fault}")
             return
-        self._interrupts.announce(completions, len(cids), urgent=False)
+        interrupt = completions.interrupt
+        if interrupt.enabled:
+            self._interrupts.coalescing.announce(interrupt.vector, len(cids))

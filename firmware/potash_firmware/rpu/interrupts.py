@@ -25,7 +25,7 @@ class Interrupts:
     def __init__(self, board: Board, faults: Faults, clock: Callable[[], float]) -> None:
         self._lines = board.interrupts
         self._faults = faults
-        self._coalescing = Coalescing(clock)
+        self.coalescing = Coalescing(clock)
 
     def configure(self, features: Features) -> None:
         """The host may have set other values of the features."""
@@ -38,30 +38,28 @@ class Interrupts:
                 features.get(FeatureId.INTERRUPT_VECTOR_CONFIGURATION, vector)
             ).cd
         }
-        self._coalescing.configure(setting.thr_z + 1, setting.time * COALESCING_UNIT, exempt)
+        self.coalescing.configure(setting.thr_z + 1, setting.time * COALESCING_UNIT, exempt)
 
     @property
     def timeout(self) -> float | None:
         """Seconds until an interrupt is due that is held back; None when none is."""
-        return self._coalescing.timeout
+        return self.coalescing.timeout
 
-    def announce(
-        self, completions: CompletionQueue, count: int = 1, *, urgent: bool = True
-    ) -> None:
-        """There are `count` new completions: interrupt the host at the end of the pass, or at the
-        time that it has chosen where nothing is `urgent`."""
+    def announce(self, completions: CompletionQueue, *, urgent: bool = True) -> None:
+        """There is a new completion: interrupt the host at the end of the pass, or at the time that
+        it has chosen where nothing is `urgent`."""
         interrupt = completions.interrupt
         if interrupt.enabled:
             urgent = urgent or completions.qid == 0
-            self._coalescing.announce(interrupt.vector, count, urgent=urgent)
+            self.coalescing.announce(interrupt.vector, urgent=urgent)
 
     def send(self) -> None:
         """Send those that are due."""
-        due = self._coalescing.take_due()
+        due = self.coalescing.take_due()
         if due and self._faults.interrupts:
             due = self._faults.heard(due)
         self._lines.fire_all(due)
 
     def clear(self) -> None:
         """Nobody wants any of them, as after a reset."""
-        self._coalescing.clear()
+        self.coalescing.clear()
