@@ -87,6 +87,8 @@ class Client:
         self._timeout = timeout
         self._socket: socket.socket | None = None
         self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
+        self._unanswered: dict[int, Command] = {}
+        self._received = bytearray()
         self._max_msg_fds = DEFAULT_MAX_MSG_FDS
         self._max_transfer = DEFAULT_MAX_TRANSFER
         self.capabilities: dict[str, Any] = {}
@@ -242,16 +244,22 @@ class Client:
         self._command(Command.DEVICE_RESET, b"")
 
     def _command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
-        """Send a command and return the payload of its reply."""
+        """Send a command and return the payload of its reply.
+
+        An exception such as KeyboardInterrupt may leave a command without having read its reply:
+        the next command then reads and discards it.
+        """
         message_id = self._send(command, payload, fds)
         deadline = time.monotonic() + self._timeout
-        header = self._decode(Header, self._receive(HEADER.size, deadline))
-        if not header.is_reply or (header.message_id, header.command) != (message_id, command):
-            raise self._broken(errno.EPROTO, f"what came is no reply to {command.name}")
-        size = header.size - HEADER.size
-        if size > REGION_ACCESS.size + max(self._max_transfer, DEFAULT_MAX_TRANSFER):
-            raise self._broken(errno.EPROTO, f"a reply to {command.name} cannot have {size} bytes")
-        reply = self._receive(size, deadline)
+        while True:
+            header, reply = self._receive_message(command, deadline)
+            if not header.is_reply or header.message_id not in self._unanswered:
+                raise self._broken(errno.EPROTO, f"what came is no reply to {command.name}")
+            expected = self._unanswered.pop(header.message_id)
+            if header.command != expected:
+                raise self._broken(errno.EPROTO, f"what came is no reply to {expected.name}")
+            if header.message_id == message_id:
+                break
         if header.is_error:
             number = header.error or errno.EIO
             raise VfioUserError(number, f"{command.name} failed: {os.strerror(number)}")
@@ -269,6 +277,8 @@ class Client:
         sock = self._connected()
         message_id = next(self._ids)
         message = encode_command(message_id, command, payload, no_reply=no_reply)
+        if not no_reply:
+            self._unanswered[message_id] = command
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             sock.settimeout(self._timeout)
@@ -281,16 +291,28 @@ class Client:
             raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
         return message_id
 
-    def _receive(self, size: int, deadline: float) -> bytes:
+    def _receive_message(self, command: Command, deadline: float) -> tuple[Header, bytes]:
+        """The next message's header and payload, taken from what has come once it is whole."""
+        self._receive(HEADER.size, deadline)
+        header = self._decode(Header, bytes(self._received[: HEADER.size]))
+        size = header.size - HEADER.size
+        if size > REGION_ACCESS.size + max(self._max_transfer, DEFAULT_MAX_TRANSFER):
+            raise self._broken(errno.EPROTO, f"a reply to {command.name} cannot have {size} bytes")
+        self._receive(header.size, deadline)
+        payload = bytes(self._received[HEADER.size : header.size])
+        del self._received[: header.size]
+        return header, payload
+
+    def _receive(self, size: int, deadline: float) -> None:
+        """Wait until `size` bytes have come."""
         sock = self._connected()
-        data = bytearray()
-        while len(data) < size:
+        while len(self._received) < size:
             remaining = deadline - time.monotonic()
             try:
                 if remaining <= 0:
                     raise TimeoutError
                 sock.settimeout(remaining)
-                piece = sock.recv(size - len(data))
+                piece = sock.recv(size - len(self._received))
             except TimeoutError:
                 raise self._broken(
                     errno.ETIMEDOUT, f"no reply within {self._timeout} seconds"
@@ -299,8 +321,7 @@ class Client:
                 raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
             if not piece:
                 raise self._broken(errno.ECONNRESET, "the server closed the connection")
-            data += piece
-        return bytes(data)
+            self._received += piece
 
     def _decode(self, kind: type[_Decoded], payload: bytes) -> _Decoded:
         try:

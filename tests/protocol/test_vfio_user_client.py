@@ -307,3 +307,24 @@ def test_posted_writes_say_that_they_want_no_reply(tmp_path: Path) -> None:
         + struct.pack("<QII", 0x1000, 0, 4)
         + b"\1\0\0\0"
     )
+
+
+@pytest.mark.parametrize("received", [0, 7, 16, 20])
+def test_a_command_follows_one_that_was_interrupted(
+    client: Client, monkeypatch: pytest.MonkeyPatch, received: int
+) -> None:
+    """As by Ctrl-C, with `received` bytes of its reply read already."""
+    info = client.device_info()
+    receive = Client._receive
+
+    def interrupted(self: Client, size: int, deadline: float) -> None:
+        receive(self, min(size, received), deadline)
+        if size > received:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(Client, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.device_info()
+    assert client.region_info(0).index == 0
+    assert client.device_info() == info
