@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import termios
 import time
 import tty
@@ -28,8 +27,11 @@ def descriptor_sink(descriptor: int) -> Sink:
 
 
 def size() -> tuple[int, int]:
-    """The terminal's rows and columns."""
-    columns, rows = shutil.get_terminal_size()
+    """The terminal's rows and columns: its own, as LINES and COLUMNS do not follow it."""
+    try:
+        columns, rows = os.get_terminal_size()
+    except OSError:
+        return 24, 80
     return rows, columns
 
 
