@@ -102,7 +102,7 @@ class TestRun:
         capsys.readouterr()
         assert case("--json", "--order", "program", "--engine", "readable") == 0
         assert json.loads(capsys.readouterr().out) == {
-            "out": str(case.out),
+            "output": str(case.out),
             "bytes": 1024,
             "base": 0x1000,
             "instructions": 5,

@@ -142,7 +142,7 @@ def test_transfers_and_their_commands_agree(demo: Viewed) -> None:
 
 def test_registers_doorbells_and_interrupts_are_named(demo: Viewed) -> None:
     writes = demo.instants("host writes")
-    assert "AQA = 0x3f003f" in writes
+    assert "AQA = 0xff00ff" in writes
     assert writes.index("queue 0: tail 1") < writes.index("queue 1: tail 1")
     assert "vector 1" in demo.instants("interrupts")
     states = [one for one in demo.instants("controller") if one != "DISABLED"]
