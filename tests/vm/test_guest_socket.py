@@ -63,4 +63,6 @@ def test_a_device_that_is_there_has_its_drive_already(
     tmp_path: Path, option: tuple[str, str]
 ) -> None:
     done = potash_guest("--socket", str(tmp_path / "s"), *option)
-    assert done.returncode == 2 and "say what it is to `potash serve`" in done.stderr
+    assert done.returncode == 2 and "give its options to `potash serve`" in " ".join(
+        done.stderr.split()
+    )
