@@ -1,4 +1,4 @@
-"""This process's own terminal, lent to a command in the guest."""
+"""This process's own terminal, connected to a command in the guest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from potash.vm.channel import Channel, Command, Sink
 
-LOOK = 0.25
-"""Seconds between two looks at the terminal's size."""
+POLL_INTERVAL = 0.25
+"""Seconds between two polls of the terminal's size."""
 
 
 def descriptor_sink(descriptor: int) -> Sink:
@@ -47,13 +47,13 @@ def raw(descriptor: int) -> Iterator[None]:
 
 
 def follow(channel: Channel, command: Command) -> int:
-    """Follow a command on a terminal to its end, telling it of every change of this one's size.
+    """Follow a command on a terminal to its end, passing on every change of this one's size.
 
-    The size is looked at now and then: a signal handler could come in the middle of a frame.
+    The size is polled: a signal handler could come in the middle of a frame.
     """
     known = size()
     while command.code is None:
-        channel.step(time.monotonic() + LOOK)
+        channel.step(time.monotonic() + POLL_INTERVAL)
         if command.code is None and size() != known:
             known = size()
             command.resize(*known)
