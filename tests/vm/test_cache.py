@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,7 +87,8 @@ def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
 
 def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from potash.vm.cache import Cache\n"
+        "import sys; from pathlib import Path; from potash.vm import cache\n"
+        "from potash.vm.cache import Cache; cache.UNTOLD = 0.0\n"
         "def told(label, fraction): print(label, flush=True)\n"
         "with Cache(Path(sys.argv[1])).locked(told): print('mine', flush=True)\n"
     )
@@ -102,6 +105,17 @@ def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
         assert second.stdout.readline().startswith("waiting for another")
     rest, _ = second.communicate(timeout=30)
     assert rest == "mine\n"
+
+
+def test_a_short_wait_is_not_worth_a_word(tmp_path: Path) -> None:
+    said: list[str] = []
+    with contextlib.ExitStack() as first:
+        first.enter_context(Cache(tmp_path).locked())
+        ends = threading.Timer(0.05, first.close)
+        ends.start()
+        with Cache(tmp_path).locked(lambda label, fraction: said.append(label)):
+            assert said == []
+        ends.join()
 
 
 def test_pruning_keeps_what_was_used_last(tmp_path: Path) -> None:

@@ -87,6 +87,20 @@ def test_another_qemu_or_a_damaged_note_is_no_verdict(
         assert kvm_verdict(images) is None
 
 
+def test_the_boot_of_one_size_holds_up_nobody_who_needs_none(
+    images: GuestImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(label: str, fraction: float | None) -> None:
+        raise AssertionError(label)
+
+    def freeze(*_arguments: object) -> Frozen:
+        with images.cache.locked(told):
+            return Frozen((), Path("/nowhere"))
+
+    monkeypatch.setattr(snapshot, "_freeze", freeze)
+    frozen(images, SHAPE, silent)
+
+
 def test_a_host_without_kvm_does_not_try(
     images: GuestImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,8 @@
 
 An entry is made under a temporary name and renamed when it is whole, so that an interrupted build
 leaves nothing that looks finished; one lock file keeps two processes from building at once. What is
-in it is run, so it is used only where nobody but its user can put anything. The folder is the XDG Base Directory Specification's `$XDG_CACHE_HOME`.
+in it is run, so it is used only where nobody but its user can put anything. The folder is the XDG
+Base Directory Specification's `$XDG_CACHE_HOME`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from potash.sdk.progress import Progress, silent
 from potash.vm.errors import PackagesUnavailable
+
+UNTOLD = 2.0
+"""Seconds of waiting for another process that the user is not told of."""
 
 
 def folder() -> Path:
@@ -72,9 +77,7 @@ class Cache:
             _require_private(folder)
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _lock(descriptor, UNTOLD):
                 progress("waiting for another potash that prepares the guest", None)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._sweep()
@@ -123,6 +126,18 @@ class Cache:
         # With the lock held nobody else is at work: what is unfinished was left by a killed process.
         for path in self.root.glob("unfinished-*"):
             _remove(path)
+
+
+def _lock(descriptor: int, limit: float) -> bool:
+    """Lock a file; False where another process still holds it after `limit` seconds."""
+    deadline = time.monotonic() + limit
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
 
 
 def _require_private(path: Path) -> None:

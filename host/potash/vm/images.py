@@ -22,7 +22,7 @@ from potash.vm.cache import Cache, files_key, folder, key
 from potash.vm.qemu import Qemu
 
 # How many of each kind are kept; the last one used is always among them.
-KEPT = {"trees": 4, "kernels": 2, "bases": 2, "images": 3, "snapshots": 4}
+KEPT = {"trees": 4, "kernels": 2, "bases": 2, "images": 3}
 
 
 class Emulator(NamedTuple):

@@ -3,8 +3,12 @@
 The state is QEMU's migration stream in a file (docs/devel/migration): a machine of the same QEMU
 with the same options goes on from it in half a second, and the drive is plugged in then. Pages of
 memory have fixed places in the file (the "mapped-ram" capability), so that untouched ones are
-neither written nor read, however much memory there is. The first boot also settles what executes the guest: KVM only when a guest shows life under it within a short
-limit, because a `/dev/kvm` may open and still be useless (nested in software); the verdict is kept.
+neither written nor read, however much memory there is. States have a folder and a lock of their
+own: a guest that has one does not wait for the boot of another size.
+
+The first boot also settles what executes the guest: KVM only when a guest shows life under it
+within a short limit, because a `/dev/kvm` may open and still be useless (nested in software); the
+verdict is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from potash.sdk.progress import Progress
-from potash.vm.cache import key
+from potash.vm.cache import Cache, key
 from potash.vm.channel import Channel
 from potash.vm.errors import GuestError
 from potash.vm.images import Emulator, GuestImages
@@ -32,6 +36,8 @@ BOOT_LIMIT = 180.0
 MIGRATION_LIMIT = 120.0
 MAPPED = {"capabilities": [{"capability": "mapped-ram", "state": True}]}
 UNLIMITED = 1 << 40
+KEPT = 4
+"""How many states are kept."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
         if found.state.exists():
             os.utime(found.state)
             return found
-    with images.cache.locked(progress):
+    with _states(images).locked(progress):
         if kvm_verdict(images) is None:
             try:
                 made = _freeze(images, shape, Accelerator.KVM, KVM_LIMIT, progress)
@@ -114,7 +120,7 @@ def kvm_verdict(images: GuestImages | Emulator) -> bool | None:
 
 def _keep_verdict(images: GuestImages, useful: bool) -> None:
     path = _verdict_path(images)
-    with images.cache.scratch() as scratch:
+    with _states(images).scratch() as scratch:
         (scratch / path.name).write_text(json.dumps({"host": _host(images), "useful": useful}))
         os.rename(scratch / path.name, path)
 
@@ -141,7 +147,11 @@ def _entry(images: GuestImages, shape: Shape, accelerator: Accelerator) -> Froze
     # Under KVM the guest sees the host's own processor, so its state is this host's alone.
     host = _host(images) if accelerator is Accelerator.KVM else ""
     name = key(images.key, arguments, host)
-    return Frozen(tuple(arguments), images.cache.root / "snapshots" / name)
+    return Frozen(tuple(arguments), _states(images).root / "snapshots" / name)
+
+
+def _states(images: GuestImages | Emulator) -> Cache:
+    return Cache(images.cache.root / "states")
 
 
 def _freeze(
@@ -156,7 +166,9 @@ def _freeze(
             progress("freezing the booted guest", None)
             _migrate(machine, place)
 
-    images.cache.entry(wanted.state.parent.name, wanted.state.name, build)
+    states, kind = _states(images), wanted.state.parent.name
+    states.entry(kind, wanted.state.name, build)
+    states.prune(kind, KEPT)
     return wanted
 
 
