@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from nvme_spec.layout import Buffer
+from nvme_spec.words import put as _put
 
 Cdws = tuple[int, int, int, int, int, int]
 """Command dwords 10 to 15."""
@@ -497,10 +498,3 @@ class DatasetRange(NamedTuple):
 
 _DSM_RANGE = struct.Struct("<IIQ")
 DSM_RANGE_SIZE = _DSM_RANGE.size
-
-
-def _put(value: int, low: int, width: int) -> int:
-    """`value` in a field of `width` bits from bit `low`."""
-    if not 0 <= value < 1 << width:
-        raise ValueError(f"{value:#x} does not fit in bits {low + width - 1}:{low}")
-    return int(value) << low

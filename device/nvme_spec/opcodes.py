@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class AdminOpcode(IntEnum):
-    """Admin commands (Base 2.0, section 5)."""
+    """Admin commands (Base 2.0, section 5; 85h, 88h and 89h: Base 2.2)."""
 
     DELETE_IO_SUBMISSION_QUEUE = 0x00
     CREATE_IO_SUBMISSION_QUEUE = 0x01
@@ -39,7 +39,10 @@ class AdminOpcode(IntEnum):
     SECURITY_SEND = 0x81
     SECURITY_RECEIVE = 0x82
     SANITIZE = 0x84
+    LOAD_PROGRAM = 0x85
     GET_LBA_STATUS = 0x86
+    PROGRAM_ACTIVATION_MANAGEMENT = 0x88
+    MEMORY_RANGE_SET_MANAGEMENT = 0x89
 
 
 class IoOpcode(IntEnum):

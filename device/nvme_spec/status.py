@@ -1,7 +1,8 @@
 """Status codes of a completion: status code type (SCT) and status code (SC) in one number.
 
 NVM Express Base Specification 2.0, section 3.3.3.2.1 (Status field); NVM Command Set
-Specification 1.0, section 2.1; Zoned Namespace Command Set Specification 1.1, section 2.1.
+Specification 1.0, section 2.1; Zoned Namespace Command Set Specification 1.1, section 2.1. Those of
+computational storage are from Base Specification 2.2, figure 104.
 Those of NVMe over Fabrics are left out: they reuse values of the I/O command sets.
 """
 
@@ -118,6 +119,29 @@ class Status(IntEnum):
     INVALID_PROTECTION_INFORMATION = 0x181
     WRITE_TO_READ_ONLY_RANGE = 0x182
     COMMAND_SIZE_LIMIT_EXCEEDED = 0x183
+    INCOMPATIBLE_NAMESPACE = 0x185
+    FAST_COPY_NOT_POSSIBLE = 0x186
+    OVERLAPPING_IO_RANGE = 0x187
+    NAMESPACE_NOT_REACHABLE = 0x188
+    INSUFFICIENT_RESOURCES = 0x189
+    INSUFFICIENT_PROGRAM_RESOURCES = 0x18A
+    INVALID_MEMORY_NAMESPACE = 0x18B
+    INVALID_MEMORY_RANGE_SET = 0x18C
+    INVALID_MEMORY_RANGE_SET_IDENTIFIER = 0x18D
+    INVALID_PROGRAM_DATA = 0x18E
+    INVALID_PROGRAM_INDEX = 0x18F
+    INVALID_PROGRAM_TYPE = 0x190
+    MAXIMUM_MEMORY_RANGES_EXCEEDED = 0x191
+    MAXIMUM_MEMORY_RANGE_SETS_EXCEEDED = 0x192
+    MAXIMUM_PROGRAMS_ACTIVATED = 0x193
+    MAXIMUM_PROGRAM_BYTES_EXCEEDED = 0x194
+    MEMORY_RANGE_SET_IN_USE = 0x195
+    NO_PROGRAM = 0x196
+    OVERLAPPING_MEMORY_RANGES = 0x197
+    PROGRAM_NOT_ACTIVATED = 0x198
+    PROGRAM_IN_USE = 0x199
+    PROGRAM_INDEX_NOT_DOWNLOADABLE = 0x19A
+    PROGRAM_TOO_BIG = 0x19B
     ZONE_BOUNDARY_ERROR = 0x1B8
     ZONE_IS_FULL = 0x1B9
     ZONE_IS_READ_ONLY = 0x1BA

@@ -115,3 +115,10 @@ class Word:
 def field(low: int, high: int | None = None) -> WordField:
     """Bits `high`:`low` of a word, or the one bit `low`."""
     return WordField(low, low if high is None else high)
+
+
+def put(value: int, low: int, width: int) -> int:
+    """`value` in a field of `width` bits from bit `low`. Raises ValueError when it does not fit."""
+    if not 0 <= value < 1 << width:
+        raise ValueError(f"{value:#x} does not fit in bits {low + width - 1}:{low}")
+    return int(value) << low

@@ -1,0 +1,300 @@
+"""The Computational Programs command set: program and memory range management, Execute, log pages.
+
+Opcodes, statuses and log page identifiers are those of NVM Express Base Specification 2.2. The
+layouts are those that implementers of the Computational Programs Command Set Specification 1.1
+agree on. `UNVERIFIED` lists what only one of them has, or nobody; each such layout is in one place
+of this module, so that a correction changes data here and no code elsewhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from nvme_spec.commands import Cdws
+from nvme_spec.layout import Buffer, Structure, bits, u8, u16, u32, u64
+from nvme_spec.queues import SubmissionEntry
+from nvme_spec.words import put
+
+EXECUTE_PROGRAM = 0x01
+"""I/O opcode, with CSI 04h (`nvme_spec.identify.CommandSet`)."""
+
+UNVERIFIED = {
+    "ComputeNamespace": "one implementer",
+    "ProgramTypeDescriptor": "one implementer",
+    "ProgramListHeader": "one implementer",
+    "RangeSetDescriptor": "inferred",
+    "FIRST_VENDOR_PROGRAM_TYPE": "the standard's value for eBPF is not known",
+}
+"""Layouts of this module that no two independent implementers confirm, and how sure they are."""
+
+
+# Identify.
+
+
+class ComputeNamespace(Structure):
+    """CNS 05h with CSI 04h. Counts are plain; 0 means that no limit is reported."""
+
+    SIZE = 4096
+    maxact = u16(0)
+    """Programs that can be activated at once."""
+    maxmemrs = u16(2)
+    """Memory range sets."""
+    mrsg = u16(4)
+    """Start and length of a range are multiples of 2**mrsg bytes."""
+    maxmemr = u8(6)
+    """Ranges in a set."""
+    maxpb = u64(8)
+    """MiB of all programs that are loaded."""
+    lpg = u8(16)
+    """The size of a program is a multiple of 2**lpg bytes."""
+
+
+# Commands.
+
+
+class LoadProgramSelect(IntEnum):
+    """SEL of Load Program."""
+
+    LOAD = 0
+    UNLOAD = 1
+
+
+class ProgramIdentifierType(IntEnum):
+    """PIT: what PID is."""
+
+    NONE = 0
+    PUID = 1
+    """Program unique identifier."""
+
+
+class LoadProgram(NamedTuple):
+    """Load Program, one piece. Sizes in bytes, plain.
+
+    CDW10 PIND (15:0), PTYPE (23:16), SEL (24), PIT (27:25); CDW11 PSIZE; CDW12 and CDW13 PID; CDW14
+    NUMB; CDW15 LOFF.
+    """
+
+    pind: int
+    ptype: int = 0
+    sel: int = LoadProgramSelect.LOAD
+    pit: int = ProgramIdentifierType.NONE
+    psize: int = 0
+    pid: int = 0
+    numb: int = 0
+    loff: int = 0
+
+    def encode(self) -> Cdws:
+        pid = put(self.pid, 0, 64)
+        return (
+            put(self.pind, 0, 16)
+            | put(self.ptype, 16, 8)
+            | put(self.sel, 24, 1)
+            | put(self.pit, 25, 3),
+            put(self.psize, 0, 32),
+            pid & 0xFFFF_FFFF,
+            pid >> 32,
+            put(self.numb, 0, 32),
+            put(self.loff, 0, 32),
+        )
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> LoadProgram:
+        dw10, psize, low, high, numb, loff = cdws
+        return cls(
+            pind=dw10 & 0xFFFF,
+            ptype=dw10 >> 16 & 0xFF,
+            sel=dw10 >> 24 & 1,
+            pit=dw10 >> 25 & 7,
+            psize=psize,
+            pid=high << 32 | low,
+            numb=numb,
+            loff=loff,
+        )
+
+
+class ActivationSelect(IntEnum):
+    """SEL of Program Activation Management."""
+
+    DEACTIVATE = 0
+    ACTIVATE = 1
+
+
+class ProgramActivation(NamedTuple):
+    """Program Activation Management: CDW10 PIND (15:0), SEL (19:16)."""
+
+    pind: int
+    sel: int
+
+    def encode(self) -> Cdws:
+        return (put(self.pind, 0, 16) | put(self.sel, 16, 4), 0, 0, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> ProgramActivation:
+        return cls(cdws[0] & 0xFFFF, cdws[0] >> 16 & 0xF)
+
+
+class RangeSetSelect(IntEnum):
+    """SEL of Memory Range Set Management."""
+
+    CREATE = 0
+    DELETE = 1
+
+
+class RangeSetManagement(NamedTuple):
+    """Memory Range Set Management: CDW10 SEL (3:0), RSID (31:16); CDW11 NUMR (7:0), plain.
+
+    Create returns the new RSID in bits 15:0 of dword 0.
+    """
+
+    sel: int
+    rsid: int = 0
+    numr: int = 0
+
+    def encode(self) -> Cdws:
+        dw10 = put(self.sel, 0, 4) | put(self.rsid, 16, 16)
+        return (dw10, put(self.numr, 0, 8), 0, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> RangeSetManagement:
+        return cls(cdws[0] & 0xF, cdws[0] >> 16, cdws[1] & 0xFF)
+
+
+class Execute(NamedTuple):
+    """Execute Program: what it has besides the fields of every command.
+
+    CDW2 PIND (15:0), RSID (31:16; 0 is none); CDW3 NUMR; CDW4 DLEN, the bytes of data, those of
+    the NUMR range descriptors at their beginning included; CDW10-11 CPARAM1, CDW12-13 CPARAM2. Its
+    return value is in dwords 0 and 1 of the completion.
+    """
+
+    pind: int
+    rsid: int = 0
+    numr: int = 0
+    dlen: int = 0
+    cparam1: int = 0
+    cparam2: int = 0
+
+    def fields(self) -> dict[str, int]:
+        """Those fields of a `SubmissionEntry` that carry it."""
+        first, second = put(self.cparam1, 0, 64), put(self.cparam2, 0, 64)
+        return {
+            "cdw2": put(self.pind, 0, 16) | put(self.rsid, 16, 16),
+            "cdw3": put(self.numr, 0, 32),
+            "mptr": put(self.dlen, 0, 32),  # CDW4 is in the place of MPTR, which is not used
+            "cdw10": first & 0xFFFF_FFFF,
+            "cdw11": first >> 32,
+            "cdw12": second & 0xFFFF_FFFF,
+            "cdw13": second >> 32,
+        }
+
+    @classmethod
+    def decode(cls, entry: SubmissionEntry) -> Execute:
+        return cls(
+            entry.cdw2 & 0xFFFF,
+            entry.cdw2 >> 16,
+            entry.cdw3,
+            entry.mptr & 0xFFFF_FFFF,
+            entry.cdw11 << 32 | entry.cdw10,
+            entry.cdw13 << 32 | entry.cdw12,
+        )
+
+
+class MemoryRange(NamedTuple):
+    """Memory range descriptor, 32 bytes: memory namespace, length and first byte."""
+
+    nsid: int
+    length: int
+    start: int
+
+    def encode(self) -> bytes:
+        return _MEMORY_RANGE.pack(*self)
+
+    @classmethod
+    def decode_list(cls, buffer: Buffer) -> Iterator[MemoryRange]:
+        """The ranges in `buffer`; `struct.error` when it is not a whole number of them."""
+        return map(cls._make, _MEMORY_RANGE.iter_unpack(buffer))
+
+
+_MEMORY_RANGE = struct.Struct("<IIQ16x")
+MEMORY_RANGE_SIZE = _MEMORY_RANGE.size
+
+
+# Log pages 82h, 83h and 84h. Each is of one compute namespace.
+
+
+class ProgramOccupancy(IntEnum):
+    """PEOCC: what is at a program index."""
+
+    EMPTY = 0
+    DOWNLOADED = 1
+    DEVICE_DEFINED = 2
+
+
+DEVICE_DEFINED_TYPE = 0x00
+"""PTYPE of a program that cannot be loaded."""
+FIRST_VENDOR_PROGRAM_TYPE = 0xC0
+
+
+class ProgramDescriptor(Structure):
+    """A program index in the Program List, 64 bytes."""
+
+    SIZE = 64
+    peocc = bits(0, 1, 0, 1)
+    act = bits(0, 1, 2, 2)
+    """The program is activated."""
+    pit = bits(0, 1, 3, 5)
+    ptype = u8(1)
+    pid = u64(8)
+
+
+class ProgramListHeader(Structure):
+    """Log page 82h: a header, then the descriptor of every program index from 0 on."""
+
+    SIZE = 64
+    numd = u32(0)
+
+
+class ProgramTypeDescriptor(Structure):
+    """A type in log page 83h, 32 bytes; the rest is specific to the type."""
+
+    SIZE = 32
+    ptype = u8(0)
+    version = u8(1)
+
+
+PROGRAM_TYPE_LIST_HEADER_SIZE = 32
+
+
+class RangeSetDescriptor(Structure):
+    """A memory range set in log page 84h, followed by that many memory range descriptors."""
+
+    SIZE = 32
+    rsid = u16(0)
+    numr = u8(2)
+
+
+RANGE_SET_LIST_HEADER_SIZE = 32
+
+
+def encode_program_list(programs: Sequence[ProgramDescriptor]) -> bytes:
+    """Log page 82h."""
+    return bytes(ProgramListHeader(numd=len(programs))) + b"".join(map(bytes, programs))
+
+
+def encode_program_types(types: Sequence[ProgramTypeDescriptor]) -> bytes:
+    """Log page 83h, Downloadable Program Types List."""
+    header = len(types).to_bytes(4, "little").ljust(PROGRAM_TYPE_LIST_HEADER_SIZE, b"\0")
+    return header + b"".join(map(bytes, types))
+
+
+def encode_range_sets(sets: Mapping[int, Iterable[MemoryRange]]) -> bytes:
+    """Log page 84h, Memory Range Set List: ranges by RSID."""
+    page = len(sets).to_bytes(4, "little").ljust(RANGE_SET_LIST_HEADER_SIZE, b"\0")
+    for rsid, ranges in sets.items():
+        encoded = b"".join(one.encode() for one in ranges)
+        numr = len(encoded) // MEMORY_RANGE_SIZE
+        page += bytes(RangeSetDescriptor(rsid=rsid, numr=numr)) + encoded
+    return page
