@@ -10,6 +10,8 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +41,7 @@ from potash_firmware.mailbox.messages import Reply, ToRpu
 from support import attacks
 from support.apu import CONFIG, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, store
-from support.processes import children, name
+from support.processes import children, descendants, name
 
 CONFINING = pytest.mark.skipif(
     bool(confinement.missing()), reason="this kernel cannot confine: no seccomp or no Landlock"
@@ -230,6 +232,39 @@ def test_what_a_kernel_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert second.startswith("Landlock is missing: ")
 
 
+UNFILTERED = """
+import os
+from potash_firmware import confinement
+from potash_firmware.confinement import landlock, seccomp
+seccomp.supported = lambda: False
+landlock.version = lambda: 0
+confinement.confine(confinement.Bounds(memory=1 << 30, seconds=5))
+print(open("/proc/self/status").read(), open("/proc/self/limits").read())
+"""
+
+
+def test_without_filters_the_other_measures_are_in_force() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNFILTERED], capture_output=True, text=True, timeout=30, check=True
+    )
+    status = dict(line.split(":\t") for line in done.stdout.splitlines() if ":\t" in line)
+    assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "0"
+    assert {int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
+    limits = {line[:26].strip(): line[26:].split()[:1] for line in done.stdout.splitlines()}
+    assert limits["Max data size"] == [str(1 << 30)]
+    assert limits["Max cpu time"] == ["5"]
+    assert limits["Max core file size"] == ["0"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may trace any process")
+def test_no_process_of_the_apu_can_be_looked_into(apu: Board) -> None:
+    processes = [apu.process.pid, *descendants(apu.process.pid)]
+    assert len(processes) >= 3  # the APU, its nursery, a worker
+    for pid in processes:
+        with pytest.raises(PermissionError):
+            Path(f"/proc/{pid}/auxv").read_bytes()
+
+
 def test_a_program_is_linked_by_another_process_while_others_are_served(apu: Board) -> None:
     """The service answers commands between a program's arrival and the verdict on it."""
     image = program(*[mov(0, 1)] * 60_000, exit_)
@@ -359,6 +394,23 @@ def test_a_worker_that_lies_is_ended_and_nothing_is_written(lie: channel.FromWor
         its.send(channel.encode(lie))
         jobs.listen(worker)
     assert pool.killed == [worker] and not sent
+
+
+def test_a_worker_is_replaced_before_the_kernel_ends_it() -> None:
+    """It may have the processor for twice the longest job; `seconds` is one longest job."""
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker = Worker(1, 0, mine)
+    pool: Any = Graveyard(worker)
+    clock = [0.0]
+    jobs = Jobs(CONFIG, {0: accelerator}, pool, lambda _: None, lambda: clock[0])
+    with mine, its:
+        for took, replaced in ((0.6, False), (0.6, True)):
+            jobs.start(accelerator, b"", b"")
+            clock[0] += took * CONFIG.limits.seconds
+            its.send(channel.encode(channel.Returned(0, 0, 1)))
+            jobs.listen(worker)
+            assert bool(pool.killed) is replaced
 
 
 def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:
