@@ -16,6 +16,7 @@ from potash import sdk
 from potash.bench.report import alone, document, paired
 from potash.cli.app import COMMANDS, potash, run_app
 from potash.cli.reports import reports, schema
+from potash.models.builder import GraphBuilder
 from potash.schema import encode
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
@@ -224,13 +225,10 @@ def test_reports_of_models(run: Run, tmp_path: Path) -> None:
 
 def test_reports_of_models_that_others_made(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_quantizer")
-    onnx = pytest.importorskip("onnx")
-    given, real, small = (tmp_path / name for name in ("onnx", "float32", "int8"))
-    shapes = [onnx.helper.make_tensor_value_info(name, 1, (1, 4)) for name in ("x", "y")]
-    node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    graph = onnx.helper.make_graph([node], "relu", shapes[:1], shapes[1:])
-    given.write_bytes(onnx.helper.make_model(graph).SerializeToString())
-    check("model import", run("model", "import", given, "--output", real))
+    real, small = tmp_path / "float32", tmp_path / "int8"
+    graph = GraphBuilder()
+    x = graph.tensor((1, 4))
+    real.write_bytes(graph.finish([x], [graph.relu(x)]))
     check("model info", run("model", "info", real))
     (tmp_path / "samples").write_bytes(struct.pack("<8f", *range(8)))
     quantised = run(

@@ -17,12 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.extras import extra
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
 from potash_firmware.tflite.writer import FILE_IDENTIFIER, SIGNATURE
-
-EXTRA = "quantize"
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,15 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
     `calibration` names pieces of samples: the inputs' bytes, one sample after the other. Raises
     PotashError, and ModelError for what is no model.
     """
-    quantizer = extra("ai_edge_quantizer.quantizer", EXTRA)
-    recipe = extra("ai_edge_quantizer.recipe", EXTRA)
+    try:
+        from ai_edge_quantizer import quantizer, recipe
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("ai_edge_quantizer"):
+            raise
+        raise PotashError(
+            "this needs the package ai-edge-quantizer, which is not installed: "
+            "pip install 'potash[quantize]'"
+        ) from None
     inputs = Model(model, delegate=None).inputs
     if not any(tensor.dtype == np.float32 for tensor in inputs):
         raise PotashError("the model takes no float32; it may be quantised already")

@@ -10,8 +10,8 @@ import click
 
 from csd_spec.text import plain
 from potash.cli.device import model_reports as reports
-from potash.cli.device.model_convert import import_, quantize
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
+from potash.cli.device.model_quantize import quantize
 from potash.cli.device.vta_options import (
     readable_file,
     vta_config_option,
@@ -46,8 +46,7 @@ def model() -> None:
     """Make, inspect and run models without a drive."""
 
 
-for command in (quantize, import_):
-    model.add_command(command)
+model.add_command(quantize)
 
 
 @model.command("list")

@@ -118,24 +118,3 @@ class ModelQuantized(TypedDict):
     operators: Annotated[Count, "That it has."]
     float_operators: Annotated[Count, "Operators that still give float32."]
     float_tensors: Annotated[Sequence[str], "Inputs and outputs that are still float32."]
-
-
-class ImportedTensor(TypedDict):
-    """An input or an output of a model that was imported."""
-
-    dtype: Annotated[str, "The type of an element, as NumPy calls it."]
-    shape: Annotated[Sequence[Count], "Elements in each dimension; none for a scalar."]
-    scale: Annotated[Amount | None, "What a step stands for; null where it is not quantised."]
-    zero_point: Annotated[
-        int | None, "The value that stands for zero; null where it is not quantised."
-    ]
-
-
-class ModelImported(TypedDict):
-    """A model that was converted."""
-
-    output: Annotated[str, "Where it was written; - for standard output."]
-    bytes: Annotated[Count, "Of the model."]
-    quantised: Annotated[bool, "Whether it is int8; float32 otherwise."]
-    inputs: Annotated[Sequence[ImportedTensor], "What it takes."]
-    outputs: Annotated[Sequence[ImportedTensor], "What it gives."]
