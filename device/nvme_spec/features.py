@@ -6,7 +6,7 @@ each layout stands under its feature's name; NVM Command Set Specification 1.0, 
 
 from enum import IntEnum, IntFlag
 
-from nvme_spec.layout import Structure, bits, raw, u8, u64, uint
+from nvme_spec.layout import Structure, bits, raw, u8, u16, u64, uint
 from nvme_spec.words import Word, field
 
 
@@ -192,6 +192,9 @@ class AsyncEventConfiguration(Word):
     lba_status = field(13)
     endurance_group = field(14)
     subsystem_shutdown = field(15)
+    reachability_associations = field(17)
+    reachability_groups = field(18)
+    allocated_namespace_attributes = field(19)
 
 
 class TimestampOrigin(IntEnum):
@@ -230,6 +233,8 @@ class HostBehavior(Structure):
     acre = u8(0)
     etdas = u8(1)
     lbafee = u8(2)
+    copy_formats = u16(4)
+    """CDFE: bit n enables copy descriptor format n (Base 2.1)."""
 
 
 class IoCommandSetProfile(Word):

@@ -1,6 +1,7 @@
 """Commands that name several ranges of blocks, or are answered with some: Copy, Get LBA Status.
 
-NVM Command Set Specification 1.0, section 3.2.2 (Copy) and 4.2.1 (Get LBA Status).
+NVM Command Set Specification 1.0, section 3.2.2 (Copy) and 4.2.1 (Get LBA Status); 1.2, figures 38
+to 41 (source range entries of formats 2h, 3h and 4h).
 """
 
 from __future__ import annotations
@@ -13,10 +14,36 @@ from typing import NamedTuple
 from nvme_spec.layout import Buffer
 
 COPY_FORMAT_0 = 0
-"""Descriptor format of Copy; bit 0 of OCFS in Identify Controller (`copy_formats`)."""
+"""Descriptor format of Copy; bit n of CDFS in Identify Controller (`copy_formats`) is format n."""
+
+
+class CopyFormat(IntEnum):
+    """Descriptor formats whose source ranges name a namespace of their own."""
+
+    BLOCKS = 2
+    """Logical blocks, whose protection information would be of 16 bits."""
+    BLOCKS_64 = 3
+    """Logical blocks, whose protection information would be of 32 or 64 bits."""
+    MEMORY = 4
+    """Bytes of a memory namespace."""
+
 
 _SOURCE_RANGE = struct.Struct("<8xQH14x")
 SOURCE_RANGE_SIZE = _SOURCE_RANGE.size
+
+_BLOCK_RANGES = {
+    CopyFormat.BLOCKS: struct.Struct("<I4xQH4xH8x"),
+    CopyFormat.BLOCKS_64: struct.Struct("<I4xQH4xH16x"),
+}
+_MEMORY_RANGE = struct.Struct("<I4xQI2xH8x")
+SOURCE_RANGE_SIZES: dict[int, int] = {
+    **{kind: one.size for kind, one in _BLOCK_RANGES.items()},
+    CopyFormat.MEMORY: _MEMORY_RANGE.size,
+}
+"""Bytes of a source range by descriptor format."""
+
+FAST_COPY_ONLY = 1 << 15
+"""FCO of a source range's options: fail rather than copy through a buffer."""
 
 
 class Copy(NamedTuple):
@@ -67,6 +94,44 @@ class SourceRange(NamedTuple):
     def decode_list(cls, buffer: Buffer) -> Iterator[SourceRange]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
         return map(cls._make, _SOURCE_RANGE.iter_unpack(buffer))
+
+
+class BlockSourceRange(NamedTuple):
+    """Source Range Entry of formats 2h and 3h: blocks (0's based) of namespace `snsid`."""
+
+    snsid: int
+    slba: int
+    nlb_z: int
+    sopt: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return self.nlb_z + 1
+
+    def encode(self, kind: CopyFormat) -> bytes:
+        return _BLOCK_RANGES[kind].pack(*self)
+
+    @classmethod
+    def decode_list(cls, buffer: Buffer, kind: CopyFormat) -> Iterator[BlockSourceRange]:
+        """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
+        return map(cls._make, _BLOCK_RANGES[kind].iter_unpack(buffer))
+
+
+class MemorySourceRange(NamedTuple):
+    """Source Range Entry of format 4h: bytes (plain) of memory namespace `snsid`."""
+
+    snsid: int
+    saddr: int
+    nbyte: int
+    sopt: int = 0
+
+    def encode(self) -> bytes:
+        return _MEMORY_RANGE.pack(*self)
+
+    @classmethod
+    def decode_list(cls, buffer: Buffer) -> Iterator[MemorySourceRange]:
+        """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
+        return map(cls._make, _MEMORY_RANGE.iter_unpack(buffer))
 
 
 class LbaStatusAction(IntEnum):

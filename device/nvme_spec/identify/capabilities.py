@@ -13,6 +13,10 @@ class CommandSet(IntEnum):
     NVM = 0x00
     KEY_VALUE = 0x01
     ZONED = 0x02
+    MEMORY = 0x03
+    """Subsystem Local Memory (SLM)."""
+    COMPUTE = 0x04
+    """Computational Programs (CP)."""
 
 
 class ControllerType(IntEnum):
@@ -34,6 +38,8 @@ class Oaes(IntFlag):
     LBA_STATUS = 1 << 13
     ENDURANCE_GROUP = 1 << 14
     SUBSYSTEM_SHUTDOWN = 1 << 15
+    REACHABILITY = 1 << 17
+    """Reachability Group Change and Reachability Association Change (Base 2.1)."""
     ZONE_DESCRIPTOR = 1 << 27
     DISCOVERY_LOG = 1 << 31
 
@@ -52,6 +58,14 @@ class Ctratt(IntFlag):
     SQ_ASSOCIATIONS = 1 << 8
     UUID_LIST = 1 << 9
     EXTENDED_LBA_FORMATS = 1 << 15
+
+
+class Crcap(IntFlag):
+    """Controller Reachability Capabilities, byte 134 (Base 2.1)."""
+
+    REPORTING = 1 << 0
+    GROUPS_FIXED = 1 << 1
+    """RGIDC: a namespace's group does not change while it is attached."""
 
 
 class Nvmsr(IntFlag):

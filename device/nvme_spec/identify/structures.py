@@ -22,10 +22,12 @@ from nvme_spec.layout import (
     u64,
     u128,
     uint,
+    uints,
 )
 
 MAX_LBA_FORMATS = 64
 MAX_POWER_STATES = 32
+MAX_COMBINATIONS = 512
 
 
 class Cns(IntEnum):
@@ -55,6 +57,7 @@ class Cns(IntEnum):
     COMMAND_SET_ALLOCATED_NAMESPACE_LIST = 0x1A
     COMMAND_SET_ALLOCATED_NAMESPACE = 0x1B
     COMMAND_SETS = 0x1C
+    COMMAND_SET_INDEPENDENT_ALLOCATED_NAMESPACE = 0x1F
 
 
 class PowerStateDescriptor(Structure):
@@ -102,6 +105,7 @@ class IdentifyController(Structure):
     crdt1 = u16(128)
     crdt2 = u16(130)
     crdt3 = u16(132)
+    crcap = u8(134)
     nvmsr = u8(253)
     vwci = u8(254)
     mec = u8(255)
@@ -226,7 +230,7 @@ class IdentifyNamespace(Structure):
 
 
 class IndependentNamespace(Structure):
-    """CNS 08h: what any command set says of a namespace (Base 2.0, figure 280)."""
+    """CNS 08h and 1Fh: what any command set says of a namespace (Base 2.0, figure 280; 2.2, 320)."""
 
     SIZE = IDENTIFY_SIZE
     nsfeat = u8(0)
@@ -238,6 +242,7 @@ class IndependentNamespace(Structure):
     nvmsetid = u16(10)
     endgid = u16(12)
     nstat = u8(14)
+    rgrpid = u32(20)
 
 
 class NvmCommandSetController(Structure):
@@ -264,7 +269,7 @@ class NvmCommandSetNamespace(Structure):
 
 
 class CommandSetCombinations(Structure):
-    """CNS 1Ch: the first of up to 512 combinations of I/O command sets, as a mask of CSIs."""
+    """CNS 1Ch: up to 512 combinations of I/O command sets, each a mask of CSIs; 0 ends the list."""
 
     SIZE = IDENTIFY_SIZE
-    combination0 = u64(0)
+    combinations = uints(0, 8, MAX_COMBINATIONS)

@@ -290,7 +290,7 @@ def _independent_namespace(controller: Controller, command: Command, fields: Ide
 def _command_sets(controller: Controller, command: Command, fields: Identify) -> bytes:
     if fields.cntid not in (CONTROLLER_ID, THIS_CONTROLLER):
         raise NvmeError(Status.INVALID_FIELD, detail=f"there is no controller {fields.cntid:#x}")
-    return bytes(CommandSetCombinations(combination0=1 << CommandSet.NVM))
+    return bytes(CommandSetCombinations(combinations=(1 << CommandSet.NVM,)))
 
 
 def _require_nvm(fields: Identify) -> None:

@@ -1,0 +1,99 @@
+"""The Subsystem Local Memory command set (CSI 03h): commands on the bytes of a memory namespace.
+
+NVM Express Subsystem Local Memory Command Set Specification 1.0. Its text was not at hand: opcodes
+and fields are those on which implementers agree (`docs/supported.md` marks what is unverified). All
+lengths and addresses are plain bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from nvme_spec.identify.lists import IDENTIFY_SIZE
+from nvme_spec.layout import Structure, u64
+from nvme_spec.ranges import SOURCE_RANGE_SIZES
+
+MEMORY_GRANULARITY = 4
+"""Bytes; first byte and length of Memory Read, Write, Fill and Copy are multiples of it."""
+
+
+class MemoryOpcode(IntEnum):
+    """I/O commands of a memory namespace; Flush is that of every command set.
+
+    Memory Fill is 04h with one implementer, and 00h, which is Flush, with others.
+    """
+
+    FLUSH = 0x00
+    COPY = 0x01
+    READ = 0x02
+    FILL = 0x04
+    WRITE = 0x05
+
+
+class MemoryAccess(NamedTuple):
+    """Memory Read, Write and Fill: CDW10 and CDW11 first byte, CDW12 length. Fill writes zeroes."""
+
+    start: int
+    length: int
+
+    def encode(self) -> tuple[int, int, int, int, int, int]:
+        """Command dwords 10 to 15. Raises ValueError for what does not fit."""
+        if not (0 <= self.start < 1 << 64 and 0 <= self.length < 1 << 32):
+            raise ValueError(f"{self.length} bytes from {self.start} on do not fit in a command")
+        return (self.start & 0xFFFF_FFFF, self.start >> 32, self.length, 0, 0, 0)
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> MemoryAccess:
+        """From command dwords 10 to 15."""
+        return cls(cdws[1] << 32 | cdws[0], cdws[2])
+
+
+class MemoryCopy(NamedTuple):
+    """Memory Copy; the command's namespace is the destination, its data the source ranges.
+
+    CDW2 and CDW3 total length; CDW10 and CDW11 SDADDR, the first byte of the destination; CDW12 NR
+    (7:0, 0's based, which implementers disagree on), descriptor format (11:8; 2h, 3h or 4h).
+    """
+
+    length: int
+    sdaddr: int
+    nr_z: int
+    desfmt: int
+
+    @property
+    def data_length(self) -> int:
+        """Bytes of the source ranges. Raises KeyError for another format."""
+        return SOURCE_RANGE_SIZES[self.desfmt] * (self.nr_z + 1)
+
+    def encode(self) -> tuple[int, int, tuple[int, int, int, int, int, int]]:
+        """CDW2, CDW3, and command dwords 10 to 15. Raises ValueError for what does not fit."""
+        if not (0 <= self.length < 1 << 64 and 0 <= self.sdaddr < 1 << 64):
+            raise ValueError(f"{self.length} bytes to {self.sdaddr} on do not fit in a command")
+        if not (0 <= self.nr_z < 1 << 8 and 0 <= self.desfmt < 1 << 4):
+            raise ValueError(f"{self.nr_z + 1} ranges of format {self.desfmt} do not fit")
+        low, high = self.sdaddr & 0xFFFF_FFFF, self.sdaddr >> 32
+        cdws = (low, high, self.desfmt << 8 | self.nr_z, 0, 0, 0)
+        return (self.length & 0xFFFF_FFFF, self.length >> 32, cdws)
+
+    @classmethod
+    def decode(cls, cdw2: int, cdw3: int, cdws: Sequence[int]) -> MemoryCopy:
+        """From command dwords 2, 3, and 10 to 15."""
+        return cls(
+            length=cdw3 << 32 | cdw2,
+            sdaddr=cdws[1] << 32 | cdws[0],
+            nr_z=cdws[2] & 0xFF,
+            desfmt=cdws[2] >> 8 & 0xF,
+        )
+
+
+class MemoryNamespace(Structure):
+    """CNS 05h and the data of Namespace Management with CSI 03h: size and capacity in bytes.
+
+    No layout is public: this one follows what an implementer creates such a namespace with.
+    """
+
+    SIZE = IDENTIFY_SIZE
+    nsze = u64(0)
+    ncap = u64(8)
