@@ -8,6 +8,21 @@ from hypothesis import strategies as st
 
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.execution import (
+    MAX_RANGES,
+    Cancel,
+    CheckProgram,
+    CloseEngine,
+    Execute,
+    Executed,
+    Forget,
+    MemoryRange,
+    OpenEngine,
+    Outcome,
+    ProgramChecked,
+    ShareMemory,
+    ShareProgram,
+)
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
     Alive,
@@ -54,6 +69,27 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Ping, U32),
     st.builds(Alive, U32),
     st.builds(JobEnded, U16, st.integers(0, 255)),
+    st.builds(ShareMemory, st.integers(256, 1 << 63), st.integers(1, 1 << 40)),
+    st.builds(ShareProgram, st.integers(256, 1 << 63), st.integers(1, 1 << 40)),
+    st.builds(Forget, U64),
+    st.builds(CheckProgram, U32, U64),
+    st.builds(ProgramChecked, U32, st.booleans()),
+    st.builds(OpenEngine, U32),
+    st.builds(CloseEngine, U32),
+    st.builds(Cancel, U32),
+    st.builds(Executed, U32, st.just(Outcome.RETURNED), U64),
+    st.builds(Executed, U32, st.sampled_from(Outcome)),
+    st.builds(
+        Execute,
+        U32,
+        U32,
+        U64,
+        st.tuples(U64, U64),
+        st.lists(
+            st.builds(MemoryRange, U64, U64, st.integers(1, 1 << 40)), max_size=MAX_RANGES
+        ).map(tuple),
+        U32,
+    ),
 )
 
 A_REQUEST = Request(7, True, 0xC6, 1, (8, 0, 0x8000_0002, 0, 0, 9), 3, 32)
@@ -121,6 +157,11 @@ def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
         ReadCheck(1, 1, ()),
         ReadCheck(1, 1, ((0, 1),) * 513),
         JobEnded(1 << 16, 0xC0),
+        ShareMemory(256, 0),
+        Execute(1, 3, 0, (1 << 64, 0)),
+        Execute(1, 3, 0, (0, 0), (MemoryRange(256, 0, 0),)),
+        Execute(1, 3, 0, (0, 0), (MemoryRange(256, 0, 4096),) * (MAX_RANGES + 1)),
+        Executed(1, Outcome.RETURNED, 1 << 64),
     ],
 )
 def test_a_field_out_of_range_cannot_be_sent(message: Message) -> None:
@@ -137,4 +178,28 @@ def test_a_check_names_its_ranges_behind_its_namespace() -> None:
 def test_ranges_must_be_as_many_as_announced() -> None:
     raw = struct.pack("<BBHIHxxQIQQ", 5, 0, 0, 1, 2, 0, 1, 4096, 4096)
     with pytest.raises(MailboxError, match="2 ranges"):
+        messages.decode(raw)
+
+
+def test_an_execution_names_program_parameters_and_ranges() -> None:
+    message = Execute(7, 3, 300, (1, 2), (MemoryRange(256, 4096, 8192),), 32)
+    expected = struct.pack("<BBHIIIQQQ QQQ", 39, 1, 0, 7, 3, 32, 300, 1, 2, 256, 4096, 8192)
+    assert messages.encode(message) == expected
+    answer = struct.pack("<BBxxIQ", 40, 0, 7, 1 << 63)
+    assert messages.encode(Executed(7, Outcome.RETURNED, 1 << 63)) == answer
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        struct.pack("<B7xQQ", 32, 255, 4096),  # no serial number
+        struct.pack("<BBHIIIQQQ", 39, 1, 0, 7, 3, 0, 300, 1, 2),  # a range is missing
+        struct.pack("<BBHIIIQQQ", 39, 0, 1, 7, 3, 0, 300, 1, 2),  # a reserved field
+        struct.pack("<BBxxIQ", 40, 6, 7, 0),  # an unknown outcome
+        struct.pack("<BBxxIQ", 40, 1, 7, 1),  # a value of what has not returned
+        struct.pack("<BBxxI", 36, 2, 7),  # neither sound nor not
+    ],
+)
+def test_a_malformed_message_of_an_execution_is_refused(raw: bytes) -> None:
+    with pytest.raises(MailboxError):
         messages.decode(raw)

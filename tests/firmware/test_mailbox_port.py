@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_firmware.mailbox import ApuPort, MailboxError, RpuPort, pair
+from potash_firmware.mailbox import ApuPort, MailboxError, RpuPort, messages, pair
+from potash_firmware.mailbox.execution import Execute, Forget, ShareMemory
 from potash_firmware.mailbox.messages import Message, Reply, Request, Reset
 from potash_firmware.mailbox.port import QUEUE_LIMIT
 
@@ -136,3 +137,71 @@ def test_only_a_mailbox_can_be_adopted() -> None:
     stream, other = socket.socketpair()
     with stream, other, pytest.raises(MailboxError, match="no mailbox"):
         ApuPort.adopt(stream.fileno())
+
+
+def test_a_descriptor_goes_with_its_message(ends: tuple[RpuPort, ApuPort]) -> None:
+    rpu, apu = ends
+    memory = os.memfd_create("shared")
+    rpu.send(ShareMemory(256, 4096, memory))
+    rpu.send(Forget(256))
+    os.write(memory, b"the same memory")
+    received = apu.receive()
+    assert isinstance(received, ShareMemory)
+    assert received.descriptor not in (-1, memory)
+    assert os.pread(received.descriptor, 15, 0) == b"the same memory"
+    assert apu.receive() == Forget(256)
+    os.close(memory)
+    os.close(received.descriptor)
+
+
+def test_a_descriptor_waits_with_its_message(ends: tuple[RpuPort, ApuPort]) -> None:
+    rpu, apu = ends
+    before = len(os.listdir("/proc/self/fd"))
+    while not rpu.wants_write():
+        rpu.send(Reset(0))
+    memory = os.memfd_create("shared")
+    rpu.send(ShareMemory(256, 4096, memory))
+    os.close(memory)
+    while (message := apu.receive()) is not None:
+        rpu.flush()
+        if isinstance(message, ShareMemory):
+            os.close(message.descriptor)
+            break
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_unsent_descriptors_are_closed_with_the_port() -> None:
+    rpu, apu = pair()
+    before = len(os.listdir("/proc/self/fd"))
+    while not rpu.wants_write():
+        rpu.send(Reset(0))
+    memory = os.memfd_create("shared")
+    rpu.send(ShareMemory(256, 4096, memory))
+    os.close(memory)
+    rpu.close()
+    apu.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+@pytest.mark.parametrize(
+    ("message", "descriptors"),
+    [(ShareMemory(256, 4096), 0), (Execute(1, 3, 0, data_length=1), 0), (Forget(256), 1)],
+)
+def test_a_message_without_its_descriptor_or_with_another_is_refused(
+    raw: tuple[socket.socket, ApuPort], message: Message, descriptors: int
+) -> None:
+    mine, port = raw
+    before = len(os.listdir("/proc/self/fd"))
+    socket.send_fds(mine, [messages.encode(message)], [0] * descriptors)
+    with pytest.raises(MailboxError, match="descriptor"):
+        port.receive()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_rpu_takes_no_descriptors() -> None:
+    mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with mine, RpuPort(other) as port:
+        before = len(os.listdir("/proc/self/fd"))
+        socket.send_fds(mine, [messages.encode(Reply(1, 0))], [0])
+        assert port.receive() == Reply(1, 0)
+        assert len(os.listdir("/proc/self/fd")) == before

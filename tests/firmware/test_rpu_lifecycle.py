@@ -420,6 +420,7 @@ def test_a_transfer_slot_that_nobody_wants_any_more_is_free_again(host: Host) ->
     host.service()
     host.disable()
     while (message := apu.receive()) is not None:
+        assert isinstance(message, Request | Reset)
         apu.send(ResetDone(message.tag) if isinstance(message, Reset) else Reply(message.tag, 0))
     host.enable()
     queue = host.create_io_queue(1, size=32)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
+from potash_firmware.mailbox import execution
 from potash_firmware.mailbox.errors import MailboxError
 from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
 
@@ -160,8 +161,8 @@ class Alive:
     tag: int = 0
 
 
-ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping
-ToRpu = Reply | WriteBack | ReadCheck | ResetDone | JobEnded | Alive
+ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping | execution.ToApu
+ToRpu = Reply | WriteBack | ReadCheck | ResetDone | JobEnded | Alive | execution.ToRpu
 Message = ToApu | ToRpu
 
 
@@ -344,6 +345,7 @@ _CODECS: dict[int, _Codec] = {
         lambda m: _JOB_ENDED.pack(Kind.JOB_ENDED, m.log_page, m.accelerator),
         _unpack_job_ended,
     ),
+    **{kind: _Codec(*codec) for kind, codec in execution.CODECS.items()},
 }
 _PACKERS = {codec.kind: codec.pack for codec in _CODECS.values()}
 

@@ -8,6 +8,7 @@ no longer reads. What goes in here is how datagrams travel; what they mean is `m
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 from collections import deque
 from typing import Generic, Self, TypeVar, cast, get_args
@@ -15,6 +16,7 @@ from typing import Generic, Self, TypeVar, cast, get_args
 from potash_device.trace import COMPUTE, Trace
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.execution import NO_DESCRIPTOR, Execute, WithDescriptor
 
 Sent = TypeVar("Sent", bound=messages.Message)
 Received = TypeVar("Received", bound=messages.Message)
@@ -30,7 +32,8 @@ class _Port(Generic[Sent, Received]):
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._socket.setblocking(False)
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[tuple[bytes, int]] = deque()
+        """Datagrams, and the descriptor that goes with each, which is this end's own."""
         self._deaf = False
         """The other end takes nothing any more; what it said before may still be here."""
         self.closed = False
@@ -59,7 +62,7 @@ class _Port(Generic[Sent, Received]):
     def close(self) -> None:
         """Release the socket; calling it again does nothing."""
         self._socket.close()
-        self._unsent.clear()
+        self._drop_unsent()
         self.closed = True
 
     def fileno(self) -> int:
@@ -83,21 +86,33 @@ class _Port(Generic[Sent, Received]):
             self.trace.sink("mailbox.send", _told(message))
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
-        self._unsent.append(data)
+        descriptor = NO_DESCRIPTOR
+        if isinstance(message, WithDescriptor) and message.descriptor != NO_DESCRIPTOR:
+            descriptor = os.dup(message.descriptor)
+        self._unsent.append((data, descriptor))
         self.flush()
 
     def flush(self) -> None:
         """Hand the socket as much of what waits as it takes."""
         while self._unsent and not self.closed:
+            data, descriptor = self._unsent[0]
             try:
-                self._socket.send(self._unsent[0], socket.MSG_NOSIGNAL)
+                if descriptor == NO_DESCRIPTOR:
+                    self._socket.send(data, socket.MSG_NOSIGNAL)
+                else:
+                    socket.send_fds(self._socket, [data], [descriptor], socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
             except OSError:
                 self._deaf = True
-                self._unsent.clear()
+                self._drop_unsent()
                 return
             self._unsent.popleft()
+            _close(descriptor)
+
+    def _drop_unsent(self) -> None:
+        while self._unsent:
+            _close(self._unsent.popleft()[1])
 
     def receive(self) -> Received | None:
         """The next message, or None when there is none yet (or, when `closed`, none any more).
@@ -114,9 +129,9 @@ class _Port(Generic[Sent, Received]):
         if not data:
             # An empty datagram looks like the end of the connection, and nobody sends one.
             self.closed = True
-            self._unsent.clear()
+            self._drop_unsent()
             return None
-        message = messages.decode(data)
+        message = self._message(data)
         if not isinstance(message, self.ACCEPTS):
             raise MailboxError(f"a {type(message).__name__} message came to the wrong processor")
         if self.trace.sink is not None:
@@ -125,11 +140,23 @@ class _Port(Generic[Sent, Received]):
 
     def _receive(self) -> bytes:
         try:
-            return self._socket.recv(messages.MAX_DATAGRAM + 1)
+            return self._take()
         except ConnectionResetError:
             # The peer went without reading all that was sent to it. The system says so once,
             # before it gives what the peer had sent until then.
-            return self._socket.recv(messages.MAX_DATAGRAM + 1)
+            return self._take()
+
+    def _take(self) -> bytes:
+        """One datagram; without room for descriptors, the system closes those that come with it."""
+        return self._socket.recv(messages.MAX_DATAGRAM + 1)
+
+    def _message(self, data: bytes) -> messages.Message:
+        return messages.decode(data)
+
+
+def _close(descriptor: int) -> None:
+    if descriptor != NO_DESCRIPTOR:
+        os.close(descriptor)
 
 
 def _told(message: messages.Message) -> dict[str, object]:
@@ -143,9 +170,33 @@ class RpuPort(_Port[messages.ToApu, messages.ToRpu]):
 
 
 class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
-    """The APU's end: receives requests, sends replies."""
+    """The APU's end: receives requests, and the descriptors of what is shared; sends replies."""
 
     ACCEPTS = get_args(messages.ToApu)
+    _descriptor = NO_DESCRIPTOR
+    """What came with the datagram that is being looked at."""
+
+    def _take(self) -> bytes:
+        data, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_DATAGRAM + 1, 1)
+        self._descriptor = descriptors[0] if descriptors else NO_DESCRIPTOR
+        return data
+
+    def _message(self, data: bytes) -> messages.Message:
+        descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR
+        try:
+            message = messages.decode(data)
+            wanted = isinstance(message, WithDescriptor)
+            if isinstance(message, Execute):
+                wanted = message.data_length > 0
+            if wanted != (descriptor != NO_DESCRIPTOR):
+                found = "comes without its" if wanted else "brings a"
+                raise MailboxError(f"a {type(message).__name__} message {found} descriptor")
+        except MailboxError:
+            _close(descriptor)
+            raise
+        if descriptor == NO_DESCRIPTOR:
+            return message
+        return dataclasses.replace(cast(WithDescriptor, message), descriptor=descriptor)
 
 
 def pair() -> tuple[RpuPort, ApuPort]:

@@ -34,6 +34,7 @@ from potash_device.controller.queues import (
     InvalidDoorbell,
 )
 from potash_firmware.mailbox import RpuPort
+from potash_firmware.mailbox.execution import Executed, ProgramChecked
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
@@ -319,6 +320,8 @@ class Rpu:
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
+            elif isinstance(message, Executed | ProgramChecked):
+                self._commands.resume(message.tag, message)
         for future in self._apu.erased():
             for task in self._tasks.media_finished(future):
                 self._commands.resume(task, None)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from nvme_spec.status import Status
 from potash_firmware.mailbox import MailboxError, RpuPort, SharedBuffers
+from potash_firmware.mailbox.execution import Executed, ProgramChecked
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
     ERASE,
@@ -30,6 +31,7 @@ from potash_firmware.mailbox.messages import (
     ToRpu,
 )
 from potash_firmware.mailbox.shared import SLOTS
+from potash_firmware.rpu.accelerators.engines import Engines
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +90,7 @@ class ApuLink:
         """The APU has said something."""
         self._pinged = False
         """It was asked whether it is there, and has said nothing since."""
+        self.engines = Engines(self.send, self._new_tag, self._asking)
 
     # The APU comes and goes.
 
@@ -101,12 +104,14 @@ class ApuLink:
         self._silent_since = self._clock()
         if self._due:
             self._reset(self._due)
+        self.engines.connected()
 
     def disconnect(self) -> None:
         """The APU is gone: every request that it had fails."""
         if self.port is not None:
             self.port.close()
             self.port = None
+        self.engines.disconnected()
         self.resetting = None
         # One that died before the loss of the last one was reported adds nothing to that.
         reported = {reply.tag for reply in self._failures}
@@ -126,7 +131,8 @@ class ApuLink:
     @property
     def due(self) -> bool:
         """Whether there is something to take though the APU has said nothing."""
-        return bool(self._failures or self._erased or (self._free and self._slot_waiters))
+        waited = self._free and self._slot_waiters
+        return bool(self._failures or self._erased or self.engines.due or waited)
 
     @property
     def in_flight(self) -> int:
@@ -153,16 +159,19 @@ class ApuLink:
             return
         self._pinged = True
         self._silent_since = self._clock()
-        self.send(Ping(next(self._tags) % TAG_LIMIT))
+        self.send(Ping(self._new_tag()))
 
     @property
     def _is_asked(self) -> bool:
-        return bool(self._in_flight) or self.resetting is not None
+        return bool(self._in_flight) or self.engines.asked or self.resetting is not None
 
     def _asking(self) -> None:
         """Something is asked, which has its time from now on."""
         if not self._is_asked:
             self._silent_since = self._clock()
+
+    def _new_tag(self) -> int:
+        return next(self._tags) % TAG_LIMIT
 
     # Slots.
 
@@ -202,7 +211,7 @@ class ApuLink:
     ) -> int:
         """Send a command that holds `slot`; its tag comes back in exactly one `Answer`."""
         self._asking()
-        tag = next(self._tags) % TAG_LIMIT
+        tag = self._new_tag()
         self._in_flight[tag] = slot
         if self.port is None:
             self._failures.append(_failure(tag))
@@ -218,6 +227,7 @@ class ApuLink:
         logs, transfer slots.
         """
         self._slot_waiters.clear()
+        self.engines.reset()
         if next_host:
             self._stale = set(range(SLOTS)) - set(self._free)
             for slot in self._free:
@@ -250,7 +260,7 @@ class ApuLink:
         answered = self.resetting is None or self._asked_since_reset
         if self.port is not None and (answered or scope & ~self._due):
             self._asking()
-            self.resetting = next(self._tags) % TAG_LIMIT
+            self.resetting = self._new_tag()
             self._asked_since_reset = False
             self.send(Reset(self.resetting, scope))
         self._due |= scope
@@ -293,7 +303,12 @@ class ApuLink:
             self._silent_since = self._clock()
             if isinstance(message, Alive):
                 continue
-            if not isinstance(message, Reply):
+            if isinstance(message, Executed | ProgramChecked):
+                if self.engines.answered(message):
+                    yield message
+                else:
+                    log.error("the APU has ended %#x, which nobody asked", message.tag)
+            elif not isinstance(message, Reply):
                 yield message
             elif message.tag in self._in_flight:
                 yield Answer(message, self._in_flight.pop(message.tag))
@@ -302,6 +317,7 @@ class ApuLink:
         while self._failures:
             reply = self._failures.popleft()
             yield Answer(reply, self._in_flight.pop(reply.tag))
+        yield from self.engines.ended()
 
 
 def _failure(tag: int) -> Reply:

@@ -1,0 +1,289 @@
+"""The messages by which compute namespaces run programs, beside those of `messages`.
+
+Memory and programs are shared once, each by a message with a descriptor and under a serial number
+that is never used again; the messages that follow name them by it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from potash_firmware.mailbox.errors import MailboxError
+
+FIRST_SERIAL = 256
+"""Serial numbers begin here. What an `Execute` names below is a device-defined program's index."""
+
+MAX_RANGES = 64
+"""Memory ranges of one `Execute`."""
+
+NO_DESCRIPTOR = -1
+
+
+class Outcome(IntEnum):
+    """How an execution ended."""
+
+    RETURNED = 0
+    """The program returned a value."""
+    FAULTED = 1
+    """It met a fault, or a limit of its machine."""
+    REFUSED = 2
+    """It cannot run at all: no sound program, or parameters that a device-defined one refuses."""
+    EXPIRED = 3
+    """It took more time than it may."""
+    LOST = 4
+    """Its process was lost, or the APU."""
+    CANCELLED = 5
+    """A `Cancel`, a reset, or the end of its engine came before."""
+
+
+class MemoryRange(NamedTuple):
+    """`length` bytes from byte `offset` of the shared memory `serial`, both multiples of a page."""
+
+    serial: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMemory:
+    """RPU to APU, with a descriptor: memory of `length` bytes is `serial`.
+
+    Whoever receives `descriptor` owns it; the sender keeps its own.
+    """
+
+    serial: int
+    length: int
+    descriptor: int = field(default=NO_DESCRIPTOR, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareProgram:
+    """RPU to APU, with a descriptor: a program of `length` bytes, which never changes, is `serial`."""
+
+    serial: int
+    length: int
+    descriptor: int = field(default=NO_DESCRIPTOR, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """RPU to APU: nothing names this memory or this program any more."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckProgram:
+    """RPU to APU: can this program run? `ProgramChecked` answers it."""
+
+    tag: int
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramChecked:
+    """APU to RPU: whether a program is sound."""
+
+    tag: int
+    sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEngine:
+    """RPU to APU: compute namespace `nsid` is there."""
+
+    nsid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseEngine:
+    """RPU to APU: it is not there any more. Its executions are cancelled, its log is cleared."""
+
+    nsid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """RPU to APU, with a descriptor where there is `data_length`: run a program on memory ranges.
+
+    Exactly one `Executed` with the same tag answers it, or an `Executed` of the RPU's own where the
+    APU is lost. `parameters` are CPARAM1 and CPARAM2.
+    """
+
+    tag: int
+    nsid: int
+    program: int
+    parameters: tuple[int, int] = (0, 0)
+    ranges: tuple[MemoryRange, ...] = ()
+    data_length: int = 0
+    descriptor: int = field(default=NO_DESCRIPTOR, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """APU to RPU: how an execution ended. `value` is what a program returned, all 64 bits."""
+
+    tag: int
+    outcome: Outcome
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """RPU to APU: end an execution. One that has ended is left alone; `Executed` comes anyhow."""
+
+    tag: int
+
+
+ToApu = (
+    ShareMemory | ShareProgram | Forget | CheckProgram | OpenEngine | CloseEngine | Execute | Cancel
+)
+ToRpu = ProgramChecked | Executed
+
+WithDescriptor = ShareMemory | ShareProgram | Execute
+"""Those that bring a descriptor, an `Execute` only with data."""
+
+
+Unpack = Callable[[bytes], ToApu | ToRpu]
+
+
+class Kind(IntEnum):
+    """The first byte of a datagram; `messages.Kind` has those below."""
+
+    SHARE_MEMORY = 32
+    SHARE_PROGRAM = 33
+    FORGET = 34
+    CHECK_PROGRAM = 35
+    PROGRAM_CHECKED = 36
+    OPEN_ENGINE = 37
+    CLOSE_ENGINE = 38
+    EXECUTE = 39
+    EXECUTED = 40
+    CANCEL = 41
+
+
+_SHARE = struct.Struct("<B7xQQ")
+_FORGET = struct.Struct("<B7xQ")
+_CHECK = struct.Struct("<BxxxIQ")
+_CHECKED = struct.Struct("<BBxxI")
+_NUMBER = struct.Struct("<BxxxI")
+_EXECUTE = struct.Struct("<BBHIIIQQQ")
+_RANGE = struct.Struct("<QQQ")
+_EXECUTED = struct.Struct("<BBxxIQ")
+
+
+def pack_execute(m: Execute) -> bytes:
+    """0 kind, 1 ranges, 4:7 tag, 8:11 namespace, 12:15 bytes of data, 16:23 program, the parameters,
+    then for each range serial, offset and length."""
+    _require_ranges(m)
+    head = _EXECUTE.pack(
+        Kind.EXECUTE, len(m.ranges), 0, m.tag, m.nsid, m.data_length, m.program, *m.parameters
+    )
+    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
+
+
+def unpack_execute(data: bytes) -> Execute:
+    """Raises MailboxError and struct.error."""
+    _, count, reserved, tag, nsid, length, program, *parameters = _EXECUTE.unpack_from(data)
+    if reserved or len(data) != _EXECUTE.size + count * _RANGE.size:
+        raise MailboxError(f"{len(data)} bytes cannot hold {count} ranges")
+    ranges = tuple(map(MemoryRange._make, _RANGE.iter_unpack(data[_EXECUTE.size :])))
+    message = Execute(tag, nsid, program, (parameters[0], parameters[1]), ranges, length)
+    _require_ranges(message)
+    return message
+
+
+def _require_ranges(m: Execute) -> None:
+    if len(m.ranges) > MAX_RANGES:
+        raise MailboxError(f"an execution has {MAX_RANGES} ranges at most, not {len(m.ranges)}")
+    if any(item.length == 0 for item in m.ranges):
+        raise MailboxError("an execution has an empty range")
+
+
+def _pack_share(kind: Kind, m: ShareMemory | ShareProgram) -> bytes:
+    _require_length(m.length)
+    return _SHARE.pack(kind, m.serial, m.length)
+
+
+def _unpack_share(data: bytes) -> tuple[int, int]:
+    _, serial, length = _SHARE.unpack(data)
+    if serial < FIRST_SERIAL:
+        raise MailboxError(f"{serial} is no serial number")
+    _require_length(length)
+    return serial, length
+
+
+def _require_length(length: int) -> None:
+    if not length:
+        raise MailboxError("what is shared is empty")
+
+
+def _unpack_checked(data: bytes) -> ProgramChecked:
+    _, sound, tag = _CHECKED.unpack(data)
+    if sound > 1:
+        raise MailboxError(f"{sound} is neither true nor false")
+    return ProgramChecked(tag, bool(sound))
+
+
+def pack_executed(m: Executed) -> bytes:
+    """0 kind, 1 outcome, 4:7 tag, 8:15 value."""
+    return _EXECUTED.pack(Kind.EXECUTED, m.outcome, m.tag, m.value)
+
+
+def unpack_executed(data: bytes) -> Executed:
+    """Raises MailboxError and struct.error."""
+    _, outcome, tag, value = _EXECUTED.unpack(data)
+    if outcome > Outcome.CANCELLED or (value and outcome):
+        raise MailboxError(f"an execution cannot have ended with {outcome} and {value}")
+    return Executed(tag, Outcome(outcome), value)
+
+
+CODECS: dict[int, tuple[type[ToApu | ToRpu], Callable[[Any], bytes], Unpack]] = {
+    Kind.SHARE_MEMORY: (
+        ShareMemory,
+        lambda m: _pack_share(Kind.SHARE_MEMORY, m),
+        lambda data: ShareMemory(*_unpack_share(data)),
+    ),
+    Kind.SHARE_PROGRAM: (
+        ShareProgram,
+        lambda m: _pack_share(Kind.SHARE_PROGRAM, m),
+        lambda data: ShareProgram(*_unpack_share(data)),
+    ),
+    Kind.FORGET: (
+        Forget,
+        lambda m: _FORGET.pack(Kind.FORGET, m.serial),
+        lambda data: Forget(_FORGET.unpack(data)[1]),
+    ),
+    Kind.CHECK_PROGRAM: (
+        CheckProgram,
+        lambda m: _CHECK.pack(Kind.CHECK_PROGRAM, m.tag, m.serial),
+        lambda data: CheckProgram(*_CHECK.unpack(data)[1:]),
+    ),
+    Kind.PROGRAM_CHECKED: (
+        ProgramChecked,
+        lambda m: _CHECKED.pack(Kind.PROGRAM_CHECKED, m.sound, m.tag),
+        _unpack_checked,
+    ),
+    Kind.OPEN_ENGINE: (
+        OpenEngine,
+        lambda m: _NUMBER.pack(Kind.OPEN_ENGINE, m.nsid),
+        lambda data: OpenEngine(_NUMBER.unpack(data)[1]),
+    ),
+    Kind.CLOSE_ENGINE: (
+        CloseEngine,
+        lambda m: _NUMBER.pack(Kind.CLOSE_ENGINE, m.nsid),
+        lambda data: CloseEngine(_NUMBER.unpack(data)[1]),
+    ),
+    Kind.EXECUTE: (Execute, pack_execute, unpack_execute),
+    Kind.EXECUTED: (Executed, pack_executed, unpack_executed),
+    Kind.CANCEL: (
+        Cancel,
+        lambda m: _NUMBER.pack(Kind.CANCEL, m.tag),
+        lambda data: Cancel(_NUMBER.unpack(data)[1]),
+    ),
+}
+"""How each kind of message is packed and unpacked; unpacking raises MailboxError, struct.error."""
