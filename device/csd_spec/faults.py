@@ -115,8 +115,8 @@ class Fault(NamedTuple):
 
     0:1 identifier, 2 kind, 3 flags, 4:5 opcode, 6:7 queue (of an interrupt: vector), 8:11 namespace
     (0 for any), 12:13 status, 16:23 first block, 24:31 number of blocks (0 for all), 32:35 delay in
-    microseconds, 36:39 how often it strikes (0 without end), 40:43 how often it lets pass what it
-    could strike before that, 44:47 how often it has struck. A host that adds one leaves the first
+    microseconds, 36:39 how often it triggers (0 without end), 40:43 how often it lets pass what it
+    could trigger on before that, 44:47 how often it has triggered. A host that adds one leaves the first
     and the last at 0.
     """
 
@@ -132,7 +132,7 @@ class Fault(NamedTuple):
     times: int = 0
     after: int = 0
     identifier: int = 0
-    struck: int = 0
+    triggered: int = 0
 
     @property
     def admin(self) -> bool:
@@ -141,8 +141,8 @@ class Fault(NamedTuple):
 
     @property
     def spent(self) -> bool:
-        """It strikes no more."""
-        return 0 < self.times <= self.struck
+        """It triggers no more."""
+        return 0 < self.times <= self.triggered
 
     def check(self) -> None:
         """Raise DescriptorError for what no device could do."""
@@ -168,7 +168,7 @@ class Fault(NamedTuple):
         try:
             return _FAULT.pack(
                 self.identifier, self.kind, self.flags, self.opcode, self.queue, self.nsid,
-                self.status, self.lba, self.blocks, self.delay, self.times, self.after, self.struck,
+                self.status, self.lba, self.blocks, self.delay, self.times, self.after, self.triggered,
             )  # fmt: skip
         except struct.error as error:
             raise ValueError(f"a number of the fault does not fit: {error}") from None
@@ -179,13 +179,13 @@ class Fault(NamedTuple):
         if len(buffer) < FAULT_SIZE:
             raise DescriptorError(f"{len(buffer)} bytes are too few for a fault")
         (identifier, kind, flags, opcode, queue, nsid, status, lba, blocks, delay, times, after,
-         struck) = _FAULT.unpack_from(buffer)  # fmt: skip
+         triggered) = _FAULT.unpack_from(buffer)  # fmt: skip
         if kind not in FaultKind.__members__.values():
             raise DescriptorError(f"there is no fault of kind {kind}")
         known = FaultFlags(flags & sum(FaultFlags))
         fault = cls(
             FaultKind(kind), known, opcode, queue, nsid, status, lba, blocks, delay, times, after,
-            identifier, struck,
+            identifier, triggered,
         )  # fmt: skip
         fault.check()
         return fault

@@ -69,7 +69,7 @@ def test_what_may_be_tried_again_is(potash_device: BootedDevice) -> None:
     store = Store(potash_device)
     store.save(b"at the third try")
     assert store.place == 0
-    assert [fault.struck for fault in potash_device.faults()] == [2]
+    assert [fault.triggered for fault in potash_device.faults()] == [2]
 
 
 @pytest.mark.potash(faults=["media write lba=0..7"])

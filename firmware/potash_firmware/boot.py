@@ -38,7 +38,7 @@ from potash_firmware.apu.config import (
 )
 from potash_firmware.apu_process import ApuProcess
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.log_rooms import LogSettings
+from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings

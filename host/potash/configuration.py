@@ -24,7 +24,7 @@ from potash_device.vta.config import Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
 from potash_firmware.boot import PROFILES, DeviceSettings
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.log_rooms import LEVELS
+from potash_firmware.log_components import LEVELS
 
 LARGEST_FILE = 1 << 20
 """Bytes of a configuration."""

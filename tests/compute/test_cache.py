@@ -14,7 +14,7 @@ from potash_device.vta.fast import compiling
 from potash_firmware.bpf.engine import Engine, execute, usable
 from potash_firmware.bpf.native import compiler, runtime
 from potash_firmware.bpf.native import engine as native
-from potash_firmware.tflite import kept
+from potash_firmware.tflite import partition_cache
 from potash_firmware.vta_runtime.schedules import search
 from support.bpf import arena, exit_, mov
 from support.bpf_native import own_cache
@@ -188,7 +188,7 @@ def test_other_sources_are_another_name(tmp_path: Path) -> None:
     [
         (compiler.OBJECTS, "potash_firmware.bpf.native.engine"),
         (search.TILINGS, "potash_firmware.vta_runtime.schedules.search"),
-        (kept.MODELS, "potash_firmware.tflite.partition"),
+        (partition_cache.MODELS, "potash_firmware.tflite.partition"),
         (compiling.STORE, "potash_device.vta.timing.compiled"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_device.cache import digest_of_sources
-from potash_firmware.tflite import kept
+from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.operators import OPERATORS, added, installed
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.tflite.writer import ModelBuilder
@@ -104,10 +104,10 @@ def test_its_sources_are_in_the_names_of_cached_models(folder: Path) -> None:
     package(folder, points(), "lower = print")
     (point,) = [one for one in metadata.entry_points(group=added.GROUP) if one.name == "ABS"]
     assert added.sources(point) == [folder / "potash_abs.py"]
-    before = list(kept.added_sources())
+    before = list(partition_cache.added_sources())
     (folder / "potash_abs.py").write_text("lower = repr")
     digest_of_sources.cache_clear()
-    after = list(kept.added_sources())
+    after = list(partition_cache.added_sources())
     assert len(before) == len(after) == 2 and before != after
 
 

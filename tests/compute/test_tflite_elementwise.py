@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from potash.models.builder import FusedActivation, GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu
-from potash_firmware.tflite import kept
+from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.operators import addition, mul
@@ -40,8 +40,8 @@ ACTIVATIONS = [
 def nothing_kept() -> Iterator[None]:
     """Everything is compiled, whatever an earlier run did."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept, "recall", lambda _: None)
-        patch.setattr(kept, "keep", lambda *_: None)
+        patch.setattr(partition_cache, "recall", lambda _: None)
+        patch.setattr(partition_cache, "keep", lambda *_: None)
         yield
 
 

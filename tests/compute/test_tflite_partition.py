@@ -12,7 +12,7 @@ from potash_device import cache
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite import delegate as tflite_delegate
-from potash_firmware.tflite import kept
+from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.lowering import Layouts, Lowering, Placement, Refusal, Settings
@@ -81,7 +81,7 @@ def test_what_was_compiled_is_kept(own_cache: Path, monkeypatch: pytest.MonkeyPa
     model = chain()
     expected = run(model, data())
     assert expected == reference(model, [data()])
-    assert len(list((own_cache / kept.MODELS.kind).iterdir())) == 1
+    assert len(list((own_cache / partition_cache.MODELS.kind).iterdir())) == 1
     monkeypatch.setattr(Convolution, "emit", None)
     assert run(model, data()) == expected
     with pytest.raises(TypeError):
@@ -94,7 +94,7 @@ def test_another_rounding_or_core_is_another_partition(own_cache: Path) -> None:
     for config in (Config.default(), Config.from_mapping({"LOG_ACC_BUFF_SIZE": 16})):
         with Runtime(Core.create(config, 1 << 22)) as runtime:
             Model(model, delegate=VtaDelegate(runtime))
-    assert len(list((own_cache / kept.MODELS.kind).iterdir())) == 2
+    assert len(list((own_cache / partition_cache.MODELS.kind).iterdir())) == 2
 
 
 @pytest.mark.parametrize("room", [1, 4096, 70_000])
@@ -134,7 +134,7 @@ def test_kept_instructions_work_where_other_memory_is_free(own_cache: Path) -> N
 def test_a_damaged_file_is_as_good_as_none(own_cache: Path, damage: bytes | None) -> None:
     model = chain()
     expected = run(model, data())
-    (file,) = (own_cache / kept.MODELS.kind).iterdir()
+    (file,) = (own_cache / partition_cache.MODELS.kind).iterdir()
     file.write_bytes(file.read_bytes()[:-1] if damage is None else damage)
     assert run(model, data()) == expected
 
@@ -195,12 +195,12 @@ def test_contents_that_were_never_kept_are_as_good_as_none(own_cache: Path, head
     """Under the right digest: only whoever runs Potash can have put them there."""
     model = chain()
     expected = run(model, data())
-    (file,) = (own_cache / kept.MODELS.kind).iterdir()
+    (file,) = (own_cache / partition_cache.MODELS.kind).iterdir()
     text = {"nesting": b"[" * 100_000, "no JSON": b"{", "no length": b" "}.get(head)
     text = text or json.dumps(HEADS[head]).encode()
     contents = len(text).to_bytes(8, "little") + text + bytes(BEHIND.get(head, 0))
-    kept.MODELS.keep(file.stem, b"" if head == "no length" else contents)
-    assert kept.recall(file.stem) is None or head in ("nothing", "other streams")
+    partition_cache.MODELS.keep(file.stem, b"" if head == "no length" else contents)
+    assert partition_cache.recall(file.stem) is None or head in ("nothing", "other streams")
     assert run(model, data()) == expected
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from potash.models.builder import FusedActivation, GraphBuilder, Padding
-from potash_firmware.tflite import kept
+from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.lowering import Rounding
 from support.tflite import Bench, bench, reference
 
@@ -26,8 +26,8 @@ Integers = npt.NDArray[np.int64]
 def nothing_kept() -> Iterator[None]:
     """Everything is compiled, whatever an earlier run did."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept, "recall", lambda _: None)
-        patch.setattr(kept, "keep", lambda *_: None)
+        patch.setattr(partition_cache, "recall", lambda _: None)
+        patch.setattr(partition_cache, "keep", lambda *_: None)
         yield
 
 

@@ -1,4 +1,4 @@
-"""Faults on purpose: each kind strikes what it is about, as often as it says, and nothing else."""
+"""Faults on purpose: each kind triggers what it is about, as often as it says, and nothing else."""
 
 import errno
 import struct
@@ -79,7 +79,7 @@ def test_do_not_retry_is_as_the_fault_says(host: Host, queue: Queue) -> None:
     arm(host, FaultKind.STATUS, opcode=READ, status=0x006, times=1)
     arm(host, FaultKind.STATUS, FaultFlags.DNR, opcode=READ, status=0x006, after=0, times=2)
     completions = [host.command(queue, READ, nsid=1) for _ in range(3)]
-    # The first command was struck by both; the older one says what it ends with.
+    # The first command was triggered by both; the older one says what it ends with.
     assert [one.dnr for one in completions] == [False, True, False]
     assert [one.status for one in completions] == [0x006, 0x006, 0]
 
@@ -255,7 +255,7 @@ def test_what_the_media_do_wrong_is_in_the_logs_as_if_it_were_so(host: Host, que
     assert on(host, queue, READ, 10, 4) == READ_ERROR
     assert struct.unpack_from("<QI", log_page(host, 1, 64), 16) == (12, 1)
     assert host.rpu.controller.health.media_errors == before + 1
-    assert on(host, queue, READ, 10, 4) == 0, "it was to strike once"
+    assert on(host, queue, READ, 10, 4) == 0, "it was to trigger once"
 
 
 def test_get_lba_status_finds_them_when_it_reads(host: Host) -> None:
@@ -319,7 +319,7 @@ def test_slow_media_wait_on_the_media_executor(host: Host, queue: Queue) -> None
     assert on(host, queue, READ) == 0
     assert waits == [0.0025]
     (fault,) = host.rpu.controller.faults.listed()
-    assert (fault.identifier, fault.struck, fault.spent) == (identifier, 1, True)
+    assert (fault.identifier, fault.triggered, fault.spent) == (identifier, 1, True)
 
 
 def test_clearing_a_fault_lets_go_of_whoever_waits_because_of_it(host: Host) -> None:
@@ -435,7 +435,7 @@ def send(host: Host, fault: Fault) -> tuple[int, int]:
 class Listed(NamedTuple):
     identifier: int
     kind: int
-    struck: int
+    triggered: int
 
 
 def received(host: Host) -> list[Listed]:
@@ -446,8 +446,8 @@ def received(host: Host) -> list[Listed]:
     found = []
     for at in range(16, length, 64):
         identifier, kind = struct.unpack_from("<HB", data, at)
-        (struck,) = struct.unpack_from("<I", data, at + 44)
-        found.append(Listed(identifier, kind, struck))
+        (triggered,) = struct.unpack_from("<I", data, at + 44)
+        found.append(Listed(identifier, kind, triggered))
     return found
 
 

@@ -328,7 +328,7 @@ def test_an_injected_status_strikes_the_half_that_it_names(
     place_second(host, queue)
     assert run(host, queue) == answers
     assert block(host) == left
-    assert [one.struck for one in host.rpu.controller.faults.listed()] == [1]
+    assert [one.triggered for one in host.rpu.controller.faults.listed()] == [1]
 
 
 @pytest.mark.parametrize(("opcode", "answers"), [(COMPARE, []), (WRITE, [(1, 0)])])

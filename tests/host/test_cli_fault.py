@@ -76,11 +76,11 @@ def test_a_device_is_started_with_faults_and_takes_more(socket: Path) -> None:
     done = command("fault", "list", target, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["faults"] == [
-        {"id": 1, "fault": "io read status=UNRECOVERED_READ_ERROR count=3", "struck": 3,
+        {"id": 1, "fault": "io read status=UNRECOVERED_READ_ERROR count=3", "triggered": 3,
          "spent": True},
-        {"id": 2, "fault": "io write status=WRITE_FAULT dnr lba=100..199", "struck": 1,
+        {"id": 2, "fault": "io write status=WRITE_FAULT dnr lba=100..199", "triggered": 1,
          "spent": False},
-        {"id": 3, "fault": "admin identify status=INTERNAL_ERROR count=1 after=1000", "struck": 0,
+        {"id": 3, "fault": "admin identify status=INTERNAL_ERROR count=1 after=1000", "triggered": 0,
          "spent": False},
     ]  # fmt: skip
     done = command("fault", "add", target, "media", "read", "lba=5+2", "--json")
@@ -136,7 +136,7 @@ def test_an_interrupt_that_is_dropped_leaves_its_completion_to_be_found(socket: 
     with potash.sdk.open(f"vfio-user:{socket}") as device:
         faults.add(device, "interrupt vector=1 count=1")
         device.read(0, 1)
-        assert faults.listed(device)[0].struck == 1
+        assert faults.listed(device)[0].triggered == 1
         faults.clear(device)
 
 
@@ -176,7 +176,7 @@ def test_the_apu_dies_and_the_next_job_runs(socket: Path) -> None:
             device.read(0, 1)
             start_when_it_is_back(accelerator, 2)
             assert accelerator.wait(timeout=LIMIT).return_value == 7
-        assert [fault.struck for fault in faults.listed(device)] == [1, 1, 1]
+        assert [fault.triggered for fault in faults.listed(device)] == [1, 1, 1]
         faults.clear(device)
 
 

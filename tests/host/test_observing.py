@@ -29,7 +29,7 @@ from potash.observing.snapshot import Snapshot
 from potash.sdk import CommandFailed
 from potash.sdk.errors import DeviceNotFound, PotashError
 from potash.vm.drive import device_process, serving
-from potash_firmware.log_rooms import ROOMS
+from potash_firmware.log_components import COMPONENTS
 from support.apu import program
 from support.bpf import exit_, insn, mov
 from support.docs import ROOT
@@ -477,7 +477,7 @@ def test_the_page_names_what_a_snapshot_has(device: Served) -> None:
 
 
 def test_the_page_names_every_room() -> None:
-    assert set().union(*(words(row[0]) for row in table("## The log"))) == set(ROOMS)
+    assert set().union(*(words(row[0]) for row in table("## The log"))) == set(COMPONENTS)
 
 
 # Rates.

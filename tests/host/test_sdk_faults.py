@@ -156,7 +156,7 @@ def test_a_file_of_something_else_is_refused(text: str) -> None:
 
 def test_a_fault_is_sent_listed_and_cleared() -> None:
     fault = LINES["io read status=UNRECOVERED_READ_ERROR count=3"]
-    kept = fault._replace(identifier=7, struck=2)
+    kept = fault._replace(identifier=7, triggered=2)
     page = encode_faults([kept]).ljust(16 + 256 * 64, b"\0")
     identify = bytearray(4096)
     transport = RecordingTransport(

@@ -32,7 +32,7 @@ FAULT = Fault(
     times=7,
     after=8,
     identifier=9,
-    struck=10,
+    triggered=10,
 )
 BYTES = (
     struct.pack("<HBBHHIHH", 9, 1, 1 << 1, 2, 3, 4, 0x281, 0)

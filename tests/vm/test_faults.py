@@ -50,10 +50,10 @@ def add(guest: Guest, fault: str) -> None:
     passthru(guest, FaultOpcode.FAULT_SEND, *words, stdin=data)
 
 
-def struck(guest: Guest) -> list[int]:
+def triggered(guest: Guest) -> list[int]:
     words = ["--cdw10=256", "--read", "--data-len=1024", "--raw-binary"]
     page = passthru(guest, FaultOpcode.FAULT_RECEIVE, *words)
-    return [fault.struck for fault in decode_faults(page)]
+    return [fault.triggered for fault in decode_faults(page)]
 
 
 def read(guest: Guest, block: int = 0) -> Captured:
@@ -73,7 +73,7 @@ def test_an_error_of_the_media_reaches_the_program(linux: Guest) -> None:
     assert b"No data available" in failed.stderr, "ENODATA is what Linux has for the media"
     # The kernel counts in sectors of 512 bytes.
     assert f"critical medium error, dev nvme0n1, sector {107 * 8}" in kernel(linux)
-    assert struck(linux) == [1], "Do Not Retry was set"
+    assert triggered(linux) == [1], "Do Not Retry was set"
     log = linux.capture(["nvme", "error-log", "/dev/nvme0", "-e", "1", "-o", "json"])
     assert json.loads(log.stdout)["errors"][0]["lba"] == 107
 
@@ -81,23 +81,23 @@ def test_an_error_of_the_media_reaches_the_program(linux: Guest) -> None:
 def test_a_status_of_the_path_is_tried_again_until_it_succeeds(linux: Guest) -> None:
     add(linux, "io read status=INTERNAL_PATH_ERROR count=3")
     assert read(linux).code == 0
-    assert struck(linux) == [3]
+    assert triggered(linux) == [3]
     add(linux, "io read status=INTERNAL_PATH_ERROR dnr count=1")
     assert read(linux).code == 1
-    assert struck(linux) == [3, 1]
+    assert triggered(linux) == [3, 1]
 
 
 def test_an_interrupt_that_is_dropped_is_made_up_for_by_looking(linux: Guest) -> None:
     add(linux, "interrupt vector=1 count=1")
     assert read(linux).code == 0
-    assert struck(linux) == [1]
+    assert triggered(linux) == [1]
     assert "completion polled" in kernel(linux)
 
 
 def test_a_command_that_is_lost_comes_again_after_a_reset(linux: Guest) -> None:
     add(linux, "io read lost count=1")
     assert read(linux).code == 0
-    assert struck(linux) == [1], "it is the device's, and has outlived the reset"
+    assert triggered(linux) == [1], "it is the device's, and has outlived the reset"
     said = kernel(linux)
     assert "timeout, aborting" in said
     assert "timeout, reset controller" in said
@@ -115,13 +115,13 @@ def test_the_command_works_in_the_guest(linux: Guest) -> None:
     added, listed = done.stdout.decode().splitlines()
     assert added.endswith(": io read delay=20ms count=2")
     (fault,) = json.loads(listed)["faults"]
-    assert (fault["struck"], fault["spent"]) == (1, False)
+    assert (fault["triggered"], fault["spent"]) == (1, False)
 
 
 def test_a_slow_answer_is_only_slow(linux: Guest) -> None:
     add(linux, "io read delay=50ms count=1")
     assert read(linux).code == 0
-    assert struck(linux) == [1]
+    assert triggered(linux) == [1]
     assert "timeout" not in kernel(linux)
 
 

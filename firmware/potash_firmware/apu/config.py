@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.log_rooms import LogSettings
+from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox.shared import ArenaPlan
 
 CONFIG_VARIABLE = "POTASH_APU_CONFIG"

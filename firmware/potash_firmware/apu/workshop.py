@@ -88,20 +88,22 @@ def _place_of_program(config: Config, code: bytes, entry: int) -> tuple[Store, s
 def _model(config: Config, model: bytes, _: int) -> bytes:
     from csd_spec.program import Processor
     from potash_firmware.apu.models import Models
-    from potash_firmware.tflite import kept
+    from potash_firmware.tflite import partition_cache
     from potash_firmware.tflite.validation import ModelError
 
     try:
-        return kept.collected(lambda: Models(config.vta).load(memoryview(model), Processor.VTA))
+        return partition_cache.collected(
+            lambda: Models(config.vta).load(memoryview(model), Processor.VTA)
+        )
     except ModelError as error:
         raise Refused(str(error)) from None
 
 
 def _place_of_model(config: Config, model: bytes, _: int) -> tuple[Store, str]:
     from potash_firmware.apu.models import core_config
-    from potash_firmware.tflite import kept
+    from potash_firmware.tflite import partition_cache
 
-    return kept.MODELS, kept.name_of_model(model, core_config(config.vta))
+    return partition_cache.MODELS, partition_cache.name_of_model(model, core_config(config.vta))
 
 
 ORDERS: Mapping[Work, Order] = {
@@ -135,7 +137,7 @@ class Workshop:
     def model(self, model: bytes) -> None:
         """Have the partitions of a model at hand; whoever loads it compiles what is missing."""
         from potash_firmware.apu.models import core_config
-        from potash_firmware.tflite import kept
+        from potash_firmware.tflite import partition_cache
 
         store, name = _place_of_model(self._config, model, 0)
         contents = store.load(name)
@@ -147,7 +149,7 @@ class Workshop:
             except Refused as error:
                 log.debug("a model is compiled in its worker: %s", error)
                 return
-        kept.lend(contents)
+        partition_cache.lend(contents)
 
     def kernels(self, core: CoreConfig) -> None:
         """Have the tensor accelerator's code compiled and kept, if it can be kept."""

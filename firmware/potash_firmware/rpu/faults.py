@@ -54,12 +54,12 @@ _WITH_BLOCKS = frozenset(
 
 @dataclass(eq=False)
 class _Armed:
-    """A fault, how often it has struck, and what it has let pass."""
+    """A fault, how often it has triggered, and what it has let pass."""
 
     fault: Fault
     passed: int = 0
     over: threading.Event = field(default_factory=threading.Event)
-    """It strikes no more: who waits because of it may go on."""
+    """It triggers no more: who waits because of it may go on."""
 
     def overlaps(self, lba: int, blocks: int) -> bool:
         """Whether its range, if it has one, has some of these blocks."""
@@ -77,7 +77,7 @@ class _Impaired:
 
     def before(self, offset: int, length: int, *, writes: bool) -> None:
         for one in self._touching(FaultKind.MEDIA_DELAY, offset, length, writes=writes):
-            if self._faults.strikes(one):
+            if self._faults.triggers(one):
                 one.over.wait(one.fault.delay * MICROSECOND)
         at = self.fails_at(offset, length, writes=writes)
         if at is not None:
@@ -88,7 +88,7 @@ class _Impaired:
     def fails_at(self, offset: int, length: int, *, writes: bool) -> int | None:
         """The first byte that cannot be touched; None where all can. Does not wait."""
         for one in self._touching(FaultKind.MEDIA_ERROR, offset, length, writes=writes):
-            if self._faults.strikes(one):
+            if self._faults.triggers(one):
                 return max(offset, one.fault.lba * self._namespace.block_size)
         return None
 
@@ -122,7 +122,7 @@ class Faults:
         end_apu: Callable[[], None],
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
-        """Those that may strike an I/O command; the fast path is off while there are any."""
+        """Those that an I/O command may trigger; the fast path is off while there are any."""
         self.admin: tuple[_Armed, ...] = ()
         self.interrupts: tuple[_Armed, ...] = ()
         self._impaired: dict[int, _Impaired] = {}
@@ -131,7 +131,7 @@ class Faults:
         self._end_apu = end_apu
         self._kept: dict[int, _Armed] = {}
         self._last = 0
-        # The media executor's threads ask, too, and a strike may be a fault's last.
+        # The media executor's threads ask, too, and a trigger may be the last of a fault.
         self._lock = threading.RLock()
         for fault in armed:
             self.add(fault)
@@ -148,11 +148,11 @@ class Faults:
             self._last = self._last % 0xFFFF + 1
             while self._last in self._kept:
                 self._last = self._last % 0xFFFF + 1
-            one = _Armed(fault._replace(identifier=self._last, struck=0))
+            one = _Armed(fault._replace(identifier=self._last, triggered=0))
             self._kept[self._last] = one
             self.arrange()
         at_once = fault.kind is FaultKind.APU_DEATH and FaultFlags.AT_ONCE in fault.flags
-        if at_once and self.strikes(one):
+        if at_once and self.triggers(one):
             self._end_apu()
         return one.fault.identifier
 
@@ -209,10 +209,10 @@ class Faults:
                 return True
         return False
 
-    # Where they strike.
+    # What triggers them.
 
-    def strikes(self, one: _Armed) -> bool:
-        """Whether a fault that could strike now does; it counts."""
+    def triggers(self, one: _Armed) -> bool:
+        """Whether a fault that could trigger now does; it counts."""
         with self._lock:
             fault = one.fault
             if fault.spent or one.over.is_set():
@@ -220,8 +220,8 @@ class Faults:
             if one.passed < fault.after:
                 one.passed += 1
                 return False
-            one.fault = fault._replace(struck=min(fault.struck + 1, 0xFFFF_FFFF))
-            log.debug("fault %d strikes", fault.identifier)
+            one.fault = fault._replace(triggered=min(fault.triggered + 1, 0xFFFF_FFFF))
+            log.debug("fault %d triggers", fault.identifier)
             if one.fault.spent:
                 self.arrange()
             return True
@@ -231,26 +231,26 @@ class Faults:
 
         Raises NvmeError.
         """
-        struck = self.struck(command)
+        triggered = self.triggered(command)
         return self.delayed(
-            struck,
-            lambda: outcome(struck, command, lambda: self._with_apu(command, carry_out)),
+            triggered,
+            lambda: outcome(triggered, command, lambda: self._with_apu(command, carry_out)),
             nothing_to_undo,
         )
 
-    def struck(self, command: Command) -> list[Fault]:
-        """The faults that strike a command; each counts."""
+    def triggered(self, command: Command) -> list[Fault]:
+        """The faults that a command triggers; each counts."""
         candidates = self.io if command.queue.qid else self.admin
-        return [one.fault for one in candidates if _concerns(one, command) and self.strikes(one)]
+        return [one.fault for one in candidates if _concerns(one, command) and self.triggers(one)]
 
     def delayed(
         self,
-        struck: Iterable[Fault],
+        triggered: Iterable[Fault],
         step: Callable[[], Result],
         recall: Callable[[], bool] | None,
     ) -> Result:
-        """Take `step` after the delays of `struck`; `recall` ends the command before that."""
-        delay = sum(fault.delay for fault in struck) * MICROSECOND
+        """Take `step` after the delays of `triggered`; `recall` ends the command before that."""
+        delay = sum(fault.delay for fault in triggered) * MICROSECOND
         if not delay:
             return step()
         return Pending(self._tasks.start(_rest(delay), of_command=True), lambda _: step(), recall)
@@ -260,7 +260,7 @@ class Faults:
         lost = set()
         for vector in vectors:
             for one in self.interrupts:
-                if one.fault.queue in (ANY, vector) and self.strikes(one):
+                if one.fault.queue in (ANY, vector) and self.triggers(one):
                     lost.add(vector)
                     break
         return set(vectors) - lost
@@ -277,16 +277,16 @@ class Faults:
 
         def end(*, at_start: bool) -> None:
             for one in deaths:
-                if (FaultFlags.AT_START in one.fault.flags) is at_start and self.strikes(one):
+                if (FaultFlags.AT_START in one.fault.flags) is at_start and self.triggers(one):
                     self._end_apu()
 
         end(at_start=True)
         return finished(carry_out, lambda: end(at_start=False))
 
 
-def outcome(struck: Iterable[Fault], command: Command, step: Callable[[], Result]) -> Result:
-    """What the faults `struck` make of a command, or else its `step`. Raises NvmeError."""
-    for fault in struck:
+def outcome(triggered: Iterable[Fault], command: Command, step: Callable[[], Result]) -> Result:
+    """What the faults `triggered` make of a command, or else its `step`. Raises NvmeError."""
+    for fault in triggered:
         if fault.kind is FaultKind.STATUS:
             raise _failure(fault, command)
         if fault.kind is FaultKind.LOST:

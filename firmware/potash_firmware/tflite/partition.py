@@ -16,7 +16,7 @@ import numpy as np
 
 from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
-from potash_firmware.tflite import kept
+from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.capi import Array, Node, Tensor, name_of
 from potash_firmware.tflite.lowering import (
     Alias,
@@ -156,7 +156,7 @@ def build(
     draft.spread_margins()
     nodes = [node for node, _ in lowered]
     builder = Builder(runtime)
-    name = kept.name_of(nodes, inputs, outputs, settings) if keep else None
+    name = partition_cache.name_of(nodes, inputs, outputs, settings) if keep else None
     try:
         return _Assembly(draft, builder).finish(nodes, inputs, outputs, name)
     except BaseException:
@@ -346,9 +346,13 @@ class _Assembly:
         if streams is None:
             streams = tuple(self._compile(jobs) for jobs in groups)
             if name:
-                tensors = tuple(kept.Span(one.physical, one.size) for one in buffers[:begin])
-                pieces = tuple(kept.Piece(one.physical, bytes(one.view)) for one in buffers[begin:])
-                kept.keep(name, kept.Compiled(streams, tensors, pieces))
+                tensors = tuple(
+                    partition_cache.Span(one.physical, one.size) for one in buffers[:begin]
+                )
+                pieces = tuple(
+                    partition_cache.Piece(one.physical, bytes(one.view)) for one in buffers[begin:]
+                )
+                partition_cache.keep(name, partition_cache.Compiled(streams, tensors, pieces))
         return [
             Stream(code, tuple(_marks(jobs, counts)))
             for jobs, (code, counts) in zip(groups, streams, strict=True)
@@ -363,10 +367,10 @@ class _Assembly:
             counts.append(self._builder.runtime.length - before)
         return self._builder.stream(), tuple(counts)
 
-    def _cached(self, name: str, groups: Sequence[Sequence[Job]]) -> kept.Streams | None:
+    def _cached(self, name: str, groups: Sequence[Sequence[Job]]) -> partition_cache.Streams | None:
         """Instructions from the cache, relocated to the memory that is free now, which is filled as
         it was when they were made; None, and no memory is taken, where there are none."""
-        compiled = kept.recall(name)
+        compiled = partition_cache.recall(name)
         buffers = self._builder.buffers
         begin = len(buffers)
         jobs, sizes = [len(group) for group in groups], [one.size for one in buffers]

@@ -4,7 +4,7 @@
 
     faults.add(device, "io read status=UNRECOVERED_READ_ERROR count=3")
     faults.add(device, "media write lba=100..199")
-    print(faults.listed(device)[0].struck)
+    print(faults.listed(device)[0].triggered)
     faults.clear(device)
 
 A line is the fault's kind, and words for the rest:

@@ -104,7 +104,7 @@ class BootedDevice(Device):
         return sdk_faults.add(self, fault)
 
     def faults(self) -> list[Fault]:
-        """Its faults, and how often each has struck."""
+        """Its faults, and how often each has triggered."""
         return sdk_faults.listed(self)
 
     def clear_faults(self) -> None:

@@ -47,7 +47,7 @@ from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
-from potash_firmware.log_rooms import FORMATS, LEVELS, ROOMS, TEXT, LogSettings
+from potash_firmware.log_components import COMPONENTS, FORMATS, LEVELS, TEXT, LogSettings
 from potash_firmware.rpu import NamespaceSettings
 
 PROCESS = "potash"
@@ -90,14 +90,14 @@ class ComponentLevels(click.ParamType[Mapping[str, str]]):
     ) -> Mapping[str, str]:
         if not isinstance(value, str):
             return value
-        rooms = {}
+        components = {}
         for item in value.split(","):
-            room, equals, level = item.partition("=")
+            component, equals, level = item.partition("=")
             if not equals:
                 self.fail(f"{item!r} is not COMPONENT=LEVEL", param, ctx)
-            rooms[room] = level
+            components[component] = level
         try:
-            return LogSettings(rooms=rooms).rooms
+            return LogSettings(components=components).components
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -242,10 +242,10 @@ def qemu_device(socket: Path) -> str:
 )
 @click.option(
     "--log",
-    "rooms",
+    "components",
     type=ComponentLevels(),
     multiple=True,
-    help=f"The log level of single components: {', '.join(ROOMS)}. May be given several times.",
+    help=f"The log level of single components: {', '.join(COMPONENTS)}. May be given several times.",
 )
 @click.option(
     "--log-format",
@@ -276,7 +276,7 @@ def serve(
     metrics: int | None,
     as_json: bool,
     log_level: str,
-    rooms: tuple[Mapping[str, str], ...],
+    components: tuple[Mapping[str, str], ...],
     log_format: str,
 ) -> None:
     """Run a device until it is interrupted; one client at a time may use it.
@@ -302,7 +302,11 @@ def serve(
         return
     if socket is None or socket == Path():
         raise click.UsageError("give --socket PATH to listen at")
-    log = LogSettings(log_level, {room: one[room] for one in rooms for room in one}, log_format)
+    log = LogSettings(
+        log_level,
+        {component: one[component] for one in components for component in one},
+        log_format,
+    )
     log.apply(PROCESS)
     settings = device_settings(wanted)
     settings = replace(settings, count_cycles=metrics is not None, log=log)

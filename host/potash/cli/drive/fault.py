@@ -80,14 +80,14 @@ def list_(device: str, as_json: bool) -> None:
             {
                 "id": item.identifier,
                 "fault": faults.describe(item),
-                "struck": item.struck,
+                "triggered": item.triggered,
                 "spent": item.spent,
             }
             for item in found
         ]
     }
     lines = [
-        f"{item.identifier}: {faults.describe(item)} (has struck {item.struck} times"
+        f"{item.identifier}: {faults.describe(item)} (triggered {item.triggered} times"
         f"{', and does no more' if item.spent else ''})"
         for item in found
     ]

@@ -84,8 +84,8 @@ class Armed(TypedDict):
 
     id: Annotated[Annotated[int, Form(minimum=1, maximum=65535)], "The number that it is ended by."]
     fault: Annotated[str, "The fault, as a line."]
-    struck: Annotated[Count, "How often it has struck."]
-    spent: Annotated[bool, "Whether it strikes no more."]
+    triggered: Annotated[Count, "How often it has triggered."]
+    spent: Annotated[bool, "Whether it triggers no more."]
 
 
 class Faults(TypedDict):

@@ -88,9 +88,9 @@ class _CompareAndWrite:
         self._first = first
         self._second = second
         self._conflict = first.key == second.key or second.key in controller.outstanding
-        strike = controller.faults.struck
-        self._first_faults = [] if self._conflict else strike(first)
-        self._second_faults = [] if self._conflict else strike(second)
+        trigger = controller.faults.triggered
+        self._first_faults = [] if self._conflict else trigger(first)
+        self._second_faults = [] if self._conflict else trigger(second)
         self._before: set[Future[object]] = set()
         self._work: Future[Outcome] | None = None
         self._aborted: NvmeError | None = None
@@ -109,8 +109,8 @@ class _CompareAndWrite:
         self, step: Callable[[], Result], recall: Callable[[], bool] | None = None
     ) -> Result:
         """An injected delay of either half delays both."""
-        struck = (*self._first_faults, *self._second_faults)
-        return self._controller.faults.delayed(struck, step, recall)
+        triggered = (*self._first_faults, *self._second_faults)
+        return self._controller.faults.delayed(triggered, step, recall)
 
     def _recalled(self) -> bool:
         """A host aborts the first half, of which nothing has begun yet."""

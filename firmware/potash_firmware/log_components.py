@@ -1,8 +1,8 @@
-"""What each room of the device says of itself: levels by room, as text or as JSON.
+"""The log of the device, component by component: levels by component, as text or as JSON.
 
-Every module has a logger of its package's name, as the standard library's loggers want it; a room is
-the packages that belong together. The device hands its settings on to its other processes, so that
-one option decides for all of them.
+Every module has a logger of its package's name, as the standard library's loggers want it; a
+component is the packages that belong together. The device hands its settings on to its other
+processes, so that one option decides for all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from csd_spec.text import plain, plain_lines
 
-ROOMS: Mapping[str, tuple[str, ...]] = {
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "board": ("potash_device", "pyvfio_user"),
     "media": ("potash_device.media",),
     "vta": ("potash_device.vta", "potash_firmware.vta_runtime"),
@@ -29,43 +29,47 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "tflite": ("potash_firmware.tflite",),
     "host": ("potash",),
 }
-"""Rooms, and the packages whose loggers are theirs; where two match, the longer name counts."""
+"""Components, and the packages whose loggers are theirs; where two match, the longer name counts."""
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_LEVEL = "info"
 TEXT, JSON = "text", "json"
 FORMATS = (TEXT, JSON)
 
-_ROOM_OF = {package: room for room, packages in ROOMS.items() for package in packages}
+_COMPONENT_OF = {
+    package: component for component, packages in COMPONENTS.items() for package in packages
+}
 
 
-def room_of(logger: str) -> str:
-    """The room that a logger belongs to; its own name where it is nobody's."""
+def component_of(logger: str) -> str:
+    """The component that a logger belongs to; its own name where it is nobody's."""
     name = logger
     while name:
-        if name in _ROOM_OF:
-            return _ROOM_OF[name]
+        if name in _COMPONENT_OF:
+            return _COMPONENT_OF[name]
         name = name.rpartition(".")[0]
     return logger
 
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How much the rooms say, and in which form.
+    """How much the components say, and in which form.
 
-    `level` is that of rooms which `rooms` does not name. Raises ValueError for a room, a level or a
+    `level` is that of components which `components` does not name. Raises ValueError for a component, a level or a
     format that there is not.
     """
 
     level: str = DEFAULT_LEVEL
-    rooms: Mapping[str, str] = field(default_factory=dict)
+    components: Mapping[str, str] = field(default_factory=dict)
     format: str = TEXT
 
     def __post_init__(self) -> None:
-        for room in self.rooms:
-            if room not in ROOMS:
-                raise ValueError(f"there is no room {room!r}; there are {', '.join(ROOMS)}")
-        for level in (self.level, *self.rooms.values()):
+        for component in self.components:
+            if component not in COMPONENTS:
+                raise ValueError(
+                    f"there is no component {component!r}; there are {', '.join(COMPONENTS)}"
+                )
+        for level in (self.level, *self.components.values()):
             if level not in LEVELS:
                 raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
         if self.format not in FORMATS:
@@ -76,22 +80,24 @@ class LogSettings:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(_FORMATTERS[self.format](process))
         logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-        for room, packages in ROOMS.items():
+        for component, packages in COMPONENTS.items():
             for package in packages:
-                logging.getLogger(package).setLevel(self.rooms.get(room, self.level).upper())
+                logging.getLogger(package).setLevel(
+                    self.components.get(component, self.level).upper()
+                )
 
 
 class TextLines(logging.Formatter):
-    """One line for people: the time, the level, the room, and what there is to say."""
+    """One line for people: the time, the level, the component, and what there is to say."""
 
     def __init__(self, process: str) -> None:
-        super().__init__("%(clock)s %(levelword)s %(room)s: %(message)s")
+        super().__init__("%(clock)s %(levelword)s %(component)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         record.clock = f"{clock}.{int(record.msecs):03}"
         record.levelword = record.levelname.lower()
-        record.room = room_of(record.name)
+        record.component = component_of(record.name)
         return plain_lines(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -109,7 +115,7 @@ class JsonObjects(logging.Formatter):
         said: dict[str, object] = {
             "time": record.created,
             "level": record.levelname.lower(),
-            "room": room_of(record.name),
+            "component": component_of(record.name),
             "process": self._process,
             "pid": os.getpid(),
             "message": record.getMessage(),

@@ -1,4 +1,4 @@
-"""What the rooms say: by level, as text and as JSON, in every process of a device."""
+"""What the components say: by level, as text and as JSON, in every process of a device."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ import pytest
 import potash.sdk
 from potash.sdk.errors import PotashError
 from potash_firmware.apu.config import AcceleratorConfig, Config, ConfigError
-from potash_firmware.log_rooms import ROOMS, LogSettings, room_of
+from potash_firmware.log_components import COMPONENTS, LogSettings, component_of
 from support.apu import program
 from support.bpf import exit_, insn, mov
 
@@ -29,7 +29,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     """What has been written to standard error; loggers are as before afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    names = [package for packages in ROOMS.values() for package in packages]
+    names = [package for packages in COMPONENTS.values() for package in packages]
     levels = {name: logging.getLogger(name).level for name in names}
     root.handlers.clear()  # which are pytest's, and must not be closed
     yield lambda: capsys.readouterr().err
@@ -47,11 +47,11 @@ def test_every_module_that_logs_is_in_a_room() -> None:
         if "getLogger(__name__)" in path.read_text()
     ]
     assert len(modules) > 20
-    assert {room_of(".".join(module.parts)) for module in modules} <= set(ROOMS)
+    assert {component_of(".".join(module.parts)) for module in modules} <= set(COMPONENTS)
 
 
 @pytest.mark.parametrize(
-    ("logger", "room"),
+    ("logger", "component"),
     [
         ("potash_firmware.rpu.loop", "rpu"),
         ("potash_firmware.boot", "boot"),
@@ -63,8 +63,8 @@ def test_every_module_that_logs_is_in_a_room() -> None:
         ("asyncio", "asyncio"),
     ],
 )
-def test_the_longest_name_decides(logger: str, room: str) -> None:
-    assert room_of(logger) == room
+def test_the_longest_name_decides(logger: str, component: str) -> None:
+    assert component_of(logger) == component
 
 
 def test_each_room_has_its_level(said: Callable[[], str]) -> None:
@@ -86,14 +86,16 @@ def test_each_room_has_its_level(said: Callable[[], str]) -> None:
 def test_json_has_what_is_known_and_says_how_it_failed(said: Callable[[], str]) -> None:
     LogSettings(format="json").apply("potash-apu")
     log = logging.getLogger("potash_firmware.apu.jobs")
-    log.info("two\nlines and a %s", "\u2028", extra={"known": {"accelerator": 3, "room": "liar"}})
+    log.info(
+        "two\nlines and a %s", "\u2028", extra={"known": {"accelerator": 3, "component": "liar"}}
+    )
     try:
         raise ValueError("no")
     except ValueError:
         log.exception("it went wrong")
     first, second = map(json.loads, said().splitlines())
     assert first["message"] == "two\nlines and a \u2028"
-    assert (first["accelerator"], first["room"], first["level"]) == (3, "apu", "info")
+    assert (first["accelerator"], first["component"], first["level"]) == (3, "apu", "info")
     assert first["process"] == "potash-apu"
     assert "ValueError: no" in second["exception"]
 
@@ -117,7 +119,7 @@ def test_applying_settings_again_doubles_nothing(said: Callable[[], str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"level": "loud"}, {"rooms": {"cellar": "info"}}, {"rooms": {"rpu": "x"}},
+    "wrong", [{"level": "loud"}, {"components": {"cellar": "info"}}, {"components": {"rpu": "x"}},
               {"format": "xml"}]
 )  # fmt: skip
 def test_settings_that_make_no_sense(wrong: dict[str, object]) -> None:
@@ -162,9 +164,9 @@ def test_all_processes_of_a_device_say_it_as_they_are_told(tmp_path: Path) -> No
         served.terminate()
         lines = [json.loads(line) for line in served.stderr]
         assert served.wait(LIMIT) == 0
-    rooms = {(one["room"], one["process"]) for one in lines}
-    assert rooms == {("rpu", "potash"), ("board", "potash"), ("apu", "potash-apu")}
-    jobs = [one for one in lines if one["room"] == "apu"]
+    components = {(one["component"], one["process"]) for one in lines}
+    assert components == {("rpu", "potash"), ("board", "potash"), ("apu", "potash-apu")}
+    jobs = [one for one in lines if one["component"] == "apu"]
     assert [(one["result"], one["accelerator"], one["level"]) for one in jobs] == [
         ("failed", 0, "info")
     ], "one that has ended well is told at debug"
