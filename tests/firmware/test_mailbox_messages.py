@@ -72,7 +72,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(ShareMemory, st.integers(256, 1 << 63), st.integers(1, 1 << 40)),
     st.builds(ShareProgram, st.integers(256, 1 << 63), st.integers(1, 1 << 40)),
     st.builds(Forget, U64),
-    st.builds(CheckProgram, U32, U64),
+    st.builds(CheckProgram, U32, U32, U64),
     st.builds(ProgramChecked, U32, st.booleans()),
     st.builds(OpenEngine, U32),
     st.builds(CloseEngine, U32),

@@ -102,8 +102,8 @@ def test_data_goes_by_a_descriptor(link: ApuLink, apu: ApuPort) -> None:
 
 def test_a_program_is_checked(link: ApuLink, apu: ApuPort) -> None:
     program = link.engines.program(b"an object file")
-    tag = link.engines.check(program)
-    assert heard(apu) == [ShareProgram(program.serial, 14), CheckProgram(tag, program.serial)]
+    tag = link.engines.check(3, program)
+    assert heard(apu) == [ShareProgram(program.serial, 14), CheckProgram(tag, 3, program.serial)]
     apu.send(ProgramChecked(tag, True))
     assert list(link.messages()) == [ProgramChecked(tag, True)]
 
@@ -127,7 +127,7 @@ def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
     engines = link.engines
     engines.open(3)
     tag = engines.execute(3, 0, [(memory, 0, LENGTH)])
-    checked = engines.check(engines.program(b"x"))
+    checked = engines.check(3, engines.program(b"x"))
     apu.close()
     list(link.messages())
     assert link.lost

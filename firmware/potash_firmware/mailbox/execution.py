@@ -78,9 +78,11 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class CheckProgram:
-    """RPU to APU: can this program run? `ProgramChecked` answers it."""
+    """RPU to APU: can this program run? `ProgramChecked` answers it; why not, the log of compute
+    namespace `nsid` says."""
 
     tag: int
+    nsid: int
     serial: int
 
 
@@ -168,7 +170,7 @@ class Kind(IntEnum):
 
 _SHARE = struct.Struct("<B7xQQ")
 _FORGET = struct.Struct("<B7xQ")
-_CHECK = struct.Struct("<BxxxIQ")
+_CHECK = struct.Struct("<BxxxIIxxxxQ")
 _CHECKED = struct.Struct("<BBxxI")
 _NUMBER = struct.Struct("<BxxxI")
 _EXECUTE = struct.Struct("<BBHIIIQQQ")
@@ -260,7 +262,7 @@ CODECS: dict[int, tuple[type[ToApu | ToRpu], Callable[[Any], bytes], Unpack]] = 
     ),
     Kind.CHECK_PROGRAM: (
         CheckProgram,
-        lambda m: _CHECK.pack(Kind.CHECK_PROGRAM, m.tag, m.serial),
+        lambda m: _CHECK.pack(Kind.CHECK_PROGRAM, m.tag, m.nsid, m.serial),
         lambda data: CheckProgram(*_CHECK.unpack(data)[1:]),
     ),
     Kind.PROGRAM_CHECKED: (

@@ -71,6 +71,7 @@ class Execution:
 @dataclass(frozen=True, slots=True)
 class _Check:
     tag: int
+    nsid: int
     program: Shared
 
 
@@ -147,12 +148,12 @@ class Engines:
         for found in (self._in_flight.values(), self._waiting):
             yield from (one for one in found if isinstance(one, Execution))
 
-    def check(self, program: Shared) -> int:
+    def check(self, nsid: int, program: Shared) -> int:
         """Find out whether a program can run: the token brings a `ProgramChecked`.
 
-        It is not sound where no APU can tell.
+        It is not sound where no APU can tell. Why, the log of compute namespace `nsid` says.
         """
-        return self._begin(_Check(self._new_tag(), program))
+        return self._begin(_Check(self._new_tag(), nsid, program))
 
     def execute(
         self,
@@ -248,7 +249,7 @@ class Engines:
         for shared in _named(one):
             self._share(shared)
         if isinstance(one, _Check):
-            self._send(CheckProgram(one.tag, one.program.serial))
+            self._send(CheckProgram(one.tag, one.nsid, one.program.serial))
             return
         program = one.program.serial if isinstance(one.program, Shared) else one.program
         ranges = tuple(MemoryRange(part.serial, at, length) for part, at, length in one.parts)
