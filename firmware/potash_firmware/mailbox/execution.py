@@ -10,12 +10,16 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import count
 from typing import Any, NamedTuple
 
 from potash_firmware.mailbox.errors import MailboxError
 
 FIRST_SERIAL = 256
 """Serial numbers begin here. What an `Execute` names below is a device-defined program's index."""
+
+next_serial = count(FIRST_SERIAL).__next__
+"""A serial number for memory or for a program; none is given twice."""
 
 MAX_RANGES = 64
 """Memory ranges of one `Execute`."""

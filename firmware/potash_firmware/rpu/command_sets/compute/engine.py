@@ -1,0 +1,79 @@
+"""What the RPU asks of the machinery that runs programs: the interface, nothing that does it.
+
+The RPU has all state that NVMe knows of (programs, their activation, range sets) and gives every
+status. An engine only checks and runs: it may lose everything that it was given and ask again.
+
+Every future that an engine gives comes back in `finished` exactly once, in the loop's thread, be it
+that the APU was lost meanwhile. It never has an exception.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple, Protocol
+
+from potash_firmware.mailbox.execution import Outcome
+
+
+class Shared(NamedTuple):
+    """A memfd that an engine maps: a program, sealed against writing, or a namespace's memory."""
+
+    serial: int
+    fd: int
+    """The RPU's; whoever sends it sends a duplicate."""
+    length: int
+    """Bytes."""
+
+
+class SharedRange(NamedTuple):
+    """`length` bytes from byte `offset` of a namespace's memory on, both multiples of a page."""
+
+    memory: Shared
+    offset: int
+    length: int
+
+
+class Execution(NamedTuple):
+    """How one has ended; `value` is what the program returned, 64 bits, 0 where it did not."""
+
+    outcome: Outcome
+    value: int = 0
+
+
+class Engine(Protocol):
+    """What runs the programs of all compute namespaces."""
+
+    @property
+    def device_defined(self) -> Sequence[str]:
+        """The names of the programs that are there from the start; their place is their index."""
+
+    def open(self, nsid: int) -> None:
+        """There is a compute namespace `nsid`."""
+
+    def close(self, nsid: int) -> None:
+        """It is gone; the caller has cancelled what it ran."""
+
+    def check(self, nsid: int, program: Shared) -> Future[Outcome]:
+        """Whether a program is sound: RETURNED if it is, REFUSED if not, LOST if nobody can say."""
+
+    def execute(
+        self,
+        nsid: int,
+        program: Shared | int,
+        ranges: Sequence[SharedRange],
+        parameters: tuple[int, int],
+        data: memoryview,
+    ) -> Future[Execution]:
+        """Run a program, or the device-defined one of that index, on ranges, CPARAM1 and CPARAM2.
+
+        `data` is its own after the call. How many run at once is the engine's affair; the caller
+        has a few of each namespace in flight and keeps the rest waiting.
+        """
+
+    def cancel(self, execution: Future[Execution]) -> None:
+        """Stop it as soon as can be; its future comes back when it no longer touches any memory."""
+
+    def forget(self, serial: int) -> None:
+        """Nothing names this program or memory any more; its descriptor is about to be closed."""
+
+    def finished(self) -> Iterator[Future[Outcome] | Future[Execution]]:
+        """Futures that have ended since the last call."""
