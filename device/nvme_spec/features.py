@@ -107,9 +107,6 @@ class RangeType(IntEnum):
     """TYPE of an LBA range; 80h to FFh are vendor specific."""
 
     GENERAL_PURPOSE = 0
-    FILESYSTEM = 1
-    RAID = 2
-    CACHE = 3
     PAGE_OR_SWAP_FILE = 4
 
 

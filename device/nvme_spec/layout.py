@@ -267,30 +267,10 @@ def u128(offset: int) -> UInt:
     return UInt(offset, 16)
 
 
-def uint(offset: int, size: int) -> UInt:
-    """An unsigned integer of an unusual width, such as the 3 bytes of IEEE."""
-    return UInt(offset, size)
-
-
-def bits(offset: int, width_bytes: int, low: int, high: int) -> Bits:
-    return Bits(offset, width_bytes, low, high)
-
-
-def text(offset: int, size: int, pad: bytes = b" ") -> Text:
-    return Text(offset, size, pad)
-
-
-def raw(offset: int, size: int) -> Raw:
-    return Raw(offset, size)
-
-
-def uints(offset: int, width_bytes: int, count: int) -> UInts:
-    return UInts(offset, width_bytes, count)
-
-
-def nested(offset: int, kind: type[S]) -> Nested[S]:
-    return Nested(offset, kind)
-
-
-def table(offset: int, kind: type[S], count: int) -> Table[S]:
-    return Table(offset, kind, count)
+uint = UInt
+bits = Bits
+text = Text
+raw = Raw
+uints = UInts
+nested = Nested
+table = Table

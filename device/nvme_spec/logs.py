@@ -51,8 +51,6 @@ class LogPage(IntEnum):
     CHANGED_ZONE_LIST = 0xBF
 
 
-FIRST_VENDOR_LOG_PAGE = 0xC0
-
 LOG_PAGE_COUNT = 256
 COMMAND_COUNT = 256
 CHANGED_NAMESPACE_LIST_SIZE = 4096
@@ -183,7 +181,6 @@ class CommandEffects(IntFlag):
     NCC = 1 << 2
     NIC = 1 << 3
     CCC = 1 << 4
-    UUID_SELECTION = 1 << 19
     NAMESPACE_SCOPE = 1 << 20
     CONTROLLER_SCOPE = 1 << 21
 
@@ -192,7 +189,6 @@ class SubmissionRestriction(IntEnum):
     """CSE, bits 18:16 of a command's effects: what may be outstanding beside the command."""
 
     NONE = 0
-    SAME_NAMESPACE = 1
     ANY_NAMESPACE = 2
 
 
@@ -211,7 +207,6 @@ class FeatureEffects(IntFlag):
     """An entry of the Feature Identifiers Supported and Effects log (section 5.16.1.18)."""
 
     FSUPP = 1 << 0
-    UDCC = 1 << 1
     NCC = 1 << 2
     NIC = 1 << 3
     CCC = 1 << 4
@@ -316,13 +311,6 @@ class LbaRangeDescriptor(Structure):
     rnlb_z = u32(8)
 
 
-class LbaStatusAction(IntEnum):
-    """ATYPE of Get LBA Status, and RATYPE, which recommends one."""
-
-    SCAN_UNTRACKED = 0x10
-    TRACKED = 0x11
-
-
 class DeviceSelfTestLog(Structure):
     """Device Self-test, 564 bytes (section 5.16.1.7): the operation at hand, then 20 results."""
 
@@ -385,9 +373,7 @@ class ErrorEvent(IntEnum):
     INVALID_DOORBELL_REGISTER = 0x00
     INVALID_DOORBELL_VALUE = 0x01
     DIAGNOSTIC_FAILURE = 0x02
-    PERSISTENT_INTERNAL_ERROR = 0x03
     TRANSIENT_INTERNAL_ERROR = 0x04
-    FIRMWARE_IMAGE_LOAD_ERROR = 0x05
 
 
 class SmartEvent(IntEnum):
@@ -404,10 +390,7 @@ class NoticeEvent(IntEnum):
     NAMESPACE_ATTRIBUTE_CHANGED = 0x00
     FIRMWARE_ACTIVATION_STARTING = 0x01
     TELEMETRY_LOG_CHANGED = 0x02
-    ASYMMETRIC_ACCESS_CHANGE = 0x03
-    PREDICTABLE_LATENCY = 0x04
     LBA_STATUS = 0x05
-    ENDURANCE_GROUP = 0x06
     REACHABILITY_GROUP_CHANGE = 0x07
     REACHABILITY_ASSOCIATION_CHANGE = 0x08
     ALLOCATED_NAMESPACE_ATTRIBUTE_CHANGED = 0x09
@@ -416,9 +399,7 @@ class NoticeEvent(IntEnum):
 class IoCommandSetEvent(IntEnum):
     """Information of an I/O command specific event."""
 
-    RESERVATION_LOG_AVAILABLE = 0x00
     SANITIZE_COMPLETED = 0x01
-    SANITIZE_COMPLETED_WITH_DEALLOCATION = 0x02
 
 
 class AsyncEvent(Word):

@@ -87,9 +87,6 @@ LHL = PersistentEventHeader.SIZE - 20
 class PortType(IntEnum):
     """PIT of an event: what port it is associated with."""
 
-    NOT_REPORTED = 0
-    NVM_SUBSYSTEM = 1
-    MANAGEMENT_ENDPOINT = 2
     NONE = 3
 
 
@@ -174,7 +171,6 @@ class HardwareErrorCode(IntEnum):
     UNSAFE_SHUTDOWN = 0x08
     CONTROLLER_FATAL_STATUS = 0x09
     MEDIA_AND_DATA_INTEGRITY = 0x0A
-    READY_TIMEOUT_EXCEEDED = 0x0B
 
 
 class HardwareError(EventData):

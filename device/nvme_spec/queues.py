@@ -65,8 +65,6 @@ class SglDescriptorType(IntEnum):
     BIT_BUCKET = 0x1
     SEGMENT = 0x2
     LAST_SEGMENT = 0x3
-    KEYED_DATA_BLOCK = 0x4
-    TRANSPORT_DATA_BLOCK = 0x5
     VENDOR_SPECIFIC = 0xF
 
 
@@ -75,7 +73,6 @@ class SglDescriptorSubType(IntEnum):
 
     ADDRESS = 0x0
     OFFSET = 0x1
-    TRANSPORT_SPECIFIC = 0xA
 
 
 SGL_DESCRIPTOR = struct.Struct("<QI3xB")
@@ -124,7 +121,6 @@ class SubmissionEntry(NamedTuple):
 
 
 _SUBMISSION = struct.Struct("<BBHIIIQQQIIIIII")
-SUBMISSION_FORMAT = _SUBMISSION.format
 
 
 class CompletionEntry(NamedTuple):

@@ -7,10 +7,11 @@ to 41 (source range entries of formats 2h, 3h and 4h).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.layout import Buffer
 
 COPY_FORMAT_0 = 0
@@ -46,38 +47,22 @@ FAST_COPY_ONLY = 1 << 15
 """FCO of a source range's options: fail rather than copy through a buffer."""
 
 
-class Copy(NamedTuple):
-    """CDW10 and CDW11 SDLBA; CDW12 NR (7:0, 0's based), DESFMT (11:8), PRINFOR (15:12), DTYPE
-    (23:20), PRINFOW (29:26), FUA (30), LR (31); CDW13 DSPEC (31:16).
-    """
+class Copy(CommandDwords):
+    """Copy: where to, number of source ranges, and the format of these."""
 
-    sdlba: int
-    nr_z: int
-    desfmt: int = COPY_FORMAT_0
-    prinfor: int = 0
-    dtype: int = 0
-    prinfow: int = 0
-    fua: bool = False
-    lr: bool = False
+    sdlba: int = bits(10, 0, 63)
+    nr_z: int = bits(12, 0, 7)
+    desfmt: int = bits(12, 8, 11, default=COPY_FORMAT_0)
+    prinfor: int = bits(12, 12, 15, default=0)
+    dtype: int = bits(12, 20, 23, default=0)
+    prinfow: int = bits(12, 26, 29, default=0)
+    fua: bool = bits(12, 30, default=False)
+    lr: bool = bits(12, 31, default=False)
 
     @property
     def length(self) -> int:
         """Bytes of the source ranges in format 0."""
         return SOURCE_RANGE_SIZE * (self.nr_z + 1)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Copy:
-        dw12 = cdws[2]
-        return cls(
-            sdlba=cdws[1] << 32 | cdws[0],
-            nr_z=dw12 & 0xFF,
-            desfmt=dw12 >> 8 & 0xF,
-            prinfor=dw12 >> 12 & 0xF,
-            dtype=dw12 >> 20 & 0xF,
-            prinfow=dw12 >> 26 & 0xF,
-            fua=bool(dw12 >> 30 & 1),
-            lr=bool(dw12 >> 31),
-        )
 
 
 class SourceRange(NamedTuple):
@@ -135,37 +120,30 @@ class MemorySourceRange(NamedTuple):
 
 
 class LbaStatusAction(IntEnum):
-    """ATYPE of Get LBA Status."""
+    """ATYPE of Get LBA Status, and RATYPE in the LBA Status log, which recommends one."""
 
     SCAN = 0x10
     """Look for untracked blocks too, those whose failure is not known yet."""
     TRACKED_ONLY = 0x11
 
 
-class GetLbaStatus(NamedTuple):
-    """CDW10 and CDW11 SLBA; CDW12 MNDW (0's based dwords); CDW13 RL (15:0, 0 is all that follow),
-    ATYPE (31:24).
-    """
+class GetLbaStatus(CommandDwords):
+    """Get LBA Status: dwords to return, and for how many blocks (0 is all that follow)."""
 
-    slba: int
-    mndw_z: int
-    rl: int
-    atype: int
+    slba: int = bits(10, 0, 63)
+    mndw_z: int = bits(12, 0, 31)
+    rl: int = bits(13, 0, 15)
+    atype: int = bits(13, 24, 31)
 
     @property
     def length(self) -> int:
         """Bytes to return at most."""
         return 4 * (self.mndw_z + 1)
 
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> GetLbaStatus:
-        return cls(cdws[1] << 32 | cdws[0], cdws[2], cdws[3] & 0xFFFF, cdws[3] >> 24)
-
 
 class LbaStatusCompletion(IntEnum):
     """CMPC: why the list of descriptors ends where it does."""
 
-    NOT_INDICATED = 0
     MORE = 1
     COMPLETE = 2
 

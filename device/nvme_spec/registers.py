@@ -10,8 +10,6 @@ from enum import Enum, IntEnum, IntFlag
 
 from nvme_spec.words import Word, field
 
-REGISTERS_SIZE = 0x1000
-"""Bytes before the doorbells."""
 DOORBELL_BASE = 0x1000
 DOORBELL_WIDTH = 4
 

@@ -42,7 +42,7 @@ COMMANDS: list[tuple[Any, tuple[int, ...]]] = [
     (commands.GetFeatures(6, select=3, value=1), (0x0000_0306, 1, 0, 0, 0, 0)),
     (commands.FirmwareImageDownload(0x7FFF, 0x8000), (0x7FFF, 0x8000, 0, 0, 0, 0)),
     (commands.FirmwareCommit(2, 3, 1), (0x8000_001A, 0, 0, 0, 0, 0)),
-    (commands.FormatNvm(0x12, mset=1, pi=2, pil=1, ses=1), (0x0000_1352, 0, 0, 0, 0, 0)),
+    (commands.FormatNvm(2, 1, mset=1, pi=2, pil=1, ses=1), (0x0000_1352, 0, 0, 0, 0, 0)),
     (commands.ReadWrite(0x1_0000_0002, 7), (2, 1, 7, 0, 0, 0)),
     (commands.ReadWrite(0, 0, fua=True, lr=True, dsm=8), (0, 0, 0xC000_0000, 8, 0, 0)),
     (commands.ReadWrite(0, 1, deac=True, prinfo=0xF, dtype=1), (0, 0, 0x3E10_0001, 0, 0, 0)),
@@ -70,7 +70,7 @@ def test_a_layout_decodes_from_the_figures_dwords(command: Any, dwords: tuple[in
         commands.CreateIoSubmissionQueue(1, -1, 1),
         commands.ReadWrite(1 << 64, 0),
         commands.ReadWrite(0, 0x1_0000),
-        commands.FormatNvm(64),
+        commands.FormatNvm(16),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(command: Any) -> None:
@@ -80,6 +80,7 @@ def test_a_value_that_does_not_fit_is_refused(command: Any) -> None:
 
 def test_lengths_in_bytes_and_blocks() -> None:
     assert commands.GetLogPage(2, 127).length == 512
+    assert commands.FormatNvm(2, 1).lbaf == 0x12
     assert commands.FirmwareImageDownload(0x7FFF, 0).length == 131072
     assert commands.ReadWrite(0, 7).blocks == 8
     assert commands.DatasetManagement(2).length == 48

@@ -40,7 +40,7 @@ def test_source_ranges_of_format_0() -> None:
 
 def test_the_fields_of_get_lba_status() -> None:
     fields = GetLbaStatus.decode((1, 2, 9, 0x10 << 24 | 0xFFFF, 0, 0))
-    assert fields == (2 << 32 | 1, 9, 0xFFFF, 0x10)
+    assert fields == GetLbaStatus(2 << 32 | 1, 9, 0xFFFF, 0x10)
     assert fields.length == 40
 
 

@@ -12,10 +12,10 @@ from nvme_spec.logs import (
     CHANGED_NAMESPACE_LIST_OVERFLOW,
     CHANGED_NAMESPACE_LIST_SIZE,
     LbaRangeDescriptor,
-    LbaStatusAction,
     LbaStatusElement,
     LbaStatusLog,
 )
+from nvme_spec.ranges import LbaStatusAction
 
 NSID_SIZE = 4
 LBA_RANGE_LIMIT = 1 << 32
@@ -94,5 +94,5 @@ def _element(nsid: int, ranges: Ranges) -> bytes:
         for first, count in ranges
         for at in range(first, first + count, LBA_RANGE_LIMIT)
     ]
-    header = LbaStatusElement(neid=nsid, nlrd=len(descriptors), ratype=LbaStatusAction.TRACKED)
+    header = LbaStatusElement(neid=nsid, nlrd=len(descriptors), ratype=LbaStatusAction.TRACKED_ONLY)
     return bytes(header) + b"".join(descriptors)
