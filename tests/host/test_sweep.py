@@ -27,11 +27,11 @@ from potash.sweep.work import Outcome, Task, carry_out
 from potash.vta.scheduled import SHAPES
 from potash_device.vta.config import Config
 from potash_device.vta.timing import PYNQ, PYNQ_CORE
-from potash_firmware.vta_runtime.schedules import Conv2d, Matmul
+from potash_firmware.vta_runtime.schedules import Conv2d
 from support.processes import descendants
 
 SMALL = Conv2d(1, 16, 8, 8, 16, (3, 3), padding=(1, 1, 1, 1))
-NETWORK = Network("small", {SMALL: 3, Matmul(1, 10, 16): 1}, {})
+NETWORK = Network("small", {SMALL: 3, Conv2d(1, 16, 1, 1, 10, (1, 1)): 1}, {})
 LIMIT = 60
 
 

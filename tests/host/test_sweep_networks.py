@@ -11,7 +11,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from potash.sdk.errors import PotashError
 from potash.sweep.networks import network
-from potash_firmware.vta_runtime.schedules import Conv2d, Matmul
+from potash_firmware.vta_runtime.schedules import Conv2d
 
 Code = schema.BuiltinOperator
 
@@ -133,7 +133,7 @@ def test_layers_are_counted_and_what_has_no_schedule_is_named(tmp_path: Path) ->
     assert found.name == "net.tflite"
     assert dict(found.shapes) == {
         Conv2d(1, 16, 8, 8, 16, (3, 3), padding=(1, 1, 1, 1)): 3,
-        Matmul(rows=2, columns=10, depth=512): 1,
+        Conv2d(2, 512, 1, 1, 10, (1, 1)): 1,
     }
     assert dict(found.left_out) == {"CONV_2D": 1, "RELU": 2}
     assert found.operations == 2 * (3 * 64 * 16 * 16 * 9 + 2 * 10 * 512)

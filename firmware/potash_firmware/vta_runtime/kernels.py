@@ -11,6 +11,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, Load, MicroOp
@@ -44,19 +45,11 @@ class AluKernel:
 
         Raises ValueError for more than two loops.
         """
-        outer, inner = _two_loops(self.loops)
         return Alu(
             alu_opcode=self.opcode,
             use_imm=self.immediate is not None,
             imm=self.immediate or 0,
-            uop_bgn=uop_bgn,
-            uop_end=uop_bgn + len(self.micro_ops),
-            iter_out=outer.extent,
-            iter_in=inner.extent,
-            dst_factor_out=outer.dst,
-            dst_factor_in=inner.dst,
-            src_factor_out=outer.src,
-            src_factor_in=inner.src,
+            **_loop_fields(self.micro_ops, self.loops, uop_bgn, ("dst", "src")),
         )
 
 
@@ -74,28 +67,21 @@ class GemmKernel:
 
         Raises ValueError for more than two loops.
         """
-        outer, inner = _two_loops(self.loops)
-        return Gemm(
-            reset=self.reset,
-            uop_bgn=uop_bgn,
-            uop_end=uop_bgn + len(self.micro_ops),
-            iter_out=outer.extent,
-            iter_in=inner.extent,
-            dst_factor_out=outer.dst,
-            dst_factor_in=inner.dst,
-            src_factor_out=outer.src,
-            src_factor_in=inner.src,
-            wgt_factor_out=outer.wgt,
-            wgt_factor_in=inner.wgt,
-        )
+        fields = _loop_fields(self.micro_ops, self.loops, uop_bgn, ("dst", "src", "wgt"))
+        return Gemm(reset=self.reset, **fields)
 
 
-def _two_loops(loops: Sequence[Loop]) -> tuple[Loop, Loop]:
-    """The two loops of an instruction; a missing one has one iteration."""
+def _loop_fields(
+    micro_ops: Sequence[MicroOp], loops: Sequence[Loop], uop_bgn: int, indices: Sequence[str]
+) -> dict[str, Any]:
+    """An instruction's micro-ops, and its two loops; a missing one has one iteration."""
     if len(loops) > MAX_LOOPS:
         raise ValueError(f"a VTA kernel has at most {MAX_LOOPS} loops, not {len(loops)}")
-    outer, inner, *_ = (*loops, Loop(1), Loop(1))
-    return outer, inner
+    fields = {"uop_bgn": uop_bgn, "uop_end": uop_bgn + len(micro_ops)}
+    for end, loop in zip(("out", "in"), (*loops, Loop(1), Loop(1)), strict=False):
+        fields[f"iter_{end}"] = loop.extent
+        fields |= {f"{index}_factor_{end}": getattr(loop, index) for index in indices}
+    return fields
 
 
 class MicroOpCache:
@@ -146,16 +132,13 @@ class MicroOpCache:
 
     def clear(self) -> None:
         """Forget all kernels and free their DRAM."""
-        self.forget_core()
-        for buffer in self._in_dram.values():
+        for buffer in self.hand_over():
             buffer.free()
-        self._in_dram.clear()
 
     def hand_over(self) -> tuple[Buffer, ...]:
         """Forget all kernels; the caller frees their DRAM."""
         self.forget_core()
-        buffers = tuple(self._in_dram.values())
-        self._in_dram.clear()
+        buffers, self._in_dram = tuple(self._in_dram.values()), {}
         return buffers
 
     def _put_in_dram(self, micro_ops: tuple[MicroOp, ...]) -> Buffer:

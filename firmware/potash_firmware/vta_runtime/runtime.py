@@ -6,7 +6,6 @@ the encoding and the buffers' sizes, so that an error is raised by the call that
 Source: the VTA project's `vta/runtime.h`; docs/vta.md shows which C function each method mirrors.
 """
 
-from types import TracebackType
 from typing import Self
 
 from potash_device.vta import assembly
@@ -32,12 +31,7 @@ class Runtime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -19,9 +19,7 @@ from potash.models.resnet import LAYERS
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.tflite.windows import same_padding
-from potash_firmware.vta_runtime.schedules import Conv2d, Matmul, ScheduleError
-
-Shape = Conv2d | Matmul
+from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError
 
 LARGEST_MODEL = 1 << 30
 MOST_PRODUCTS = 1 << 40
@@ -33,7 +31,7 @@ class Network:
     """Shapes with how often each occurs, and operators that are left out, by name."""
 
     name: str
-    shapes: Mapping[Shape, int]
+    shapes: Mapping[Conv2d, int]
     left_out: Mapping[str, int]
 
     @property
@@ -80,7 +78,7 @@ def of_model(name: str, model: bytes) -> Network:
     """
     root: Any = schema.Model.GetRootAs(model, 0)
     codes = [root.OperatorCodes(at) for at in range(root.OperatorCodesLength())]
-    shapes: Counter[Shape] = Counter()
+    shapes: Counter[Conv2d] = Counter()
     left_out: Counter[str] = Counter()
     for at in range(root.SubgraphsLength()):
         graph = root.Subgraphs(at)
@@ -127,12 +125,13 @@ def _convolution(graph: Any, operator: Any) -> Conv2d | None:
     )
 
 
-def _product(graph: Any, operator: Any) -> Matmul | None:
-    """FULLY_CONNECTED: rows of the input times the transpose of the weights."""
+def _product(graph: Any, operator: Any) -> Conv2d | None:
+    """FULLY_CONNECTED, as the delegate lowers it: each row of the input is an image of a pixel."""
     values, weights = _extents(graph, operator, 2)
     if len(weights) != 2 or math.prod(values) % weights[1]:
         raise ModelError(f"a matrix product of {values} with {weights} is none")
-    return Matmul(math.prod(values) // weights[1], weights[0], weights[1])
+    outputs, inputs = weights
+    return Conv2d(math.prod(values) // inputs, inputs, 1, 1, outputs, (1, 1))
 
 
 def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]:
@@ -147,7 +146,7 @@ def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]
     return found
 
 
-_READERS: Mapping[int, Callable[[Any, Any], Shape | None]] = {
+_READERS: Mapping[int, Callable[[Any, Any], Conv2d | None]] = {
     schema.BuiltinOperator.CONV_2D: _convolution,
     schema.BuiltinOperator.FULLY_CONNECTED: _product,
 }
@@ -158,6 +157,6 @@ _NAMES = {
 }
 
 
-def distinct(networks: Iterable[Network]) -> list[Shape]:
+def distinct(networks: Iterable[Network]) -> list[Conv2d]:
     """Every shape of some networks once."""
     return list(dict.fromkeys(shape for one in networks for shape in one.shapes))

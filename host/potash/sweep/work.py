@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from potash.sweep.networks import Shape
 from potash.vta.scheduled import STEPS
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.timing import Parameters
-from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, conv2d, matmul
+from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, conv2d
 from potash_firmware.vta_runtime.schedules.search import stream_of
 
 
 class Task(NamedTuple):
     """A shape to be cut into tiles for a core, and timed on its clock."""
 
-    shape: Shape
+    shape: Conv2d
     config: Config
     parameters: Parameters
 
@@ -32,10 +31,7 @@ def carry_out(task: Task) -> Outcome:
     """Find the best schedule and its cycles; with the shift and the clamps of a quantised layer."""
     shape, config, parameters = task
     try:
-        if isinstance(shape, Conv2d):
-            plan = conv2d(shape, config, STEPS, parameters=parameters)
-        else:
-            plan = matmul(shape, config, STEPS, parameters=parameters)
+        plan = conv2d(shape, config, STEPS, parameters=parameters)
         return Outcome(timing.run(config, parameters, stream_of(plan)).cycles)
     except ScheduleError as error:
         return Outcome(None, str(error))

@@ -1,23 +1,17 @@
-"""Schedules: from the shape of a convolution, a matrix product or an elementwise operation to a
-tiled stream for a core of any configuration.
+"""Schedules: from the shape of a convolution, a pooling or an elementwise operation to a tiled
+stream for a core of any configuration.
 
 `layouts` packs arrays for it and unpacks what comes out; docs/schedules.md explains the rest.
 """
 
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
-from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, Extent
+from potash_firmware.vta_runtime.schedules.elementwise import Elementwise
 from potash_firmware.vta_runtime.schedules.moves import MovedAxis, between, common_axes, move
-from potash_firmware.vta_runtime.schedules.planning import (
-    conv2d,
-    elementwise,
-    feasible,
-    matmul,
-    pool2d,
-)
+from potash_firmware.vta_runtime.schedules.planning import conv2d, elementwise, feasible, pool2d
 from potash_firmware.vta_runtime.schedules.pool import Pool2d, Pooling, Sweep
-from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError
+from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import TILE, Channels, Epilogue, Plane, Step
-from potash_firmware.vta_runtime.schedules.surfaces import Surface
+from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
 from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile
 
 __all__ = [
@@ -28,7 +22,6 @@ __all__ = [
     "Elementwise",
     "Epilogue",
     "Extent",
-    "Matmul",
     "MovedAxis",
     "Outer",
     "Plane",
@@ -44,7 +37,6 @@ __all__ = [
     "conv2d",
     "elementwise",
     "feasible",
-    "matmul",
     "move",
     "pool2d",
 ]

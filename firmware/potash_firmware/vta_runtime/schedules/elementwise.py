@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from potash_device.vta.config import Config, MemoryId
 from potash_firmware.vta_runtime.buffers import Buffer
@@ -17,22 +16,8 @@ from potash_firmware.vta_runtime.schedules import transfers
 from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
-from potash_firmware.vta_runtime.schedules.surfaces import Surface
+from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
 from potash_firmware.vta_runtime.schedules.tiles import Share
-
-
-class Extent(NamedTuple):
-    """The sizes of a surface, or of a piece of one, in elements."""
-
-    groups: int
-    blocks: int
-    height: int
-    width: int
-
-    @property
-    def elements(self) -> int:
-        """All of them."""
-        return math.prod(self)
 
 
 @dataclass(frozen=True)
@@ -56,14 +41,9 @@ class Elementwise:
             raise ScheduleError(f"{self.piece} does not fit into the accumulators")
 
     @property
-    def elements(self) -> int:
-        """Elements of each tensor and of the output."""
-        return self.extent.elements
-
-    @property
     def output_bytes(self) -> int:
         """Bytes of the output."""
-        return self.elements * self.config.element_bytes(MemoryId.OUT)
+        return self.extent.elements * self.config.element_bytes(MemoryId.OUT)
 
     def emit(
         self,
@@ -85,25 +65,16 @@ class Elementwise:
                 f"the operation has {len(kinds)} tensors and {vectors} vectors, "
                 f"not {len(tensors)} and {len(channels)}"
             )
-        stored, *loaded = (self._surface(one) for one in (output, *tensors))
+        stored, *loaded = (Surface.of(one, self.extent) for one in (output, *tensors))
         share = Share.of(self.config, self.threads, self.epilogue)
         finish = Finish(runtime, self.epilogue, planes, channels, share.micro_ops)
         cut = tiles(self.extent, self.piece)
         for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, share.acc):
             for index, (memory, tensor) in enumerate(zip(kinds, loaded, strict=True)):
-                axes = tensor.axes(size.blocks, size.height, size.width)
                 plane = acc + index * size.elements
-                transfers.load(runtime, tensor.buffer, memory, plane, tensor.place(*at), axes)
-            finish.append(acc, at.groups, at.blocks, size.blocks, size.height * size.width)
-            axes = stored.axes(size.blocks, size.height, size.width)
-            store(runtime, stored, acc, stored.place(*at), axes)
-
-    def _surface(self, given: Buffer | Surface) -> Surface:
-        if not isinstance(given, Surface):
-            return Surface.dense(given, *self.extent)
-        if (given.groups, given.blocks, given.height, given.width) != self.extent:
-            raise ScheduleError(f"the operation has surfaces of {self.extent}, not {given}")
-        return given
+                transfers.load(runtime, tensor.buffer, memory, plane, *tensor.piece(at, size))
+            finish.append(acc, at, size)
+            store(runtime, stored, acc, *stored.piece(at, size))
 
 
 def largest_piece(
@@ -150,11 +121,13 @@ def _fits(piece: Extent, config: Config, epilogue: Epilogue, threads: int) -> bo
 
 def tiles(extent: Extent, piece: Extent) -> list[tuple[Extent, Extent]]:
     """The tiles of a surface as (first element, sizes)."""
-    axes = [
-        [(first, min(size, whole - first)) for first in range(0, whole, size)]
-        for whole, size in zip(extent, piece, strict=True)
-    ]
+    cuts = itertools.product(*map(cut, extent, piece))
     return [
-        (Extent(*(first for first, _ in tile)), Extent(*(size for _, size in tile)))
-        for tile in itertools.product(*axes)
+        (Extent(*firsts), Extent(*sizes))
+        for firsts, sizes in (zip(*one, strict=True) for one in cuts)
     ]
+
+
+def cut(total: int, size: int) -> list[tuple[int, int]]:
+    """Pieces of `size` and what is left, as (first, count)."""
+    return [(first, min(size, total - first)) for first in range(0, total, size)]

@@ -136,17 +136,10 @@ def cycles(
     whole = found.columns == shape.out_width
     lines = found.out_blocks * np.where(whole, 1, found.rows)
     line = np.where(whole, pixels, found.columns)
-    fetching = sum(
-        (
-            tiles * _transfer(parameters, lines, line * config.element_bytes(memory))
-            for memory in epilogue.tensors
-        ),
-        start=epilogue.vectors
-        * np.where(outside, kinds * threads, tiles)
-        * _transfer(parameters, 1, found.out_blocks * config.element_bytes(MemoryId.ACC)),
-    )
+    vector = _transfer(parameters, 1, found.out_blocks * config.element_bytes(MemoryId.ACC))
     micro_ops = np.minimum(steps, limit) * config.element_bytes(MemoryId.UOP)
-    fetching = fetching + threads * threads * _transfer(parameters, 1, micro_ops)
+    fetching = epilogue.vectors * np.where(outside, kinds * threads, tiles) * vector
+    fetching += threads * threads * _transfer(parameters, 1, micro_ops)
     computing = multiplying + resetting + finishing + fetching
     storing = tiles * _transfer(parameters, lines, line * config.element_bytes(MemoryId.OUT))
     if threads == 1:

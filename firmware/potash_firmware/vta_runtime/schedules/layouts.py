@@ -25,11 +25,6 @@ def pack_nchw(images: Array, config: Config) -> Array:
     return _pack(images, config.batch, config.block_in, _type(config, MemoryId.INP))
 
 
-def pack_nhwc(images: Array, config: Config) -> Array:
-    """Images [N][H][W][C] as the core's input [N'][C'][H][W][BATCH][BLOCK_IN]."""
-    return pack_nchw(images.transpose(0, 3, 1, 2), config)
-
-
 def pack_like_output(images: Array, config: Config, memory: MemoryId = MemoryId.OUT) -> Array:
     """Images [N][C][H][W] in the layout of the core's output, [N'][C'][H][W][BATCH][BLOCK_OUT],
     with the values' width in `memory`: OUT, ACC or ACC_8BIT."""
@@ -43,11 +38,6 @@ def unpack_nchw(packed: Array, images: int, channels: int) -> Array:
         groups * batch, across * block, height, width
     )
     return whole[:images, :channels]
-
-
-def unpack_nhwc(packed: Array, images: int, channels: int) -> Array:
-    """Images [N][H][W][C] from a packed array."""
-    return unpack_nchw(packed, images, channels).transpose(0, 2, 3, 1)
 
 
 def pack_oihw(weights: Array, config: Config) -> Array:
@@ -68,30 +58,6 @@ def pack_channels(values: Array, config: Config) -> Array:
     return np.ascontiguousarray(np.broadcast_to(rows, (len(rows), config.batch, rows.shape[2])))
 
 
-def pack_rows(matrix: Array, config: Config) -> Array:
-    """A matrix [M][K] as the left side of a product, [1][K'][1][M'][BATCH][BLOCK_IN]."""
-    return pack_nchw(_as_images(matrix, config.batch), config)
-
-
-def pack_columns(matrix: Array, config: Config) -> Array:
-    """A matrix [N][K] as the right side, [N'][K'][1][1][BLOCK_OUT][BLOCK_IN]."""
-    return pack_oihw(matrix[:, :, None, None], config)
-
-
-def unpack_rows(packed: Array, rows: int, columns: int) -> Array:
-    """A product [M][N] from [1][N'][1][M'][BATCH][BLOCK_OUT]."""
-    images = unpack_nchw(packed, packed.shape[4], columns)
-    return images[:, :, 0].transpose(2, 0, 1).reshape(-1, columns)[:rows]
-
-
-def pack_values(values: Array, config: Config, memory: MemoryId) -> Array:
-    """Values of any shape, contiguous in elements [n][BATCH][BLOCK_OUT] of `memory`."""
-    size = config.batch * config.block_out
-    whole = np.zeros(blocks(values.size, size) * size, _type(config, memory))
-    whole[: values.size] = values.reshape(-1)
-    return whole.reshape(-1, config.batch, config.block_out)
-
-
 def output_type(config: Config) -> np.dtype[Any]:
     """What a value of OUT is in numpy."""
     return _type(config, MemoryId.OUT)
@@ -99,14 +65,6 @@ def output_type(config: Config) -> np.dtype[Any]:
 
 def _type(config: Config, memory: MemoryId) -> np.dtype[Any]:
     return np.dtype(f"<i{config.value_bits(memory) // 8}")
-
-
-def _as_images(matrix: Array, batch: int) -> Array:
-    """[M][K] as [BATCH][K][1][M / BATCH]."""
-    rows, depth = matrix.shape
-    whole = np.zeros((blocks(rows, batch) * batch, depth), matrix.dtype)
-    whole[:rows] = matrix
-    return whole.reshape(-1, batch, depth).transpose(1, 2, 0)[:, :, None]
 
 
 def _pack(values: Array, first: int, second: int, kind: np.dtype[Any]) -> Array:

@@ -17,7 +17,7 @@ from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import steps, transfers
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
-from potash_firmware.vta_runtime.schedules.surfaces import Surface
+from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
 LOAD, COMPUTE, STORE = Stage
@@ -71,29 +71,30 @@ class Finish:
         self._runtime = runtime
         self._channels = channels
         self._planes = planes
+        self._grouped = any(isinstance(one, Surface) and one.groups > 1 for one in channels)
         self._held: dict[int, tuple[int, ...]] = {}
         # The same few kernels again and again.
         self._kernels = functools.cache(functools.partial(steps.kernels, epilogue.steps))
         self._micro_ops = micro_ops
 
-    def append(self, acc: int, group: int, block: int, blocks: int, pixels: int) -> None:
-        """For a tile of so many blocks from `block` on, and pixels of each."""
-        vectors = acc + self._planes * blocks * pixels
-        wanted = (vectors, group, block, blocks)
+    def append(self, acc: int, at: Extent, size: Extent) -> None:
+        """For a tile of that size, which begins there in the output."""
+        runtime, blocks = self._runtime, size.blocks
+        vectors = acc + self._planes * size.elements
+        group = at.groups if self._grouped else 0
+        wanted = (vectors, group, at.blocks, blocks)
         if self._held.get(acc) != wanted:
             self._held[acc] = wanted
             for number, vector in enumerate(self._channels):
-                self._load(vector, vectors + number * blocks, group, block, blocks)
+                place = vectors + number * blocks
+                if isinstance(vector, Surface):
+                    first = vector.place(group if vector.groups > 1 else 0, at.blocks, 0, 0)
+                    axes, memory = vector.axes(blocks, 1, 1), MemoryId.ACC_8BIT
+                    transfers.load(runtime, vector.buffer, memory, place, first, axes)
+                else:
+                    runtime.load_2d(
+                        vector, MemoryId.ACC, sram=place, offset=at.blocks, x_size=blocks
+                    )
+        pixels = size.height * size.width
         for kernel in self._kernels(acc, vectors, blocks, pixels, self._micro_ops):
-            self._runtime.push_alu(kernel)
-
-    def _load(
-        self, vector: Buffer | Surface, place: int, group: int, block: int, blocks: int
-    ) -> None:
-        if isinstance(vector, Surface):
-            first = vector.place(group if vector.groups > 1 else 0, block, 0, 0)
-            axes = vector.axes(blocks, 1, 1)
-            memory = MemoryId.ACC_8BIT
-            transfers.load(self._runtime, vector.buffer, memory, place, first, axes)
-        else:
-            self._runtime.load_2d(vector, MemoryId.ACC, sram=place, offset=block, x_size=blocks)
+            runtime.push_alu(kernel)

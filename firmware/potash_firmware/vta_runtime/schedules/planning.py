@@ -11,14 +11,11 @@ from potash_device.vta.isa import AluOpcode
 from potash_device.vta.timing import PYNQ, Parameters
 from potash_firmware.vta_runtime.schedules import estimate, pool, search
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
-from potash_firmware.vta_runtime.schedules.elementwise import (
-    Elementwise,
-    Extent,
-    largest_piece,
-)
+from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, largest_piece
 from potash_firmware.vta_runtime.schedules.pool import Pool2d, Pooling
-from potash_firmware.vta_runtime.schedules.shapes import Conv2d, Matmul, ScheduleError, blocks
+from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
+from potash_firmware.vta_runtime.schedules.surfaces import Extent
 
 PLANS = 256
 """Plans that are cached in memory."""
@@ -29,20 +26,18 @@ def conv2d(
     config: Config,
     steps: Sequence[Step] = (),
     *,
-    tensors: Sequence[MemoryId] = (),
     parameters: Parameters = PYNQ,
     threads: int | None = None,
     flat: bool = True,
 ) -> Convolution:
     """A convolution, and `steps` on its accumulators before they are stored.
 
-    `tensors` are the memory types (ACC, ACC_8BIT) of what planes 1, 2, … hold before the steps.
     The tiling is the best one on the clock of `parameters`, with `threads` virtual threads where
     that is given. Where no pixel sees its neighbours all are taken for one row, which is not so
     for surfaces with a margin: those want `flat=False`. Raises ScheduleError where no tiling fits,
     as when ACC has no room for the planes.
     """
-    epilogue = Epilogue(tuple(steps), tuple(tensors))
+    epilogue = Epilogue(tuple(steps))
     return _convolution(shape.flattened() if flat else shape, config, epilogue, parameters, threads)
 
 
@@ -55,48 +50,24 @@ def feasible(shape: Conv2d, config: Config, steps: Sequence[Step] = ()) -> bool:
     )
 
 
-def matmul(
-    shape: Matmul,
-    config: Config,
-    steps: Sequence[Step] = (),
-    *,
-    tensors: Sequence[MemoryId] = (),
-    parameters: Parameters = PYNQ,
-    threads: int | None = None,
-) -> Convolution:
-    """A matrix product, as a convolution of the image that `layouts.pack_rows` makes of its left
-    side with the weights that `pack_columns` makes of its right one. Arguments as `conv2d`'s."""
-    return conv2d(
-        shape.as_convolution(config),
-        config,
-        steps,
-        tensors=tensors,
-        parameters=parameters,
-        threads=threads,
-    )
-
-
 def elementwise(
-    what: int | Extent,
+    extent: Extent,
     config: Config,
     tensors: Sequence[MemoryId],
     steps: Sequence[Step],
     *,
     threads: int | None = None,
 ) -> Elementwise:
-    """`steps` on the values of each of the tensors, which are in planes 0, 1, …: on `what`
-    contiguous values, or on surfaces of that extent.
+    """`steps` on the values of each of the tensors, surfaces of that extent in planes 0, 1, ….
 
     There are two virtual threads where there is work for both, and the largest tiles that fit.
     Raises ScheduleError as `Elementwise` does.
     """
     epilogue = Epilogue(tuple(steps), tuple(tensors))
-    if isinstance(what, int):
-        what = Extent(1, 1, 1, blocks(what, config.batch * config.block_out))
     for number in search.THREADS[::-1] if threads is None else (threads,):
-        piece = largest_piece(what, config, epilogue, number)
-        if piece is not None and (what.elements >= number or threads):
-            return Elementwise(what, config, epilogue, piece, number)
+        piece = largest_piece(extent, config, epilogue, number)
+        if piece is not None and (extent.elements >= number or threads):
+            return Elementwise(extent, config, epilogue, piece, number)
     raise ScheduleError("the accumulators have no room for the planes of the steps")
 
 

@@ -20,12 +20,12 @@ from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.kernels import AluKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import transfers
-from potash_firmware.vta_runtime.schedules.elementwise import Extent, largest_extent, tiles
+from potash_firmware.vta_runtime.schedules.elementwise import cut, largest_extent, tiles
 from potash_firmware.vta_runtime.schedules.nests import nests
 from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
-from potash_firmware.vta_runtime.schedules.surfaces import Surface
+from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
 from potash_firmware.vta_runtime.schedules.tiles import Share
 
 NEUTRAL = {AluOpcode.MAX: -128, AluOpcode.MIN: 127, AluOpcode.ADD: 0}
@@ -169,9 +169,8 @@ class Pooling:
         `channels` are the epilogue's vectors, an element for each block. Raises ValueError where a
         surface or a vector has other sizes, VtaMemoryError.
         """
-        for surface, sizes in ((image, self.shape.image), (output, self.shape.extent)):
-            if (surface.groups, surface.blocks, surface.height, surface.width) != sizes:
-                raise ScheduleError(f"the pooling has a surface of {sizes}, not {surface}")
+        Surface.of(image, self.shape.image)
+        Surface.of(output, self.shape.extent)
         if len(channels) != self.epilogue.vectors:
             raise ScheduleError(f"the pooling has {self.epilogue.vectors} vectors")
         share = _share(self.config, self.epilogue, self.threads)
@@ -179,9 +178,8 @@ class Pooling:
         cut = tiles(self.shape.extent, self.piece)
         for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, share.acc):
             self._reduce(runtime, image, at, size, acc, share.micro_ops)
-            finish.append(acc, 0, at.blocks, size.blocks, size.height * size.width)
-            axes = output.axes(size.blocks, size.height, size.width)
-            store(runtime, output, acc, output.place(*at), axes)
+            finish.append(acc, at, size)
+            store(runtime, output, acc, *output.piece(at, size))
 
     def _reduce(
         self, runtime: Runtime, image: Surface, at: Extent, size: Extent, acc: int, limit: int
@@ -190,17 +188,17 @@ class Pooling:
         first = acc + self.epilogue.planes * size.elements + self.epilogue.vectors * size.blocks
         target, begun = Grid.dense(acc, size), False
         for taps in itertools.product(
-            _pieces(self.shape.down.taps, self.taps[0]),
-            _pieces(self.shape.across.taps, self.taps[1]),
+            _cut_taps(self.shape.down.taps, self.taps[0]),
+            _cut_taps(self.shape.across.taps, self.taps[1]),
         ):
             rows = self.shape.down.seen(at.height, size.height, taps[0])
             columns = self.shape.across.seen(at.width, size.width, taps[1])
             if not rows or not columns:
                 continue
             window = size._replace(height=len(rows), width=len(columns))
-            axes = image.axes(window.blocks, window.height, window.width)
-            begin = image.place(at.groups, at.blocks, rows.start, columns.start)
-            transfers.load(runtime, image.buffer, MemoryId.ACC_8BIT, first, begin, axes)
+            begin = at._replace(height=rows.start, width=columns.start)
+            piece = image.piece(begin, window)
+            transfers.load(runtime, image.buffer, MemoryId.ACC_8BIT, first, *piece)
             source = Grid.dense(first, window)
             if self.folded:
                 kernels = _fold(self.opcode, target, source, window, limit, begun)
@@ -271,8 +269,8 @@ def _fits(
     return need <= _share(config, epilogue, threads).acc
 
 
-def _pieces(taps: range, size: int) -> list[range]:
-    return [taps[first : first + size] for first in range(0, len(taps), size)]
+def _cut_taps(taps: range, size: int) -> list[range]:
+    return [taps[first : first + count] for first, count in cut(len(taps), size)]
 
 
 def _taps(

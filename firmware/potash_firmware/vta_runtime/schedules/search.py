@@ -99,19 +99,17 @@ def likeliest(
 
 def stream_of(plan: Convolution) -> bytes:
     """The stream of a plan, with empty buffers."""
-    epilogue, config = plan.epilogue, plan.config
-    alignment = config.alignment
-    kinds = [MemoryId.ACC] * epilogue.vectors + list(epilogue.tensors)
+    config = plan.config
+    vector = plan.output.blocks * config.element_bytes(MemoryId.ACC)
     sizes = [plan.input_bytes, plan.weight_bytes, plan.output_bytes]
-    sizes += [plan.output_elements * config.element_bytes(memory) for memory in kinds]
-    size = sum(sizes) + len(sizes) * alignment + (1 << 22)
+    sizes += [vector] * plan.epilogue.vectors
+    size = sum(sizes) + len(sizes) * config.alignment + (1 << 22)
     while True:
         core = Core.create(config, size, engine="readable")
         try:
             with Runtime(core) as runtime:
-                image, weights, output, *others = map(runtime.alloc, sizes)
-                vectors, tensors = others[: epilogue.vectors], others[epilogue.vectors :]
-                plan.emit(runtime, image, weights, output, channels=vectors, tensors=tensors)
+                image, weights, output, *channels = map(runtime.alloc, sizes)
+                plan.emit(runtime, image, weights, output, channels=channels)
                 return runtime.take()
         except VtaMemoryError:
             # Many kernels on a core with large elements: each takes at least one of those.

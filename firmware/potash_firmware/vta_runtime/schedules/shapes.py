@@ -97,27 +97,3 @@ class Conv2d:
             return self
         pixels = self.height * self.width
         return replace(self, height=1, width=pixels)
-
-
-@dataclass(frozen=True)
-class Matmul:
-    """`rows` x `depth` times the transpose of `columns` x `depth`."""
-
-    rows: int
-    columns: int
-    depth: int
-
-    def __post_init__(self) -> None:
-        if min(self.rows, self.columns, self.depth) < 1:
-            raise ScheduleError(f"a matrix product of {self} does not exist")
-
-    @property
-    def products(self) -> int:
-        """Multiplications that it takes: half the operations."""
-        return self.rows * self.columns * self.depth
-
-    def as_convolution(self, config: Config) -> Conv2d:
-        """A matrix is an image of one row: BATCH of the matrix' rows are a pixel in BATCH images,
-        and its columns are channels."""
-        pixels = blocks(self.rows, config.batch)
-        return Conv2d(config.batch, self.depth, 1, pixels, self.columns, (1, 1))

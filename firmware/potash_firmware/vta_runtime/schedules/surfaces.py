@@ -4,7 +4,9 @@ A dense surface is what `layouts` packs. A surface may also be the inside of a l
 margin is then the padding of an operator that reads the larger one, and nothing has to be copied.
 """
 
+import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -15,6 +17,20 @@ from potash_firmware.vta_runtime.schedules import layouts
 from potash_firmware.vta_runtime.schedules.layouts import Array
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError
 from potash_firmware.vta_runtime.schedules.transfers import Axis
+
+
+class Extent(NamedTuple):
+    """The sizes of a surface or of a piece of one, or where in one that begins, in elements."""
+
+    groups: int
+    blocks: int
+    height: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        """All of them."""
+        return math.prod(self)
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,23 @@ class Surface:
         plane = height * width
         return cls(buffer, groups, blocks, height, width, width, plane, blocks * plane)
 
+    @classmethod
+    def of(cls, given: "Buffer | Surface", extent: Extent) -> "Surface":
+        """A buffer as a dense surface, or a surface, which has to be of that extent.
+
+        Raises ScheduleError.
+        """
+        if not isinstance(given, Surface):
+            return cls.dense(given, *extent)
+        if given.extent != extent:
+            raise ScheduleError(f"the operation has a surface of {extent}, not {given}")
+        return given
+
+    @property
+    def extent(self) -> Extent:
+        """Its sizes."""
+        return Extent(self.groups, self.blocks, self.height, self.width)
+
     @property
     def is_dense(self) -> bool:
         """Whether each group's elements are contiguous."""
@@ -59,6 +92,10 @@ class Surface:
         """A piece of that size, for `transfers`."""
         return Axis(blocks, self.plane), Axis(rows, self.row), Axis(columns, 1)
 
+    def piece(self, at: Extent, size: Extent) -> tuple[int, tuple[Axis, Axis, Axis]]:
+        """The first element and the axes of a piece of one group."""
+        return self.place(*at), self.axes(size.blocks, size.height, size.width)
+
     def grown(self, top: int, bottom: int, left: int, right: int) -> "Surface":
         """This with a margin around it; negative numbers remove one."""
         return replace(
@@ -67,10 +104,6 @@ class Surface:
             width=self.width + left + right,
             first=self.first - top * self.row - left,
         )
-
-    def part(self, block: int, blocks: int) -> "Surface":
-        """`blocks` of its planes from `block` on."""
-        return replace(self, first=self.first + block * self.plane, blocks=blocks)
 
     def flattened(self) -> "Surface":
         """The same with all pixels in one row. Raises ScheduleError for one that is not dense."""
@@ -90,14 +123,14 @@ class Surface:
         into. Raises ScheduleError where they exceed the buffer."""
         kind = layouts.output_type(config)
         lanes = config.element_bytes(MemoryId.OUT) // kind.itemsize
-        last = self.place(self.groups - 1, self.blocks - 1, self.height - 1, self.width - 1)
+        last = self.place(*(size - 1 for size in self.extent))
         whole = np.frombuffer(self.buffer.view, kind)
         if self.first < 0 or (last + 1) * lanes > whole.size:
             raise ScheduleError("the surface exceeds its buffer")
         strides = (self.group, self.plane, self.row, 1)
         return as_strided(
             whole[self.first * lanes :],
-            (self.groups, self.blocks, self.height, self.width, config.batch, config.block_out),
+            (*self.extent, config.batch, config.block_out),
             (
                 *(stride * lanes * kind.itemsize for stride in strides),
                 config.block_out * kind.itemsize,
