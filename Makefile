@@ -12,6 +12,9 @@ EXAMPLE ?= add
 NVME_DEVICE ?=
 EXAMPLE_BUILD := build/examples/$(EXAMPLE)
 
+# Tests start hundreds of processes, each of which would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test setup format docs docs-page example/build example/load clean
 
 demo: setup
