@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from nvme_spec.commands import Cdws
+from nvme_spec.commands import CommandDwords
+from nvme_spec.commands import bits as dwords
 from nvme_spec.layout import Buffer, Structure, bits, u8, u16, u32, u64
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.words import put
@@ -70,49 +71,21 @@ class ProgramIdentifierType(IntEnum):
     """Program unique identifier."""
 
 
-class LoadProgram(NamedTuple):
-    """Load Program, one piece. Sizes in bytes, plain.
+class LoadProgram(CommandDwords):
+    """Load Program: one piece. Sizes in bytes, plain."""
 
-    CDW10 PIND (15:0), PTYPE (23:16), SEL (24), PIT (27:25); CDW11 PSIZE; CDW12 and CDW13 PID; CDW14
-    NUMB; CDW15 LOFF.
-    """
-
-    pind: int
-    ptype: int = 0
-    sel: int = LoadProgramSelect.LOAD
-    pit: int = ProgramIdentifierType.NONE
-    psize: int = 0
-    pid: int = 0
-    numb: int = 0
-    loff: int = 0
-
-    def encode(self) -> Cdws:
-        pid = put(self.pid, 0, 64)
-        return (
-            put(self.pind, 0, 16)
-            | put(self.ptype, 16, 8)
-            | put(self.sel, 24, 1)
-            | put(self.pit, 25, 3),
-            put(self.psize, 0, 32),
-            pid & 0xFFFF_FFFF,
-            pid >> 32,
-            put(self.numb, 0, 32),
-            put(self.loff, 0, 32),
-        )
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> LoadProgram:
-        dw10, psize, low, high, numb, loff = cdws
-        return cls(
-            pind=dw10 & 0xFFFF,
-            ptype=dw10 >> 16 & 0xFF,
-            sel=dw10 >> 24 & 1,
-            pit=dw10 >> 25 & 7,
-            psize=psize,
-            pid=high << 32 | low,
-            numb=numb,
-            loff=loff,
-        )
+    pind: int = dwords(10, 0, 15)
+    """Program index."""
+    ptype: int = dwords(10, 16, 23, default=0)
+    sel: int = dwords(10, 24, default=LoadProgramSelect.LOAD.value)
+    pit: int = dwords(10, 25, 27, default=ProgramIdentifierType.NONE.value)
+    psize: int = dwords(11, 0, 31, default=0)
+    """The whole program's."""
+    pid: int = dwords(12, 0, 63, default=0)
+    numb: int = dwords(14, 0, 31, default=0)
+    """The piece's."""
+    loff: int = dwords(15, 0, 31, default=0)
+    """Where in the program the piece begins."""
 
 
 class ActivationSelect(IntEnum):
@@ -122,18 +95,11 @@ class ActivationSelect(IntEnum):
     ACTIVATE = 1
 
 
-class ProgramActivation(NamedTuple):
-    """Program Activation Management: CDW10 PIND (15:0), SEL (19:16)."""
+class ProgramActivation(CommandDwords):
+    """Program Activation Management."""
 
-    pind: int
-    sel: int
-
-    def encode(self) -> Cdws:
-        return (put(self.pind, 0, 16) | put(self.sel, 16, 4), 0, 0, 0, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> ProgramActivation:
-        return cls(cdws[0] & 0xFFFF, cdws[0] >> 16 & 0xF)
+    pind: int = dwords(10, 0, 15)
+    sel: int = dwords(10, 16, 19)
 
 
 class RangeSetSelect(IntEnum):
@@ -143,23 +109,14 @@ class RangeSetSelect(IntEnum):
     DELETE = 1
 
 
-class RangeSetManagement(NamedTuple):
-    """Memory Range Set Management: CDW10 SEL (3:0), RSID (31:16); CDW11 NUMR (7:0), plain.
+class RangeSetManagement(CommandDwords):
+    """Memory Range Set Management. Create returns the new RSID in bits 15:0 of dword 0."""
 
-    Create returns the new RSID in bits 15:0 of dword 0.
-    """
-
-    sel: int
-    rsid: int = 0
-    numr: int = 0
-
-    def encode(self) -> Cdws:
-        dw10 = put(self.sel, 0, 4) | put(self.rsid, 16, 16)
-        return (dw10, put(self.numr, 0, 8), 0, 0, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> RangeSetManagement:
-        return cls(cdws[0] & 0xF, cdws[0] >> 16, cdws[1] & 0xFF)
+    sel: int = dwords(10, 0, 3)
+    rsid: int = dwords(10, 16, 31, default=0)
+    """The set that is deleted."""
+    numr: int = dwords(11, 0, 7, default=0)
+    """Ranges of the set that is created, plain."""
 
 
 class Execute(NamedTuple):

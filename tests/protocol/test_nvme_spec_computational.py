@@ -58,8 +58,9 @@ def test_a_value_that_does_not_fit_is_refused(command: Any) -> None:
 
 def test_reserved_bits_are_ignored() -> None:
     assert LoadProgram.decode((0xF000_0000, 0, 0, 0, 0, 0)) == LoadProgram(0)
-    assert ProgramActivation.decode((0xFFF0_0000, 1, 1, 1, 1, 1)) == (0, 0)
-    assert RangeSetManagement.decode((0x0000_FFF1, 0xFFFF_FF02, 1, 1, 1, 1)) == (1, 0, 2)
+    assert ProgramActivation.decode((0xFFF0_0000, 1, 1, 1, 1, 1)) == ProgramActivation(0, 0)
+    given = (0x0000_FFF1, 0xFFFF_FF02, 1, 1, 1, 1)
+    assert RangeSetManagement.decode(given) == RangeSetManagement(1, 0, 2)
 
 
 def test_an_execute_command() -> None:

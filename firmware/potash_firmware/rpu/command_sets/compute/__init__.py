@@ -1,1 +1,0 @@
-"""The Computational Programs command set (CSI 04h): programs, memory range sets, Execute Program."""

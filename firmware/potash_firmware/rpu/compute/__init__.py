@@ -1,0 +1,1 @@
+"""Compute namespaces: their programs, their memory range sets, and what runs."""
