@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from potash.models.builder import GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Load, Store
-from potash_firmware.tflite.capi import BuiltinOperator, ConcatenationOptions, Node, TensorType
+from potash_firmware.tflite.capi import BuiltinOperator, Node, Options, TensorType
 from potash_firmware.tflite.capi import Tensor as Operand
 from potash_firmware.tflite.lowering import Refusal, Settings
 from potash_firmware.tflite.operators import lower
@@ -276,7 +276,7 @@ class TestConcatenation:
             version=2,
             inputs=(tensor("a", (2, 3)), tensor("b", (2, 4), scale)),
             outputs=(tensor("out", (2, 7)),),
-            options=ConcatenationOptions(axis, activation),
+            options=Options(activation, axis=axis),
         )
         found = lower(node, Settings(Config.default()))
         assert isinstance(found, Refusal)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from ai_edge_litert import schema_py_generated as schema
 from cffi import FFI
 
 # A C pointer or structure: cffi gives its fields no static types.
@@ -122,7 +123,6 @@ typedef struct {
 } TfLitePoolParams;
 typedef struct { int activation, weights_format; bool keep_num_dims; } TfLiteFullyConnectedParams;
 typedef struct { int axis, activation; } TfLiteConcatenationParams;
-typedef struct { bool keep_dims; } TfLiteReducerParams;
 """
 
 # Untyped on purpose: the fields come from the declarations above, which no checker reads.
@@ -144,11 +144,10 @@ class Status(IntEnum):
 
     OK = 0
     ERROR = 1
-    DELEGATE_ERROR = 2
 
 
 class TensorType(IntEnum):
-    """`TfLiteType`, as far as numpy has the same type."""
+    """`TfLiteType`, as far as numpy has the same type, under the same name."""
 
     FLOAT32 = 1
     INT32 = 2
@@ -164,40 +163,23 @@ class TensorType(IntEnum):
     UINT16 = 17
 
 
+NUMPY_TYPES: Mapping[int, np.dtype[Any]] = {one: np.dtype(one.name.lower()) for one in TensorType}
+
+
 class Allocation(IntEnum):
-    """`TfLiteAllocationType`: where a tensor's memory comes from."""
+    """`TfLiteAllocationType`: where a tensor's memory comes from, as far as it matters here."""
 
-    NONE = 0
     MMAP_RO = 1
-    ARENA_RW = 2
-    ARENA_RW_PERSISTENT = 3
     DYNAMIC = 4
-    PERSISTENT_RO = 5
-    CUSTOM = 6
 
 
-class BuiltinOperator(IntEnum):
-    """`TfLiteBuiltinOperator`: the operators that this delegate knows, and the delegate's own."""
+BuiltinOperator: Any = schema.BuiltinOperator
+"""`TfLiteBuiltinOperator`: the operators' codes, as attributes."""
 
-    ADD = 0
-    AVERAGE_POOL_2D = 1
-    CONCATENATION = 2
-    CONV_2D = 3
-    DEPTHWISE_CONV_2D = 4
-    FULLY_CONNECTED = 9
-    MAX_POOL_2D = 17
-    MUL = 18
-    RELU = 19
-    RELU_N1_TO_1 = 20
-    RELU6 = 21
-    RESHAPE = 22
-    PAD = 34
-    TRANSPOSE = 39
-    MEAN = 40
-    SUB = 41
-    DELEGATE = 51
-    MAXIMUM = 55
-    MINIMUM = 57
+OPERATOR_CODES: Mapping[str, int] = {
+    name: code for name, code in vars(BuiltinOperator).items() if not name.startswith("_")
+}
+OPERATOR_NAMES: Mapping[int, str] = {code: name for name, code in OPERATOR_CODES.items()}
 
 
 class Padding(IntEnum):
@@ -208,34 +190,16 @@ class Padding(IntEnum):
 
 
 class Activation(IntEnum):
-    """`TfLiteFusedActivation`."""
+    """`TfLiteFusedActivation`: those that are clamps."""
 
     NONE = 0
     RELU = 1
     RELU_N1_TO_1 = 2
     RELU6 = 3
-    TANH = 4
-    SIGN_BIT = 5
-    SIGMOID = 6
 
 
 # TfLiteQuantizationType
 _AFFINE_QUANTIZATION = 1
-
-NUMPY_TYPES: Mapping[int, type[np.generic]] = {
-    TensorType.FLOAT32: np.float32,
-    TensorType.INT32: np.int32,
-    TensorType.UINT8: np.uint8,
-    TensorType.INT64: np.int64,
-    TensorType.BOOL: np.bool_,
-    TensorType.INT16: np.int16,
-    TensorType.INT8: np.int8,
-    TensorType.FLOAT16: np.float16,
-    TensorType.FLOAT64: np.float64,
-    TensorType.UINT64: np.uint64,
-    TensorType.UINT32: np.uint32,
-    TensorType.UINT16: np.uint16,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,52 +231,17 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ClampOptions:
-    """Those of an operator with nothing but a fused activation: `TfLiteAddParams`,
-    `TfLiteSubParams`, `TfLiteMulParams`."""
+class Options:
+    """An operator's options, as far as its structure in `builtin_op_data.h` has them. Pairs are
+    (down, across); `size` is that of a pool's window."""
 
-    activation: int
-
-
-@dataclass(frozen=True, slots=True)
-class WindowOptions:
-    """`TfLiteConvParams`, `TfLiteDepthwiseConvParams` and `TfLitePoolParams`: a window that slides
-    over an image. Pairs are (down, across); `size` is a pool's, of convolutions the weights'."""
-
-    padding: int
-    stride: tuple[int, int]
-    activation: int
+    activation: int = Activation.NONE
+    padding: int = 0
+    stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
     size: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class FullyConnectedOptions:
-    """`TfLiteFullyConnectedParams`."""
-
-    activation: int
-    weights_format: int
-    keep_num_dims: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ConcatenationOptions:
-    """`TfLiteConcatenationParams`."""
-
-    axis: int
-    activation: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReducerOptions:
-    """`TfLiteReducerParams`."""
-
-    keep_dims: bool
-
-
-Options: TypeAlias = (
-    ClampOptions | WindowOptions | FullyConnectedOptions | ConcatenationOptions | ReducerOptions
-)
+    axis: int = 0
+    weights_format: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,53 +256,34 @@ class Node:
     options: Options | None
 
 
-def _clamp(structure: str) -> Callable[[CData], Options]:
-    return lambda data: ClampOptions(ffi.cast(f"{structure} *", data).activation)
-
-
-def _window(structure: str) -> Callable[[CData], Options]:
-    def read(data: CData) -> Options:
-        its = ffi.cast(f"{structure} *", data)
-        return WindowOptions(
-            padding=its.padding,
-            stride=(its.stride_height, its.stride_width),
-            activation=its.activation,
-            dilation=(
-                getattr(its, "dilation_height_factor", 1),
-                getattr(its, "dilation_width_factor", 1),
-            ),
-            size=(getattr(its, "filter_height", 0), getattr(its, "filter_width", 0)),
-        )
-
-    return read
-
-
-def _fully_connected(data: CData) -> Options:
-    its = ffi.cast("TfLiteFullyConnectedParams *", data)
-    return FullyConnectedOptions(its.activation, its.weights_format, its.keep_num_dims)
-
-
-def _concatenation(data: CData) -> Options:
-    its = ffi.cast("TfLiteConcatenationParams *", data)
-    return ConcatenationOptions(its.axis, its.activation)
-
-
-def _reducer(data: CData) -> Options:
-    return ReducerOptions(ffi.cast("TfLiteReducerParams *", data).keep_dims)
-
-
-_OPTIONS: Mapping[int, Callable[[CData], Options]] = {
-    BuiltinOperator.ADD: _clamp("TfLiteAddParams"),
-    BuiltinOperator.SUB: _clamp("TfLiteSubParams"),
-    BuiltinOperator.MUL: _clamp("TfLiteMulParams"),
-    BuiltinOperator.CONV_2D: _window("TfLiteConvParams"),
-    BuiltinOperator.DEPTHWISE_CONV_2D: _window("TfLiteDepthwiseConvParams"),
-    BuiltinOperator.AVERAGE_POOL_2D: _window("TfLitePoolParams"),
-    BuiltinOperator.MAX_POOL_2D: _window("TfLitePoolParams"),
-    BuiltinOperator.FULLY_CONNECTED: _fully_connected,
-    BuiltinOperator.CONCATENATION: _concatenation,
-    BuiltinOperator.MEAN: _reducer,
+_STRUCTURES: Mapping[int, str] = {
+    BuiltinOperator.ADD: "TfLiteAddParams",
+    BuiltinOperator.SUB: "TfLiteSubParams",
+    BuiltinOperator.MUL: "TfLiteMulParams",
+    BuiltinOperator.CONV_2D: "TfLiteConvParams",
+    BuiltinOperator.DEPTHWISE_CONV_2D: "TfLiteDepthwiseConvParams",
+    BuiltinOperator.AVERAGE_POOL_2D: "TfLitePoolParams",
+    BuiltinOperator.MAX_POOL_2D: "TfLitePoolParams",
+    BuiltinOperator.FULLY_CONNECTED: "TfLiteFullyConnectedParams",
+    BuiltinOperator.CONCATENATION: "TfLiteConcatenationParams",
 }
+
+
+def _read_options(structure: str, data: CData) -> Options:
+    its = ffi.cast(f"{structure} *", data)
+
+    def pair(down: str, across: str, default: int) -> tuple[int, int]:
+        return getattr(its, down, default), getattr(its, across, default)
+
+    return Options(
+        activation=its.activation,
+        padding=getattr(its, "padding", 0),
+        stride=pair("stride_height", "stride_width", 1),
+        dilation=pair("dilation_height_factor", "dilation_width_factor", 1),
+        size=pair("filter_height", "filter_width", 0),
+        axis=getattr(its, "axis", 0),
+        weights_format=getattr(its, "weights_format", 0),
+    )
 
 
 def read_ints(array: CData) -> tuple[int, ...]:
@@ -387,7 +297,7 @@ def view(tensor: CData) -> Array:
     Raises BufferError when it has none, or not as much as its shape needs.
     """
     shape = read_ints(tensor.dims)
-    dtype = np.dtype(NUMPY_TYPES[tensor.type])
+    dtype = NUMPY_TYPES[tensor.type]
     if tensor.bytes != math.prod(shape) * dtype.itemsize:
         raise BufferError(f"a tensor of shape {shape} has {tensor.bytes} bytes")
     if tensor.bytes == 0:
@@ -445,24 +355,15 @@ def read_node(context: CData, index: int) -> Node:
     if context.GetNodeAndRegistration(context, index, node, registration) != Status.OK:
         raise LookupError(f"the graph has no node {index}")
     operator = registration[0].builtin_code
-    read_options = _OPTIONS.get(operator)
-    options = None
-    if read_options is not None and node[0].builtin_data:
-        options = read_options(node[0].builtin_data)
+    structure, data = _STRUCTURES.get(operator), node[0].builtin_data
     return Node(
         index=index,
         operator=operator,
         version=registration[0].version,
         inputs=tuple(read_tensor(context, at) for at in read_ints(node[0].inputs)),
         outputs=tuple(read_tensor(context, at) for at in read_ints(node[0].outputs)),
-        options=options,
+        options=_read_options(structure, data) if structure and data else None,
     )
-
-
-def name_of(node: Node) -> str:
-    """The name of a node's operator in TensorFlow Lite, or its number for one that is not known."""
-    known = {int(operator): operator.name for operator in BuiltinOperator}
-    return known.get(node.operator, str(node.operator))
 
 
 def read_execution_plan(context: CData) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from potash_device.trace import COMPUTE
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
+    OPERATOR_NAMES,
     BuiltinOperator,
     CData,
     Node,
@@ -33,17 +34,20 @@ from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
 
-# TfLiteDelegateFlags: none, so tensors have their shapes before the delegate is asked.
-_FLAGS_NONE = 0
 
+class NodeReport(NamedTuple):
+    """Where a node of a graph runs: on the VTA, or on TensorFlow Lite for the given reason."""
 
-class Decision(NamedTuple):
-    """The delegate's decision on a node: `reason` is that of a refusal, None for a claimed node."""
-
+    graph: int
     node: int
-    operator: int
+    operator: str
     version: int
     reason: str | None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the VTA runs it."""
+        return self.reason is None
 
 
 @dataclass(slots=True)
@@ -52,7 +56,7 @@ class Session:
 
     runtime: Runtime
     settings: Settings
-    decisions: dict[int, tuple[Decision, ...]] = field(default_factory=dict)
+    decisions: dict[int, tuple[NodeReport, ...]] = field(default_factory=dict)
     """For each graph, by its context's address, what was decided last."""
     partitions: dict[int, tuple[CData, Partition]] = field(default_factory=dict)
     """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
@@ -102,14 +106,15 @@ class VtaDelegate:
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle
         self._native.Prepare = _prepare_delegate
-        self._native.flags = _FLAGS_NONE
+        # No TfLiteDelegateFlags: tensors have their shapes before the delegate is asked.
+        self._native.flags = 0
 
     def _get_native_delegate_pointer(self) -> int:
         # What ai_edge_litert.interpreter.Interpreter asks of a delegate.
         return int(ffi.cast("intptr_t", self._native))
 
     @property
-    def decisions(self) -> tuple[tuple[Decision, ...], ...]:
+    def decisions(self) -> tuple[tuple[NodeReport, ...], ...]:
         """For each graph that was shown, what was decided about its nodes, in their order."""
         return tuple(self._session.decisions.values())
 
@@ -167,7 +172,8 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
                 reason = str(found)
             else:
                 lowered[index] = node, found
-        decisions.append(Decision(index, node.operator, node.version, reason))
+        name = OPERATOR_NAMES.get(node.operator, str(node.operator))
+        decisions.append(NodeReport(graph, index, name, node.version, reason))
     session.decisions[int(ffi.cast("intptr_t", context))] = tuple(decisions)
     if not lowered:
         return Status.OK

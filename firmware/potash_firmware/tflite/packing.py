@@ -7,7 +7,7 @@ with: the accelerator itself pads with 0.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -108,38 +108,34 @@ class Layout:
 
 def pack(values: Array, sizes: Sizes, surface: Surface, config: Config) -> None:
     """Put a tensor's values into its surface."""
-    images, height, width, channels = sizes
-    given = values.reshape(sizes)
-    place = surface.values(config)
-    full = channels - channels % config.block_out
-    for first in range(0, images, config.batch):
-        count = min(config.batch, images - first)
-        # [block][H][W][batch][lane], seen as [batch][H][W][block][lane].
-        group = place[first // config.batch].transpose(3, 1, 2, 0, 4)[:count]
-        image = given[first : first + count]
-        if full:
-            whole = image[..., :full].reshape(count, height, width, -1, config.block_out)
-            group[..., : full // config.block_out, :] = whole
-        if full < channels:
-            group[..., full // config.block_out, : channels - full] = image[..., full:]
+    for place, image in _pairs(values.reshape(sizes), sizes, surface, config):
+        place[...] = image
 
 
 def unpack(surface: Surface, sizes: Sizes, config: Config, out: Array | None = None) -> Array:
     """A tensor's values from its surface, as images; into `out`, of as many values, when given."""
-    images, height, width, channels = sizes
     result = np.empty(sizes, np.int8) if out is None else out.reshape(sizes)
-    place = surface.values(config)
-    full = channels - channels % config.block_out
-    for first in range(0, images, config.batch):
-        count = min(config.batch, images - first)
-        group = place[first // config.batch].transpose(3, 1, 2, 0, 4)[:count]
-        image = result[first : first + count]
-        if full:
-            whole = image[..., :full].reshape(count, height, width, -1, config.block_out)
-            whole[...] = group[..., : full // config.block_out, :]
-        if full < channels:
-            image[..., full:] = group[..., full // config.block_out, : channels - full]
+    for place, image in _pairs(result, sizes, surface, config):
+        image[...] = place
     return result
+
+
+def _pairs(
+    values: Array, sizes: Sizes, surface: Surface, config: Config
+) -> Iterator[tuple[Array, Array]]:
+    """Views of the surface, and of the images' values there: whole blocks of channels, and the
+    rest of them."""
+    images, height, width, channels = sizes
+    block, full = config.block_out, channels - channels % config.block_out
+    for group, first in zip(surface.values(config), range(0, images, config.batch), strict=True):
+        image = values[first : first + config.batch]
+        # [block][H][W][batch][lane], seen as [batch][H][W][block][lane].
+        place = group.transpose(3, 1, 2, 0, 4)[: len(image)]
+        if full:
+            whole = image[..., :full].reshape(len(image), height, width, -1, block)
+            yield place[..., : full // block, :], whole
+        if full < channels:
+            yield place[..., full // block, : channels - full], image[..., full:]
 
 
 def moved(

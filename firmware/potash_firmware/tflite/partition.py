@@ -17,7 +17,7 @@ import numpy as np
 from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
 from potash_firmware.tflite import partition_cache
-from potash_firmware.tflite.capi import Array, Node, Tensor, name_of
+from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node, Tensor
 from potash_firmware.tflite.lowering import (
     Alias,
     Arrange,
@@ -121,8 +121,8 @@ class Partition:
                 case Stream(code, marks):
                     if COMPUTE.sink is not None:
                         nodes = [
-                            (name_of(mark.node), mark.node.index, mark.first, mark.end)
-                            for mark in marks
+                            (OPERATOR_NAMES.get(node.operator, str(node.operator)), node.index, *at)
+                            for node, *at in marks
                         ]
                         COMPUTE.sink("tflite.nodes", {"nodes": nodes})
                     self.runtime.core.execute(code)

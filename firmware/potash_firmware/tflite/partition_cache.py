@@ -9,9 +9,9 @@ compiling.
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from potash_device.cache import Store, digest_of_sources, package
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES, WORD_BITS
 from potash_device.vta.isa import Opcode
-from potash_firmware.tflite.capi import Array, Node, Tensor
+from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.lowering import Settings
 from potash_firmware.tflite.operators import added
 
@@ -64,9 +64,8 @@ class Compiled(NamedTuple):
     def fits(self, jobs: Sequence[int], sizes: Sequence[int]) -> bool:
         """Whether these are instructions for streams of so many jobs, and for tensors of these
         sizes."""
-        return [span.size for span in self.tensors] == list(sizes) and [
-            len(counts) for _, counts in self.streams
-        ] == list(jobs)
+        its = [len(counts) for _, counts in self.streams], [span.size for span in self.tensors]
+        return its == (list(jobs), list(sizes))
 
     def relocated(self, physical: Sequence[int], config: Config) -> Streams | None:
         """The streams for buffers at these addresses, the tensors' first; None where an instruction
@@ -133,19 +132,17 @@ def collected(load: Callable[[], object]) -> bytes:
         parts = _collected
     finally:
         _collected = None
-    head = json.dumps([(name, len(contents)) for name, contents in parts.items()]).encode()
-    return b"".join((_HEAD.pack(len(head)), head, *parts.values()))
+    return _joined([(name, len(contents)) for name, contents in parts.items()], *parts.values())
 
 
 def lend(contents: bytes) -> None:
     """Have `recall` find what was `collected`, and nothing else that was lent."""
     _lent.clear()
     try:
-        (length,) = _HEAD.unpack_from(contents)
-        parts = _Parts(memoryview(contents)[_HEAD.size + length :])
-        for name, size in json.loads(contents[_HEAD.size : _HEAD.size + length]):
+        head, parts = _separated(contents)
+        for name, size in head:
             _lent[name] = parts(size)
-    except (struct.error, LookupError, TypeError, ValueError, RecursionError):
+    except _MALFORMED:
         _lent.clear()
 
 
@@ -156,15 +153,13 @@ def recall(name: str) -> Compiled | None:
         return None
     try:
         return _decoded(contents)
-    except (struct.error, LookupError, TypeError, ValueError, RecursionError):
+    except _MALFORMED:
         return None
 
 
 def _decoded(contents: bytes) -> Compiled:
-    """Raises struct.error, LookupError, TypeError, ValueError or RecursionError."""
-    (length,) = _HEAD.unpack_from(contents)
-    head = json.loads(contents[_HEAD.size : _HEAD.size + length])
-    parts = _Parts(memoryview(contents)[_HEAD.size + length :])
+    """Raises one of `_MALFORMED`."""
+    head, parts = _separated(contents)
     streams = tuple(
         (parts(size), _numbers(counts, len(counts))) for size, counts in head["streams"]
     )
@@ -193,25 +188,17 @@ def keep(name: str, compiled: Compiled) -> None:
     """Keep it under that name, if it is worth it and there is a place."""
     if sum(len(code) for code, _ in compiled.streams) < LEAST:
         return
-    head = json.dumps(
-        {
-            "streams": [(len(code), counts) for code, counts in compiled.streams],
-            "tensors": compiled.tensors,
-            "pieces": [(piece.physical, len(piece.contents)) for piece in compiled.pieces],
-        }
-    ).encode()
-    contents = b"".join(
-        (
-            _HEAD.pack(len(head)),
-            head,
-            *(code for code, _ in compiled.streams),
-            *(piece.contents for piece in compiled.pieces),
-        )
-    )
+    head = {
+        "streams": [(len(code), counts) for code, counts in compiled.streams],
+        "tensors": compiled.tensors,
+        "pieces": [(piece.physical, len(piece.contents)) for piece in compiled.pieces],
+    }
+    codes = (code for code, _ in compiled.streams)
+    contents = _joined(head, *codes, *(piece.contents for piece in compiled.pieces))
     if _collected is not None:
         _collected[name] = contents
-        return
-    MODELS.keep(name, contents)
+    else:
+        MODELS.keep(name, contents)
 
 
 def name_of(
@@ -222,22 +209,10 @@ def name_of(
     for node in nodes:
         parts.append(repr((node.operator, node.version, node.options)).encode())
         for tensor in (*node.inputs, *node.outputs):
-            parts += _described(tensor)
+            described = tensor and replace(tensor, name="", constant=None)
+            constant = tensor.constant if tensor else None
+            parts += repr(described).encode(), b"" if constant is None else constant.tobytes()
     return MODELS.name(*parts)
-
-
-def _described(tensor: Tensor | None) -> Iterator[bytes]:
-    if tensor is None:
-        yield b"none"
-        return
-    yield repr(
-        (
-            *(tensor.index, tensor.type, tensor.shape, tensor.allocation, tensor.variable),
-            *(tensor.scale, tensor.zero_point, tensor.scales, tensor.zero_points, tensor.axis),
-        )
-    ).encode()
-    if tensor.constant is not None:
-        yield tensor.constant.tobytes()
 
 
 def added_sources() -> Iterator[str]:
@@ -257,20 +232,31 @@ MODELS = Store(
 """Partitions, and the partitions of a whole model."""
 
 
+_MALFORMED = (struct.error, LookupError, TypeError, ValueError, RecursionError)
+
+
+def _joined(head: object, *parts: bytes) -> bytes:
+    """A head as JSON, behind its length, and the parts that it describes."""
+    text = json.dumps(head).encode()
+    return b"".join((_HEAD.pack(len(text)), text, *parts))
+
+
+def _separated(contents: bytes) -> tuple[Any, "_Parts"]:
+    """The head and the parts. Raises one of `_MALFORMED`."""
+    (length,) = _HEAD.unpack_from(contents)
+    end = _HEAD.size + length
+    return json.loads(contents[_HEAD.size : end]), _Parts(memoryview(contents)[end:])
+
+
+@dataclass
 class _Parts:
-    """Takes one part after the other from the front of some bytes."""
+    """Takes one part after the other from the front of `left`."""
 
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    @property
-    def left(self) -> int:
-        """Bytes that nobody has taken."""
-        return len(self._data)
+    left: memoryview
 
     def __call__(self, size: int) -> bytes:
-        """Raises ValueError where there are not so many."""
-        if not 0 <= size <= self.left:
+        """Raises ValueError where there are not so many bytes."""
+        if not 0 <= size <= len(self.left):
             raise ValueError("a part is longer than what is there")
-        part, self._data = self._data[:size], self._data[size:]
+        part, self.left = self.left[:size], self.left[size:]
         return bytes(part)

@@ -5,16 +5,16 @@ order and each in its tensor's memory layout; so are the outputs. More input tha
 no error: input from local storage is padded to whole blocks.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from ai_edge_litert import schema_py_generated as schema
 
 from potash_firmware.tflite.capi import Array
-from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.vta_runtime import VtaMemoryError
@@ -24,22 +24,6 @@ __all__ = ["Model", "ModelError", "NodeReport", "TensorReport", "infer", "inspec
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Details: TypeAlias = dict[str, Any]
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """Where one node of a model runs: on the VTA, or on TensorFlow Lite for the given reason."""
-
-    graph: int
-    node: int
-    operator: str
-    version: int
-    reason: str | None
-
-    @property
-    def claimed(self) -> bool:
-        """Whether the VTA runs it."""
-        return self.reason is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +114,7 @@ def infer(
 def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:
     """Which nodes of `model` the delegate takes, and why not the others. Raises ModelError."""
     _prepare(bytes(model), delegate, reference=True)
-    return tuple(
-        NodeReport(
-            graph=graph,
-            node=decision.node,
-            operator=_NAMES.get(decision.operator, str(decision.operator)),
-            version=decision.version,
-            reason=decision.reason,
-        )
-        for graph, decisions in enumerate(delegate.decisions)
-        for decision in decisions
-    )
-
-
-_NAMES = {
-    code: name for name, code in vars(schema.BuiltinOperator).items() if not name.startswith("_")
-}
+    return tuple(itertools.chain(*delegate.decisions))
 
 
 def _prepare(model: bytes, delegate: VtaDelegate | None, reference: bool) -> Interpreter:

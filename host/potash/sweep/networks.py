@@ -17,6 +17,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash.models.resnet import LAYERS
 from potash.sdk.errors import PotashError
+from potash_firmware.tflite.capi import OPERATOR_NAMES
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.tflite.windows import same_padding
 from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError
@@ -89,7 +90,7 @@ def of_model(name: str, model: bytes) -> Network:
             read = _READERS.get(kind)
             found = None if read is None else read(graph, operator)
             if found is None:
-                left_out[_NAMES.get(kind, f"operator {kind}")] += 1
+                left_out[OPERATOR_NAMES.get(kind, f"operator {kind}")] += 1
             elif found.products > MOST_PRODUCTS:
                 raise ModelError(
                     f"a layer has {found.products} products, more than a sweep can time"
@@ -149,11 +150,6 @@ def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]
 _READERS: Mapping[int, Callable[[Any, Any], Conv2d | None]] = {
     schema.BuiltinOperator.CONV_2D: _convolution,
     schema.BuiltinOperator.FULLY_CONNECTED: _product,
-}
-_NAMES = {
-    number: name
-    for name, number in vars(schema.BuiltinOperator).items()
-    if not name.startswith("_")
 }
 
 

@@ -12,7 +12,6 @@ used is left out, and `Found.problems` says why; its nodes then run on TensorFlo
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,18 +19,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from potash_firmware.tflite.capi import OPERATOR_CODES
 from potash_firmware.tflite.lowering import Lower
 
 GROUP = "potash.operators"
-
-
-@functools.cache
-def codes() -> Mapping[str, int]:
-    """TensorFlow Lite's operators by their names in its schema, which this imports."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    named = vars(schema.BuiltinOperator).items()
-    return {name: code for name, code in named if not name.startswith("_")}
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found
         try:
             if names[point.name] > 1:
                 raise ValueError("another package has one of that name")
-            operators[codes()[point.name]] = _load(point, own)
+            operators[OPERATOR_CODES[point.name]] = _load(point, own)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is another package's code
             why = str(error) or type(error).__name__
             problems.append(f"the operator {point.name} of {package} is left out: {why}")
@@ -76,9 +67,9 @@ def sources(point: metadata.EntryPoint) -> list[Path]:
 
 def _load(point: metadata.EntryPoint, own: Container[int]) -> Lower:
     """Raises whatever the package raises, and ValueError or TypeError for what is no operator."""
-    if point.name not in codes():
+    if point.name not in OPERATOR_CODES:
         raise ValueError("TensorFlow Lite has no operator of that name")
-    if codes()[point.name] in own:
+    if OPERATOR_CODES[point.name] in own:
         raise ValueError("Potash has that operator itself")
     lower: Lower = point.load()
     if not callable(lower):

@@ -21,7 +21,7 @@ from potash_firmware.tflite.arithmetic.requantization import (
     Values,
     requantize,
 )
-from potash_firmware.tflite.capi import BuiltinOperator, ClampOptions, Node
+from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.lowering import Lowering, Rounding, Settings
 from potash_firmware.tflite.operators import checks, elementwise
 from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Operand, Quantization
@@ -93,7 +93,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
     sources, target = elementwise.tensors(node, settings, 2, what)
     left, right = (Quantization.of(tensor) for tensor in sources)
     output = Quantization.of(target)
-    limits = activation_range(checks.options(node, ClampOptions, what).activation, *output)
+    limits = activation_range(checks.options(node, what).activation, *output)
     its = Sum(left, right, output, limits, settings.rounding, sign)
     scale = its.scale
 

@@ -1,14 +1,11 @@
 """Checks that operators have in common. Each raises Refusal."""
 
 from collections.abc import Container
-from typing import TypeVar
 
 from potash_device.vta.config import Config, MemoryId
-from potash_firmware.tflite.capi import Allocation, Node, Tensor, TensorType
+from potash_firmware.tflite.capi import Allocation, Node, Options, Tensor, TensorType
 from potash_firmware.tflite.lowering import Refusal, Settings
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN
-
-Options = TypeVar("Options")
 
 
 def tensors(
@@ -45,9 +42,9 @@ def numbers(tensor: Tensor | None) -> list[int]:
     return found
 
 
-def options(node: Node, kind: type[Options], what: str) -> Options:
-    """The node's options, which are of this kind."""
-    if not isinstance(node.options, kind):
+def options(node: Node, what: str) -> Options:
+    """The node's options."""
+    if node.options is None:
         raise Refusal(f"{what} has no options")
     return node.options
 

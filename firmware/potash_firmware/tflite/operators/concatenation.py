@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from potash_device.vta.config import Config
-from potash_firmware.tflite.capi import Activation, ConcatenationOptions, Node
+from potash_firmware.tflite.capi import Activation, Node
 from potash_firmware.tflite.lowering import Arrange, Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.packing import Layout
@@ -23,7 +23,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
     what = "a concatenation"
     counts = range(1, len(node.inputs) + 1)
     sources, output = checks.tensors(node, settings, counts, what)
-    options = checks.options(node, ConcatenationOptions, what)
+    options = checks.options(node, what)
     if options.activation != Activation.NONE:
         raise Refusal("the concatenation has a fused activation")
     rank = len(output.shape)

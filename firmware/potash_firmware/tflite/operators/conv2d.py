@@ -10,7 +10,7 @@ Source: `tflite/kernels/conv.cc`, `depthwise_conv.cc`, `internal/reference/integ
 import numpy as np
 
 from potash_device.vta.config import Config
-from potash_firmware.tflite.capi import Array, Node, WindowOptions
+from potash_firmware.tflite.capi import Array, Node, Options
 from potash_firmware.tflite.lowering import Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution
 from potash_firmware.tflite.operators.convolution import Operands
@@ -31,7 +31,7 @@ def lower_depthwise(node: Node, settings: Settings) -> Lowering:
 def _lower(node: Node, settings: Settings, what: str, *, depthwise: bool) -> Lowering:
     its = convolution.operands(node, settings, what)
     source, weights = its.source, its.weights
-    options = checks.options(node, WindowOptions, what)
+    options = checks.options(node, what)
     if len(source.shape) != 4 or len(weights.shape) != 4:
         raise Refusal(f"{what} has images as input, and kernels of height and width")
     if depthwise and weights.shape[0] != 1:
@@ -53,7 +53,7 @@ def _lower(node: Node, settings: Settings, what: str, *, depthwise: bool) -> Low
     return convolution.lowering(node, settings, what, shape, steps, pack, images, margin)
 
 
-def _shape(options: WindowOptions, its: Operands, depthwise: bool) -> tuple[Conv2d, Margin]:
+def _shape(options: Options, its: Operands, depthwise: bool) -> tuple[Conv2d, Margin]:
     """The convolution of the image with its margin, and the margin. Raises ScheduleError."""
     images, height, width, channels = its.source.shape
     kernel = its.weights.shape[1], its.weights.shape[2]

@@ -14,10 +14,10 @@ from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requa
 from potash_firmware.tflite.capi import (
     Array,
     Node,
+    Options,
     Padding,
     Tensor,
     TensorType,
-    WindowOptions,
 )
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks
@@ -79,7 +79,7 @@ def multipliers(its: Operands, scales: Sequence[float]) -> list[Multiplier]:
 
 
 def windows(
-    options: WindowOptions, kernel: tuple[int, int], image: tuple[int, int]
+    options: Options, kernel: tuple[int, int], image: tuple[int, int]
 ) -> tuple[tuple[int, int], Margin]:
     """Rows and columns of the output, and the padding, which is none where windows end inside."""
     same = options.padding == Padding.SAME

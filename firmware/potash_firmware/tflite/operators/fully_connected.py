@@ -7,7 +7,7 @@ away from zero; that of TensorFlow Lite 2.14 scales them as those of convolution
 
 import numpy as np
 
-from potash_firmware.tflite.capi import Array, FullyConnectedOptions, Node
+from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.lowering import Lowering, Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import checks, convolution
 from potash_firmware.tflite.operators.convolution import Operands
@@ -26,7 +26,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
     """Raises Refusal, QuantizationError, ScheduleError."""
     what = "a fully connected layer"
     its = convolution.operands(node, settings, what)
-    options = checks.options(node, FullyConnectedOptions, what)
+    options = checks.options(node, what)
     if options.weights_format != _PLAIN_WEIGHTS:
         raise Refusal("the weights of the fully connected layer are in another order")
     if len(its.weights.shape) != 2:

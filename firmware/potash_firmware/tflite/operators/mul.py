@@ -12,7 +12,7 @@ from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.arithmetic.requantization import Scale, Steps
 from potash_firmware.tflite.arithmetic.scaling import products, scale_down
-from potash_firmware.tflite.capi import ClampOptions, Node
+from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.lowering import Lowering, Rounding, Settings
 from potash_firmware.tflite.operators import checks, elementwise
 from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Operand, Quantization
@@ -59,7 +59,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
     sources, target = elementwise.tensors(node, settings, 2, what)
     left, right = operands = [Quantization.of(tensor) for tensor in sources]
     output = Quantization.of(target)
-    limits = activation_range(checks.options(node, ClampOptions, what).activation, *output)
+    limits = activation_range(checks.options(node, what).activation, *output)
     its = Product(left, right, output, limits, settings.rounding.elsewhere)
     scale = its.scale
 

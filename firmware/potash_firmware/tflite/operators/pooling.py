@@ -14,7 +14,7 @@ from typing import NamedTuple
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.division import divide
 from potash_firmware.tflite.arithmetic.requantization import Steps
-from potash_firmware.tflite.capi import Node, Tensor, WindowOptions
+from potash_firmware.tflite.capi import Node, Tensor
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
@@ -105,7 +105,7 @@ def _operands(node: Node, settings: Settings) -> _Operands:
     """Raises Refusal, and ScheduleError where the output has another shape."""
     what, config = "a pooling", settings.config
     (source,), output = checks.tensors(node, settings, (1,), what)
-    options = checks.options(node, WindowOptions, what)
+    options = checks.options(node, what)
     if len(source.shape) != 4:
         raise Refusal("a pooling has images as input")
     if min(*options.size, *options.stride) < 1:

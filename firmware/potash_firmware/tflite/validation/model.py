@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
+from potash_firmware.tflite.capi import OPERATOR_NAMES
 from potash_firmware.tflite.validation.operators import (
     NO_SCALES,
     Call,
@@ -68,10 +69,6 @@ _TYPES: Mapping[int, TypeInfo] = {
     schema.TensorType.UINT32: TypeInfo(32),
     schema.TensorType.INT64: TypeInfo(64),
     schema.TensorType.UINT64: TypeInfo(64),
-}
-
-_NAMES = {
-    code: name for name, code in vars(schema.BuiltinOperator).items() if not name.startswith("_")
 }
 
 
@@ -193,7 +190,7 @@ def _validate_graph(
         outputs = check(
             budget.take(operator.OutputsLength(), "outputs"), operator.Outputs, OPTIONAL
         )
-        name = f"operator {at} ({_NAMES.get(code, code)})"
+        name = f"operator {at} ({OPERATOR_NAMES.get(code, code)})"
         read(inputs, f"{name} reads")
         write(outputs)
         views = [
