@@ -23,8 +23,8 @@ from potash.sdk import open as open_device
 from potash.sdk.ioctl import IoctlTransport, open_ioctl
 from potash.sdk.transport import Request
 
-ADMIN_CMD, IO_CMD, RESET, ID = 0xC048_4E41, 0xC048_4E43, 0x4E44, 0x4E40
-COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
+ADMIN64_CMD, IO64_CMD, RESET, ID = 0xC050_4E47, 0xC050_4E48, 0x4E44, 0x4E40
+COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIIIQ")
 CDWS = (10, 11, 12, 13, 14, 15)
 
 Kernel = Callable[[int, tuple[int, ...]], tuple[int, int]]
@@ -61,20 +61,20 @@ class PlayedKernel:
         if length:
             self.sent.append(ctypes.string_at(address, length))
             ctypes.memmove(address, self.fill, len(self.fill))
-        struct.pack_into("=I", argument, 68, self.result)
+        struct.pack_into("=Q", argument, 72, self.result)
         return self.returned
 
 
 def test_a_command_is_laid_out_as_the_kernel_wants_it(fd: int) -> None:
-    kernel = PlayedKernel(result=0x1234)
+    kernel = PlayedKernel(result=0x1234_0000_5678)
     transport = IoctlTransport(fd, ioctl=kernel)
     completion = transport.submit(Request(True, 0xC1, 3, CDWS, b"abcd"), 1.5).result()
     ((number, fields),) = kernel.calls
-    assert number == ADMIN_CMD
+    assert number == ADMIN64_CMD
     assert fields[:7] == (0xC1, 0, 0, 3, 0, 0, 0)
-    assert fields[8:] == (0, 4, *CDWS, 1500, 0)
+    assert fields[8:] == (0, 4, *CDWS, 1500, 0, 0)
     assert kernel.sent == [b"abcd"]
-    assert completion == (0x1234, b"")
+    assert completion == (0x1234_0000_5678, b"")
 
 
 def test_data_comes_in_through_the_commands_address(fd: int) -> None:
@@ -86,7 +86,7 @@ def test_io_commands_have_an_ioctl_of_their_own_and_may_have_no_data(fd: int) ->
     kernel = PlayedKernel()
     IoctlTransport(fd, ioctl=kernel).submit(Request(False, 0x00, 1), 30).result()
     ((number, fields),) = kernel.calls
-    assert number == IO_CMD
+    assert number == IO64_CMD
     assert (fields[7], fields[9]) == (0, 0)
 
 
@@ -167,10 +167,42 @@ def test_a_closed_transport_says_so_and_may_be_closed_again(fd: int) -> None:
         transport.reset()
 
 
-def test_a_character_device_is_a_controller() -> None:
-    transport = open_ioctl("/dev/null", ioctl=PlayedKernel(returned=5))
-    assert transport.nsid is None
+def test_a_character_device_is_a_controller_or_a_namespace_without_blocks() -> None:
+    def controller(fd: int, request: int, argument: bytearray | int) -> int:
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
+    for kernel, nsid in ((controller, None), (PlayedKernel(returned=2), 2)):
+        transport = open_ioctl("/dev/null", ioctl=kernel)
+        assert (transport.nsid, transport.block_device) == (nsid, None)
+        transport.close()
+
+
+def test_another_namespace_s_commands_go_through_its_own_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`nvme0n1` is namespace 1; the generic devices beside it are asked which they are."""
+    identifiers = {"nvme0n1": 1, "ng0n1": 1, "ng0n2": 7, "ng1n1": 9}
+    for name in identifiers:
+        (tmp_path / name).touch()
+    sent: list[tuple[str, int]] = []
+
+    def kernel(fd: int, request: int, argument: bytearray | int) -> int:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+        if isinstance(argument, int):
+            return identifiers[name]
+        sent.append((name, COMMAND.unpack(argument)[3]))
+        return 0
+
+    monkeypatch.setattr("potash.sdk.ioctl.stat.S_ISCHR", lambda mode: True)
+    before = len(os.listdir("/proc/self/fd"))
+    transport = open_ioctl(str(tmp_path / "nvme0n1"), ioctl=kernel)
+    for nsid in (1, 7, 7, 9):
+        transport.submit(Request(False, 0x01, nsid), 1).result()
+    transport.submit(Request(True, 0x85, 7), 1).result()
+    # No device of this drive is namespace 9, so the kernel says what it makes of it.
+    assert sent == [("nvme0n1", 1), ("ng0n2", 7), ("ng0n2", 7), ("nvme0n1", 9), ("nvme0n1", 7)]
     transport.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_path_that_is_no_device_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class RecordingTransport:
         self.queue_depth = 1
         self.block_device = block_device
         self.reports_events = events is not None
+        self.carries_cdw4 = True
         self.events = list(events or ())
         self.awaited: list[float] = []
         self.resets = 0

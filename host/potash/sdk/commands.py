@@ -17,6 +17,7 @@ from nvme_spec.identify import (
     IDENTIFY_SIZE,
     NAMESPACE_LIST_ENTRIES,
     Cns,
+    CommandSet,
     IdentifyController,
     decode_namespace_list,
 )
@@ -33,8 +34,12 @@ ALL_NAMESPACES = 0xFFFF_FFFF
 
 
 class Dwords(TypedDict, total=False):
-    """Command dwords 10 to 15, as keyword arguments; one that is left out is 0."""
+    """Command dwords 2 to 4 and 10 to 15, as keyword arguments; one that is left out is 0."""
 
+    cdw2: int
+    cdw3: int
+    cdw4: int
+    """Where the transport has a place for it."""
     cdw10: int
     cdw11: int
     cdw12: int
@@ -94,7 +99,7 @@ class Commands:
     def submit(
         self, opcode: int, *, admin: bool = False, **fields: Unpack[Fields]
     ) -> PendingCommand:
-        """Send a command without waiting for it: `cdw10=` to `cdw15=` and the rest of `Fields`.
+        """Send a command without waiting for it: `cdw10=` and the rest of `Fields`.
 
         Where as many commands are in flight as the queue is deep, waits for one of them first.
         InvalidRequest when the data's direction is not the opcode's.
@@ -110,7 +115,11 @@ class Commands:
             fields.get("cdw14", 0),
             fields.get("cdw15", 0),
         )
-        if not all(0 <= value < 1 << 32 for value in (nsid, *cdws)) or not 0 <= opcode < 1 << 8:
+        early = fields.get("cdw2", 0), fields.get("cdw3", 0), fields.get("cdw4", 0)
+        if (
+            not all(0 <= value < 1 << 32 for value in (nsid, *cdws, *early))
+            or not 0 <= opcode < 1 << 8
+        ):
             raise InvalidRequest("a field of the command is out of its range")
         data_out, data_in_length = fields.get("data_out"), fields.get("data_in_length", 0)
         direction = data_direction(opcode)
@@ -125,7 +134,9 @@ class Commands:
                 f"{self.transport.max_transfer}"
             )
         timeout = fields.get("timeout")
-        request = Request(admin, opcode, nsid, cdws, data_out, data_in_length)
+        if early[2] and not self.transport.carries_cdw4:
+            raise InvalidRequest("Linux has no place for dword 4 of a command")
+        request = Request(admin, opcode, nsid, cdws, data_out, data_in_length, *early)
         return self.transport.submit(request, self.timeout if timeout is None else timeout)
 
     def completions(self, submitted: Iterable[PendingCommand]) -> Iterator[Completion]:
@@ -150,19 +161,24 @@ class Commands:
         """The Identify Controller data structure."""
         return IdentifyController(self.identify_data(Cns.CONTROLLER))
 
-    def identify_data(self, cns: int, nsid: int = 0) -> bytes:
-        """The 4096 bytes of any Identify data structure."""
-        layout = encoded(commands.Identify(cns))
+    def identify_data(self, cns: int, nsid: int = 0, csi: int = 0) -> bytes:
+        """The 4096 bytes of any Identify data structure, for a command set where it has several."""
+        layout = encoded(commands.Identify(cns, csi=csi))
         return self.admin(
             AdminOpcode.IDENTIFY, nsid=nsid, data_in_length=IDENTIFY_SIZE, **layout
         ).data
 
-    def active_namespaces(self) -> list[int]:
-        """Identifiers of the active namespaces, ascending."""
+    def active_namespaces(self, csi: CommandSet | None = None) -> list[int]:
+        """Identifiers of the active namespaces, ascending; those of one command set if it is named.
+
+        Raises CommandFailed (Invalid Field) for a command set that the controller lacks.
+        """
+        one_set = csi is not None
+        cns = Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST if one_set else Cns.ACTIVE_NAMESPACE_LIST
         found: list[int] = []
         while True:
             last = found[-1] if found else 0
-            more = decode_namespace_list(self.identify_data(Cns.ACTIVE_NAMESPACE_LIST, last))
+            more = decode_namespace_list(self.identify_data(cns, last, csi or CommandSet.NVM))
             if any(one >= two for one, two in pairwise([last, *more])):
                 raise DeviceMisbehaved("the device's list of namespaces is out of order")
             found += more
@@ -174,7 +190,14 @@ class Commands:
         return SmartLog(self.log_page(LogId.SMART, SmartLog.SIZE, nsid=ALL_NAMESPACES))
 
     def log_page(
-        self, lid: int, length: int, *, lsi: int = 0, rae: bool = False, nsid: int = 0
+        self,
+        lid: int,
+        length: int,
+        *,
+        lsi: int = 0,
+        rae: bool = False,
+        nsid: int = 0,
+        csi: int = 0,
     ) -> bytes:
         """`length` bytes of a log page, in as many commands as that takes.
 
@@ -184,7 +207,7 @@ class Commands:
         for start, size in pieces_of(length, self.max_transfer):
             last = start + size == length
             command = commands.GetLogPage(
-                lid, dwords(size) - 1, rae=rae or not last, lsi=lsi, offset=start
+                lid, dwords(size) - 1, rae=rae or not last, lsi=lsi, offset=start, csi=csi
             )
             completion = self.admin(
                 AdminOpcode.GET_LOG_PAGE,

@@ -8,9 +8,12 @@ from typing import Self
 from csd_spec import fields
 from csd_spec.descriptors import DescriptorError, IdentifyData, dwords, identify_length
 from csd_spec.opcodes import DWORD_SIZE, AdminOpcode
+from nvme_spec.identify import CommandSet
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.commands import DEFAULT_TIMEOUT, Commands, encoded
-from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound
+from potash.sdk.compute_namespace import ComputeNamespace
+from potash.sdk.errors import CommandFailed, DeviceMisbehaved, DeviceNotFound
+from potash.sdk.memory_namespace import MemoryNamespace
 from potash.sdk.namespace import Namespace
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer, Transport
@@ -59,6 +62,25 @@ class Device(Commands):
         if self._namespace is None:
             self._namespace = Namespace(self, self.nsid)
         return self._namespace
+
+    def memory_namespace(self, nsid: int | None = None) -> MemoryNamespace:
+        """The memory namespace with an identifier, or the first. Raises DeviceNotFound."""
+        return MemoryNamespace(self, self._first_of(CommandSet.MEMORY, nsid))
+
+    def compute_namespace(self, nsid: int | None = None) -> ComputeNamespace:
+        """The compute namespace with an identifier, or the first. Raises DeviceNotFound."""
+        return ComputeNamespace(self, self._first_of(CommandSet.COMPUTE, nsid))
+
+    def _first_of(self, csi: CommandSet, nsid: int | None) -> int:
+        try:
+            found = self.active_namespaces(csi)
+        except CommandFailed:  # it does not have the command set
+            found = []
+        for one in found:
+            if nsid in (None, one):
+                return one
+        which = f"no {csi.name.lower()} namespace" + ("" if nsid is None else f" {nsid}")
+        raise DeviceNotFound(f"the device has {which}")
 
     @property
     def block_size(self) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.accelerator_commands import AcceleratorCommands
+from potash.sdk.commands import Commands
 from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
 from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
 from potash.sdk.targets import (
@@ -35,50 +36,74 @@ PIECE = 1 << 20
 """Bytes of zeroes that are written at once."""
 
 
-class FileSource(Source):
-    """A file on the drive as a job's input. The job sees zeroes behind its end, to a whole page."""
+class FileInPlace:
+    """A file that is read where it is on the drive: its pages, and whether they are still those.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._fd = -1
-        self._start = 0
-        self._ranges: list[Range] = []
-        self._state = (0, 0)
+    Raises InvalidRequest for a file that is not on a file system of the device's namespace.
+    """
+
+    def __init__(self, path: Path, device: Commands) -> None:
+        volume = _volume(path, device)
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+                raise InvalidRequest(f"{path} is no file")
+            require_usable(str(path), self._fd, volume)
+            self._start = volume.start
+            self._state, self.ranges = self._look()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def size(self) -> int:
         return self._state[0]
 
-    def prepare(self, accelerator: AcceleratorCommands) -> None:
-        volume = _volume(self.path, accelerator)
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise InvalidRequest(f"{self.path} is no file")
-        require_usable(str(self.path), self._fd, volume)
-        self._start = volume.start
-        self._look()
-        require_fit(accelerator, self.size)
-
-    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
-        use_input(accelerator, self._ranges, None, reporter)
-
     def confirm(self) -> None:
-        before = self._state, self._ranges
-        self._look()
-        if before != (self._state, self._ranges):
-            raise PotashError(f"{self.path} was changed while the job read it; run it again")
+        """Raises PotashError for a file that has changed since it was opened."""
+        if (self._state, self.ranges) != self._look():
+            raise PotashError(f"{self.path} was changed while it was read; run it again")
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
-    def _look(self) -> None:
-        """Write everything back to the drive, and get its extents."""
+    def _look(self) -> tuple[tuple[int, int], list[Range]]:
+        """Write everything back to the drive; length and time of the last change, and the pages."""
         os.fsync(self._fd)
         found = os.fstat(self._fd)
-        self._state = found.st_size, found.st_mtime_ns
-        self._ranges = ranges_of(str(self.path), extents_of(self._fd), found.st_size, self._start)
+        ranges = ranges_of(str(self.path), extents_of(self._fd), found.st_size, self._start)
+        return (found.st_size, found.st_mtime_ns), ranges
+
+
+class FileSource(Source):
+    """A file on the drive as a job's input. The job sees zeroes behind its end, to a whole page."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: FileInPlace | None = None
+
+    @property
+    def size(self) -> int:
+        return 0 if self._file is None else self._file.size
+
+    def prepare(self, accelerator: AcceleratorCommands) -> None:
+        self._file = FileInPlace(self.path, accelerator.device)
+        require_fit(accelerator, self.size)
+
+    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
+        ranges = [] if self._file is None else self._file.ranges
+        use_input(accelerator, ranges, None, reporter)
+
+    def confirm(self) -> None:
+        if self._file is not None:
+            self._file.confirm()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 class FileSink(Sink):
@@ -100,7 +125,7 @@ class FileSink(Sink):
         self._attached_to: AcceleratorCommands | None = None
 
     def prepare(self, accelerator: AcceleratorCommands, input_size: int) -> None:
-        self._volume = _volume(self.path.parent, accelerator)
+        self._volume = _volume(self.path.parent, accelerator.device)
         if self.path.is_dir():
             raise InvalidRequest(f"{self.path} is a folder, not a file")
         self._room = room_for(accelerator, self._size, input_size) * PAGE_SIZE
@@ -171,8 +196,8 @@ class FileSink(Sink):
             ) from error
 
 
-def _volume(path: Path, accelerator: AcceleratorCommands) -> Volume:
-    found = volume_of(path, accelerator.device.block_device)
+def _volume(path: Path, device: Commands) -> Volume:
+    found = volume_of(path, device.block_device)
     if found is None:
         raise InvalidRequest(f"{path} is not on a file system of this drive; copy it")
     return found

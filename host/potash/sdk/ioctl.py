@@ -1,7 +1,8 @@
 """The kernel's NVMe driver as a transport: passthrough commands by ioctl.
 
-Works on a controller (`/dev/nvme0`) and on a namespace (`/dev/nvme0n1`), which takes Admin commands
-just as well. Structures and numbers are those of Linux's `include/uapi/linux/nvme_ioctl.h`.
+Works on a controller (`/dev/nvme0`) and on a namespace (`/dev/nvme0n1`, or `/dev/ng0n2` for one that
+has no blocks), which takes Admin commands just as well. I/O commands to another namespace go through
+its own device. Structures and numbers are those of Linux's `include/uapi/linux/nvme_ioctl.h`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import array
 import errno
 import fcntl
 import os
+import re
 import stat
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from potash.sdk.errors import (
@@ -28,10 +31,10 @@ from potash.sdk.transport import Completion, Ended, PendingCommand, Request
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-PASSTHRU_COMMAND = struct.Struct("<BBHIIIQQIIIIIIIIII")
-"""`struct nvme_passthru_cmd`: opcode, flags, reserved, nsid, cdw2, cdw3, metadata, addr,
-metadata_len, data_len, cdw10 to cdw15, timeout_ms, result."""
-RESULT_OFFSET = PASSTHRU_COMMAND.size - 4
+PASSTHRU_COMMAND = struct.Struct("<BBHIIIQQIIIIIIIII4xQ")
+"""`struct nvme_passthru_cmd64`: opcode, flags, reserved, nsid, cdw2, cdw3, metadata, addr,
+metadata_len, data_len, cdw10 to cdw15, timeout_ms, reserved, result."""
+RESULT_OFFSET = PASSTHRU_COMMAND.size - 8
 
 _READ_WRITE = 3
 _IOCTL_TYPE = ord("N")
@@ -46,9 +49,9 @@ def _iowr(number: int, size: int) -> int:
 
 
 NVME_IOCTL_ID = _io(0x40)
-NVME_IOCTL_ADMIN_CMD = _iowr(0x41, PASSTHRU_COMMAND.size)
-NVME_IOCTL_IO_CMD = _iowr(0x43, PASSTHRU_COMMAND.size)
 NVME_IOCTL_RESET = _io(0x44)
+NVME_IOCTL_ADMIN64_CMD = _iowr(0x47, PASSTHRU_COMMAND.size)
+NVME_IOCTL_IO64_CMD = _iowr(0x48, PASSTHRU_COMMAND.size)
 
 MAX_TRANSFER = 256 * 1024
 """Bytes in one command. The kernel takes at most 127 segments, and memory of a process may need
@@ -71,6 +74,7 @@ class IoctlTransport:
     """Passthrough commands on an open file descriptor, which it owns from now on."""
 
     max_transfer = MAX_TRANSFER
+    carries_cdw4 = False
     reports_events = False
     """The kernel keeps all event requests for itself."""
 
@@ -82,6 +86,7 @@ class IoctlTransport:
         block_device: int | None = None,
         queue_depth: int = 1,
         ioctl: Ioctl = _kernel_ioctl,
+        namespaces: Callable[[int], int | None] = lambda nsid: None,
     ) -> None:
         self.queue_depth = queue_depth
         self._threads: ThreadPoolExecutor | None = None
@@ -94,6 +99,8 @@ class IoctlTransport:
         self.nsid = nsid
         self.block_device = block_device
         self._ioctl = ioctl
+        self._open_namespace = namespaces
+        self._namespaces: dict[int, int] = {}
 
     def submit(self, request: Request, timeout: float) -> PendingCommand:
         """As `Transport.submit`; PotashError also when the kernel refuses the command.
@@ -103,14 +110,17 @@ class IoctlTransport:
         """
         data = array.array("B")
         data.frombytes(request.data_out or bytes(request.data_in_length))
+        fd = self._fd if request.admin else self._namespace(request.nsid)
         if self._threads is not None:
-            return self._threads.submit(self._execute, request, data, timeout)
+            return self._threads.submit(self._execute, fd, request, data, timeout)
         try:
-            return Ended(self._execute(request, data, timeout))
+            return Ended(self._execute(fd, request, data, timeout))
         except PotashError as error:
             return Ended(error)
 
-    def _execute(self, request: Request, data: array.array[int], timeout: float) -> Completion:
+    def _execute(
+        self, fd: int, request: Request, data: array.array[int], timeout: float
+    ) -> Completion:
         address, length = data.buffer_info()
         command = bytearray(
             PASSTHRU_COMMAND.pack(
@@ -118,8 +128,8 @@ class IoctlTransport:
                 0,
                 0,
                 request.nsid,
-                0,
-                0,
+                request.cdw2,
+                request.cdw3,
                 0,
                 address if length else 0,
                 0,
@@ -129,33 +139,42 @@ class IoctlTransport:
                 0,
             )
         )
-        number = NVME_IOCTL_ADMIN_CMD if request.admin else NVME_IOCTL_IO_CMD
-        status = self._call(number, command)
+        number = NVME_IOCTL_ADMIN64_CMD if request.admin else NVME_IOCTL_IO64_CMD
+        status = self._call(fd, number, command)
         if status:
             raise CommandFailed(
                 request.admin, request.opcode, status & STATUS_MASK, dnr=bool(status & DNR_BIT)
             )
-        (result,) = struct.unpack_from("<I", command, RESULT_OFFSET)
+        (result,) = struct.unpack_from("<Q", command, RESULT_OFFSET)
         return Completion(result, data.tobytes() if request.data_in_length else b"")
 
     def await_event(self, timeout: float) -> int | None:
         raise InvalidRequest("the kernel's driver does not hand asynchronous events out")
 
     def reset(self) -> None:
-        self._call(NVME_IOCTL_RESET, 0)
+        self._call(self._fd, NVME_IOCTL_RESET, 0)
 
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown()
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            for one in (fd, *self._namespaces.values()):
+                os.close(one)
 
-    def _call(self, number: int, argument: bytearray | int) -> int:
+    def _namespace(self, nsid: int) -> int:
+        """What takes I/O commands to a namespace, as Linux takes them only at its own device."""
+        if nsid == self.nsid or self._fd < 0:
+            return self._fd
+        if nsid not in self._namespaces and (found := self._open_namespace(nsid)) is not None:
+            self._namespaces[nsid] = found
+        return self._namespaces.get(nsid, self._fd)
+
+    def _call(self, fd: int, number: int, argument: bytearray | int) -> int:
         if self._fd < 0:
             raise DeviceGone("the device is closed")
         try:
-            return self._ioctl(self._fd, number, argument)
+            return self._ioctl(fd, number, argument)
         except OSError as error:
             raise _translated(error) from error
 
@@ -173,9 +192,15 @@ def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl, *, queue_depth: int = 1)
         raise DeviceNotFound(f"cannot open {path or repr(path)}: {error.strerror}{hint}") from error
     try:
         nsid = _namespace_of(fd, path, ioctl)
-        block_device = os.fstat(fd).st_rdev if nsid is not None else None
+        is_block = stat.S_ISBLK(os.fstat(fd).st_mode)
+        block_device = os.fstat(fd).st_rdev
         return IoctlTransport(
-            fd, nsid=nsid, block_device=block_device, queue_depth=queue_depth, ioctl=ioctl
+            fd,
+            nsid=nsid,
+            block_device=block_device if is_block else None,
+            queue_depth=queue_depth,
+            ioctl=ioctl,
+            namespaces=lambda wanted: _sibling(path, wanted, ioctl),
         )
     except BaseException:
         os.close(fd)
@@ -185,14 +210,31 @@ def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl, *, queue_depth: int = 1)
 def _namespace_of(fd: int, path: str, ioctl: Ioctl) -> int | None:
     """The namespace that `fd` is; None for a controller."""
     mode = os.fstat(fd).st_mode
-    if stat.S_ISCHR(mode):
-        return None
-    if not stat.S_ISBLK(mode):
+    if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
         raise DeviceNotFound(f"{path} is not a device; {GIVE}")
     try:
         return ioctl(fd, NVME_IOCTL_ID, 0)
     except OSError as error:
+        if stat.S_ISCHR(mode):
+            return None  # a controller, which takes no such request
         raise DeviceNotFound(f"{path} is not an NVMe device: {error.strerror}") from error
+
+
+def _sibling(path: str, nsid: int, ioctl: Ioctl) -> int | None:
+    """Open the device of another namespace of the same drive; None where there is none."""
+    folder, name = os.path.split(os.path.realpath(path))
+    number = re.match(r"(?:nvme|ng)(\d+)", name)
+    if number is None:
+        return None
+    for other in sorted(Path(folder).glob(f"ng{number[1]}n*")):
+        fd = os.open(other, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if ioctl(fd, NVME_IOCTL_ID, 0) == nsid:
+                return fd
+        except OSError:
+            pass  # It has been deleted meanwhile.
+        os.close(fd)
+    return None
 
 
 def _translated(error: OSError) -> PotashError:

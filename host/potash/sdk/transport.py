@@ -25,10 +25,13 @@ class Request(NamedTuple):
     cdws: Cdws = NO_CDWS
     data_out: Buffer | None = None
     data_in_length: int = 0
+    cdw2: int = 0
+    cdw3: int = 0
+    cdw4: int = 0
 
 
 class Completion(NamedTuple):
-    """A command that succeeded: dword 0 of its completion and the data that came in."""
+    """A command that succeeded: dwords 0 and 1 of its completion and the data that came in."""
 
     result: int
     data: bytes = b""
@@ -80,6 +83,10 @@ class Transport(Protocol):
     @property
     def block_device(self) -> int | None:
         """The number (`st_rdev`) of the block device that was opened; None when it was none."""
+
+    @property
+    def carries_cdw4(self) -> bool:
+        """Whether a command can have a dword 4; Linux has no place for it."""
 
     @property
     def reports_events(self) -> bool:

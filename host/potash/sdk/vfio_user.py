@@ -37,6 +37,7 @@ class VfioUserTransport:
     nsid = None
     block_device = None
     reports_events = True
+    carries_cdw4 = True
 
     def __init__(
         self,
@@ -75,7 +76,16 @@ class VfioUserTransport:
                 self._memory.buffer(slot, size)[:] = out
             prp1, prp2 = self._memory.prps(slot, size)
             command = SubmissionEntry(
-                request.opcode, 0, 0, request.nsid, 0, 0, 0, prp1, prp2, *request.cdws
+                request.opcode,
+                0,
+                0,
+                request.nsid,
+                request.cdw2,
+                request.cdw3,
+                request.cdw4,
+                prp1,
+                prp2,
+                *request.cdws,
             )
             pending = self._in_flight[slot] = _PendingCommand(self, request, slot, timeout)
             controller.submit(request.admin, command, pending.end)
@@ -175,7 +185,7 @@ class _PendingCommand:
         elif entry.status:
             outcome = command_failed(request.admin, request.opcode, entry)
         else:
-            outcome = Completion(entry.dw0, data)
+            outcome = Completion(entry.dw1 << 32 | entry.dw0, data)
         self.outcome = self.outcome or outcome
 
 

@@ -1,0 +1,236 @@
+"""A compute namespace: programs that the drive runs on ranges of its memory namespaces.
+
+NVM Express Computational Programs Command Set Specification; `nvme_spec.computational` says what of
+it is verified.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvme_spec.computational import (
+    EXECUTE_PROGRAM,
+    FIRST_VENDOR_PROGRAM_TYPE,
+    MEMORY_RANGE_SIZE,
+    RANGE_SET_LIST_HEADER_SIZE,
+    ActivationSelect,
+    Execute,
+    LoadProgram,
+    LoadProgramSelect,
+    MemoryRange,
+    ProgramActivation,
+    ProgramDescriptor,
+    ProgramIdentifierType,
+    ProgramListHeader,
+    ProgramOccupancy,
+    RangeSetDescriptor,
+    RangeSetManagement,
+    RangeSetSelect,
+)
+from nvme_spec.computational import ComputeNamespace as ComputeNamespaceData
+from nvme_spec.identify import Cns, CommandSet
+from nvme_spec.logs import LogPage as LogId
+from nvme_spec.opcodes import AdminOpcode
+from potash.sdk.commands import Commands, Layout, encoded, pieces_of
+from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
+from potash.sdk.memory_namespace import Bytes
+from potash.sdk.progress import Progress, silent
+from potash.sdk.transport import Buffer, Completion
+
+EBPF = FIRST_VENDOR_PROGRAM_TYPE
+"""The program type of eBPF object files, if the drive's configuration has no other."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program index that is not empty.
+
+    Attributes:
+        index: the program index (PIND).
+        built_in: the drive has it from the start (device-defined); else it was loaded.
+        active: it is activated.
+        type: the program type (PTYPE); 0 of a built-in program.
+        identifier: what it was loaded with; 0 for none.
+    """
+
+    index: int
+    built_in: bool
+    active: bool
+    type: int
+    identifier: int
+
+
+class ComputeNamespace:
+    """One compute namespace of a device. Its commands raise what `Device`'s do.
+
+    All but `execute` and reading need root in a guest.
+    """
+
+    def __init__(self, device: Commands, nsid: int) -> None:
+        self.device = device
+        self.nsid = nsid
+
+    def identify(self) -> ComputeNamespaceData:
+        """The limits: the Identify Namespace data structure of the command set."""
+        return ComputeNamespaceData(
+            self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, CommandSet.COMPUTE)
+        )
+
+    def programs(self) -> list[Program]:
+        """What is at the program indexes, the empty ones left out (log page 82h)."""
+        header = self._log(LogId.PROGRAM_LIST, ProgramListHeader.SIZE)
+        count = ProgramListHeader(header).numd
+        size = ProgramDescriptor.SIZE
+        page = self._log(LogId.PROGRAM_LIST, ProgramListHeader.SIZE + count * size)
+        found = []
+        for index in range(count):
+            start = ProgramListHeader.SIZE + index * size
+            one = ProgramDescriptor(page[start : start + size])
+            if one.peocc != ProgramOccupancy.EMPTY:
+                built_in = one.peocc == ProgramOccupancy.DEVICE_DEFINED
+                found.append(Program(index, built_in, bool(one.act), one.ptype, one.pid))
+        return found
+
+    def load(
+        self,
+        index: int,
+        program: Buffer | str | Path,
+        *,
+        kind: int = EBPF,
+        identifier: int = 0,
+        activate: bool = True,
+        progress: Progress = silent,
+    ) -> None:
+        """Load a program and, unless told otherwise, activate it.
+
+        Args:
+            index: the program index, which has to be empty.
+            program: an object file's path, or its contents.
+            kind: the program type (PTYPE).
+            identifier: 64 bits of the user's own (PUID); 0 for none.
+        """
+        data = bytearray(Path(program).read_bytes() if isinstance(program, str | Path) else program)
+        unit = 1 << self.identify().lpg
+        data += bytes(-len(data) % unit)
+        pit = ProgramIdentifierType.PUID if identifier else ProgramIdentifierType.NONE
+        for start, size in pieces_of(len(data), self.device.max_transfer // unit * unit or unit):
+            layout = LoadProgram(
+                index, kind, LoadProgramSelect.LOAD, pit, len(data), identifier, size, start
+            )
+            self._admin(AdminOpcode.LOAD_PROGRAM, layout, data[start : start + size])
+            progress("loading the program", (start + size) / len(data))
+        if activate:
+            self.activate(index)
+
+    def unload(self, index: int) -> None:
+        """Unload a program, which must not be activated."""
+        self._admin(AdminOpcode.LOAD_PROGRAM, LoadProgram(index, sel=LoadProgramSelect.UNLOAD))
+
+    def activate(self, index: int) -> None:
+        """Have a program ready for `execute`."""
+        self._activation(index, ActivationSelect.ACTIVATE)
+
+    def deactivate(self, index: int) -> None:
+        """The opposite of `activate`."""
+        self._activation(index, ActivationSelect.DEACTIVATE)
+
+    def range_sets(self) -> dict[int, list[Bytes]]:
+        """The memory range sets by their identifiers (log page 84h)."""
+        limits = self.identify()
+        largest = RangeSetDescriptor.SIZE + limits.maxmemr * MEMORY_RANGE_SIZE
+        length = RANGE_SET_LIST_HEADER_SIZE + limits.maxmemrs * largest
+        page = self._log(LogId.MEMORY_RANGE_SETS, length)
+        found, at = {}, RANGE_SET_LIST_HEADER_SIZE
+        for _ in range(int.from_bytes(page[:4], "little")):
+            head = at + RangeSetDescriptor.SIZE
+            described = RangeSetDescriptor(page[at:head].ljust(RangeSetDescriptor.SIZE, b"\0"))
+            at = head + described.numr * MEMORY_RANGE_SIZE
+            if at > length:
+                raise DeviceMisbehaved("the device has more range sets than it can have")
+            ranges = MemoryRange.decode_list(page[head:at])
+            found[described.rsid] = [Bytes(one.nsid, one.start, one.length) for one in ranges]
+        return found
+
+    def create_ranges(self, ranges: Iterable[Bytes]) -> int:
+        """Create a memory range set; its identifier (RSID)."""
+        data = _descriptors(ranges)
+        layout = RangeSetManagement(RangeSetSelect.CREATE, numr=len(data) // MEMORY_RANGE_SIZE)
+        return self._admin(AdminOpcode.MEMORY_RANGE_SET_MANAGEMENT, layout, data).result & 0xFFFF
+
+    def delete_ranges(self, rsid: int) -> None:
+        """Delete a memory range set, which no running program may use."""
+        layout = RangeSetManagement(RangeSetSelect.DELETE, rsid=rsid)
+        self._admin(AdminOpcode.MEMORY_RANGE_SET_MANAGEMENT, layout)
+
+    def execute(
+        self,
+        index: int,
+        ranges: int | Sequence[Bytes] = (),
+        *,
+        parameters: tuple[int, int] = (0, 0),
+        data: Buffer = b"",
+        timeout: float | None = None,
+    ) -> int:
+        """Run an activated program to its end; its return value, 64 bits.
+
+        Args:
+            index: the program index.
+            ranges: the identifier of a range set, or the ranges themselves.
+            parameters: CPARAM1 and CPARAM2, 64 bits each.
+            data: what the program gets with the command; not through Linux's driver, which has no
+                place for its length.
+            timeout: seconds that the program may take, if not as many as other commands.
+
+        Raises CommandFailed, also for a program that faults.
+        """
+        inline = b"" if isinstance(ranges, int) else _descriptors(ranges)
+        sent = inline + bytes(data)
+        carries = self.device.transport.carries_cdw4
+        if data and not carries:
+            raise InvalidRequest(
+                "Linux has no place for the length of a program's data; put it into a memory range"
+            )
+        execute = Execute(
+            index,
+            ranges if isinstance(ranges, int) else 0,
+            len(inline) // MEMORY_RANGE_SIZE,
+            len(sent) if carries else 0,
+            *parameters,
+        )
+        try:
+            fields = execute.fields()
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        return self.device.submit(
+            EXECUTE_PROGRAM,
+            nsid=self.nsid,
+            data_out=sent or None,
+            timeout=timeout,
+            cdw2=fields["cdw2"],
+            cdw3=fields["cdw3"],
+            cdw4=fields["mptr"],
+            cdw10=fields["cdw10"],
+            cdw11=fields["cdw11"],
+            cdw12=fields["cdw12"],
+            cdw13=fields["cdw13"],
+        ).result().result  # fmt: skip
+
+    def _activation(self, index: int, select: ActivationSelect) -> None:
+        layout = ProgramActivation(index, select)
+        self._admin(AdminOpcode.PROGRAM_ACTIVATION_MANAGEMENT, layout)
+
+    def _admin(self, opcode: int, layout: Layout, data: Buffer | None = None) -> Completion:
+        return self.device.admin(opcode, nsid=self.nsid, data_out=data, **encoded(layout))
+
+    def _log(self, lid: int, length: int) -> bytes:
+        return self.device.log_page(lid, length, nsid=self.nsid, csi=CommandSet.COMPUTE)
+
+
+def _descriptors(ranges: Iterable[Bytes]) -> bytes:
+    try:
+        return b"".join(MemoryRange(one.nsid, one.length, one.start).encode() for one in ranges)
+    except struct.error as error:
+        raise InvalidRequest(f"a memory range does not fit in its descriptor: {error}") from None

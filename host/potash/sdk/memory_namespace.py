@@ -1,0 +1,198 @@
+"""A memory namespace: bytes on the drive that programs compute on.
+
+NVM Express Subsystem Local Memory Command Set Specification; `nvme_spec.memory_commands` says what
+of it is verified.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from csd_spec.opcodes import PAGE_SIZE
+from nvme_spec.identify import Cns, CommandSet
+from nvme_spec.memory_commands import (
+    MEMORY_GRANULARITY,
+    MemoryAccess,
+    MemoryCopy,
+    MemoryOpcode,
+)
+from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
+from nvme_spec.opcodes import IoOpcode
+from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
+from potash.sdk.commands import Commands, encoded, pieces_of
+from potash.sdk.errors import InvalidRequest
+from potash.sdk.files import FileInPlace
+from potash.sdk.namespace import MAX_BLOCKS, Namespace
+from potash.sdk.progress import Progress, silent
+from potash.sdk.transport import Buffer, PendingCommand
+
+LARGEST_COPY = 1 << 20
+"""Bytes that one Memory Copy moves, so that other commands have their turn."""
+
+
+class Blocks(NamedTuple):
+    """Logical blocks of a namespace, as a source of a copy."""
+
+    nsid: int
+    lba: int
+    blocks: int
+
+
+class Bytes(NamedTuple):
+    """Bytes of a memory namespace: a source of a copy, or a range that a program works on."""
+
+    nsid: int
+    start: int
+    length: int
+
+
+class MemoryNamespace:
+    """One memory namespace of a device. Its commands raise what `Device`'s do.
+
+    The drive moves whole dwords: first byte and length of what is written, filled or copied are
+    multiples of 4 (InvalidRequest); `read` takes any.
+    """
+
+    def __init__(self, device: Commands, nsid: int) -> None:
+        self.device = device
+        self.nsid = nsid
+
+    @property
+    def size(self) -> int:
+        """Bytes of the namespace."""
+        data = self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, CommandSet.MEMORY)
+        return MemoryNamespaceData(data).nsze
+
+    def read(self, start: int, length: int, *, progress: Progress = silent) -> bytes:
+        """`length` bytes from byte `start`."""
+        skipped = start % MEMORY_GRANULARITY
+        first, whole = start - skipped, _whole(skipped + length)
+        pieces = bytearray()
+        submitted = (
+            self._submit(MemoryOpcode.READ, first + at, size, data_in_length=size)
+            for at, size in pieces_of(whole, self._piece)
+        )
+        for completion in self.device.completions(submitted):
+            pieces += completion.data
+            progress("reading memory", len(pieces) / whole)
+        return bytes(pieces[skipped : skipped + length])
+
+    def write(self, start: int, data: Buffer, *, progress: Progress = silent) -> None:
+        """Write `data` from byte `start` on."""
+        view = memoryview(data).cast("B")
+        _require_whole(start, len(view))
+        submitted = (
+            self._submit(MemoryOpcode.WRITE, start + at, size, data_out=view[at : at + size])
+            for at, size in pieces_of(len(view), self._piece)
+        )
+        for done, _ in enumerate(self.device.completions(submitted), 1):
+            progress("writing memory", min(1.0, done * self._piece / len(view)))
+
+    def fill(self, start: int, length: int) -> None:
+        """Fill `length` bytes from byte `start` on with zeroes."""
+        _require_whole(start, length)
+        for at, size in pieces_of(length, 1 << 30):
+            self._submit(MemoryOpcode.FILL, start + at, size).result()
+
+    def copy(
+        self, start: int, sources: Iterable[Blocks | Bytes], *, progress: Progress = silent
+    ) -> int:
+        """Copy blocks and memory, one behind the other, to byte `start` on; how many bytes.
+
+        No byte of it comes to the host.
+        """
+        wanted = list(sources)
+        pieces = [piece for source in wanted for piece in self._pieces(source)]
+        total = sum(size for _, size in pieces)
+        _require_whole(start, total)
+        begins = [start]
+        for _, size in pieces:
+            begins.append(begins[-1] + size)
+        submitted = (
+            self._copy(begin, source, size)
+            for begin, (source, size) in zip(begins, pieces, strict=False)
+        )
+        for done, _ in enumerate(self.device.completions(submitted), 1):
+            progress("copying", done / len(pieces))
+        return total
+
+    def copy_file(
+        self, start: int, path: str | os.PathLike[str], *, progress: Progress = silent
+    ) -> int:
+        """Copy a file of a file system on the drive to byte `start` on; the file's length.
+
+        Its blocks are copied in place, to the end of its last page. Raises InvalidRequest for a
+        file that is not on the drive, PotashError for one that was changed meanwhile.
+        """
+        nsid = self.device.nsid
+        per_page = PAGE_SIZE // Namespace(self.device, nsid).block_size
+        with closing(FileInPlace(Path(path), self.device)) as file:
+            pages = file.ranges
+            blocks = [Blocks(nsid, one.page * per_page, one.pages * per_page) for one in pages]
+            self.copy(start, blocks, progress=progress)
+            file.confirm()
+            return file.size
+
+    def flush(self) -> None:
+        """Wait until all writes have reached the memory."""
+        self.device.submit(IoOpcode.FLUSH, nsid=self.nsid).result()
+
+    @property
+    def _piece(self) -> int:
+        return self.device.max_transfer // MEMORY_GRANULARITY * MEMORY_GRANULARITY
+
+    def _pieces(self, source: Blocks | Bytes) -> Iterable[tuple[Blocks | Bytes, int]]:
+        if isinstance(source, Bytes):
+            for at, size in pieces_of(source.length, LARGEST_COPY):
+                yield Bytes(source.nsid, source.start + at, size), size
+            return
+        block = Namespace(self.device, source.nsid).block_size
+        for at, count in pieces_of(source.blocks, min(MAX_BLOCKS, LARGEST_COPY // block)):
+            yield Blocks(source.nsid, source.lba + at, count), count * block
+
+    def _copy(self, start: int, source: Blocks | Bytes, size: int) -> PendingCommand:
+        if isinstance(source, Blocks):
+            kind = CopyFormat.BLOCKS
+            data = BlockSourceRange(source.nsid, source.lba, source.blocks - 1).encode(kind)
+        else:
+            kind = CopyFormat.MEMORY
+            data = MemorySourceRange(*source).encode()
+        try:
+            cdw2, cdw3, cdws = MemoryCopy(size, start, 0, kind).encode()
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        return self.device.submit(
+            MemoryOpcode.COPY,
+            nsid=self.nsid,
+            data_out=data,
+            cdw2=cdw2,
+            cdw3=cdw3,
+            cdw10=cdws[0],
+            cdw11=cdws[1],
+            cdw12=cdws[2],
+        )
+
+    def _submit(
+        self, opcode: int, start: int, length: int, *, data_out: Buffer | None = None,
+        data_in_length: int = 0,
+    ) -> PendingCommand:  # fmt: skip
+        layout = encoded(MemoryAccess(start, length))
+        return self.device.submit(
+            opcode, nsid=self.nsid, data_out=data_out, data_in_length=data_in_length, **layout
+        )
+
+
+def _whole(length: int) -> int:
+    return -(-length // MEMORY_GRANULARITY) * MEMORY_GRANULARITY
+
+
+def _require_whole(start: int, length: int) -> None:
+    if start % MEMORY_GRANULARITY or length % MEMORY_GRANULARITY:
+        raise InvalidRequest(
+            f"{length} bytes at {start}: the drive moves whole dwords, so both have to be "
+            f"multiples of {MEMORY_GRANULARITY}"
+        )
