@@ -34,6 +34,8 @@ SECTIONS = {
         "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
         "acc": Entry("potash.cli.drive.acc", "Send single commands to a drive's accelerators."),
         "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, read them."),
+        "slm": Entry("potash.cli.drive.slm", "Use a drive's memory namespaces."),
+        "cp": Entry("potash.cli.drive.cp", "Run programs on a drive's memory namespaces."),
         "fault": Entry("potash.cli.drive.fault", "Inject faults into a drive, and end them."),
     },
     "Programs, models and the tensor accelerator": {

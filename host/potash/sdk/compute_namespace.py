@@ -35,7 +35,7 @@ from nvme_spec.identify import Cns, CommandSet
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
 from potash.sdk.commands import Commands, Layout, encoded, pieces_of
-from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
+from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer, Completion
@@ -72,6 +72,13 @@ class ComputeNamespace:
     def __init__(self, device: Commands, nsid: int) -> None:
         self.device = device
         self.nsid = nsid
+
+    def memory_nsid(self) -> int:
+        """The first memory namespace of the drive. Raises DeviceNotFound."""
+        found = self.device.active_namespaces(CommandSet.MEMORY)
+        if not found:
+            raise DeviceNotFound("the device has no memory namespace")
+        return found[0]
 
     def identify(self) -> ComputeNamespaceData:
         """The limits: the Identify Namespace data structure of the command set."""

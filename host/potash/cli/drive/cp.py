@@ -1,0 +1,279 @@
+"""`potash cp`: programs that a drive runs on its memory namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import click
+
+from potash.cli.drive.common import Seconds, input_file, json_option, opened, read_input, say
+from potash.cli.drive.ranges import ByteRange
+from potash.cli.progress import showing
+from potash.schema import Count
+from potash.sdk.compute_namespace import EBPF, ComputeNamespace
+from potash.sdk.memory_namespace import Bytes
+
+
+class Program(TypedDict):
+    """A program of a compute namespace."""
+
+    index: Annotated[Count, "Its program index."]
+    built_in: Annotated[bool, "Whether the drive has it from the start."]
+    active: Annotated[bool, "Whether it is activated."]
+    type: Annotated[Count, "Its program type; 0 of a built-in one."]
+    identifier: Annotated[Count, "The identifier that it was loaded with; 0 for none."]
+
+
+class Range(TypedDict):
+    """Bytes of a memory namespace."""
+
+    nsid: Annotated[Count, "The memory namespace's identifier."]
+    start: Annotated[Count, "The first byte."]
+    length: Annotated[Count, "How many bytes."]
+
+
+class RangeSet(TypedDict):
+    """A memory range set."""
+
+    id: Annotated[Count, "Its identifier."]
+    ranges: Annotated[Sequence[Range], "Its ranges, in their order."]
+
+
+class Programs(TypedDict):
+    """A compute namespace."""
+
+    nsid: Annotated[Count, "The namespace's identifier."]
+    programs: Annotated[Sequence[Program], "By ascending index."]
+    range_sets: Annotated[Sequence[RangeSet], "Memory range sets."]
+
+
+class Created(TypedDict):
+    """A memory range set that was created."""
+
+    nsid: Annotated[Count, "The compute namespace's identifier."]
+    id: Annotated[Count, "The set's identifier."]
+
+
+class Executed(TypedDict):
+    """A program that ran to its end."""
+
+    nsid: Annotated[Count, "The compute namespace's identifier."]
+    index: Annotated[Count, "The program index."]
+    return_value: Annotated[Count, "What the program returned, 64 bits."]
+
+
+namespace_option = click.option(
+    "--namespace",
+    "nsid",
+    type=click.IntRange(1, 0xFFFF_FFFE),
+    help="Which compute namespace, by its identifier (default: the first).",
+)
+index_option = click.option(
+    "--index", type=click.IntRange(0, 0xFFFF), required=True, help="The program index."
+)
+
+
+@click.group()
+def cp() -> None:
+    """Load and execute programs on a drive's compute namespaces (Computational Programs).
+
+    DEVICE is /dev/nvme0n1 or /dev/nvme0, vfio-user:SOCKET or the socket's path.
+    """
+
+
+@contextlib.contextmanager
+def _compute(device: str, nsid: int | None) -> Iterator[ComputeNamespace]:
+    with opened(device) as one:
+        yield one.compute_namespace(nsid)
+
+
+@cp.command(name="list")
+@click.argument("device")
+@namespace_option
+@json_option(Programs)
+def list_(device: str, nsid: int | None, as_json: bool) -> None:
+    """Show the programs and the memory range sets."""
+    with _compute(device, nsid) as compute:
+        programs, sets = compute.programs(), compute.range_sets()
+    report: Programs = {
+        "nsid": compute.nsid,
+        "programs": [
+            {
+                "index": one.index,
+                "built_in": one.built_in,
+                "active": one.active,
+                "type": one.type,
+                "identifier": one.identifier,
+            }
+            for one in programs
+        ],
+        "range_sets": [
+            {
+                "id": rsid,
+                "ranges": [
+                    Range(nsid=one.nsid, start=one.start, length=one.length) for one in ranges
+                ],
+            }
+            for rsid, ranges in sets.items()
+        ],
+    }
+    lines = [
+        f"program {one.index}: {'built in' if one.built_in else f'type {one.type:02X}h'}"
+        f"{', active' if one.active else ''}"
+        f"{f', identifier {one.identifier:#x}' if one.identifier else ''}"
+        for one in programs
+    ]
+    lines += [
+        f"range set {rsid}: {' '.join(f'{one.nsid}:{one.start}:{one.length}' for one in ranges)}"
+        for rsid, ranges in sets.items()
+    ]
+    say(report, lines or ["no programs"], as_json=as_json)
+
+
+@cp.command()
+@click.argument("device")
+@input_file
+@index_option
+@namespace_option
+@click.option(
+    "--type",
+    "kind",
+    type=click.IntRange(0, 0xFF),
+    default=EBPF,
+    show_default=True,
+    help="The program type (PTYPE).",
+)
+@click.option(
+    "--identifier",
+    type=click.IntRange(0, (1 << 64) - 1),
+    default=0,
+    help="A number of your own that the drive keeps with it (PUID).",
+)
+@click.option("--activate/--no-activate", default=True, help="Activate it, too.  [default: yes]")
+def load(
+    device: str,
+    input: Path,
+    index: int,
+    nsid: int | None,
+    kind: int,
+    identifier: int,
+    activate: bool,
+) -> None:
+    """Load the program in the object file INPUT."""
+    image = read_input(input)
+    with _compute(device, nsid) as compute, showing() as progress:
+        compute.load(
+            index, image, kind=kind, identifier=identifier, activate=activate, progress=progress
+        )
+
+
+def _of_a_program(name: str, help: str, act: Callable[[ComputeNamespace, int], None]) -> None:
+    @cp.command(name=name, help=help)
+    @click.argument("device")
+    @index_option
+    @namespace_option
+    def command(device: str, index: int, nsid: int | None) -> None:
+        with _compute(device, nsid) as compute:
+            act(compute, index)
+
+
+_of_a_program("unload", "Unload a program that is not active.", ComputeNamespace.unload)
+_of_a_program("activate", "Have a program ready to be executed.", ComputeNamespace.activate)
+_of_a_program("deactivate", "The opposite of activate.", ComputeNamespace.deactivate)
+
+
+@cp.group()
+def ranges() -> None:
+    """Create and delete memory range sets."""
+
+
+@ranges.command()
+@click.argument("device")
+@click.argument("wanted", metavar="RANGE...", type=ByteRange(), nargs=-1, required=True)
+@namespace_option
+@json_option(Created)
+def create(
+    device: str, wanted: Sequence[tuple[int | None, int, int]], nsid: int | None, as_json: bool
+) -> None:
+    """Create a set of ranges, [NSID:]START:LENGTH each, and print its identifier."""
+    with _compute(device, nsid) as compute:
+        rsid = compute.create_ranges(_ranges(compute, wanted))
+    say(Created(nsid=compute.nsid, id=rsid), [str(rsid)], as_json=as_json)
+
+
+@ranges.command()
+@click.argument("device")
+@click.argument("rsid", metavar="ID", type=click.IntRange(1, 0xFFFF))
+@namespace_option
+def delete(device: str, rsid: int, nsid: int | None) -> None:
+    """Delete a set."""
+    with _compute(device, nsid) as compute:
+        compute.delete_ranges(rsid)
+
+
+@cp.command()
+@click.argument("device")
+@index_option
+@namespace_option
+@click.option("--ranges", "rsid", type=click.IntRange(1, 0xFFFF), help="A memory range set.")
+@click.option(
+    "--range",
+    "wanted",
+    type=ByteRange(),
+    multiple=True,
+    help="A range; may be given several times.",
+)
+@click.option(
+    "--param",
+    "parameters",
+    type=click.IntRange(0, (1 << 64) - 1),
+    multiple=True,
+    help="A parameter, at most two of them.",
+)
+@click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A file with data for the program (not through Linux's driver).",
+)
+@click.option("--timeout", type=Seconds(), help="How long the program may take.  [default: 30]")
+@json_option(Executed)
+def execute(
+    device: str,
+    index: int,
+    nsid: int | None,
+    rsid: int | None,
+    wanted: Sequence[tuple[int | None, int, int]],
+    parameters: Sequence[int],
+    data: Path | None,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Run an activated program on memory ranges, and print what it returns."""
+    if rsid is not None and wanted:
+        raise click.UsageError("give a range set or single ranges, not both")
+    if len(parameters) > 2:
+        raise click.UsageError("a program has two parameters")
+    first, second = (*parameters, 0, 0)[:2]
+    with _compute(device, nsid) as compute:
+        value = compute.execute(
+            index,
+            _ranges(compute, wanted) if rsid is None else rsid,
+            parameters=(first, second),
+            data=b"" if data is None else read_input(data),
+            timeout=timeout,
+        )
+    report = Executed(nsid=compute.nsid, index=index, return_value=value)
+    say(report, [f"returned {value}"], as_json=as_json)
+
+
+def _ranges(
+    compute: ComputeNamespace, wanted: Sequence[tuple[int | None, int, int]]
+) -> list[Bytes]:
+    """The ranges; those that name no namespace are of the first memory namespace."""
+    own = 0
+    if any(nsid is None for nsid, _, _ in wanted):
+        own = compute.memory_nsid()
+    return [Bytes(nsid or own, start, length) for nsid, start, length in wanted]

@@ -1,0 +1,183 @@
+"""`potash slm`: the bytes of a drive's memory namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import click
+
+from nvme_spec.identify import CommandSet
+from potash.cli.drive.common import (
+    input_file,
+    json_option,
+    opened,
+    output_file,
+    read_input,
+    say,
+    write_output,
+)
+from potash.cli.drive.ranges import BlockRange, ByteRange
+from potash.cli.progress import showing
+from potash.schema import Count
+from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace
+from potash.units import Size, human
+
+
+class Memory(TypedDict):
+    """A memory namespace."""
+
+    nsid: Annotated[Count, "Its identifier."]
+    size: Annotated[Count, "Its bytes."]
+
+
+class Memories(TypedDict):
+    """The memory namespaces of a drive."""
+
+    namespaces: Annotated[Sequence[Memory], "By ascending identifier."]
+
+
+class Moved(TypedDict):
+    """What was moved to or from a memory namespace."""
+
+    nsid: Annotated[Count, "The namespace's identifier."]
+    start: Annotated[Count, "The namespace's first byte that was moved."]
+    length: Annotated[Count, "How many bytes."]
+
+
+namespace_option = click.option(
+    "--namespace",
+    "nsid",
+    type=click.IntRange(1, 0xFFFF_FFFE),
+    help="Which memory namespace, by its identifier (default: the first).",
+)
+start_option = click.option(
+    "--start", type=Size(0), default=0, show_default=True, help="The namespace's first byte."
+)
+
+
+@click.group()
+def slm() -> None:
+    """Read, write, fill and copy to a drive's memory namespaces (Subsystem Local Memory).
+
+    DEVICE is /dev/nvme0n1 or /dev/nvme0, vfio-user:SOCKET or the socket's path. First bytes and
+    lengths are multiples of 4.
+    """
+
+
+@contextlib.contextmanager
+def _memory(device: str, nsid: int | None) -> Iterator[MemoryNamespace]:
+    with opened(device) as one:
+        yield one.memory_namespace(nsid)
+
+
+@slm.command(name="list")
+@click.argument("device")
+@json_option(Memories)
+def list_(device: str, as_json: bool) -> None:
+    """Show the memory namespaces and their sizes."""
+    with opened(device) as one:
+        found: list[Memory] = [
+            {"nsid": nsid, "size": one.memory_namespace(nsid).size}
+            for nsid in one.active_namespaces(CommandSet.MEMORY)
+        ]
+    lines = [f"namespace {item['nsid']}: {human(item['size'])}" for item in found]
+    say(Memories(namespaces=found), lines, as_json=as_json)
+
+
+@slm.command()
+@click.argument("device")
+@output_file
+@namespace_option
+@start_option
+@click.option("--length", type=Size(0), required=True, help="How many bytes.")
+def read(device: str, output: Path, nsid: int | None, start: int, length: int) -> None:
+    """Read bytes of a memory namespace into the file OUTPUT (- for standard output)."""
+    with _memory(device, nsid) as memory, showing() as progress:
+        data = memory.read(start, length, progress=progress)
+    write_output(output, data)
+
+
+@slm.command()
+@click.argument("device")
+@input_file
+@namespace_option
+@start_option
+@json_option(Moved)
+def write(device: str, input: Path, nsid: int | None, start: int, as_json: bool) -> None:
+    """Write the file INPUT (- for standard input) to a memory namespace.
+
+    Zeroes follow it up to a multiple of 4 bytes.
+    """
+    data = read_input(input)
+    data += bytes(-len(data) % 4)
+    with _memory(device, nsid) as memory, showing() as progress:
+        memory.write(start, data, progress=progress)
+        _say_moved(memory, start, len(data), "written", as_json)
+
+
+@slm.command()
+@click.argument("device")
+@namespace_option
+@start_option
+@click.option("--length", type=Size(0), required=True, help="How many bytes.")
+@json_option(Moved)
+def fill(device: str, nsid: int | None, start: int, length: int, as_json: bool) -> None:
+    """Fill bytes of a memory namespace with zeroes."""
+    with _memory(device, nsid) as memory:
+        memory.fill(start, length)
+        _say_moved(memory, start, length, "filled", as_json)
+
+
+@slm.command()
+@click.argument("device")
+@namespace_option
+@start_option
+@click.option(
+    "--blocks", type=BlockRange(), multiple=True, help="Logical blocks; may be given several times."
+)
+@click.option(
+    "--memory", type=ByteRange(), multiple=True, help="Bytes of a memory namespace, likewise."
+)
+@click.option(
+    "--file",
+    "files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="A file on a file system of the drive (in a guest), likewise.",
+)
+@json_option(Moved)
+def copy(
+    device: str,
+    nsid: int | None,
+    start: int,
+    blocks: Sequence[tuple[int | None, int, int]],
+    memory: Sequence[tuple[int | None, int, int]],
+    files: Sequence[Path],
+    as_json: bool,
+) -> None:
+    """Copy blocks, files or memory to a memory namespace, within the drive.
+
+    What is copied lies one behind the other: blocks, then memory, then files, each file from a
+    multiple of 4096 bytes behind the one before.
+    """
+    if not (blocks or memory or files):
+        raise click.UsageError("name what is to be copied: --blocks, --memory or --file")
+    with _memory(device, nsid) as to, showing() as progress:
+        own = to.device.nsid if blocks else 0
+        sources: list[Blocks | Bytes] = [
+            *(Blocks(one or own, lba, count) for one, lba, count in blocks),
+            *(Bytes(one or to.nsid, first, length) for one, first, length in memory),
+        ]
+        end = start + to.copy(start, sources, progress=progress)
+        for path in files:
+            end = -(-end // 4096) * 4096 if end > start else end
+            end += to.copy_file(end, path, progress=progress)
+        _say_moved(to, start, end - start, "copied", as_json)
+
+
+def _say_moved(memory: MemoryNamespace, start: int, length: int, how: str, as_json: bool) -> None:
+    line = f"{how}: {length} bytes of namespace {memory.nsid} from byte {start}"
+    say(Moved(nsid=memory.nsid, start=start, length=length), [line], as_json=as_json)
