@@ -47,21 +47,14 @@ Snapshot = dict[str, object]
 class Running(Protocol):
     """What of a running device is looked at: `boot.Device`."""
 
-    @property
-    def board(self) -> Board: ...
-    @property
-    def rpu(self) -> Rpu: ...
-    @property
-    def link(self) -> ApuLink: ...
-    @property
-    def server(self) -> Server: ...
-    @property
-    def apu(self) -> ApuProcess: ...
-    @property
-    def counters(self) -> Counters: ...
-    @property
-    def accelerators(self) -> Mapping[int, int]:
-        """The place of each accelerator's row among the counters."""
+    board: Board
+    rpu: Rpu
+    link: ApuLink
+    server: Server
+    apu: ApuProcess
+    counters: Counters
+    accelerators: dict[int, int]
+    """The place of each accelerator's row among the counters."""
 
 
 class StatusSocket:

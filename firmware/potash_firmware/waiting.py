@@ -6,7 +6,6 @@ epoll that waits for everything, and select that waits for epoll where the time 
 
 import select
 from collections.abc import Collection, Sequence
-from types import TracebackType
 from typing import Protocol, Self
 
 READ = select.EPOLLIN
@@ -36,12 +35,7 @@ class Waiting:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._epoll.close()
 
     def wait(

@@ -12,7 +12,7 @@ from potash_firmware.bpf import ElfError
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.elf import link
 from potash_firmware.bpf.elf import load as load_elf
-from potash_firmware.bpf.interpreter import run
+from potash_firmware.bpf.interpreter import execute as run
 from support.bpf import call_local, exit_, insn, lddw, load, mov
 from support.bpf_elf import (
     ALLOC,
@@ -47,7 +47,7 @@ def execute(data: bytes, entry: str | None = None) -> int:
     memory[layout.data_offset : layout.data_offset + len(image.data)] = image.data
     memory[layout.rodata_offset :] = image.rodata
     helpers = {number: lambda *arguments, base=number: base * 1000 for number in range(1, 5)}
-    return run(image.code, program.entry, Arena(memory, layout), helpers, (), 1000)
+    return run(image.code, program.entry, Arena(memory, layout), helpers, (), 1000).value
 
 
 def test_the_entry_is_prog_wherever_it_is() -> None:

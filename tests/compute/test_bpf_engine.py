@@ -29,7 +29,7 @@ def test_a_fault_passes_through() -> None:
 def test_what_is_missing_is_replaced_with_a_word_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engines, "_REASONS", {Engine.UBPF: lambda: "there is no libubpf"})
+    monkeypatch.setattr(engines, "unavailable", lambda engine: "there is no libubpf")
     with caplog.at_level(logging.WARNING):
         assert usable(Engine.UBPF) is Engine.INTERPRETER
     assert "there is no libubpf" in caplog.text

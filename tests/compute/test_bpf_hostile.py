@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.errors import Fault, FaultKind, VerificationError
-from potash_firmware.bpf.interpreter import Interpreter, run
+from potash_firmware.bpf.interpreter import Interpreter
+from potash_firmware.bpf.interpreter import execute as run
 from potash_firmware.bpf.verifier import verify
 from support.bpf import LAYOUT, U64, arena, execute, exit_, insn, lddw, mov
 
@@ -21,7 +22,7 @@ def finish(code: bytes, entry: int = 0) -> Fault | int:
     space = arena()
     arguments = (space.input, space.output, 4096, 4096, space.data)
     try:
-        return run(code, entry, space, HELPERS, arguments, LIMIT)
+        return run(code, entry, space, HELPERS, arguments, LIMIT).value
     except Fault as fault:
         return fault
 
@@ -191,4 +192,4 @@ def test_a_fault_leaves_the_arena_usable() -> None:
     space = arena(memory)
     with pytest.raises(Fault):
         run(insn(0x79, 0, 0) + exit_, 0, space, {}, (), LIMIT)
-    assert run(mov(0, 3) + exit_, 0, space, {}, (), LIMIT) == 3
+    assert run(mov(0, 3) + exit_, 0, space, {}, (), LIMIT).value == 3

@@ -12,7 +12,8 @@ from _pytest.mark import ParameterSet
 
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, unavailable
-from potash_firmware.bpf.interpreter import Helper, run
+from potash_firmware.bpf.interpreter import Helper
+from potash_firmware.bpf.interpreter import execute as run
 
 U64 = (1 << 64) - 1
 
@@ -122,5 +123,5 @@ def execute(
     backing = bytearray(LAYOUT.size)
     start = LAYOUT.input_offset
     backing[start : start + len(memory)] = memory
-    value = run(b"".join(code), entry, arena(backing), helpers or {}, registers, limit)
+    value = run(b"".join(code), entry, arena(backing), helpers or {}, registers, limit).value
     return Result(value, backing)

@@ -4,6 +4,8 @@ import ctypes
 import os
 import signal
 
+from potash_firmware.confinement.kernel import prctl
+
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent ends."""
 PR_SET_NAME = 15
@@ -17,7 +19,7 @@ one completion in a thousand came after 5 ms instead of 9."""
 
 def set_name(name: str) -> None:
     """Be called `name`, by which whoever lists processes can tell ours apart."""
-    _prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
+    prctl(PR_SET_NAME, ctypes.addressof(ctypes.create_string_buffer(name.encode())))
 
 
 def ignore_signals_to_group() -> None:
@@ -32,7 +34,7 @@ def ignore_signals_to_group() -> None:
 
 def die_with_parent(parent: int) -> None:
     """Be killed when the process `parent` ends, also when that has happened already."""
-    _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -40,11 +42,3 @@ def die_with_parent(parent: int) -> None:
 def yield_to_others() -> None:
     """Take the processor when nobody else wants it; so do the processes that this one makes."""
     os.nice(NICENESS)
-
-
-def _prctl(option: int, argument: ctypes.c_char_p | ctypes.c_ulong) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    nothing = ctypes.c_ulong(0)
-    if libc.prctl(option, argument, nothing, nothing, nothing):
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))

@@ -143,12 +143,8 @@ class Arena:
         found = bytes(self._memory[start : start + limit])
         text, end, _ = found.partition(b"\0")
         if not end and len(found) < limit:
-            raise Fault(
-                FaultKind.OUT_OF_BOUNDS,
-                None,
-                address,
-                f"the string at 0x{address:x} has no end inside the arena",
-            )
+            reason = f"the string at 0x{address:x} has no end inside the arena"
+            raise Fault(FaultKind.OUT_OF_BOUNDS, None, address, reason)
         return text
 
     def _offset(self, address: int, size: int, *, write: bool) -> int:

@@ -104,6 +104,8 @@ def _arithmetic(instruction: Instruction, label: str | None) -> str:
 
 
 def _jump(instruction: Instruction, label: str | None) -> str:
+    distance = instruction.imm if instruction.opcode == isa.JA32 else instruction.offset
+    target = label or f"{distance:+d}"
     match instruction.opcode:
         case isa.EXIT:
             return "exit"
@@ -112,16 +114,12 @@ def _jump(instruction: Instruction, label: str | None) -> str:
         case isa.CALLX:
             return f"callx r{instruction.dst}"
         case isa.JA:
-            return f"goto {label or _distance(instruction.offset)}"
+            return f"goto {target}"
         case isa.JA32:
-            return f"gotol {label or _distance(instruction.imm)}"
+            return f"gotol {target}"
     condition = f"{_COMPARISON[instruction.code]} {_operand(instruction)}"
     dst = _register(instruction, instruction.dst)
-    return f"if {dst} {condition} goto {label or _distance(instruction.offset)}"
-
-
-def _distance(slots: int) -> str:
-    return f"{slots:+d}"
+    return f"if {dst} {condition} goto {target}"
 
 
 def _memory(instruction: Instruction, base: int) -> str:
@@ -206,16 +204,9 @@ def listing(program: Program) -> list[Row]:
         following = index + 2 if wide else index + 1
         code = program.code[index * isa.INSTRUCTION_SIZE : following * isa.INSTRUCTION_SIZE]
         text = disassemble(instructions, index, _refers_to(program, instructions, index, labels))
-        rows.append(
-            Row(
-                index,
-                code,
-                text,
-                starts.get(index),
-                None if index in starts else labels.get(index),
-                lines.get(index),
-            )
-        )
+        function = starts.get(index)
+        label = None if function else labels.get(index)
+        rows.append(Row(index, code, text, function, label, lines.get(index)))
         index = following
     return rows
 
@@ -245,10 +236,6 @@ def _refers_to(
     if reference is not None:
         return str(reference)
     if instruction.opcode == isa.CALL:
-        return _HELPERS.get(instruction.imm) or _added_name(instruction.imm)
+        helper = added.found().helpers.get(instruction.imm)
+        return helper.name if helper else _HELPERS.get(instruction.imm)
     return None
-
-
-def _added_name(number: int) -> str | None:
-    helper = added.found().helpers.get(number)
-    return helper.name if helper else None

@@ -5,12 +5,14 @@ the same memory and are stopped with the same fault (kind, instruction, address)
 exceeds its limit is each one's own. What an installed libubpf does differently, `ubpf` says.
 """
 
+import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 from potash_firmware.bpf.arena import Arena
-from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter
+from potash_firmware.bpf.interpreter import Execution, Helper
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,18 @@ Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int]
 """See `execute`, whose arguments but for the engine these are."""
 
 
+_MODULES = {
+    Engine.INTERPRETER: "potash_firmware.bpf.interpreter",
+    Engine.NATIVE: "potash_firmware.bpf.native.engine",
+    Engine.UBPF: "potash_firmware.bpf.ubpf",
+}
+
+
+def _module(engine: Engine) -> Any:
+    """Loaded by who uses it: LLVM takes its time, and may not be there."""
+    return importlib.import_module(_MODULES[engine])
+
+
 def execute(
     engine: Engine,
     code: bytes,
@@ -41,13 +55,14 @@ def execute(
     `arguments` are the entry function's, r1 first. Raises Fault, and EngineUnavailable before
     anything has happened when the engine is not there or cannot take the program.
     """
-    run = _ENGINES[engine]
+    run: Execute = _module(engine).execute
     return run(code, entry, arena, helpers, arguments, instruction_limit)
 
 
 def unavailable(engine: Engine) -> str | None:
     """Why an engine cannot be used here, in one sentence; None where it can."""
-    return _REASONS[engine]()
+    reason: str | None = _module(engine).unavailable()
+    return reason
 
 
 def usable(engine: Engine) -> Engine:
@@ -57,66 +72,3 @@ def usable(engine: Engine) -> Engine:
         return engine
     log.warning("programs run in the interpreter: %s", reason)
     return Engine.INTERPRETER
-
-
-def _interpret(
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    arguments: Sequence[int],
-    instruction_limit: int,
-) -> Execution:
-    interpreter = Interpreter(code, arena, helpers, instruction_limit)
-    return Execution(interpreter.run(entry, arguments), interpreter.executed)
-
-
-def _compiled(
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    arguments: Sequence[int],
-    instruction_limit: int,
-) -> Execution:
-    # It is loaded by who uses it: LLVM takes its time, and may not be there.
-    from potash_firmware.bpf.native import engine as native
-
-    return native.execute(code, entry, arena, helpers, arguments, instruction_limit)
-
-
-def _no_compiler() -> str | None:
-    from potash_firmware.bpf.native import engine as native
-
-    return native.unavailable()
-
-
-def _other(
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    arguments: Sequence[int],
-    instruction_limit: int,
-) -> Execution:
-    from potash_firmware.bpf import ubpf
-
-    return ubpf.execute(code, entry, arena, helpers, arguments, instruction_limit)
-
-
-def _no_library() -> str | None:
-    from potash_firmware.bpf import ubpf
-
-    return ubpf.unavailable()
-
-
-_ENGINES: Mapping[Engine, Execute] = {
-    Engine.INTERPRETER: _interpret,
-    Engine.NATIVE: _compiled,
-    Engine.UBPF: _other,
-}
-_REASONS: Mapping[Engine, Callable[[], str | None]] = {
-    Engine.INTERPRETER: lambda: None,
-    Engine.NATIVE: _no_compiler,
-    Engine.UBPF: _no_library,
-}

@@ -19,26 +19,29 @@ Helper = Callable[[int, int, int, int, int], int]
 """A function of the platform: the values of r1 to r5 in, the value of r0 out."""
 
 
-def run(
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    registers: Sequence[int],
-    instruction_limit: int,
-) -> int:
-    """Run linked `code` from the instruction at index `entry`; returns r0 at its exit.
-
-    `registers` are the entry function's arguments, r1 first. Raises Fault.
-    """
-    return Interpreter(code, arena, helpers, instruction_limit).run(entry, registers)
-
-
 class Execution(NamedTuple):
     """A program's end: r0, unsigned, and how many instructions were executed."""
 
     value: int
     executed: int
+
+
+def unavailable() -> str | None:
+    """Never: this engine is always there."""
+    return None
+
+
+def execute(
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    instruction_limit: int,
+) -> Execution:
+    """See `potash_firmware.bpf.engine.execute`."""
+    interpreter = Interpreter(code, arena, helpers, instruction_limit)
+    return Execution(interpreter.run(entry, arguments), interpreter.executed)
 
 
 class _Frame(NamedTuple):
@@ -59,10 +62,8 @@ class Interpreter:
         instruction_limit: int,
     ) -> None:
         if len(code) % isa.INSTRUCTION_SIZE:
-            raise Fault(
+            raise _fault(
                 FaultKind.INVALID_INSTRUCTION,
-                None,
-                None,
                 f"{len(code)} bytes of code are not a whole number of instructions",
             )
         self.instructions = isa.decode(code)
@@ -186,12 +187,7 @@ _ARITHMETIC: Final[Mapping[tuple[int, int], Operation]] = {
     (Alu.ARSH, 0): lambda dst, src, bits: signed(dst, bits) >> (src & bits - 1),
 }
 
-_WIDTH: Final[Mapping[int, int]] = {
-    Class.ALU: 32,
-    Class.ALU64: 64,
-    Class.JMP: 64,
-    Class.JMP32: 32,
-}
+_WIDTH: Final[Mapping[int, int]] = {Class.ALU: 32, Class.ALU64: 64, Class.JMP: 64, Class.JMP32: 32}
 
 
 def _operands(cpu: Interpreter, instruction: Instruction, bits: int) -> tuple[int, int]:
@@ -270,9 +266,8 @@ def _call_pointer(cpu: Interpreter, pointer: int) -> None:
         return
     index, rest = divmod(pointer - CODE_BASE, isa.INSTRUCTION_SIZE)
     if rest or index >= len(cpu.instructions):
-        raise Fault(
-            FaultKind.OUTSIDE_PROGRAM, None, pointer, f"no function is at address 0x{pointer:x}"
-        )
+        reason = f"no function is at address 0x{pointer:x}"
+        raise Fault(FaultKind.OUTSIDE_PROGRAM, None, pointer, reason)
     _call_local(cpu, index)
 
 
@@ -347,12 +342,8 @@ def _atomic(cpu: Interpreter, instruction: Instruction, address: int) -> None:
     """Section 5.3; one program has its arena to itself, so one step after the other is atomic."""
     size = instruction.size
     if address % size:
-        raise Fault(
-            FaultKind.UNALIGNED,
-            None,
-            address,
-            f"0x{address:x} is not a multiple of {size}",
-        )
+        reason = f"0x{address:x} is not a multiple of {size}"
+        raise Fault(FaultKind.UNALIGNED, None, address, reason)
     mask = (1 << 8 * size) - 1
     cpu.arena.bytes_at(address, size, write=True)  # CMPXCHG needs a writable place even to fail
     old = cpu.arena.read(address, size)

@@ -51,20 +51,16 @@ class SectionIndex(IntEnum):
     UNDEF = 0
     RESERVED = 0xFF00
     ABS = 0xFFF1
-    COMMON = 0xFFF2
 
 
 class SymbolType(IntEnum):
     NOTYPE = 0
-    OBJECT = 1
     FUNC = 2
     SECTION = 3
 
 
 class Binding(IntEnum):
     LOCAL = 0
-    GLOBAL = 1
-    WEAK = 2
 
 
 class _Header(NamedTuple):

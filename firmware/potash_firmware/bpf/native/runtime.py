@@ -166,12 +166,14 @@ end:
 """,
             _callback("call_helper", f"i64 %number, {_R}", Word.HELPER_CALLBACK),
             _callback("resume", "", Word.RESUME_CALLBACK),
-            _DIVISION,
+            _DIVIDE,
+            _division("div", 0, "xor i128 %a, %b"),
+            _division("mod", 1, "and i128 %a, -1"),
         )
     )
 
 
-_DIVISION = """
+_DIVIDE = """
 define internal { i128, i128 } @divide(i128 %dividend, i128 %divisor) {
   br label %step
 step:
@@ -206,37 +208,26 @@ define internal i128 @magnitude(i128 %value) {
   %size = select i1 %negative, i128 %negated, i128 %value
   ret i128 %size
 }
+"""
 
-define i128 @__udivti3(i128 %a, i128 %b) {
-  %both = call { i128, i128 } @divide(i128 %a, i128 %b)
-  %value = extractvalue { i128, i128 } %both, 0
+
+def _division(what: str, part: int, sign: str) -> str:
+    """The quotient (part 0) or the remainder (1), unsigned and signed; `sign` gives the sign."""
+    return f"""
+define i128 @__u{what}ti3(i128 %a, i128 %b) {{
+  %both = call {{ i128, i128 }} @divide(i128 %a, i128 %b)
+  %value = extractvalue {{ i128, i128 }} %both, {part}
   ret i128 %value
-}
+}}
 
-define i128 @__umodti3(i128 %a, i128 %b) {
-  %both = call { i128, i128 } @divide(i128 %a, i128 %b)
-  %value = extractvalue { i128, i128 } %both, 1
-  ret i128 %value
-}
-
-define i128 @__divti3(i128 %a, i128 %b) {
+define i128 @__{what}ti3(i128 %a, i128 %b) {{
   %x = call i128 @magnitude(i128 %a)
   %y = call i128 @magnitude(i128 %b)
-  %size = call i128 @__udivti3(i128 %x, i128 %y)
-  %signs = xor i128 %a, %b
+  %size = call i128 @__u{what}ti3(i128 %x, i128 %y)
+  %signs = {sign}
   %negative = icmp slt i128 %signs, 0
   %negated = sub i128 0, %size
   %value = select i1 %negative, i128 %negated, i128 %size
   ret i128 %value
-}
-
-define i128 @__modti3(i128 %a, i128 %b) {
-  %x = call i128 @magnitude(i128 %a)
-  %y = call i128 @magnitude(i128 %b)
-  %size = call i128 @__umodti3(i128 %x, i128 %y)
-  %negative = icmp slt i128 %a, 0
-  %negated = sub i128 0, %size
-  %value = select i1 %negative, i128 %negated, i128 %size
-  ret i128 %value
-}
+}}
 """
