@@ -1,8 +1,12 @@
-"""Sizes as people write them."""
+"""Sizes as people write them, and other parameters of commands that are parsed from text."""
 
 import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
+
+T = TypeVar("T")
 
 LARGEST = (1 << 63) - 1
 """Bytes of a file at most, which is what the system counts its offsets in."""
@@ -10,26 +14,34 @@ LARGEST = (1 << 63) - 1
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-class Size(click.ParamType[int]):
-    """Bytes, or a number with K, M, G or T behind it, each 1024 of the one before."""
+class Parsed(click.ParamType[T]):
+    """A parameter that `parse` makes of its text; the text of its ValueError is shown."""
 
-    name = "SIZE"
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self.parse = parse
 
-    def __init__(self, minimum: int = 1) -> None:
-        self._minimum = minimum
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        if not isinstance(value, str):
+            converted: T = value
+            return converted
         try:
-            size = parse_size(value)
+            return self.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Size(Parsed[int]):
+    """Bytes, or a number with K, M, G or T behind it, each 1024 of the one before."""
+
+    def __init__(self, minimum: int = 1) -> None:
+        super().__init__("SIZE", self._size)
+        self._minimum = minimum
+
+    def _size(self, text: str) -> int:
+        size = parse_size(text)
         if not self._minimum <= size <= LARGEST:
-            wrong = "small" if size < self._minimum else "large"
-            self.fail(f"{value!r} is too {wrong}", param, ctx)
+            raise ValueError(f"{text!r} is too {'small' if size < self._minimum else 'large'}")
         return size
 
 

@@ -39,7 +39,7 @@ def test_the_document_has_the_keys_that_readers_rely_on() -> None:
 
 
 def test_the_table_shows_ours_the_peer_s_and_the_ratio() -> None:
-    lines = table([paired("load", "iops", "1/s", "other", [(30000, 20000)])]).splitlines()
+    lines = table([paired("load", "iops", "1/s", "other", [(30000, 20000)])])
     assert lines[1].split() == ["load", "iops", "1/s", "30,000", "20,000", *["1.50"] * 3, "1"]
 
 

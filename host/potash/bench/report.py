@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from potash.schema import Positive
 from potash.tables import columns
@@ -47,7 +47,8 @@ class Result:
     ]
 
 
-class Machine(TypedDict):
+@dataclass(frozen=True)
+class Machine:
     """The machine that figures were measured on."""
 
     processor: Annotated[str, "Its model."]
@@ -56,7 +57,8 @@ class Machine(TypedDict):
     python: Annotated[str, "Its version."]
 
 
-class Report(TypedDict):
+@dataclass(frozen=True)
+class Report:
     """Figures, and what they were measured on."""
 
     machine: Annotated[Machine, "What they were measured on."]
@@ -93,20 +95,20 @@ def machine() -> Machine:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "processors": len(models) or None,
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-    }
+    return Machine(
+        processor=models[0] if models else platform.processor(),
+        processors=len(models) or None,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
 
 
 def document(results: Iterable[Result]) -> Report:
     """What `--json` prints."""
-    return {"machine": machine(), "results": list(results)}
+    return Report(machine(), list(results))
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[Result]) -> list[str]:
     """The same for people."""
     heads = ("", "metric", "unit", "value", "baseline", "ratio", "lowest", "highest", "pairs")
     rows: list[tuple[str, ...]] = [heads]
@@ -123,7 +125,7 @@ def table(results: Sequence[Result]) -> str:
                 str(one.pairs),
             )
         )
-    return "\n".join(columns(rows, "<<<>"))
+    return columns(rows, "<<<>")
 
 
 def _figure(value: float) -> str:

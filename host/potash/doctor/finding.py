@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 
 class State(StrEnum):
@@ -28,7 +28,8 @@ class Finding:
     mend: Annotated[str, "The command that mends it; empty where there is none."] = ""
 
 
-class Report(TypedDict):
+@dataclass(frozen=True)
+class Report:
     """What this machine has of what Potash needs."""
 
     healthy: Annotated[bool, "Whether nothing is missing."]

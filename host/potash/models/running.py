@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
+from typing import Annotated
 
 import numpy as np
 
+from potash.schema import Amount, Count
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.apu.models import DRAM_BYTES
@@ -59,13 +62,15 @@ class Ran:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two places' values of one output."""
+    """How the outputs of two targets differ."""
 
-    left: Place
-    right: Place
-    differing: int
-    largest: float
-    """In the tensor's own numbers, which for int8 are steps; NaN where only one of two is one."""
+    left: Annotated[Place, "The one."]
+    right: Annotated[Place, "The other one."]
+    differing: Annotated[Count, "Elements that are not the same."]
+    largest: Annotated[
+        Amount | None,
+        "The largest difference, for int8 in steps; null where it is no finite number.",
+    ]
 
 
 def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) -> Described:
@@ -119,7 +124,9 @@ def _difference(
     a, b = values[left], values[right]
     differ = (a != b) & ~(np.isnan(a) & np.isnan(b))
     differences = np.abs(a[differ].astype(np.float64) - b[differ].astype(np.float64))
-    return Difference(left, right, int(differ.sum()), float(differences.max(initial=0.0)))
+    largest = float(differences.max(initial=0.0))
+    finite = largest if math.isfinite(largest) else None
+    return Difference(left, right, int(differ.sum()), finite)
 
 
 def _delegate(config: Config, rounding: Rounding) -> VtaDelegate:

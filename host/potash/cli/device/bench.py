@@ -11,13 +11,12 @@ import click
 from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
 from potash.bench import socket as socket_bench
-from potash.bench.report import Report, Result, document, table
+from potash.bench.report import Report, document, table
 from potash.cli.device.example import examples_folder
-from potash.cli.drive.common import json_option
+from potash.cli.device.mirror import mirror_option
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
-from potash.schema import encode
 from potash.vm import images
-from potash.vm.sources import ENVIRONMENT
 
 PAIRS = 8
 SECONDS = 1.5
@@ -53,13 +52,7 @@ def bench() -> None:
     show_default=True,
     help="Length of one measurement.",
 )
-@click.option(
-    "--debian-mirror",
-    metavar="ADDRESS",
-    envvar=ENVIRONMENT,
-    show_envvar=True,
-    help="Debian archive to install the guest from (default: the one that apt is configured with).",
-)
+@mirror_option
 @json_option(Report)
 def nvme(
     guest: bool,
@@ -67,7 +60,6 @@ def nvme(
     pairs: int,
     seconds: float,
     debian_mirror: str | None,
-    as_json: bool,
 ) -> None:
     """Measure the drive's reads and writes.
 
@@ -86,14 +78,14 @@ def nvme(
             results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
         else:
             results = list(socket_bench.measure(chosen, pairs, seconds, progress))
-    _report(results, as_json)
+    say(document(results), table(results), indent=2)
 
 
 @bench.command()
 @_only
 @_pairs("Measurements of each stream and of its baseline, in turn.")
 @json_option(Report)
-def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
+def vta(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure the tensor accelerator's simulator.
 
     Convolutions of ResNet-18, a matrix product and an addition run as streams in one thread. The
@@ -107,14 +99,14 @@ def vta(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     chosen = _chosen(patterns, vta_bench.NAMES)
     with showing(steps=True) as progress:
         results = list(vta_bench.measure(chosen, pairs, progress))
-    _report(results, as_json)
+    say(document(results), table(results), indent=2)
 
 
 @bench.command()
 @_only
 @_pairs("Runs of each program and of its native form, which take turns.")
 @json_option(Report)
-def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
+def bpf(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure programs, beside the same C compiled for this machine.
 
     Each program works on 16 MiB, with its bounds checks and its instruction limit. The baseline is what
@@ -126,14 +118,14 @@ def bpf(patterns: tuple[str, ...], pairs: int, as_json: bool) -> None:
     with showing(steps=True) as progress:
         folder = examples_folder() / "include"
         results = list(program_bench.measure(chosen, folder, pairs, progress))
-    _report(results, as_json)
+    say(document(results), table(results), indent=2)
 
 
 @bench.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @_pairs("Measurements of the delegate and of each of its baselines, in turn.")
 @json_option(Report)
-def model(names: tuple[str, ...], pairs: int, as_json: bool) -> None:
+def model(names: tuple[str, ...], pairs: int) -> None:
     """Measure models through the delegate, beside TensorFlow Lite's own kernels.
 
     NAME is one of `potash model make`'s networks, digits, or callback, * standing for anything: all
@@ -150,14 +142,7 @@ def model(names: tuple[str, ...], pairs: int, as_json: bool) -> None:
     chosen = _chosen(names, model_bench.NAMES)
     with showing(steps=True) as progress:
         results = list(model_bench.measure(chosen, examples_folder(), pairs, progress))
-    _report(results, as_json)
-
-
-def _report(results: Sequence[Result], as_json: bool) -> None:
-    if as_json:
-        click.echo(encode(document(results), indent=2))
-    else:
-        click.echo(table(results))
+    say(document(results), table(results), indent=2)
 
 
 def _chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -10,19 +10,17 @@ import click
 
 from csd_spec.text import plain_lines
 from potash.cli.device import reports
-from potash.cli.drive.common import ProgramArgument, json_option, returned
+from potash.cli.drive.common import ARGUMENT, as_json, json_option, returned, say
 from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
-from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import Size
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena
-from potash_firmware.bpf.debug_info import printable
 from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.engine import Engine, usable
 from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter, signed
@@ -37,7 +35,7 @@ _input = click.option("--input", "given", type=_STREAM, help="The program's inpu
 _argument = click.option(
     "--arg",
     "arguments",
-    type=ProgramArgument(),
+    type=ARGUMENT,
     multiple=True,
     help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
 )
@@ -52,13 +50,10 @@ def bpf() -> None:
 @click.argument("file", type=_FILE)
 @_entry
 @json_option(reports.Disassembly)
-def disasm(file: Path, entry: str | None, as_json: bool) -> None:
+def disasm(file: Path, entry: str | None) -> None:
     """Show the instructions of FILE, an object file, with its names and source lines."""
     program = _load(file, entry, any_function=True)
     rows = listing(program)
-    if as_json:
-        click.echo(encode(_document(program, rows), indent=2))
-        return
     lines = [f"{file}: {len(program.code) // 8} instructions, {len(program.data)} bytes of data, "]
     lines[0] += f"{len(program.rodata)} of constants; begins at {program.entry}"
     before = None
@@ -74,61 +69,47 @@ def disasm(file: Path, entry: str | None, as_json: bool) -> None:
         for number, at in enumerate(range(0, len(row.code), 8)):
             code = row.code[at : at + 8].hex(" ")
             lines.append(f"{row.pc + number:8}: {code}  {'' if number else row.text}".rstrip())
-    click.echo("\n".join(map(printable, lines)))
+    say(_document(program, rows), lines, indent=2)
 
 
 @bpf.command()
 @json_option(reports.Helpers)
-def helpers(as_json: bool) -> None:
+def helpers() -> None:
     """List the functions that programs may call, those of other packages too.
 
     Ends with 1 where a package's helper had to be left out.
     """
     found = added.found()
-    rows = [(number, name, "potash") for name, number in elf.HELPER_NAMES.items()]
-    rows += [(number, one.name, one.package) for number, one in sorted(found.helpers.items())]
-    if as_json:
-        report: reports.Helpers = {
-            "helpers": [
-                {"number": number, "name": name, "package": package}
-                for number, name, package in rows
-            ],
-            "problems": found.problems,
-        }
-        click.echo(encode(report))
-    else:
-        table = [(str(number), name, package) for number, name, package in rows]
-        click.echo("\n".join(columns(table, "><")))
-        for problem in found.problems:
-            click.echo(f"potash: {problem}", err=True)
+    known = [reports.Helper(number, name, "potash") for name, number in elf.HELPER_NAMES.items()]
+    known += [
+        reports.Helper(number, one.name, one.package)
+        for number, one in sorted(found.helpers.items())
+    ]
+    table = columns([(str(one.number), one.name, one.package) for one in known], "><")
+    say(reports.Helpers(known, found.problems), table)
+    for problem in found.problems if not as_json() else ():
+        click.echo(f"potash: {problem}", err=True)
     if found.problems:
         sys.exit(1)
 
 
 def _document(program: machine.Program, rows: Sequence[Row]) -> reports.Disassembly:
-    return {
-        "entry": program.entry,
-        "data": len(program.data),
-        "constants": len(program.rodata),
-        "functions": [{"name": one.name, "start": one.start} for one in program.debug.functions],
-        "instructions": [
-            {
-                "pc": row.pc,
-                "code": row.code.hex(),
-                "text": row.text,
-                "function": row.function,
-                "label": row.label,
-                "source": _source(row.source),
-            }
+    return reports.Disassembly(
+        program.entry,
+        len(program.data),
+        len(program.rodata),
+        [reports.Function(one.name, one.start) for one in program.debug.functions],
+        [
+            reports.Instruction(
+                row.pc, row.code.hex(), row.text, row.function, row.label, _source(row.source)
+            )
             for row in rows
         ],
-    }
+    )
 
 
 def _source(line: SourceLine | None) -> reports.SourceLine | None:
-    if line is None:
-        return None
-    return {"file": line.file, "number": line.number, "column": line.column, "text": line.text}
+    return None if line is None else reports.SourceLine(*line)
 
 
 @bpf.command("exec")
@@ -170,7 +151,6 @@ def exec_(
     entry: str | None,
     limit: int,
     engine: str | None,
-    as_json: bool,
 ) -> None:
     """Run FILE, an object file, in this process, as an accelerator of the drive would.
 
@@ -181,7 +161,7 @@ def exec_(
 
     def show(text: str) -> None:
         printed.append(text)
-        if not as_json:
+        if not as_json():
             click.echo(f"program: {plain_lines(text.rstrip())}", err=True)
 
     try:
@@ -203,28 +183,20 @@ def exec_(
         sys.stdout.buffer.flush()
     elif output is not None:
         output.write_bytes(ran.output)
-    _report(ran, printed, output, as_json=as_json)
+    _report(ran, printed, output)
 
 
-def _report(ran: Ran, printed: Sequence[str], output: Path | None, *, as_json: bool) -> None:
+def _report(ran: Ran, printed: Sequence[str], output: Path | None) -> None:
     aside = output == STREAM
     value = signed(ran.return_value, 64)  # as the drive's status gives it
-    if as_json:
-        report: reports.Executed = {
-            "output": None if output is None else str(output),
-            "produced": len(ran.output),
-            "return_value": value,
-            "instructions": ran.instructions,
-            "printed": printed,
-        }
-        click.echo(encode(report), err=aside)
-        return
+    target = None if output is None else str(output)
+    report = reports.Executed(target, len(ran.output), value, ran.instructions, printed)
     where = "" if aside or output is None else f" in {output}"
-    click.echo(
+    line = (
         f"{len(ran.output)} bytes{where}; the program returned {returned(value)} "
-        f"after {ran.instructions} instructions",
-        err=aside,
+        f"after {ran.instructions} instructions"
     )
+    say(report, [line], aside=aside)
 
 
 @bpf.command()

@@ -10,10 +10,9 @@ import click
 
 from potash.cli.device import reports
 from potash.cli.device.example import examples_folder
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import json_option, say
 from potash.programs.compiler import CPUS, BuildError, Built, find_compiler
 from potash.programs.compiler import build as build_program
-from potash.schema import encode
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 
@@ -45,7 +44,6 @@ def build(
     includes: tuple[Path, ...],
     defines: tuple[str, ...],
     cpu: str | None,
-    as_json: bool,
 ) -> None:
     """Compile SOURCE, a program in C, for the drive's accelerators.
 
@@ -56,7 +54,7 @@ def build(
     target = source.with_suffix(".o") if output is None else output
     if target.resolve() == source.resolve():
         raise click.UsageError(f"the object file would take the place of {source}; name it with -o")
-    _report(_build(source, target, includes, defines, cpu), target, as_json=as_json)
+    _report(_build(source, target, includes, defines, cpu), target)
 
 
 def compiled(source: Path) -> bytes:
@@ -95,26 +93,21 @@ def _build(
     return built
 
 
-def _report(built: Built, target: Path, *, as_json: bool) -> None:
+def _report(built: Built, target: Path) -> None:
     program = built.program
     function = program.debug.function_at(program.entry)
-    entry = function.name if function else str(program.entry)
-    instructions = len(program.code) // INSTRUCTION_SIZE
-    if as_json:
-        report: reports.Built = {
-            "output": str(target),
-            "compiler": built.compiler.name,
-            "cpu": built.cpu,
-            "entry": entry,
-            "functions": [function.name for function in program.debug.functions],
-            "instructions": instructions,
-            "data": len(program.data),
-            "constants": len(program.rodata),
-        }
-        click.echo(encode(report))
-        return
-    click.echo(
-        f"{target}: {instructions} instructions (BPF {built.cpu}, {built.compiler.name}), "
-        f"{len(program.data)} bytes of data, {len(program.rodata)} of constants; "
-        f"begins with {entry}"
+    report = reports.Built(
+        output=str(target),
+        compiler=built.compiler.name,
+        cpu=built.cpu,
+        entry=function.name if function else str(program.entry),
+        functions=[function.name for function in program.debug.functions],
+        instructions=len(program.code) // INSTRUCTION_SIZE,
+        data=len(program.data),
+        constants=len(program.rodata),
     )
+    line = (
+        f"{target}: {report.instructions} instructions (BPF {built.cpu}, {report.compiler}), "
+        f"{report.data} bytes of data, {report.constants} of constants; begins with {report.entry}"
+    )
+    say(report, [line])

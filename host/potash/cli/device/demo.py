@@ -15,18 +15,16 @@ import click
 import potash.sdk
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import PAGE_SIZE
-from csd_spec.text import plain
 from potash.cli.device import reports
 from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
-from potash.cli.drive.common import json_option
-from potash.schema import encode
+from potash.cli.device.mirror import mirror_option
+from potash.cli.drive.common import as_json, json_option, say
 from potash.sdk import LocalStorage
 from potash.sdk.errors import PotashError
 from potash.vm.drive import serving
 from potash.vm.guest import DRIVE
-from potash.vm.sources import ENVIRONMENT
 from potash.vm.terminal import descriptor_sink
 
 if TYPE_CHECKING:
@@ -67,9 +65,9 @@ def demo() -> None:
 
 @demo.command("list")
 @json_option(reports.Examples)
-def list_(as_json: bool) -> None:
+def list_() -> None:
     """List the examples."""
-    show_index(as_json=as_json)
+    show_index()
 
 
 @demo.command()
@@ -83,15 +81,9 @@ def write(name: str, folder: Path) -> None:
 @demo.command()
 @click.argument("name", type=_example, default="add")
 @click.option("--embedded", is_flag=True, help="Drive the device from here, without a guest.")
-@click.option(
-    "--debian-mirror",
-    metavar="ADDRESS",
-    envvar=ENVIRONMENT,
-    show_envvar=True,
-    help="Debian archive to install the guest from (default: the one that apt is configured with).",
-)
+@mirror_option
 @json_option(reports.VectorsAdded | reports.ExampleRun)
-def run(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) -> None:
+def run(name: str, embedded: bool, debian_mirror: str | None) -> None:
     """Run the example NAME (default: add); this is the default command.
 
     A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
@@ -102,15 +94,15 @@ def run(name: str, embedded: bool, debian_mirror: str | None, as_json: bool) -> 
     started = time.monotonic()
 
     def report(step: str) -> None:
-        if not as_json:
+        if not as_json():
             click.echo(f"  {step}")
 
     if embedded:
         ran = _run_embedded(example, report)
     else:
-        ran = _run_in_guest(example, debian_mirror, quiet=as_json)
+        ran = _run_in_guest(example, debian_mirror, quiet=as_json())
     show = _show_vectors if example.describe is None else _show_found
-    show(example, ran, time.monotonic() - started, as_json=as_json)
+    show(example, ran, time.monotonic() - started)
     if ran.output != example.expected:
         sys.exit(1)
 
@@ -171,72 +163,58 @@ def _job_seconds(entries: Iterable[tuple[int, int]]) -> float:
     return (last[LogEntryType.JOB_FINISHED] - last[LogEntryType.JOB_STARTED]) / 1000
 
 
-def _show_vectors(example: Example, ran: Ran, seconds: float, *, as_json: bool) -> None:
-    output = ran.output
+def _show_vectors(example: Example, ran: Ran, seconds: float) -> None:
     size = len(example.expected)
     first, second = example.input[-2 * size : -size], example.input[-size:]
-    vectors = {"a": first, "b": second, "output": output, "expected": example.expected}
-    equal = output == example.expected
-    if as_json:
-        added: reports.VectorsAdded = {
-            "equal": equal,
-            "elements": size,
-            "seconds": round(seconds, 3),
-            "a": _int8(first),
-            "b": _int8(second),
-            "output": _int8(output),
-            "expected": _int8(example.expected),
-        }
-        click.echo(encode(added))
-        return
-    for name, data in vectors.items():
+    vectors = {"a": first, "b": second, "output": ran.output, "expected": example.expected}
+    shown = {name: _int8(data) for name, data in vectors.items()}
+    equal = ran.output == example.expected
+    lines = []
+    for name, data in shown.items():
         dots = " …" if len(data) > SHOWN else ""
-        shown = " ".join(f"{value:4}" for value in _int8(data)[:SHOWN])
-        click.echo(f"{name:>8}: {shown}{dots}  ({len(data)} elements)")
-    click.echo("equal" if equal else "NOT equal")
+        values = " ".join(f"{value:4}" for value in data[:SHOWN])
+        lines.append(f"{name:>8}: {values}{dots}  ({len(data)} elements)")
+    report = reports.VectorsAdded(equal, size, round(seconds, 3), **shown)
+    say(report, [*lines, "equal" if equal else "NOT equal"])
 
 
-def _show_found(example: Example, ran: Ran, seconds: float, *, as_json: bool) -> None:
+def _show_found(example: Example, ran: Ran, seconds: float) -> None:
     """What was found, and what had to come from the drive for it."""
     output = ran.output
     equal = output == example.expected
     without = _pages(len(example.input) if example.needed is None else example.needed)
     given = len(example.program) + sum(len(argument) for argument in example.arguments)
     moved = _pages(len(output)) + given
-    modelled = _modelled(example)
-    if as_json:
-        report: reports.ExampleRun = {
-            "example": example.name,
-            "equal": equal,
-            "input": len(example.input),
-            "output": len(output),
-            "moved_without": without,
-            "moved_with": moved,
-            "job_seconds": ran.job,
-            "seconds": round(seconds, 3),
-        }
-        if modelled is not None:
-            report["vta_cycles"] = modelled.cycles
-            report["vta_instructions"] = modelled.instructions
-            report["vta_seconds"] = modelled.seconds
-        if equal and example.figures is not None:
-            report |= cast(reports.ExampleRun, example.figures(example.input, output))
-        click.echo(encode(report))
-        return
+    report: reports.ExampleRun = {
+        "example": example.name,
+        "equal": equal,
+        "input": len(example.input),
+        "output": len(output),
+        "moved_without": without,
+        "moved_with": moved,
+        "job_seconds": ran.job,
+        "seconds": round(seconds, 3),
+    }
+    lines = []
     if equal and example.describe is not None:
-        for line in example.describe(example.input, output):
-            click.echo(plain(line))
-    click.echo(
+        lines += example.describe(example.input, output)
+    lines.append(
         f"moved between drive and host: {moved} bytes, program included;"
         f" without the device {without}, {_times(without / moved)} times as many"
     )
+    modelled = _modelled(example)
     if modelled is not None:
-        click.echo(
+        report["vta_cycles"] = modelled.cycles
+        report["vta_instructions"] = modelled.instructions
+        report["vta_seconds"] = modelled.seconds
+        lines.append(
             f"modelled time of the tensor accelerator: {modelled.seconds * 1e3:.1f} ms,"
             f" {modelled.cycles} cycles at {modelled.clock / 1e6:g} MHz"
             f" for {modelled.instructions} instructions; the job took {ran.job * 1e3:.0f} ms here"
         )
-    click.echo("equal" if equal else "NOT equal")
+    if equal and example.figures is not None:
+        report |= cast(reports.ExampleRun, example.figures(example.input, output))
+    say(report, [*lines, "equal" if equal else "NOT equal"])
 
 
 def _modelled(example: Example) -> Modelled | None:

@@ -7,25 +7,18 @@ import sys
 import click
 
 from potash import doctor as checks
-from potash.cli.drive.common import json_option
+from potash.cli.device.mirror import mirror_option
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.doctor import Finding, Report, State
-from potash.schema import encode
 from potash.tables import columns
-from potash.vm.sources import ENVIRONMENT
 
 
 @click.command()
 @click.option("--no-boot", is_flag=True, help="Do not boot a guest to see whether KVM is of use.")
-@click.option(
-    "--debian-mirror",
-    metavar="ADDRESS",
-    envvar=ENVIRONMENT,
-    show_envvar=True,
-    help="Debian archive to install the guest from (default: the one that apt is configured with).",
-)
+@mirror_option
 @json_option(Report)
-def doctor(no_boot: bool, debian_mirror: str | None, as_json: bool) -> None:
+def doctor(no_boot: bool, debian_mirror: str | None) -> None:
     """Report what is there, what is missing, and the command that fixes it.
 
     A line each: "good"; "limited" where Potash does less or is slower; "missing" where it, or its
@@ -33,12 +26,7 @@ def doctor(no_boot: bool, debian_mirror: str | None, as_json: bool) -> None:
     """
     findings = _examined(boot=not no_boot, mirror=debian_mirror)
     healthy = all(one.state is not State.MISSING for one in findings)
-    if as_json:
-        report: Report = {"healthy": healthy, "findings": findings}
-        click.echo(encode(report))
-    else:
-        for line in _lines(findings):
-            click.echo(line)
+    say(Report(healthy, findings), _lines(findings))
     if not healthy:
         sys.exit(1)
 

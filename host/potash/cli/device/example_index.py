@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from potash.cli.device import reports
 from potash.cli.device.build import compiled
 from potash.cli.device.example import Example, example_names, examples_folder
+from potash.cli.drive.common import say
 from potash.programs.compiler import find_compiler
-from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 
@@ -27,16 +26,7 @@ ARGUMENTS = "arguments"
 _TEACHES = "**Teaches:**"
 
 
-class Described(NamedTuple):
-    """A folder of examples/: what it says of itself, and whether `potash demo` runs it."""
-
-    name: str
-    title: str
-    teaches: str
-    demo: bool
-
-
-def described(folder: Path) -> Described:
+def described(folder: Path) -> reports.ExampleEntry:
     """What an example's README.md says. Raises PotashError where it says nothing."""
     try:
         title, *paragraphs = (folder / "README.md").read_text().strip().split("\n\n")
@@ -46,30 +36,22 @@ def described(folder: Path) -> Described:
     if not title.startswith("# ") or not told:
         raise PotashError(f"{folder}/README.md does not begin with a heading and a paragraph")
     teaches = re.sub(r"\s+", " ", told[0].removeprefix(_TEACHES)).strip()
-    return Described(folder.name, title[2:], teaches, folder.name in example_names())
+    return reports.ExampleEntry(folder.name, title[2:], teaches, folder.name in example_names())
 
 
-def index() -> list[Described]:
+def index() -> list[reports.ExampleEntry]:
     """Every example that comes with Potash."""
     folders = sorted(path.parent for path in examples_folder().glob("*/README.md"))
     return [described(folder) for folder in folders]
 
 
-def show_index(*, as_json: bool) -> None:
+def show_index() -> None:
     """Print the examples: those that `potash demo` runs, and those that are run in another way."""
-    if as_json:
-        entries: list[reports.ExampleEntry] = [
-            {"name": one.name, "title": one.title, "teaches": one.teaches, "demo": one.demo}
-            for one in index()
-        ]
-        report: reports.Examples = {"examples": entries}
-        click.echo(encode(report))
-        return
-    rows = []
-    for one in index():
+    found, rows = index(), []
+    for one in found:
         other = "" if one.demo else f" (see {examples_folder() / one.name / 'README.md'})"
         rows.append((one.name, f"{one.title}{other}"))
-    click.echo("\n".join(columns(rows, "<")))
+    say(reports.Examples(found), columns(rows, "<"))
 
 
 def write_files(name: str, folder: Path) -> None:

@@ -9,17 +9,16 @@ from pathlib import Path
 import click
 
 from csd_spec.faults import FaultFlags
-from potash.cli.drive.fault import FaultText
+from potash.cli.drive.common import Decorator
+from potash.cli.drive.fault import FAULT
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
-
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--fault",
         "faults",
-        type=FaultText(),
+        type=FAULT,
         multiple=True,
         help='Inject a fault from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; may '
         "be given several times (docs/faults.md).",

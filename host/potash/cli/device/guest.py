@@ -14,7 +14,8 @@ from potash import configuration
 from potash.cli.device import configured
 from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.fault_options import fault_options, faults_of
-from potash.cli.device.serve import Namespace
+from potash.cli.device.mirror import mirror_option
+from potash.cli.device.serve import NAMESPACE
 from potash.cli.device.vta_options import writable_file
 from potash.cli.progress import showing
 from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
@@ -22,12 +23,11 @@ from potash.sdk import faults as sdk_faults
 from potash.sdk.faults import Fault
 from potash.sdk.vfio_user import require_free
 from potash.tracing.recording import recording
-from potash.units import Size, short
+from potash.units import Parsed, Size, short
 from potash.vm import images, snapshot, system
 from potash.vm.drive import serving_each
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.qemu import ROOT_PORTS, Accelerator
-from potash.vm.sources import ENVIRONMENT
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
 from potash_device.media import NamespaceShape
@@ -37,39 +37,18 @@ SHARE = "/share"
 MEBIBYTE = 1 << 20
 
 
-class Collected(click.ParamType[tuple[str, Path]]):
-    """GUEST:HOST, two paths."""
-
-    name = "GUEST:HOST"
-
-    def convert(
-        self,
-        value: str | tuple[str, Path],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[str, Path]:
-        if isinstance(value, tuple):
-            return value
-        inside, colon, outside = value.partition(":")
-        if not colon or not inside.startswith("/") or not outside:
-            self.fail(f"{value!r} is not GUEST:HOST with an absolute path in the guest", param, ctx)
-        return inside, Path(outside)
+def _collected(text: str) -> tuple[str, Path]:
+    inside, colon, outside = text.partition(":")
+    if not colon or not inside.startswith("/") or not outside:
+        raise ValueError(f"{text!r} is not GUEST:HOST with an absolute path in the guest")
+    return inside, Path(outside)
 
 
-class DiskFile(click.ParamType[Disk]):
-    """FILE or FILE,rw."""
-
-    name = "FILE[,rw]"
-
-    def convert(
-        self, value: str | Disk, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Disk:
-        if isinstance(value, Disk):
-            return value
-        path = Path(value.removesuffix(",rw"))
-        if not path.is_file() and not path.is_block_device():
-            self.fail(f"{str(path)!r} is no file with a disk in it", param, ctx)
-        return Disk(path, value.endswith(",rw"))
+def _disk(text: str) -> Disk:
+    path = Path(text.removesuffix(",rw"))
+    if not path.is_file() and not path.is_block_device():
+        raise ValueError(f"{str(path)!r} is no file with a disk in it")
+    return Disk(path, text.endswith(",rw"))
 
 
 @contextmanager
@@ -136,7 +115,7 @@ def running_guest(
 @click.option(
     "--namespace",
     "namespaces",
-    type=Namespace(),
+    type=NAMESPACE,
     multiple=True,
     help="A namespace of a new drive, as for potash serve; may be given several times.",
 )
@@ -153,7 +132,7 @@ def running_guest(
 @click.option(
     "--collect",
     "collected",
-    type=Collected(),
+    type=Parsed("GUEST:HOST", _collected),
     multiple=True,
     help="Copy a file or folder out of the guest after the command.",
 )
@@ -171,13 +150,7 @@ def running_guest(
     show_default=True,
     help="Number of processors.",
 )
-@click.option(
-    "--debian-mirror",
-    metavar="ADDRESS",
-    envvar=ENVIRONMENT,
-    show_envvar=True,
-    help="Debian archive to install the guest from (default: the one that apt is configured with).",
-)
+@mirror_option
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
@@ -200,7 +173,7 @@ def running_guest(
 @click.option(
     "--disk",
     "disks",
-    type=DiskFile(),
+    type=Parsed("FILE[,rw]", _disk),
     multiple=True,
     help="A disk of a custom system, raw or qcow2; without --kernel it boots from the first one. "
     "Read-only without ,rw.",

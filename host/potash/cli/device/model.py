@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from csd_spec.text import plain
 from potash.cli.device import model_reports as reports
 from potash.cli.device.model_files import apart_for, tensor_line, write_model
 from potash.cli.device.model_quantize import quantize
 from potash.cli.device.vta_options import (
+    output_option,
     readable_file,
     vta_config_option,
     writable_file,
@@ -24,7 +24,6 @@ from potash.models import running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.running import Described, Place, Ran
-from potash.schema import encode
 from potash.tables import columns
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
@@ -51,28 +50,18 @@ model.add_command(quantize)
 
 @model.command("list")
 @json_option(reports.Networks)
-def list_(as_json: bool) -> None:
+def list_() -> None:
     """Name the networks that `potash model make` can write."""
-    networks: list[reports.NetworkEntry] = [
-        {"name": name, "summary": one.summary} for name, one in NETWORKS.items()
-    ]
-    lines = columns([(name, network.summary) for name, network in NETWORKS.items()], "<")
-    report: reports.Networks = {"networks": networks}
-    say(report, lines, as_json=as_json)
+    networks = [reports.NetworkEntry(name, one.summary) for name, one in NETWORKS.items()]
+    say(reports.Networks(networks), columns([(one.name, one.summary) for one in networks], "<"))
 
 
 @model.command()
 @click.argument("name")
 @click.option("--seed", type=_SEED, default=0, show_default=True, help="Of the random weights.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=writable_file,
-    help="The file to write, - for standard output.",
-)
+@output_option
 @json_option(reports.ModelMade)
-def make(name: str, seed: int, output: Path, as_json: bool) -> None:
+def make(name: str, seed: int, output: Path) -> None:
     """Write the network NAME, one of `potash model list`, as a model in int8.
 
     Its weights are random and untrained; the same seed makes the same file. Scales fit the values
@@ -81,18 +70,8 @@ def make(name: str, seed: int, output: Path, as_json: bool) -> None:
     with showing() as progress:
         data = make_network(name, seed, progress)
         write_model(output, data, progress)
-    report: reports.ModelMade = {
-        "network": name,
-        "seed": seed,
-        "output": str(output),
-        "bytes": len(data),
-    }
-    say(
-        report,
-        [f"{name} is in {output}: {len(data)} bytes"],
-        as_json=as_json,
-        aside=output == STREAM,
-    )
+    report = reports.ModelMade(name, seed, str(output), len(data))
+    say(report, [f"{name} is in {output}: {len(data)} bytes"], aside=output == STREAM)
 
 
 @model.command()
@@ -100,15 +79,12 @@ def make(name: str, seed: int, output: Path, as_json: bool) -> None:
 @vta_config_option
 @_rounding
 @json_option(reports.ModelInfo)
-def info(file: Path, config: Config, rounding: str, as_json: bool) -> None:
+def info(file: Path, config: Config, rounding: str) -> None:
     """Show what MODEL takes and gives, and where each node runs, and why."""
     with showing() as progress:
         data = bytes(read_whole(file, progress))
         described = apart_for(file, running.describe, data, config, Rounding(rounding))
-    if as_json:
-        click.echo(encode(_document(described, rounding)))
-        return
-    click.echo("\n".join(map(plain, _shown(file, described))))
+    say(_document(described, rounding), _shown(file, described))
 
 
 @model.command()
@@ -140,7 +116,6 @@ def run(
     compare: bool,
     config: Config,
     rounding: str,
-    as_json: bool,
 ) -> None:
     """Run MODEL once, without a drive.
 
@@ -163,40 +138,34 @@ def run(
         if output is not None:
             write_model(output, results[Place(on)].output, progress)
     report, lines = _outcome(file, Place(on), rounding, results, output)
-    say(report, lines, as_json=as_json, aside=output == STREAM)
+    say(report, lines, aside=output == STREAM)
 
 
 def _tensor(tensor: TensorReport) -> reports.Tensor:
-    return {
-        "name": tensor.name,
-        "dtype": tensor.dtype.name,
-        "shape": list(tensor.shape),
-        "bytes": tensor.size,
-        "scale": tensor.scale or None,
-        "zero_point": tensor.zero_point if tensor.scale else None,
-    }
+    return reports.Tensor(
+        name=tensor.name,
+        dtype=tensor.dtype.name,
+        shape=tensor.shape,
+        bytes=tensor.size,
+        scale=tensor.scale or None,
+        zero_point=tensor.zero_point if tensor.scale else None,
+    )
 
 
 def _node(node: NodeReport) -> reports.Node:
-    return {
-        "graph": node.graph,
-        "node": node.node,
-        "operator": node.operator,
-        "version": node.version,
-        "on": (Place.VTA if node.claimed else Place.CPU).value,
-        "reason": node.reason,
-    }
+    on = Place.VTA if node.claimed else Place.CPU
+    return reports.Node(node.graph, node.node, node.operator, node.version, on, node.reason)
 
 
 def _document(described: Described, rounding: str) -> reports.ModelInfo:
-    return {
-        "rounding": rounding,
-        "bytes": described.size,
-        "inputs": [_tensor(tensor) for tensor in described.inputs],
-        "outputs": [_tensor(tensor) for tensor in described.outputs],
-        "nodes": [_node(node) for node in described.nodes],
-        "nodes_on_vta": sum(node.claimed for node in described.nodes),
-    }
+    return reports.ModelInfo(
+        bytes=described.size,
+        rounding=rounding,
+        inputs=[_tensor(tensor) for tensor in described.inputs],
+        outputs=[_tensor(tensor) for tensor in described.outputs],
+        nodes=[_node(node) for node in described.nodes],
+        nodes_on_vta=sum(node.claimed for node in described.nodes),
+    )
 
 
 def _shown(file: Path, described: Described) -> list[str]:
@@ -242,18 +211,7 @@ def _outcome(
     if len(results) > 1:
         compared = running.compare(results)
         report["outputs"] = [
-            {
-                **_tensor(tensor),
-                "pairs": [
-                    {
-                        "left": pair.left.value,
-                        "right": pair.right.value,
-                        "differing": pair.differing,
-                        "largest": pair.largest if math.isfinite(pair.largest) else None,
-                    }
-                    for pair in pairs
-                ],
-            }
+            reports.ComparedTensor(**vars(_tensor(tensor)), pairs=pairs)
             for tensor, pairs in compared
         ]
         rows = [("output", "", "differing", "of", "largest")]
@@ -263,7 +221,7 @@ def _outcome(
                 f"{pair.left} - {pair.right}",
                 str(pair.differing),
                 str(math.prod(tensor.shape)),
-                f"{pair.largest:g}",
+                f"{math.nan if pair.largest is None else pair.largest:g}",
             )
             for tensor, pairs in compared
             for pair in pairs

@@ -1,12 +1,15 @@
 """What `potash model` reports as JSON."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import Annotated, NotRequired, TypedDict
 
+from potash.models.running import Difference
 from potash.schema import Amount, Count, Form, Positive
 
 
-class ModelMade(TypedDict):
+@dataclass(frozen=True)
+class ModelMade:
     """The network that was made."""
 
     network: Annotated[str, "What was made."]
@@ -15,20 +18,23 @@ class ModelMade(TypedDict):
     bytes: Annotated[Count, "Of the model."]
 
 
-class NetworkEntry(TypedDict):
+@dataclass(frozen=True)
+class NetworkEntry:
     """A network that can be made."""
 
     name: Annotated[str, "What it is called."]
     summary: Annotated[str, "What it is."]
 
 
-class Networks(TypedDict):
+@dataclass(frozen=True)
+class Networks:
     """The networks that can be made."""
 
     networks: Annotated[Sequence[NetworkEntry], "Those that can be made."]
 
 
-class Tensor(TypedDict):
+@dataclass(frozen=True)
+class Tensor:
     """An input or an output of a model."""
 
     name: Annotated[str, "What the model calls it."]
@@ -41,7 +47,8 @@ class Tensor(TypedDict):
     ]
 
 
-class Node(TypedDict):
+@dataclass(frozen=True)
+class Node:
     """A node of a model."""
 
     graph: Annotated[Count, "The subgraph that it is in."]
@@ -52,7 +59,8 @@ class Node(TypedDict):
     reason: Annotated[str | None, "Why the VTA does not run it; null where it does."]
 
 
-class ModelInfo(TypedDict):
+@dataclass(frozen=True)
+class ModelInfo:
     """What a model takes and gives, and where its nodes run."""
 
     bytes: Annotated[Count, "Of the model."]
@@ -63,29 +71,10 @@ class ModelInfo(TypedDict):
     nodes_on_vta: Annotated[Count, "How many of them the VTA runs."]
 
 
-class Difference(TypedDict):
-    """How the outputs of two targets differ."""
-
-    left: Annotated[Literal["vta", "cpu", "reference"], "The one."]
-    right: Annotated[Literal["vta", "cpu", "reference"], "The other one."]
-    differing: Annotated[Count, "Elements that are not the same."]
-    largest: Annotated[
-        Amount | None,
-        "The largest difference, for int8 in steps; null where it is no finite number.",
-    ]
-
-
-class ComparedTensor(TypedDict):
+@dataclass(frozen=True)
+class ComparedTensor(Tensor):
     """An output, compared."""
 
-    name: Annotated[str, "What the model calls it."]
-    dtype: Annotated[str, "The type of an element, as NumPy calls it."]
-    shape: Annotated[Sequence[Count], "Elements in each dimension; none for a scalar."]
-    bytes: Annotated[Count, "As it lies in memory."]
-    scale: Annotated[Amount | None, "What a step stands for; null where it is not quantised."]
-    zero_point: Annotated[
-        int | None, "The value that stands for zero; null where it is not quantised."
-    ]
     pairs: Annotated[Sequence[Difference], "Each two places."]
 
 
@@ -109,7 +98,8 @@ class ModelRun(TypedDict):
     ]
 
 
-class ModelQuantized(TypedDict):
+@dataclass(frozen=True)
+class ModelQuantized:
     """A model that was made int8."""
 
     output: Annotated[str, "Where it was written; - for standard output."]

@@ -1,12 +1,14 @@
 """What the commands around a device report as JSON."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
 from potash.schema import Amount, Count, Form, Positive, Share, Signed64
 
 
-class Built(TypedDict):
+@dataclass(frozen=True)
+class Built:
     """A program that was compiled."""
 
     output: Annotated[str, "The object file."]
@@ -23,14 +25,16 @@ class Built(TypedDict):
     constants: Annotated[Count, "Bytes of constants."]
 
 
-class Function(TypedDict):
+@dataclass(frozen=True)
+class Function:
     """A function of a program."""
 
     name: Annotated[str, "The function's name."]
     start: Annotated[Count, "Its first instruction's number."]
 
 
-class SourceLine(TypedDict):
+@dataclass(frozen=True)
+class SourceLine:
     """The source line that it comes from; null where the one before goes on, or none is known."""
 
     file: Annotated[str, "The source file."]
@@ -39,7 +43,8 @@ class SourceLine(TypedDict):
     text: Annotated[str, "What stands there."]
 
 
-class Instruction(TypedDict):
+@dataclass(frozen=True)
+class Instruction:
     """An instruction of a program."""
 
     pc: Annotated[Count, "The instruction's number."]
@@ -53,7 +58,8 @@ class Instruction(TypedDict):
     ]
 
 
-class Disassembly(TypedDict):
+@dataclass(frozen=True)
+class Disassembly:
     """A program, instruction by instruction."""
 
     entry: Annotated[Count, "The number of the instruction that it begins with."]
@@ -63,7 +69,8 @@ class Disassembly(TypedDict):
     instructions: Annotated[Sequence[Instruction], "All of them."]
 
 
-class Executed(TypedDict):
+@dataclass(frozen=True)
+class Executed:
     """A program that ran here, without a drive."""
 
     output: Annotated[str | None, "The file that has the output; null where none was asked for."]
@@ -75,7 +82,8 @@ class Executed(TypedDict):
     printed: Annotated[Sequence[str], "Lines that it printed."]
 
 
-class Helper(TypedDict):
+@dataclass(frozen=True)
+class Helper:
     """A function that programs may call."""
 
     number: Annotated[Annotated[int, Form(minimum=1, maximum=63)], "What a program calls it by."]
@@ -85,7 +93,8 @@ class Helper(TypedDict):
     ]
 
 
-class Helpers(TypedDict):
+@dataclass(frozen=True)
+class Helpers:
     """The functions that programs may call."""
 
     helpers: Annotated[Sequence[Helper], "Potash's own, then those of other packages, by number."]
@@ -94,7 +103,8 @@ class Helpers(TypedDict):
     ]
 
 
-class VectorsAdded(TypedDict):
+@dataclass(frozen=True)
+class VectorsAdded:
     """What the example `add` did."""
 
     equal: Annotated[bool, "Whether the result is the expected one, bit for bit."]
@@ -143,7 +153,8 @@ class ExampleRun(TypedDict):
     ]
 
 
-class ExampleEntry(TypedDict):
+@dataclass(frozen=True)
+class ExampleEntry:
     """An example."""
 
     name: Annotated[str, "Its folder below `examples`."]
@@ -152,13 +163,15 @@ class ExampleEntry(TypedDict):
     demo: Annotated[bool, "Whether `potash demo` runs it."]
 
 
-class Examples(TypedDict):
+@dataclass(frozen=True)
+class Examples:
     """The examples."""
 
     examples: Annotated[Sequence[ExampleEntry], "Every example that comes with Potash."]
 
 
-class Namespace(TypedDict):
+@dataclass(frozen=True)
+class Namespace:
     """A namespace of the drive."""
 
     nsid: Annotated[Positive, "The namespace's identifier."]
@@ -167,7 +180,8 @@ class Namespace(TypedDict):
     read_only: Annotated[bool, "Whether it cannot be written to."]
 
 
-class Serving(TypedDict):
+@dataclass(frozen=True)
+class Serving:
     """A device that listens; printed as soon as it does."""
 
     socket: Annotated[str, "Where it listens: a UNIX socket's absolute path."]
@@ -181,7 +195,8 @@ class Serving(TypedDict):
     ]
 
 
-class Network(TypedDict):
+@dataclass(frozen=True)
+class Network:
     """A network of a sweep."""
 
     name: Annotated[str, "The network."]
@@ -196,7 +211,8 @@ class Network(TypedDict):
     ]
 
 
-class Point(TypedDict):
+@dataclass(frozen=True)
+class Point:
     """A configuration on a network."""
 
     network: Annotated[str, "The network."]
@@ -225,7 +241,8 @@ class Point(TypedDict):
     ]
 
 
-class Swept(TypedDict):
+@dataclass(frozen=True)
+class Swept:
     """Configurations of the tensor accelerator on networks."""
 
     networks: Annotated[Sequence[Network], "What they were tried on."]
@@ -240,7 +257,8 @@ class Swept(TypedDict):
     plot: Annotated[str | None, "The picture that was drawn; null without --plot."]
 
 
-class Traced(TypedDict):
+@dataclass(frozen=True)
+class Traced:
     """A trace that was written."""
 
     output: Annotated[str, "Where; - for standard output."]

@@ -18,7 +18,7 @@ from potash import configuration
 from potash.cli.device import configured, reports
 from potash.cli.device.configured import DEFAULTS, config_option, print_option
 from potash.cli.device.fault_options import fault_options, faults_of
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.configuration import (
     LARGEST_BUFFER,
@@ -29,11 +29,10 @@ from potash.configuration import (
 )
 from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
-from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
-from potash.units import Size, human
+from potash.units import Parsed, Size, human
 from potash_device.media import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -56,81 +55,40 @@ LONGEST_SOCKET = 107
 """Bytes of a UNIX socket's path (unix(7))."""
 
 
-class Buffers(click.ParamType[tuple[int, int]]):
-    """SIZE or SIZE:SIZE, of an accelerator's input buffer and of its output buffer."""
-
-    name = "SIZE[:SIZE]"
-
-    def convert(
-        self,
-        value: str | tuple[int, int],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        first, _, second = value.partition(":")
-        sizes = [Size(PAGE_SIZE).convert(text, param, ctx) for text in (first, second or first)]
-        for size in sizes:
-            if size > LARGEST_BUFFER:
-                self.fail(f"{value!r}: a buffer has at most {human(LARGEST_BUFFER)}", param, ctx)
-        return sizes[0], sizes[1]
+def _buffers(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(":")
+    sizes = [Size(PAGE_SIZE).parse(one) for one in (first, second or first)]
+    if max(sizes) > LARGEST_BUFFER:
+        raise ValueError(f"{text!r}: a buffer has at most {human(LARGEST_BUFFER)}")
+    return sizes[0], sizes[1]
 
 
-class ComponentLevels(click.ParamType[Mapping[str, str]]):
-    """COMPONENT=LEVEL, several with commas between them."""
-
-    name = "COMPONENT=LEVEL[,…]"
-
-    def convert(
-        self,
-        value: str | Mapping[str, str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Mapping[str, str]:
-        if not isinstance(value, str):
-            return value
-        components = {}
-        for item in value.split(","):
-            component, equals, level = item.partition("=")
-            if not equals:
-                self.fail(f"{item!r} is not COMPONENT=LEVEL", param, ctx)
-            components[component] = level
-        try:
-            return LogSettings(components=components).components
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _levels(text: str) -> Mapping[str, str]:
+    components = {}
+    for item in text.split(","):
+        component, equals, level = item.partition("=")
+        if not equals:
+            raise ValueError(f"{item!r} is not COMPONENT=LEVEL")
+        components[component] = level
+    return LogSettings(components=components).components
 
 
-class Namespace(click.ParamType[NamespaceShape]):
-    """SIZE or SIZE:BLOCK."""
-
-    name = "SIZE[:BLOCK]"
-
-    def convert(
-        self,
-        value: str | NamespaceShape,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> NamespaceShape:
-        if isinstance(value, NamespaceShape):
-            return value
-        size, colon, block = value.partition(":")
-        if colon and block not in map(str, BLOCK_SIZES):
-            self.fail(f"{value!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
-        block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
-        return NamespaceShape(Size(block_size).convert(size, param, ctx), block_size)
+def _namespace(text: str) -> NamespaceShape:
+    size, colon, block = text.partition(":")
+    if colon and block not in map(str, BLOCK_SIZES):
+        raise ValueError(f"{text!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
+    block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
+    return NamespaceShape(Size(block_size).parse(size), block_size)
 
 
-class SerialNumber(click.ParamType[str]):
-    """What fits in Identify Controller: up to 20 printable ASCII characters."""
+NAMESPACE = Parsed("SIZE[:BLOCK]", _namespace)
 
-    name = "TEXT"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not (value.strip() and value.isascii() and value.isprintable() and len(value) <= 20):
-            self.fail(f"{value!r} is not up to 20 printable ASCII characters", param, ctx)
-        return value
+def _serial(text: str) -> str:
+    """What fits in Identify Controller. Raises ValueError."""
+    if not (text.strip() and text.isascii() and text.isprintable() and len(text) <= 20):
+        raise ValueError(f"{text!r} is not up to 20 printable ASCII characters")
+    return text
 
 
 def qemu_device(socket: Path) -> str:
@@ -158,7 +116,7 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--namespace",
     "namespaces",
-    type=Namespace(),
+    type=NAMESPACE,
     multiple=True,
     help="A namespace of a new drive, its size and its block size (512 or 4096 bytes, which is the "
     "default); may be given several times. The folder remembers them.",
@@ -184,14 +142,14 @@ def qemu_device(socket: Path) -> str:
 )
 @click.option(
     "--serial",
-    type=SerialNumber(),
+    type=Parsed("TEXT", _serial),
     help="The device's serial number, which tells it from others in one machine; it has a subsystem "
     "name of its own, too (default: the profile's).",
 )
 @click.option(
     "--accelerator",
     "accelerators",
-    type=Buffers(),
+    type=Parsed("SIZE[:SIZE]", _buffers),
     multiple=True,
     help="An accelerator, by the sizes of its input buffer and its output buffer, which is as "
     "large where it is not given; may be given several times, and they are numbered from 0 "
@@ -243,7 +201,7 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--log",
     "components",
-    type=ComponentLevels(),
+    type=Parsed("COMPONENT=LEVEL[,…]", _levels),
     multiple=True,
     help=f"The log level of single components: {', '.join(COMPONENTS)}. May be given several times.",
 )
@@ -274,7 +232,6 @@ def serve(
     fault_files: tuple[Path, ...],
     allow_faults: bool,
     metrics: int | None,
-    as_json: bool,
     log_level: str,
     components: tuple[Mapping[str, str], ...],
     log_format: str,
@@ -316,16 +273,11 @@ def serve(
         settings = replace(settings, rpu=replace(settings.rpu, identity=identity))
     armed = faults_of(faults, fault_files)
     settings = replace(settings, rpu=replace(settings.rpu, faults=armed, allow_faults=allow_faults))
-    _serve(wanted, settings, socket, metrics, as_json=as_json)
+    _serve(wanted, settings, socket, metrics)
 
 
 def _serve(
-    wanted: Configuration,
-    settings: DeviceSettings,
-    socket: Path,
-    metrics: int | None,
-    *,
-    as_json: bool,
+    wanted: Configuration, settings: DeviceSettings, socket: Path, metrics: int | None
 ) -> None:
     told = wanted.device
     path = socket.absolute()
@@ -361,7 +313,7 @@ def _serve(
                 raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
             address = stack.enter_context(exporting(asked, metrics))
         be_undumpable()
-        _announce(path, told.media, drive, address, as_json=as_json)
+        _announce(path, told.media, drive, address)
         run_until(device, stop)
 
 
@@ -414,41 +366,33 @@ def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
     return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 
-def _announce(
-    socket: Path, media: Path | None, drive: Drive, metrics: str | None, *, as_json: bool
-) -> None:
+def _announce(socket: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
     device = qemu_device(socket)
-    sizes = {nsid: one.size for nsid, one in drive.namespaces.items()}
-    if as_json:
-        report: reports.Serving = {
-            "socket": str(socket),
-            "media": str(media) if media else None,
-            "size": sum(sizes.values()),
-            "capacity": drive.capacity,
-            "namespaces": [
-                {
-                    "nsid": nsid,
-                    "size": size,
-                    "block_size": drive.block_sizes[nsid],
-                    "read_only": drive.namespaces[nsid].read_only,
-                }
-                for nsid, size in sizes.items()
-            ],
-            "qemu_device": device,
-            "metrics": metrics,
-        }
-        click.echo(encode(report))
-        return
+    namespaces = [
+        reports.Namespace(nsid, one.size, drive.block_sizes[nsid], one.read_only)
+        for nsid, one in drive.namespaces.items()
+    ]
+    report = reports.Serving(
+        socket=str(socket),
+        media=str(media) if media else None,
+        size=sum(one.size for one in namespaces),
+        capacity=drive.capacity,
+        namespaces=namespaces,
+        qemu_device=device,
+        metrics=metrics,
+    )
     where = f"in {media}" if media else "in memory, gone when this ends"
-    what = " and ".join(human(size) for size in sizes.values()) or "no namespace yet"
-    click.echo(f"A drive of {what}, {where}, listens at {socket}")
-    click.echo("QEMU (10.1.1 or later) takes it with:")
-    click.echo(f"  -device {shlex.quote(device)}")
-    click.echo("and guest memory that can be shared:")
-    click.echo("  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0")
+    what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
+    lines = [
+        f"A drive of {what}, {where}, listens at {socket}",
+        "QEMU (10.1.1 or later) takes it with:",
+        f"  -device {shlex.quote(device)}",
+        "and guest memory that can be shared:",
+        "  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0",
+    ]
     if metrics is not None:
-        click.echo(f"Prometheus finds its metrics at {metrics}")
-    click.echo(f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT")
+        lines.append(f"Prometheus finds its metrics at {metrics}")
+    say(report, [*lines, f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT"])
 
 
 @contextmanager

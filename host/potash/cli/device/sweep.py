@@ -12,10 +12,9 @@ import click
 from potash.cli.device import reports
 from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
 from potash.cli.device.vta_options import writable_file
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
-from potash.schema import encode
 from potash.tables import columns
 from potash.units import human
 from potash_device.vta.config import Config
@@ -70,7 +69,6 @@ def sweep(
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
-    as_json: bool,
 ) -> None:
     """Try configurations of the tensor accelerator on networks, and show those worth their cost.
 
@@ -97,37 +95,27 @@ def sweep(
     if plot is not None:
         with replacing(plot) as file:
             file.write(picture.draw(found, against))
-    if as_json:
-        report = _report(tried, against, found, plot)
-        click.echo(encode(report), err=plot == STREAM)
-        return
+    lines = []
     for one in tried:
         mine = [point for point in found if point.network is one]
-        for line in [*_described(one), "", *_table(mine, everything), "", *_summary(mine), ""]:
-            click.echo(line, err=plot == STREAM)
-    click.echo("Latencies are modelled, and were calibrated on no board.", err=plot == STREAM)
+        lines += [*_described(one), "", *_table(mine, everything), "", *_summary(mine), ""]
+    lines.append("Latencies are modelled, and were calibrated on no board.")
     if plot not in (None, STREAM):
-        click.echo(f"{plot} shows all of it")
+        lines.append(f"{plot} shows all of it")
+    say(_report(tried, against, found, plot), lines, aside=plot == STREAM)
 
 
 def _report(
     networks: Sequence[Network], against: Sequence[str], found: Sequence[Point], plot: Path | None
 ) -> reports.Swept:
-    return {
-        "networks": [
-            {
-                "name": one.name,
-                "layers": sum(one.shapes.values()),
-                "shapes": len(one.shapes),
-                "operations": one.operations,
-                "left_out": dict(one.left_out),
-            }
-            for one in networks
-        ],
-        "against": list(against),
-        "points": [_point(point) for point in found],
-        "plot": None if plot is None else str(plot),
-    }
+    described = [
+        reports.Network(
+            one.name, sum(one.shapes.values()), len(one.shapes), one.operations, one.left_out
+        )
+        for one in networks
+    ]
+    points = [_point(point) for point in found]
+    return reports.Swept(described, against, points, None if plot is None else str(plot))
 
 
 def _point(point: Point) -> reports.Point:
@@ -135,23 +123,23 @@ def _point(point: Point) -> reports.Point:
 
     core, done = point.core, point.cycles is not None
     there = not core.reason
-    return {
-        "network": point.network.name,
-        "varied": dict(core.varied),
-        "config": core.config.to_mapping() if there else {},
-        "parameters": vars(core.parameters) if there else {},
-        "feasible": done,
-        "reason": point.reason,
-        "sram_bytes": sram_bytes(core.config) if there else None,
-        "multipliers": multipliers(core.config) if there else None,
-        "bus_bytes": core.parameters.bus_bytes if there else None,
-        "cycles": point.cycles,
-        "latency_seconds": point.latency if done else None,
-        "gops": point.gops if done else None,
-        "peak_gops": point.peak_gops if there else None,
-        "utilisation": point.gops / point.peak_gops if done else None,
-        "front": point.front,
-    }
+    return reports.Point(
+        network=point.network.name,
+        varied=dict(core.varied),
+        config=core.config.to_mapping() if there else {},
+        parameters=vars(core.parameters) if there else {},
+        feasible=done,
+        reason=point.reason,
+        sram_bytes=sram_bytes(core.config) if there else None,
+        multipliers=multipliers(core.config) if there else None,
+        bus_bytes=core.parameters.bus_bytes if there else None,
+        cycles=point.cycles,
+        latency_seconds=point.latency if done else None,
+        gops=point.gops if done else None,
+        peak_gops=point.peak_gops if there else None,
+        utilisation=point.gops / point.peak_gops if done else None,
+        front=point.front,
+    )
 
 
 def _described(network: Network) -> list[str]:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import click
 
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import as_json, json_option, say
 from potash.observing.rates import between
 from potash.observing.screen import lines
 from potash.observing.snapshot import Interval, Rates, Snapshot
 from potash.observing.status import ask, running, status_socket
-from potash.schema import encode
 from potash.sdk.errors import DeviceNotFound, PotashError
 
 
@@ -29,7 +28,7 @@ from potash.sdk.errors import DeviceNotFound, PotashError
 )
 @click.option("--once", is_flag=True, help="Show one interval and end.")
 @json_option(Interval, "Show each interval as a line of JSON.")
-def top(device: str | None, interval: float, once: bool, as_json: bool) -> None:
+def top(device: str | None, interval: float, once: bool) -> None:
     """Show what a running device does: its queues, their commands, its accelerators and their jobs.
 
     DEVICE is the socket of potash serve (or vfio-user:SOCKET). Without it, the one device that
@@ -37,10 +36,10 @@ def top(device: str | None, interval: float, once: bool, as_json: bool) -> None:
     """
     place = _place(device)
     looks = _looks(place, interval)
-    if as_json or once or not sys.stdout.isatty():
+    if as_json() or once or not sys.stdout.isatty():
         for snapshot, rates in looks:
             report: Interval = {**snapshot, "rates": rates}
-            click.echo(encode(report) if as_json else "\n".join(lines(place, snapshot, rates)))
+            say(report, lines(place, snapshot, rates))
             if once:
                 return
     else:

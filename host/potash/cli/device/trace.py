@@ -13,10 +13,9 @@ import click
 from potash.cli.app import COMMANDS
 from potash.cli.device import reports
 from potash.cli.device.vta_options import readable_file, writable_file
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import as_json, json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM
-from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.signals import Handler, handling
 from potash.tracing.recording import folder_for_lines, lines_of, require_writable, write_trace
@@ -51,9 +50,7 @@ SIGNALLED = 128
 )
 @json_option(reports.Traced)
 @click.argument("command", nargs=-1, metavar="[--] [COMMAND...]")
-def trace(
-    output: Path, sources: tuple[Path, ...], build: str, as_json: bool, command: tuple[str, ...]
-) -> None:
+def trace(output: Path, sources: tuple[Path, ...], build: str, command: tuple[str, ...]) -> None:
     """Run COMMAND, and write what its devices did as a trace for ui.perfetto.dev.
 
     COMMAND is one of potash's (demo, guest, bench, serve), or any program that starts devices by
@@ -65,32 +62,22 @@ def trace(
     if bool(sources) == bool(command):
         raise click.UsageError("give a command to run, such as demo, or lines to --read")
     if sources:
-        _finish(sources, output, BUILDS[build], as_json=as_json)
+        _finish(sources, output, BUILDS[build])
         return
     require_writable(output)
     with folder_for_lines() as folder:
         code = _run(command)
-        _finish(lines_of(folder), output, BUILDS[build], as_json=as_json)
+        _finish(lines_of(folder), output, BUILDS[build])
     sys.exit(code)
 
 
-def _finish(
-    sources: Sequence[Path], output: Path, parameters: Parameters, *, as_json: bool
-) -> None:
+def _finish(sources: Sequence[Path], output: Path, parameters: Parameters) -> None:
     with showing(steps=True) as progress:
         recorded = write_trace(sources, output, progress, parameters)
-    if as_json:
-        report: reports.Traced = {
-            "output": str(output),
-            "events": recorded.events,
-            "devices": recorded.devices,
-            "unreadable": recorded.unreadable,
-        }
-        click.echo(encode(report), err=output == STREAM)
-        return
+    report = reports.Traced(str(output), *recorded)
     lost = f", {recorded.unreadable} lines cannot be read" if recorded.unreadable else ""
-    told = f"{recorded.events} events are in {output}{lost}; ui.perfetto.dev shows them"
-    click.echo(told, err=True)
+    line = f"{recorded.events} events are in {output}{lost}; ui.perfetto.dev shows them"
+    say(report, [line], aside=output == STREAM or not as_json())
 
 
 def _run(command: Sequence[str]) -> int:

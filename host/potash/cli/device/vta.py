@@ -11,20 +11,21 @@ from potash.cli.device.vta_clock import roofline, time, trace
 from potash.cli.device.vta_options import (
     GIGA,
     MEGA,
-    Megahertz,
     base_option,
+    insns_option,
+    output_option,
     read_stream,
     readable_file,
     vta_config_option,
     writable_file,
 )
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import as_json, json_option, positive, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
 from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
-from potash.units import human
+from potash.units import Parsed, human
 from potash_device.vta import assembly, figures
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import DEFAULT_ENGINE, ENGINES, Core
@@ -44,9 +45,7 @@ for command in (time, roofline, trace):
 
 
 @vta.command()
-@click.option(
-    "--insns", required=True, type=readable_file, help="The stream: 16 bytes for each instruction."
-)
+@insns_option
 @click.option("--dram", required=True, type=readable_file, help="What DRAM holds before.")
 @click.option(
     "-o",
@@ -88,7 +87,6 @@ def run(
     config: Config,
     order: str,
     step_limit: int,
-    as_json: bool,
 ) -> None:
     """Run an instruction stream on an image of DRAM.
 
@@ -116,21 +114,9 @@ def run(
                 raise PotashError(f"{insns}: {error}") from None
             write_whole(file, image, output, progress)
     count = len(stream) // INSTRUCTION_BYTES
-    if as_json:
-        report: reports.StreamRun = {
-            "output": str(output),
-            "bytes": len(image),
-            "base": base,
-            "instructions": count,
-            "engine": engine,
-            "order": order,
-        }
-        click.echo(encode(report), err=output == STREAM)
-    else:
-        click.echo(
-            f"{count} instructions ran on {len(image)} bytes of DRAM, which are in {output}",
-            err=output == STREAM,
-        )
+    line = f"{count} instructions ran on {len(image)} bytes of DRAM, which are in {output}"
+    report = reports.StreamRun(str(output), len(image), base, count, engine, order)
+    say(report, [line], aside=output == STREAM)
 
 
 @vta.command()
@@ -142,9 +128,7 @@ def run(
 @base_option
 @vta_config_option
 @json_option(reports.VtaDisassembly)
-def disasm(
-    insns: Path, output: Path, dram: Path | None, base: int, config: Config, as_json: bool
-) -> None:
+def disasm(insns: Path, output: Path, dram: Path | None, base: int, config: Config) -> None:
     """Show an instruction stream as text, which `potash vta asm` reads.
 
     A line has the fields that are not zero; behind it stand the module that executes the
@@ -154,12 +138,18 @@ def disasm(
         stream = read_stream(insns, progress)
         image = None if dram is None else memoryview(read_whole(dram, progress))
     with replacing(output) as file:
-        if as_json:
+        if as_json():
+            # The bits as text: they may be more than a double holds.
             described = [
-                _described(index, word, config) for index, word in enumerate(assembly.words(stream))
+                reports.VtaInstruction(
+                    index,
+                    f"{word:#034x}",
+                    assembly.disassemble(word, config),
+                    assembly.remark(word, config),
+                )
+                for index, word in enumerate(assembly.words(stream))
             ]
-            report: reports.VtaDisassembly = {"instructions": described}
-            file.write(encode(report).encode() + b"\n")
+            file.write(encode(reports.VtaDisassembly(described)).encode() + b"\n")
         else:
             for line in assembly.listing(stream, config, dram=image, base=base):
                 file.write(f"{line}\n".encode())
@@ -167,12 +157,10 @@ def disasm(
 
 @vta.command()
 @click.argument("text", type=readable_file)
-@click.option(
-    "-o", "--output", required=True, type=writable_file, help="Where to write the stream."
-)
+@output_option
 @vta_config_option
 @json_option(reports.Assembled)
-def asm(text: Path, output: Path, config: Config, as_json: bool) -> None:
+def asm(text: Path, output: Path, config: Config) -> None:
     """Assemble the text of an instruction stream, as `potash vta disasm` shows it."""
     with showing(steps=True) as progress:
         read = read_whole(text, progress)
@@ -185,64 +173,48 @@ def asm(text: Path, output: Path, config: Config, as_json: bool) -> None:
     with replacing(output) as file:
         file.write(stream)
     count = len(stream) // INSTRUCTION_BYTES
-    if as_json:
-        report: reports.Assembled = {"output": str(output), "instructions": count}
-        click.echo(encode(report), err=output == STREAM)
-    elif output != STREAM:
-        click.echo(f"{count} instructions are in {output}")
+    lines = [] if output == STREAM else [f"{count} instructions are in {output}"]
+    say(reports.Assembled(str(output), count), lines, aside=output == STREAM)
 
 
 @vta.command()
 @vta_config_option
 @click.option(
     "--clock",
-    type=Megahertz(),
+    type=Parsed("MHZ", lambda text: positive(text, "megahertz")),
     default=figures.CLOCK / MEGA,
     show_default=True,
     help="The core's clock, in MHz.",
 )
 @click.option("--encoding", is_flag=True, help="Show where the fields of an instruction stand too.")
 @json_option(reports.CoreInfo)
-def info(config: Config, clock: float, encoding: bool, as_json: bool) -> None:
+def info(config: Config, clock: float, encoding: bool) -> None:
     """Show what follows from a core's configuration.
 
     A buffer's bandwidth is what keeps the core busy: an element in every cycle. Accumulators are
     written as fast as they are read.
     """
-    if as_json:
-        click.echo(encode(_figures(config, clock * MEGA)))
-        return
     lines = _shown(config, clock * MEGA)
     if encoding:
         lines += _shown_encoding(config)
-    click.echo("\n".join(lines))
-
-
-def _described(index: int, word: int, config: Config) -> reports.VtaInstruction:
-    """An instruction for JSON: its text, and its bits, which may be more than a double holds."""
-    return {
-        "index": index,
-        "word": f"{word:#034x}",
-        "text": assembly.disassemble(word, config),
-        "remark": assembly.remark(word, config),
-    }
+    say(_figures(config, clock * MEGA), lines)
 
 
 def _figures(config: Config, clock: float) -> reports.CoreInfo:
-    return {
-        "config": config.to_mapping(),
-        "batch": config.batch,
-        "block_in": config.block_in,
-        "block_out": config.block_out,
-        "clock_hz": clock,
-        "operations_per_cycle": figures.operations_per_cycle(config),
-        "peak_gops": figures.peak_throughput(config, clock) / GIGA,
-        "memories": {memory.name: _memory(config, memory, clock) for memory in MemoryId},
-        "encoding": {
+    return reports.CoreInfo(
+        config=config.to_mapping(),
+        batch=config.batch,
+        block_in=config.block_in,
+        block_out=config.block_out,
+        clock_hz=clock,
+        operations_per_cycle=figures.operations_per_cycle(config),
+        peak_gops=figures.peak_throughput(config, clock) / GIGA,
+        memories={memory.name: _memory(config, memory, clock) for memory in MemoryId},
+        encoding={
             layout.kind: {field.name: (field.low, field.high) for field in layout.fields}
             for layout in config.layouts
         },
-    }
+    )
 
 
 def _memory(config: Config, memory: MemoryId, clock: float) -> reports.Memory:

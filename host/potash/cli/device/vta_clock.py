@@ -12,21 +12,22 @@ import click
 
 from potash.cli.device import vta_reports as reports
 from potash.cli.device.vta_options import (
+    CONFIG_FILE,
     GIGA,
     MEGA,
-    ConfigFile,
+    insns_option,
+    output_option,
     read_stream,
     readable_file,
     vta_config_option,
     writable_file,
 )
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
-from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
-from potash.units import human
+from potash.units import Parsed, human
 from potash_device.vta import assembly, figures, timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Stage
@@ -46,27 +47,15 @@ WORTH_SAYING = 0.005
 """Shares below are not shown."""
 
 
-class Assumption(click.ParamType[tuple[str, float]]):
-    """A parameter of the clock, and what it is to be."""
-
-    name = "NAME=VALUE"
-
-    def convert(
-        self,
-        value: str | tuple[str, float],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[str, float]:
-        if isinstance(value, tuple):
-            return value
-        name, _, number = value.partition("=")
-        known = [field.name for field in dataclasses.fields(Parameters)]
-        if name not in known:
-            self.fail(f"{name!r} is none of {', '.join(known)}", param, ctx)
-        try:
-            return name, float(number) if name == "clock" else int(number, 0)
-        except ValueError:
-            self.fail(f"{number!r} is no number for {name}", param, ctx)
+def _assumption(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    known = [field.name for field in dataclasses.fields(Parameters)]
+    if name not in known:
+        raise ValueError(f"{name!r} is none of {', '.join(known)}")
+    try:
+        return name, float(number) if name == "clock" else int(number, 0)
+    except ValueError:
+        raise ValueError(f"{number!r} is no number for {name}") from None
 
 
 def clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +64,7 @@ def clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--set",
             "assumed",
-            type=Assumption(),
+            type=Parsed("NAME=VALUE", _assumption),
             multiple=True,
             help="Assume another value for a parameter of the clock; may be given several times.",
         ),
@@ -94,7 +83,7 @@ def clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
 core_option = click.option(
     "--vta-config",
     "config",
-    type=ConfigFile(),
+    type=CONFIG_FILE,
     default=None,
     show_default="the paper's core",
     help="What the core is built as: LOG_* keys in JSON.",
@@ -130,7 +119,6 @@ def time(
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
-    as_json: bool,
 ) -> None:
     """Show how long layers of ResNet-18 take, and what the core's modules wait for.
 
@@ -141,7 +129,9 @@ def time(
         if names:
             raise click.UsageError("--insns and --layer cannot both be given")
         core = config or Config.default()
-        found: list[Stream] = [(insns.name, _timing(insns, core, parameters), None)]
+        with showing(steps=True) as progress:
+            stream = read_stream(insns, progress)
+        found: list[Stream] = [(insns.name, _clocked(insns, stream, core, parameters), None)]
         report, lines = _report(core, parameters, found), _table(found)
     else:
         core = config or PYNQ_CORE
@@ -150,16 +140,11 @@ def time(
         report = _report(core, parameters, found)
         report["threads"] = _summaries(points)
         lines = [*_table(found), "", *_said(points)]
-    if as_json:
-        click.echo(encode(report))
-    else:
-        click.echo("\n".join([*lines, "", *_assumptions(core, parameters)]))
+    say(report, [*lines, "", *_assumptions(core, parameters)])
 
 
 @click.command()
-@click.option(
-    "-o", "--output", required=True, type=writable_file, help="Where to write the picture, as SVG."
-)
+@output_option
 @_layer_option
 @_tiles_option
 @clock_options
@@ -172,9 +157,8 @@ def roofline(
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
-    as_json: bool,
 ) -> None:
-    """Draw the layers of ResNet-18 below what the core and its memory allow.
+    """Draw, as SVG, the layers of ResNet-18 below what the core and its memory allow.
 
     As figure 15 of the paper: operations for each byte against operations a second, without and
     with hiding the latency of memory.
@@ -185,15 +169,12 @@ def roofline(
     points = _timed(names, tiles, core, parameters)
     with replacing(output) as file:
         file.write(draw(points, core, parameters))
-    told = f"{len(points)} points are in {output}"
-    report: reports.Roofline = {"output": str(output), "points": len(points)}
-    click.echo(encode(report) if as_json else told, err=output == STREAM)
+    report = reports.Roofline(str(output), len(points))
+    say(report, [f"{len(points)} points are in {output}"], aside=output == STREAM)
 
 
 @click.command()
-@click.option(
-    "--insns", required=True, type=readable_file, help="The stream: 16 bytes for each instruction."
-)
+@insns_option
 @click.option(
     "-o",
     "--output",
@@ -210,7 +191,6 @@ def trace(
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config,
-    as_json: bool,
 ) -> None:
     """Write when each instruction of a stream does what: a trace for ui.perfetto.dev.
 
@@ -226,13 +206,9 @@ def trace(
     draw = timeline.draw if output.suffix == ".svg" else perfetto.document
     with replacing(output) as file:
         file.write(draw(found, texts))
-    told = f"{len(found)} instructions take {found.cycles} cycles; {output} shows them"
-    report: reports.StreamTrace = {
-        "output": str(output),
-        "instructions": len(found),
-        "cycles": found.cycles,
-    }
-    click.echo(encode(report) if as_json else told, err=output == STREAM)
+    line = f"{len(found)} instructions take {found.cycles} cycles; {output} shows them"
+    report = reports.StreamTrace(str(output), len(found), found.cycles)
+    say(report, [line], aside=output == STREAM)
 
 
 def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:
@@ -241,11 +217,6 @@ def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameter
         return dataclasses.replace(BUILDS[build], **dict(assumed))  # type: ignore[arg-type]  # checked there
     except ParameterError as error:
         raise PotashError(f"--set: {error}") from None
-
-
-def _timing(insns: Path, config: Config, parameters: Parameters) -> Timing:
-    with showing(steps=True) as progress:
-        return _clocked(insns, read_stream(insns, progress), config, parameters)
 
 
 def _clocked(insns: Path, stream: bytes, config: Config, parameters: Parameters) -> Timing:
@@ -289,12 +260,12 @@ def _described(name: str, one: Timing, layer: Timed | None) -> reports.StreamTim
         "written_bytes": one.written_bytes,
         "fetch_waits": one.fetch_stall,
         "modules": {
-            stage.name: {
-                "busy": one.busy[stage],
-                "work": {kind.name: cycles for kind, cycles in one.work[stage].items()},
-                "waits": {stall.value: cycles for stall, cycles in one.stalls[stage].items()},
-                "done": one.idle[stage],
-            }
+            stage.name: reports.ModuleTime(
+                one.busy[stage],
+                {kind.name: cycles for kind, cycles in one.work[stage].items()},
+                {stall.value: cycles for stall, cycles in one.stalls[stage].items()},
+                one.idle[stage],
+            )
             for stage in Stage
         },
     }
@@ -306,13 +277,13 @@ def _described(name: str, one: Timing, layer: Timed | None) -> reports.StreamTim
 
 def _summaries(points: Sequence[Timed]) -> list[reports.ThreadsSummary]:
     return [
-        {
-            "virtual_threads": threads,
-            "peak_utilisation": max(used),
-            "mean_utilisation": statistics.fmean(used),
-            "mean_gops": statistics.fmean(one.throughput for one in of_them) / GIGA,
-            "paper_peak_utilisation": PAPER_PEAK.get(threads),
-        }
+        reports.ThreadsSummary(
+            virtual_threads=threads,
+            peak_utilisation=max(used),
+            mean_utilisation=statistics.fmean(used),
+            mean_gops=statistics.fmean(one.throughput for one in of_them) / GIGA,
+            paper_peak_utilisation=PAPER_PEAK.get(threads),
+        )
         for threads in sorted({one.threads for one in points})
         if (of_them := [one for one in points if one.threads == threads])
         and (used := [one.timing.utilisation for one in of_them])
@@ -365,13 +336,13 @@ def _reason(stage: Stage, stall: Stall) -> str:
 def _said(points: Sequence[Timed]) -> list[str]:
     lines = []
     for one in _summaries(points):
-        threads = one["virtual_threads"]
+        threads = one.virtual_threads
         with_them = "one virtual thread" if threads == 1 else f"{threads} virtual threads"
-        paper = one["paper_peak_utilisation"]
+        paper = one.paper_peak_utilisation
         beside = f" (the paper: {paper:.0%})" if paper else ""
         lines.append(
-            f"{with_them}: peak utilisation {one['peak_utilisation']:.1%}{beside}, "
-            f"mean {one['mean_utilisation']:.1%}, {one['mean_gops']:.1f} GOP/s"
+            f"{with_them}: peak utilisation {one.peak_utilisation:.1%}{beside}, "
+            f"mean {one.mean_utilisation:.1%}, {one.mean_gops:.1f} GOP/s"
         )
     return lines
 

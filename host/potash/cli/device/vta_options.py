@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ import click
 from potash.files import read_whole
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
+from potash.units import Parsed
 from potash_device.vta.config import Config, ConfigError
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.simulator import DRAM_BASE
@@ -18,72 +18,49 @@ MEGA = 1e6
 GIGA = 1e9
 
 
-class Address(click.ParamType[int]):
-    """A physical address, hexadecimal with 0x before it."""
-
-    name = "ADDRESS"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            address = int(value, 0)
-        except ValueError:
-            address = -1
-        if not 0 <= address < 1 << 64:
-            self.fail(f"{value!r} is no physical address; write 0x1000", param, ctx)
-        return address
+def _address(text: str) -> int:
+    try:
+        address = int(text, 0)
+    except ValueError:
+        address = -1
+    if not 0 <= address < 1 << 64:
+        raise ValueError(f"{text!r} is no physical address; write 0x1000")
+    return address
 
 
-class Megahertz(click.ParamType[float]):
-    """A clock that ticks."""
-
-    name = "MHZ"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            clock = float(value)
-        except ValueError:
-            clock = math.nan
-        if not (clock > 0 and math.isfinite(clock)):
-            self.fail(f"{value!r} is no number of megahertz above 0", param, ctx)
-        return clock
+def _config(text: str) -> Config:
+    try:
+        return Config.from_file(Path(text))
+    except ConfigError as error:
+        raise PotashError(f"{text}: {error}") from None
 
 
-class ConfigFile(click.ParamType[Config]):
-    """A `vta_config.json` file."""
-
-    name = "FILE"
-
-    def convert(
-        self, value: str | Config, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Config:
-        if isinstance(value, Config):
-            return value
-        try:
-            return Config.from_file(Path(value))
-        except ConfigError as error:
-            raise PotashError(f"{value}: {error}") from None
-
+CONFIG_FILE = Parsed("FILE", _config)
 
 readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 writable_file = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
+output_option = click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=writable_file,
+    help="The file to write, - for standard output.",
+)
+insns_option = click.option(
+    "--insns", required=True, type=readable_file, help="The stream: 16 bytes for each instruction."
+)
 vta_config_option = click.option(
     "--vta-config",
     "config",
-    type=ConfigFile(),
+    type=CONFIG_FILE,
     default=Config.default(),
     show_default="the platform's core",
     help="What the core is built as: LOG_* keys in JSON.",
 )
 base_option = click.option(
     "--base",
-    type=Address(),
+    type=Parsed("ADDRESS", _address),
     default=DRAM_BASE,
     show_default=hex(DRAM_BASE),
     help="Physical address of the image's first byte.",

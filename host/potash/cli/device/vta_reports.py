@@ -1,19 +1,22 @@
 """What `potash vta` reports as JSON."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
 from potash.schema import Count, Form, Positive, Share
 
 
-class Assembled(TypedDict):
+@dataclass(frozen=True)
+class Assembled:
     """A stream that was made from text."""
 
     output: Annotated[str, "The file that has it; - for standard output."]
     instructions: Annotated[Count, "In it."]
 
 
-class VtaInstruction(TypedDict):
+@dataclass(frozen=True)
+class VtaInstruction:
     """An instruction of a stream."""
 
     index: Annotated[Count, "The instruction's number."]
@@ -24,7 +27,8 @@ class VtaInstruction(TypedDict):
     remark: Annotated[str, "Which module carries it out, and what else is worth saying."]
 
 
-class VtaDisassembly(TypedDict):
+@dataclass(frozen=True)
+class VtaDisassembly:
     """A stream as text; the output itself, which goes to --out."""
 
     instructions: Annotated[Sequence[VtaInstruction], "In the order of the stream."]
@@ -42,7 +46,8 @@ class Memory(TypedDict):
     gbit_per_second: NotRequired[Annotated[float, "That keep the core busy."]]
 
 
-class CoreInfo(TypedDict):
+@dataclass(frozen=True)
+class CoreInfo:
     """A core's sizes, peak and bandwidths."""
 
     config: Annotated[
@@ -64,14 +69,16 @@ class CoreInfo(TypedDict):
     ]
 
 
-class Roofline(TypedDict):
+@dataclass(frozen=True)
+class Roofline:
     """A picture that was drawn."""
 
     output: Annotated[str, "The SVG file; - for standard output."]
     points: Annotated[Count, "Layers and numbers of virtual threads in it."]
 
 
-class StreamRun(TypedDict):
+@dataclass(frozen=True)
+class StreamRun:
     """A stream that ran."""
 
     output: Annotated[str, "The file that has the DRAM afterwards; - for standard output."]
@@ -84,7 +91,8 @@ class StreamRun(TypedDict):
     order: Annotated[str, Form(enum=["tokens", "program"]), "In which order instructions ran."]
 
 
-class ModuleTime(TypedDict):
+@dataclass(frozen=True)
+class ModuleTime:
     """One of the core's modules."""
 
     busy: Annotated[Count, "Cycles at work."]
@@ -113,7 +121,8 @@ class StreamTime(TypedDict):
     modules: Annotated[Mapping[str, ModuleTime], "By name: LOAD, COMPUTE, STORE."]
 
 
-class ThreadsSummary(TypedDict):
+@dataclass(frozen=True)
+class ThreadsSummary:
     """All layers, with a number of virtual threads."""
 
     virtual_threads: Annotated[Positive, "How many."]
@@ -143,7 +152,8 @@ class Times(TypedDict):
     ]
 
 
-class StreamTrace(TypedDict):
+@dataclass(frozen=True)
+class StreamTrace:
     """A stream's trace that was written."""
 
     output: Annotated[

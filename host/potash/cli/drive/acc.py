@@ -5,6 +5,7 @@ Alkali CSD platform documentation, section 4.3.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
 from potash.cli.drive import reports
 from potash.cli.drive.common import (
+    ARGUMENT,
     FIRMWARE_LIMIT,
-    Pages,
-    ProgramArgument,
+    PAGES,
     accelerator_of,
     accelerator_option,
+    as_json,
     input_file,
     json_option,
     offset_option,
@@ -52,8 +54,9 @@ append_option = click.option(
     "--append", is_flag=True, help="Put them behind those that were named before."
 )
 ranges_argument = click.argument(
-    "ranges", metavar="PAGE:COUNT...", type=Pages(), nargs=-1, required=True
+    "ranges", metavar="PAGE:COUNT...", type=PAGES, nargs=-1, required=True
 )
+device_argument = click.argument("device")
 
 
 @click.group()
@@ -70,17 +73,12 @@ def acc() -> None:
 @acc.command()
 @click.argument("device")
 @json_option(reports.Accelerators)
-def identify(device: str, as_json: bool) -> None:
+def identify(device: str) -> None:
     """Which accelerators there are, and what they can do."""
     with opened(device) as drive:
         found = drive.accelerators()
-    listed: list[reports.Accelerator] = [
-        {
-            "id": one.id,
-            "firmware": one.takes_firmware,
-            "input_size": one.input_size,
-            "output_size": one.output_size,
-        }
+    listed = [
+        reports.Accelerator(one.id, one.takes_firmware, one.input_size, one.output_size)
         for one in found
     ]
     lines = [
@@ -88,8 +86,7 @@ def identify(device: str, as_json: bool) -> None:
         f" output, {'takes' if one.takes_firmware else 'takes no'} firmware"
         for one in found
     ]
-    report: reports.Accelerators = {"accelerators": listed}
-    say(report, lines or ["there are no accelerators"], as_json=as_json)
+    say(reports.Accelerators(listed), lines or ["there are no accelerators"])
 
 
 @acc.command()
@@ -97,10 +94,10 @@ def identify(device: str, as_json: bool) -> None:
 @accelerator_option
 @rae_option
 @json_option(reports.Status)
-def status(device: str, accelerator: int | None, rae: bool, as_json: bool) -> None:
+def status(device: str, accelerator: int | None, rae: bool) -> None:
     """What an accelerator does, or did last."""
     with accelerator_of(device, accelerator) as one:
-        _say_status(one, one.status(retain=rae), as_json=as_json)
+        _say_status(one, one.status(retain=rae))
 
 
 @acc.command()
@@ -108,23 +105,17 @@ def status(device: str, accelerator: int | None, rae: bool, as_json: bool) -> No
 @accelerator_option
 @rae_option
 @json_option(reports.Log)
-def log(device: str, accelerator: int | None, rae: bool, as_json: bool) -> None:
+def log(device: str, accelerator: int | None, rae: bool) -> None:
     """What jobs began and ended, programs printed, went wrong."""
     with accelerator_of(device, accelerator) as one:
         page = one.log(retain=rae)
-    entries: list[reports.LogEntry] = [
-        {
-            "timestamp": entry.timestamp,
-            "type": entry.type,
-            "name": _type_name(entry),
-            "text": entry.text,
-        }
+    entries = [
+        reports.LogEntry(entry.timestamp, entry.type, _type_name(entry), entry.text)
         for entry in page.entries
     ]
     lost = [f"{page.lost} older entries are lost"] if page.lost else []
     lines = [f"{_time(entry)}  {_type_name(entry)}: {entry.text}" for entry in page.entries]
-    report: reports.Log = {"accelerator": one.id, "lost": page.lost, "entries": entries}
-    say(report, lost + lines, as_json=as_json)
+    say(reports.Log(one.id, page.lost, entries), lost + lines)
 
 
 @acc.command()
@@ -149,17 +140,12 @@ def disable(device: str) -> None:
 @accelerator_option
 @offset_option
 @json_option(reports.InputWritten)
-def write(device: str, input: Path, accelerator: int | None, offset: int, as_json: bool) -> None:
+def write(device: str, input: Path, accelerator: int | None, offset: int) -> None:
     """Send INPUT (- for standard input) to the input buffer."""
     data = read_input(input)
     with accelerator_of(device, accelerator) as one, showing() as progress:
         one.write_input(data, offset=offset, progress=progress)
-    report: reports.InputWritten = {
-        "accelerator": one.id,
-        "offset": offset,
-        "written": len(data),
-    }
-    say(report, [f"{len(data)} bytes in the input buffer"], as_json=as_json)
+    say(reports.InputWritten(one.id, offset, len(data)), [f"{len(data)} bytes in the input buffer"])
 
 
 @acc.command()
@@ -170,95 +156,72 @@ def write(device: str, input: Path, accelerator: int | None, offset: int, as_jso
 @offset_option
 @json_option(reports.OutputRead)
 def read(
-    device: str,
-    output: Path,
-    accelerator: int | None,
-    data_len: int | None,
-    offset: int,
-    as_json: bool,
+    device: str, output: Path, accelerator: int | None, data_len: int | None, offset: int
 ) -> None:
     """Read the output buffer into OUTPUT (- for standard output)."""
     with accelerator_of(device, accelerator) as one, showing() as progress:
         data = one.read_output(data_len, offset=offset, progress=progress)
     write_output(output, data)
-    report: reports.OutputRead = {
-        "accelerator": one.id,
-        "offset": offset,
-        "read": len(data),
-        "output": str(output),
-    }
-    say(report, [f"{len(data)} bytes"], as_json=as_json, aside=output == STREAM)
+    report = reports.OutputRead(one.id, offset, len(data), str(output))
+    say(report, [f"{len(data)} bytes"], aside=output == STREAM)
+
+
+def _ranges(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command DEVICE, ranges of pages, and what they belong to."""
+    for give in (
+        append_option, namespace_option, accelerator_option, ranges_argument, device_argument
+    ):  # fmt: skip
+        command = give(command)
+    return command
 
 
 @acc.command("input")
-@click.argument("device")
-@ranges_argument
-@accelerator_option
-@namespace_option
-@append_option
+@_ranges
 def input_(
-    device: str,
-    ranges: tuple[Range, ...],
-    accelerator: int | None,
-    nsid: int | None,
-    append: bool,
+    device: str, ranges: Sequence[Range], accelerator: int | None, nsid: int | None, append: bool
 ) -> None:
     """Let the next job read pages of the drive.
 
     One range follows the other. PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
     """
     with accelerator_of(device, accelerator) as one:
-        for page, pages in ranges:
-            one.use_local_input(page, pages, nsid, append=append)
-            append = True
+        for index, (page, pages) in enumerate(ranges):
+            one.use_local_input(page, pages, nsid, append=append or index > 0)
 
 
 @acc.command()
-@click.argument("device")
-@ranges_argument
-@accelerator_option
-@namespace_option
-@append_option
+@_ranges
 def output(
-    device: str,
-    ranges: tuple[Range, ...],
-    accelerator: int | None,
-    nsid: int | None,
-    append: bool,
+    device: str, ranges: Sequence[Range], accelerator: int | None, nsid: int | None, append: bool
 ) -> None:
     """Let the next job write pages of the drive.
 
     One range follows the other. PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
     """
     with accelerator_of(device, accelerator) as one:
-        for page, pages in ranges:
-            one.use_local_output(page, pages, nsid, append=append)
-            append = True
+        for index, (page, pages) in enumerate(ranges):
+            one.use_local_output(page, pages, nsid, append=append or index > 0)
 
 
 @acc.command()
-@click.argument("device")
-@ranges_argument
-@accelerator_option
-@namespace_option
+@_ranges
 @click.option("--writable", is_flag=True, help="Let programs write them, too.")
-@append_option
 def grant(
     device: str,
-    ranges: tuple[Range, ...],
+    ranges: Sequence[Range],
     accelerator: int | None,
     nsid: int | None,
-    writable: bool,
     append: bool,
+    writable: bool,
 ) -> None:
     """Let programs read pages of the drive by themselves.
 
     PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
     """
     with accelerator_of(device, accelerator) as one:
-        for page, pages in ranges:
-            one.grant(page, pages, nsid, writable=writable, replace=not append)
-            append = True
+        for index, (page, pages) in enumerate(ranges):
+            first = index == 0 and not append
+            one.grant(page, pages, nsid, writable=writable, replace=first)
 
 
 @acc.command()
@@ -282,7 +245,7 @@ def select(device: str, firmware: int, accelerator: int | None) -> None:
 @click.option(
     "--arg",
     "arguments",
-    type=ProgramArgument(),
+    type=ARGUMENT,
     multiple=True,
     help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
 )
@@ -296,15 +259,14 @@ def start(
     arguments: tuple[Any, ...],
     wait: bool,
     timeout: float | None,
-    as_json: bool,
 ) -> None:
     """Start a job with the active firmware."""
-    if not wait and (as_json or timeout is not None):
+    if not wait and (as_json() or timeout is not None):
         raise click.UsageError("--timeout and --json go with --wait")
     with accelerator_of(device, accelerator) as one:
         one.start(KEEP_ACTIVE_FIRMWARE if firmware is None else firmware, arguments)
         if wait:
-            _wait(one, timeout, as_json=as_json)
+            _wait(one, timeout)
 
 
 @acc.command()
@@ -312,10 +274,10 @@ def start(
 @accelerator_option
 @timeout_option
 @json_option(reports.Status)
-def wait(device: str, accelerator: int | None, timeout: float | None, as_json: bool) -> None:
+def wait(device: str, accelerator: int | None, timeout: float | None) -> None:
     """Wait until the job has ended, and say how."""
     with accelerator_of(device, accelerator) as one:
-        _wait(one, timeout, as_json=as_json)
+        _wait(one, timeout)
 
 
 @acc.command()
@@ -353,32 +315,30 @@ def shell(device: str, script: Any) -> None:
     run_lines(device, script, {"acc": acc, "fw": fw, "fault": fault})
 
 
-def _wait(one: Accelerator, timeout: float | None, *, as_json: bool) -> None:
+def _wait(one: Accelerator, timeout: float | None) -> None:
     with showing() as progress:
         ended = one.wait(timeout, progress=progress)
-    _say_status(one, ended, as_json=as_json)
+    _say_status(one, ended)
 
 
-def _say_status(one: Accelerator, found: AcceleratorStatus, *, as_json: bool) -> None:
+def _say_status(one: Accelerator, found: AcceleratorStatus) -> None:
     firmware = found.descriptor(CapabilityId.FIRMWARE)
-    active = None if firmware is None or firmware.firmware == KEEP_ACTIVE_FIRMWARE else firmware
+    active = None
+    if firmware is not None and firmware.firmware != KEEP_ACTIVE_FIRMWARE:
+        active = firmware.firmware
     known = found.status in StatusId.__members__.values()
     state = StatusId(found.status).name.lower() if known else f"status {found.status}"
-    report: reports.Status = {
-        "accelerator": one.id,
-        "status": state,
-        "status_id": found.status,
-        "firmware": None if active is None else active.firmware,
-        "return_value": found.return_value,
-        "consumed": found.consumed,
-        "produced": found.produced,
-    }
-    lines = [f"accelerator {one.id}: {state}"]
-    lines.append(f"  firmware: {'none' if active is None else active.firmware}")
-    lines.append(f"  returned: {returned(found.return_value)}")
-    lines.append(f"  consumed: {found.consumed} bytes")
-    lines.append(f"  produced: {found.produced} bytes")
-    say(report, lines, as_json=as_json)
+    report = reports.Status(
+        one.id, state, found.status, active, found.return_value, found.consumed, found.produced
+    )
+    lines = [
+        f"accelerator {one.id}: {state}",
+        f"  firmware: {'none' if active is None else active}",
+        f"  returned: {returned(found.return_value)}",
+        f"  consumed: {found.consumed} bytes",
+        f"  produced: {found.produced} bytes",
+    ]
+    say(report, lines)
 
 
 def _type_name(entry: LogEntry) -> str:

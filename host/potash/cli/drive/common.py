@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,75 +15,49 @@ import potash.sdk
 from csd_spec.text import plain
 from potash.files import STREAM
 from potash.schema import encode
-from potash.sdk import INPUT_LENGTH, VFIO_USER_SCHEME, Accelerator, Device
+from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
 from potash.sdk.errors import PotashError
 from potash.sdk.targets import Range
-
-LENGTH = "length"
+from potash.units import Parsed
 
 ACCELERATOR_LIMIT = 0xFFFF
 FIRMWARE_LIMIT = 15
 
 
-class ProgramArgument(click.ParamType[Argument]):
-    """One argument of a program: a 32-bit number, hex:BYTES, or "length" where there is one."""
-
-    name = "VALUE"
-
-    def __init__(self, *, length: bool = False) -> None:
-        self._length = length
-
-    def convert(
-        self, value: str | Argument, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Argument:
-        if not isinstance(value, str):
-            return value
-        if self._length and value == LENGTH:
-            return INPUT_LENGTH
-        try:
-            if value.startswith("hex:"):
-                return bytes.fromhex(value.removeprefix("hex:"))
-            return argument_bytes(int(value, 0))
-        except ValueError:
-            others = f'"{LENGTH}", hex:BYTES' if self._length else "hex:BYTES"
-            self.fail(f"{value!r} is neither a 32-bit number nor {others}", param, ctx)
+def program_argument(text: str, others: str = "hex:BYTES") -> Argument:
+    """One argument of a program: a 32-bit number, or hex:BYTES. Raises ValueError."""
+    try:
+        if text.startswith("hex:"):
+            return bytes.fromhex(text.removeprefix("hex:"))
+        return argument_bytes(int(text, 0))
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a 32-bit number nor {others}") from None
 
 
-class Pages(click.ParamType[Range]):
-    """PAGE:COUNT, a run of pages of 4096 bytes."""
-
-    name = "PAGE:COUNT"
-
-    def convert(
-        self, value: str | Range, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Range:
-        if isinstance(value, Range):
-            return value
-        page, _, count = value.partition(":")
-        try:
-            return Range(int(page, 0), int(count, 0))
-        except ValueError:
-            self.fail(f"{value!r} is not PAGE:COUNT, two numbers", param, ctx)
+def _pages(text: str) -> Range:
+    page, _, count = text.partition(":")
+    try:
+        return Range(int(page, 0), int(count, 0))
+    except ValueError:
+        raise ValueError(f"{text!r} is not PAGE:COUNT, two numbers") from None
 
 
-class Seconds(click.ParamType[float]):
-    """A time that can pass."""
+def positive(text: str, what: str) -> float:
+    """A finite number above 0. Raises ValueError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"{text!r} is no number of {what} above 0")
+    return number
 
-    name = "SECONDS"
 
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not (seconds > 0 and math.isfinite(seconds)):
-            self.fail(f"{value!r} is no number of seconds above 0", param, ctx)
-        return seconds
-
+ARGUMENT = Parsed("VALUE", program_argument)
+PAGES = Parsed("PAGE:COUNT", _pages)
+SECONDS = Parsed("SECONDS", lambda text: positive(text, "seconds"))
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -92,13 +66,22 @@ class JsonOption(click.Option):
     """`--json`, which knows the type of the report."""
 
     def __init__(self, *args: Any, report: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, expose_value=False, callback=_keep, **kwargs)
         self.report = report
+
+
+def _keep(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    ctx.meta[__name__] = value
 
 
 def json_option(report: Any, help: str = "Report as JSON.") -> Decorator:
     """Give a command `--json`, for a report of this type or union of types (`potash.schema`)."""
     return click.option("--json", "as_json", cls=JsonOption, report=report, is_flag=True, help=help)
+
+
+def as_json() -> bool:
+    """Whether the command that runs is to report as JSON."""
+    return bool(click.get_current_context().meta.get(__name__))
 
 
 accelerator_option: Decorator = click.option(
@@ -121,7 +104,7 @@ offset_option: Decorator = click.option(
     help="Begin at this byte, a multiple of 4.",
 )
 timeout_option: Decorator = click.option(
-    "--timeout", type=Seconds(), help="Wait no longer than this (default: until it ends)."
+    "--timeout", type=SECONDS, help="Wait no longer than this (default: until it ends)."
 )
 input_file: Decorator = click.argument(
     "input", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -180,10 +163,10 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def say(
-    report: Mapping[str, object], lines: Sequence[str], *, as_json: bool, aside: bool = False
+    report: object, lines: Iterable[str], *, aside: bool = False, indent: int | None = None
 ) -> None:
     """A command's report, as JSON or in words; `aside` where standard output has its output."""
-    for line in [encode(report)] if as_json else map(plain, lines):
+    for line in [encode(report, indent)] if as_json() else map(plain, lines):
         click.echo(line, err=aside)
 
 

@@ -13,22 +13,18 @@ from potash.cli.drive.common import json_option, opened, say
 from potash.sdk import faults
 from potash.sdk.errors import CommandFailed, InvalidRequest, PotashError
 from potash.sdk.faults import Fault
+from potash.units import Parsed
 
 
-class FaultText(click.ParamType[Fault]):
-    """One line that describes a fault, as `potash.sdk.faults` has it."""
+def parse_fault(text: str) -> Fault:
+    """As `potash.sdk.faults.parse`. Raises ValueError."""
+    try:
+        return faults.parse(text)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
 
-    name = "FAULT"
 
-    def convert(
-        self, value: str | Fault, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Fault:
-        if isinstance(value, Fault):
-            return value
-        try:
-            return faults.parse(value)
-        except InvalidRequest as error:
-            self.fail(str(error), param, ctx)
+FAULT = Parsed("FAULT", parse_fault)
 
 
 @click.group()
@@ -59,39 +55,32 @@ def _explained() -> Iterator[None]:
 @click.argument("device")
 @click.argument("words", metavar="FAULT", nargs=-1, required=True)
 @json_option(reports.FaultAdded)
-def add(device: str, words: tuple[str, ...], as_json: bool) -> None:
+def add(device: str, words: tuple[str, ...]) -> None:
     """Inject FAULT, one line, quoted or not."""
-    wanted = FaultText().convert(" ".join(words), None, None)
+    wanted = FAULT.convert(" ".join(words), None, None)
     with opened(device) as one, _explained():
         identifier = faults.add(one, wanted)
-    report: reports.FaultAdded = {"id": identifier, "fault": faults.describe(wanted)}
-    say(report, [f"{identifier}: {report['fault']}"], as_json=as_json)
+    described = faults.describe(wanted)
+    say(reports.FaultAdded(identifier, described), [f"{identifier}: {described}"])
 
 
 @fault.command(name="list")
 @click.argument("device")
 @json_option(reports.Faults)
-def list_(device: str, as_json: bool) -> None:
+def list_(device: str) -> None:
     """Show the faults, and how often each has occurred."""
     with opened(device) as one, _explained():
         found = faults.listed(one)
-    report: reports.Faults = {
-        "faults": [
-            {
-                "id": item.identifier,
-                "fault": faults.describe(item),
-                "triggered": item.triggered,
-                "spent": item.spent,
-            }
-            for item in found
-        ]
-    }
-    lines = [
-        f"{item.identifier}: {faults.describe(item)} (triggered {item.triggered} times"
-        f"{', and does no more' if item.spent else ''})"
+    armed = [
+        reports.Armed(item.identifier, faults.describe(item), item.triggered, item.spent)
         for item in found
     ]
-    say(report, lines or ["no faults"], as_json=as_json)
+    lines = [
+        f"{one.id}: {one.fault} (triggered {one.triggered} times"
+        f"{', and does no more' if one.spent else ''})"
+        for one in armed
+    ]
+    say(reports.Faults(armed), lines or ["no faults"])
 
 
 @fault.command()

@@ -40,17 +40,13 @@ def fw() -> None:
 @accelerator_option
 @firmware_option
 @json_option(reports.FirmwareSent)
-def send(device: str, program: Path, accelerator: int | None, firmware: int, as_json: bool) -> None:
+def send(device: str, program: Path, accelerator: int | None, firmware: int) -> None:
     """Store PROGRAM, an object file or a program in C, as a firmware."""
     image = program_of(program)
     with accelerator_of(device, accelerator) as one, showing() as progress:
         one.send_firmware(image, firmware, progress=progress)
-    report: reports.FirmwareSent = {
-        "accelerator": one.id,
-        "firmware": firmware,
-        "sent": len(image),
-    }
-    say(report, [f"{len(image)} bytes as firmware {firmware}"], as_json=as_json)
+    report = reports.FirmwareSent(one.id, firmware, len(image))
+    say(report, [f"{len(image)} bytes as firmware {firmware}"])
 
 
 @fw.command()
@@ -61,21 +57,11 @@ def send(device: str, program: Path, accelerator: int | None, firmware: int, as_
 @click.option("--data-len", type=Size(), help="How much (default: all of it).")
 @json_option(reports.FirmwareRead)
 def read(
-    device: str,
-    output: Path,
-    accelerator: int | None,
-    firmware: int,
-    data_len: int | None,
-    as_json: bool,
+    device: str, output: Path, accelerator: int | None, firmware: int, data_len: int | None
 ) -> None:
     """Read a firmware back into OUTPUT (- for standard output)."""
     with accelerator_of(device, accelerator) as one, showing() as progress:
         image = one.read_firmware(data_len, firmware, progress=progress)
     write_output(output, image)
-    report: reports.FirmwareRead = {
-        "accelerator": one.id,
-        "firmware": firmware,
-        "read": len(image),
-        "output": str(output),
-    }
-    say(report, [f"{len(image)} bytes"], as_json=as_json, aside=output == STREAM)
+    report = reports.FirmwareRead(one.id, firmware, len(image), str(output))
+    say(report, [f"{len(image)} bytes"], aside=output == STREAM)

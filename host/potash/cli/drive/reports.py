@@ -1,12 +1,19 @@
 """What the commands for a drive report as JSON."""
 
 from collections.abc import Sequence
-from typing import Annotated, TypedDict
+from dataclasses import dataclass
+from typing import Annotated
 
 from potash.schema import Count, Form, Signed64
 
+AcceleratorId = Annotated[Count, "The accelerator's ID."]
+FirmwareId = Annotated[Count, "The firmware's ID."]
+FaultId = Annotated[int, Form(minimum=1, maximum=65535), "The number that it is ended by."]
+OutputFile = Annotated[str, "The file that has them; - for standard output."]
 
-class Accelerator(TypedDict):
+
+@dataclass(frozen=True)
+class Accelerator:
     """An accelerator."""
 
     id: Annotated[Count, "What the commands call it."]
@@ -15,13 +22,15 @@ class Accelerator(TypedDict):
     output_size: Annotated[Count, "Bytes of its output buffer."]
 
 
-class Accelerators(TypedDict):
+@dataclass(frozen=True)
+class Accelerators:
     """The accelerators of a drive."""
 
     accelerators: Annotated[Sequence[Accelerator], "In the order of their IDs."]
 
 
-class LogEntry(TypedDict):
+@dataclass(frozen=True)
+class LogEntry:
     """An entry of an accelerator's log."""
 
     timestamp: Annotated[Count, "When it was, in milliseconds since 1970 (UTC)."]
@@ -30,37 +39,42 @@ class LogEntry(TypedDict):
     text: Annotated[str, "What happened, or what the program printed."]
 
 
-class Log(TypedDict):
+@dataclass(frozen=True)
+class Log:
     """What an accelerator remembers."""
 
-    accelerator: Annotated[Count, "The accelerator's ID."]
+    accelerator: AcceleratorId
     lost: Annotated[Count, "Older entries that had to make room."]
     entries: Annotated[Sequence[LogEntry], "The oldest first."]
 
 
-class OutputRead(TypedDict):
+@dataclass(frozen=True)
+class OutputRead:
     """What was read from an output buffer."""
 
-    accelerator: Annotated[Count, "The accelerator's ID."]
+    accelerator: AcceleratorId
     offset: Annotated[Count, "The buffer's first byte that was read."]
     read: Annotated[Count, "Bytes."]
-    output: Annotated[str, "The file that has them; - for standard output."]
+    output: OutputFile
 
 
-class InputWritten(TypedDict):
+@dataclass(frozen=True)
+class InputWritten:
     """What was sent to an input buffer."""
 
-    accelerator: Annotated[Count, "The accelerator's ID."]
+    accelerator: AcceleratorId
     offset: Annotated[Count, "The buffer's first byte that was written."]
     written: Annotated[Count, "Bytes."]
 
 
-class Status(TypedDict):
+@dataclass(frozen=True)
+class Status:
     """What an accelerator does, or did last."""
 
-    accelerator: Annotated[Count, "The accelerator's ID."]
+    accelerator: AcceleratorId
     status: Annotated[
-        Annotated[str, Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$")],
+        str,
+        Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$"),
         "What it does: idle, running, done, failed or stopped; `status N` where the number is not known.",
     ]
     status_id: Annotated[Count, "The same as the number of the accelerator command set."]
@@ -72,53 +86,60 @@ class Status(TypedDict):
     produced: Annotated[Count, "Bytes of output that it has made."]
 
 
-class FaultAdded(TypedDict):
+@dataclass(frozen=True)
+class FaultAdded:
     """A fault that was armed."""
 
-    id: Annotated[Annotated[int, Form(minimum=1, maximum=65535)], "The number that it is ended by."]
+    id: FaultId
     fault: Annotated[str, "The fault, as a line."]
 
 
-class Armed(TypedDict):
+@dataclass(frozen=True)
+class Armed:
     """A fault that a drive has."""
 
-    id: Annotated[Annotated[int, Form(minimum=1, maximum=65535)], "The number that it is ended by."]
+    id: FaultId
     fault: Annotated[str, "The fault, as a line."]
     triggered: Annotated[Count, "How often it has triggered."]
     spent: Annotated[bool, "Whether it triggers no more."]
 
 
-class Faults(TypedDict):
+@dataclass(frozen=True)
+class Faults:
     """The faults of a drive."""
 
     faults: Annotated[Sequence[Armed], "Those that were armed and not ended, spent ones too."]
 
 
-class FirmwareRead(TypedDict):
+@dataclass(frozen=True)
+class FirmwareRead:
     """A program that was read back."""
 
-    accelerator: Annotated[Count, "The accelerator's ID."]
-    firmware: Annotated[Count, "The firmware's ID."]
+    accelerator: AcceleratorId
+    firmware: FirmwareId
     read: Annotated[Count, "Bytes."]
-    output: Annotated[str, "The file that has them; - for standard output."]
+    output: OutputFile
 
 
-class FirmwareSent(TypedDict):
+@dataclass(frozen=True)
+class FirmwareSent:
     """A program that was stored."""
 
-    accelerator: Annotated[Count, "The accelerator's ID."]
-    firmware: Annotated[Count, "The firmware's ID."]
+    accelerator: AcceleratorId
+    firmware: FirmwareId
     sent: Annotated[Count, "Bytes."]
 
 
-class InPlace(TypedDict):
+@dataclass(frozen=True)
+class InPlace:
     """What the drive read and wrote in place, without the host."""
 
     input: Annotated[bool, "The input."]
     output: Annotated[bool, "The output."]
 
 
-class JobEnded(TypedDict):
+@dataclass(frozen=True)
+class JobEnded:
     """How a job ended."""
 
     output: Annotated[str, "The file that has the output; - for standard output."]

@@ -11,15 +11,15 @@ import click
 from csd_spec.text import plain
 from potash.cli.drive import reports
 from potash.cli.drive.common import (
-    ACCELERATOR_LIMIT,
     FIRMWARE_LIMIT,
-    LENGTH,
-    ProgramArgument,
-    Seconds,
+    SECONDS,
+    accelerator_option,
+    as_json,
     input_file,
     json_option,
     opened,
     output_file,
+    program_argument,
     read_input,
     returned,
     say,
@@ -28,31 +28,28 @@ from potash.cli.drive.common import (
 from potash.cli.drive.program import program_file, program_of
 from potash.cli.progress import Line, showing
 from potash.files import STREAM
-from potash.sdk import Device, FileSink, FileSource, JobResult, LocalStorage
+from potash.sdk import INPUT_LENGTH, Device, FileSink, FileSource, JobResult, LocalStorage
 from potash.sdk.accelerator import Argument
 from potash.sdk.errors import JobFailed, PotashError
 from potash.sdk.extents import mounts_of, volume_of
-from potash.units import Size
+from potash.units import Parsed, Size
+
+LENGTH = "length"
 
 
-class Blocks(click.ParamType[LocalStorage]):
-    """IN or IN:OUT, in blocks."""
+def _blocks(text: str) -> LocalStorage:
+    first, colon, second = text.partition(":")
+    try:
+        blocks = LocalStorage(int(first, 0), int(second, 0) if colon else None)
+    except ValueError:
+        blocks = LocalStorage(-1)
+    if blocks.input_lba < 0 or (blocks.output_lba or 0) < 0:
+        raise ValueError(f"{text!r} is not IN or IN:OUT, two block numbers")
+    return blocks
 
-    name = "IN[:OUT]"
 
-    def convert(
-        self, value: str | LocalStorage, param: click.Parameter | None, ctx: click.Context | None
-    ) -> LocalStorage:
-        if isinstance(value, LocalStorage):
-            return value
-        first, colon, second = value.partition(":")
-        try:
-            blocks = LocalStorage(int(first, 0), int(second, 0) if colon else None)
-        except ValueError:
-            blocks = LocalStorage(-1)
-        if blocks.input_lba < 0 or (blocks.output_lba or 0) < 0:
-            self.fail(f"{value!r} is not IN or IN:OUT, two block numbers", param, ctx)
-        return blocks
+def _argument(text: str) -> Argument:
+    return INPUT_LENGTH if text == LENGTH else program_argument(text, f'"{LENGTH}", hex:BYTES')
 
 
 @click.command()
@@ -67,7 +64,7 @@ class Blocks(click.ParamType[LocalStorage]):
 )
 @click.option(
     "--lba",
-    type=Blocks(),
+    type=Parsed("IN[:OUT]", _blocks),
     help="Store the input at block IN, and let the output go to block OUT (default: after it).",
 )
 @click.option(
@@ -78,16 +75,12 @@ class Blocks(click.ParamType[LocalStorage]):
 @click.option(
     "--arg",
     "arguments",
-    type=ProgramArgument(length=True),
+    type=Parsed("VALUE", _argument),
     multiple=True,
     help="An argument of the program, once for each: a 32-bit number, hex:BYTES, or "
     f'"{LENGTH}" for the length of INPUT in bytes.',
 )
-@click.option(
-    "--accelerator",
-    type=click.IntRange(0, ACCELERATOR_LIMIT),
-    help="Which one, by its ID (default: the first).",
-)
+@accelerator_option
 @click.option(
     "--firmware",
     type=click.IntRange(0, FIRMWARE_LIMIT),
@@ -95,7 +88,7 @@ class Blocks(click.ParamType[LocalStorage]):
     show_default=True,
     help="Store the program as this firmware.",
 )
-@click.option("--timeout", type=Seconds(), help="Stop the job after this time (default: never).")
+@click.option("--timeout", type=SECONDS, help="Stop the job after this time (default: never).")
 @json_option(reports.JobEnded)
 @click.option("-v", "--verbose", is_flag=True, help="Say each step.")
 def run(
@@ -110,7 +103,6 @@ def run(
     accelerator: int | None,
     firmware: int,
     timeout: float | None,
-    as_json: bool,
     verbose: bool,
 ) -> None:
     """Run PROGRAM on a drive's accelerator.
@@ -166,8 +158,7 @@ def run(
         raise
     if sink is None:
         write_output(output, result.output)
-    where: reports.InPlace = {"input": source is not None, "output": sink is not None}
-    _report(result, output, where, as_json=as_json)
+    _report(result, output, reports.InPlace(source is not None, sink is not None))
 
 
 def _on_drive(drive: Device, path: Path) -> bool:
@@ -201,19 +192,13 @@ def _show_printed(lines: Sequence[str]) -> None:
         click.echo(f"program: {plain(line)}", err=True)
 
 
-def _report(result: JobResult, output: Path, in_place: reports.InPlace, *, as_json: bool) -> None:
+def _report(result: JobResult, output: Path, in_place: reports.InPlace) -> None:
     """Say what came of it, on standard error where standard output has the output itself."""
     aside = output == STREAM
     value, produced = result.status.return_value, result.status.produced
-    if not as_json:
+    if not as_json():
         _show_printed(result.printed)
-    report: reports.JobEnded = {
-        "output": str(output),
-        "produced": produced,
-        "return_value": value,
-        "printed": result.printed,
-        "in_place": in_place,
-    }
+    report = reports.JobEnded(str(output), produced, value, result.printed, in_place)
     where = "" if aside else f" in {output}"
     line = f"{produced} bytes{where}; the program returned {returned(value)}"
-    say(report, [line], as_json=as_json, aside=aside)
+    say(report, [line], aside=aside)
