@@ -1,6 +1,6 @@
 """What a device and its guest are configured with: `potash.toml`, and the one place of defaults.
 
-A section is a frozen dataclass, and each of its fields knows how it is read from TOML and what may
+A section is a frozen dataclass, and the type of each field knows how it is read from TOML and what may
 stand there. Whoever reads a file gets all of it checked: a key that nobody knows is an error.
 """
 
@@ -10,9 +10,9 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.errors import PotashError
@@ -139,67 +139,51 @@ PATH = Kind(_read_path, lambda path: _text(str(path.absolute())))
 class DeviceSection:
     """`[device]`: what `potash serve` is told of the whole device."""
 
-    socket: Path | None = field(default=None, metadata={"kind": PATH})
-    media: Path | None = field(default=None, metadata={"kind": PATH})
-    capacity: int | None = field(
-        default=None, metadata={"kind": _size(DEFAULT_BLOCK_SIZE, LARGEST)}
-    )
-    read_only: bool = field(default=False, metadata={"kind": FLAG})
-    profile: str = field(default="potash", metadata={"kind": _choice(sorted(PROFILES))})
-    range_unit: str = field(
-        default=RangeUnit.PAGE.value, metadata={"kind": _choice(unit.value for unit in RangeUnit)}
-    )
-    range_count: str = field(default="plain", metadata={"kind": _choice(RANGE_COUNTS)})
-    engine: str = field(
-        default=Engine.NATIVE.value, metadata={"kind": _choice(engine.value for engine in Engine)}
-    )
-    trace: Path | None = field(default=None, metadata={"kind": PATH})
-    log_level: str = field(default="info", metadata={"kind": _choice(LEVELS)})
+    socket: Annotated[Path | None, PATH] = None
+    media: Annotated[Path | None, PATH] = None
+    capacity: Annotated[int | None, _size(DEFAULT_BLOCK_SIZE, LARGEST)] = None
+    read_only: Annotated[bool, FLAG] = False
+    profile: Annotated[str, _choice(sorted(PROFILES))] = "potash"
+    range_unit: Annotated[str, _choice(unit.value for unit in RangeUnit)] = RangeUnit.PAGE.value
+    range_count: Annotated[str, _choice(RANGE_COUNTS)] = "plain"
+    engine: Annotated[str, _choice(engine.value for engine in Engine)] = Engine.NATIVE.value
+    trace: Annotated[Path | None, PATH] = None
+    log_level: Annotated[str, _choice(LEVELS)] = "info"
 
 
 @dataclass(frozen=True)
 class NamespaceSection:
     """`[namespace.1]` and on: namespaces of a new drive."""
 
-    size: int = field(default=DEFAULT_SIZE, metadata={"kind": _size(min(BLOCK_SIZES), LARGEST)})
-    block_size: int = field(default=DEFAULT_BLOCK_SIZE, metadata={"kind": _choice(BLOCK_SIZES)})
+    size: Annotated[int, _size(min(BLOCK_SIZES), LARGEST)] = DEFAULT_SIZE
+    block_size: Annotated[int, _choice(BLOCK_SIZES)] = DEFAULT_BLOCK_SIZE
 
 
 @dataclass(frozen=True)
 class AcceleratorSection:
     """`[accelerator.0]` and on: the sizes of their buffers."""
 
-    input_size: int = field(
-        default=ACCELERATOR.input_size, metadata={"kind": _size(PAGE_SIZE, LARGEST_BUFFER)}
-    )
-    output_size: int = field(
-        default=ACCELERATOR.output_size, metadata={"kind": _size(PAGE_SIZE, LARGEST_BUFFER)}
-    )
+    input_size: Annotated[int, _size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.input_size
+    output_size: Annotated[int, _size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.output_size
 
 
 @dataclass(frozen=True)
 class LimitsSection:
     """`[limits]`: what programs and models may take, of an accelerator's worker and of a compiler."""
 
-    memory: int = field(
-        default=LIMITS.memory, metadata={"kind": _size(LEAST_MEMORY, LARGEST, MEBI)}
-    )
-    seconds: int = field(default=int(LIMITS.seconds), metadata={"kind": _count(1, MOST_SECONDS)})
-    compile_memory: int = field(
-        default=LIMITS.compile_memory, metadata={"kind": _size(LEAST_MEMORY, LARGEST, MEBI)}
-    )
-    compile_seconds: int = field(
-        default=int(LIMITS.compile_seconds), metadata={"kind": _count(1, MOST_SECONDS)}
-    )
+    memory: Annotated[int, _size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.memory
+    seconds: Annotated[int, _count(1, MOST_SECONDS)] = int(LIMITS.seconds)
+    compile_memory: Annotated[int, _size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.compile_memory
+    compile_seconds: Annotated[int, _count(1, MOST_SECONDS)] = int(LIMITS.compile_seconds)
 
 
 @dataclass(frozen=True)
 class GuestSection:
     """`[guest]`: the machine that `potash guest` boots."""
 
-    memory: int = field(default=MEMORY * MEBI, metadata={"kind": _size(LEAST_GUEST, LARGEST, MEBI)})
-    cpus: int = field(default=CPUS, metadata={"kind": _count(1, MOST_CPUS)})
-    debian_mirror: str | None = field(default=None, metadata={"kind": TEXT})
+    memory: Annotated[int, _size(LEAST_GUEST, LARGEST, MEBI)] = MEMORY * MEBI
+    cpus: Annotated[int, _count(1, MOST_CPUS)] = CPUS
+    debian_mirror: Annotated[str | None, TEXT] = None
 
 
 @dataclass(frozen=True)
@@ -313,11 +297,17 @@ def write(configuration: Configuration) -> str:
 
 def _written(name: str, section: Any) -> list[str]:
     lines = [f"[{name}]"]
-    for one in fields(section):
-        value = getattr(section, one.name)
+    for key, kind in _keys(type(section)).items():
+        value = getattr(section, key)
         if value is not None:
-            lines.append(f"{one.name} = {one.metadata['kind'].write(value)}")
+            lines.append(f"{key} = {kind.write(value)}")
     return lines
+
+
+def _keys(section: type[Any]) -> dict[str, Kind]:
+    """A section's keys, and how their values stand in TOML."""
+    hints = get_type_hints(section, include_extras=True)
+    return {name: get_args(hint)[1] for name, hint in hints.items()}
 
 
 def _section(kind: type[Any], content: Mapping[str, Any], name: str, folder: Path) -> Any:
@@ -325,15 +315,15 @@ def _section(kind: type[Any], content: Mapping[str, Any], name: str, folder: Pat
     table = content.get(name.rpartition(".")[2], {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"[{name}] must be a section")
-    _known(table, [one.name for one in fields(kind)], f"[{name}] has no key {{}}")
+    keys = _keys(kind)
+    _known(table, list(keys), f"[{name}] has no key {{}}")
     values = {}
-    for one in fields(kind):
-        if one.name in table:
-            try:
-                values[one.name] = one.metadata["kind"].read(table[one.name], folder)
-            except ValueError as error:
-                wrong = f"{one.name} in [{name}] is {_shown(table[one.name])}; it {error}"
-                raise ConfigurationError(wrong) from None
+    for key, value in table.items():
+        try:
+            values[key] = keys[key].read(value, folder)
+        except ValueError as error:
+            wrong = f"{key} in [{name}] is {_shown(value)}; it {error}"
+            raise ConfigurationError(wrong) from None
     return kind(**values)
 
 

@@ -123,18 +123,6 @@ def test_a_drive_plugged_into_a_resumed_guest_is_found(images: GuestImages, bloc
     assert blocks.read_bytes()[3 * 4096 :][:6] == b"potash"
 
 
-def test_a_drive_can_be_unplugged_and_plugged_in_again(images: GuestImages, blocks: Path) -> None:
-    with Guest(images) as guest:
-        guest.plug_file(blocks, name="first")
-        guest.await_drive()
-        guest.unplug("first")
-        gone_too = "while [ -e /dev/nvme0n1 ]; do usleep 10000; done"
-        assert guest.run(["sh", "-c", gone_too], timeout=LIMIT) == 0
-        guest.plug_file(blocks, name="second", bus="rp2")
-        guest.await_drive()
-        assert b"second" in guest.capture(["nvme", "list"]).stdout
-
-
 def test_what_the_guest_holds_back_reaches_the_drive_at_the_end(
     images: GuestImages, blocks: Path
 ) -> None:

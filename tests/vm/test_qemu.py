@@ -114,21 +114,6 @@ def test_a_command_is_one_object_and_events_are_passed_over() -> None:
     assert asked[1] == {"execute": "query-status", "arguments": {"a-b": 1}}
 
 
-def test_an_event_may_come_before_it_is_asked_for_or_after() -> None:
-    def deleted(device: str) -> bytes:
-        return b'{"event": "DEVICE_DELETED", "data": {"device": "%s", "path": "/x"}}\r\n' % (
-            device.encode()
-        )
-
-    before, after = deleted("one"), deleted("two") + deleted("three")
-    with played_monitor(before + b'{"return": {}}\r\n' + after) as (qmp, _):
-        qmp.execute("device_del", {"id": "one"})
-        qmp.await_event("DEVICE_DELETED", {"device": "one"})
-        qmp.await_event("DEVICE_DELETED", {"device": "three"})
-        with pytest.raises(GuestTimeout):
-            qmp.await_event("DEVICE_DELETED", {"device": "one"}, limit=0.1)
-
-
 def test_a_refusal_is_qemu_s_own_sentence() -> None:
     answer = b'{"error": {"class": "GenericError", "desc": "Bus \'rp9\' not found"}}\r\n'
     with (

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from potash.bench.backing import filled
+from potash.bench.drives import WORKLOADS, Workload, filled
 from potash.bench.processors import Followed, Meter, process_time, thread_time
 from potash.bench.report import Result, paired
-from potash.bench.workloads import WORKLOADS, Workload
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vm.drive import device_process

@@ -35,7 +35,7 @@ from nvme_spec.registers import (
     Register,
     doorbell_offset,
 )
-from potash.bench.backing import SIZE, filled
+from potash.bench.drives import SIZE, filled
 from potash.bench.processors import process_time
 from potash.bench.report import Result, alone, paired
 from potash.sdk.driver.pci import PciFunction

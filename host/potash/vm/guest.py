@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Any, Self
 
 from potash.sdk.errors import PotashError
@@ -103,12 +102,7 @@ class Guest:
             self._owned = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._owned:
             if kind is None:
                 self._write_back()
@@ -121,7 +115,7 @@ class Guest:
         Args:
             driver: QEMU's name of it.
             properties: as in `-device`.
-            name: its identifier, for `unplug`.
+            name: its identifier.
         """
         placed = {"driver": driver, "id": name, "bus": bus, **properties}
         with self._console():
@@ -153,19 +147,6 @@ class Guest:
         with self._console():
             answer = self.machine.qmp.execute("query-cpus-fast")
         return [int(processor["thread-id"]) for processor in answer]
-
-    def unplug(self, name: str) -> None:
-        """Take one of QEMU's own devices out; it is gone afterwards.
-
-        QEMU 11.1 itself fails an assertion when a vfio-user device is taken out: the guest can let
-        go of one (`remove` in sysfs), the slot cannot.
-
-        Raises:
-            GuestTimeout: the guest does not let go of it.
-        """
-        with self._console():
-            self.machine.qmp.execute("device_del", {"id": name})
-            self.machine.qmp.await_event("DEVICE_DELETED", {"device": name})
 
     def await_drive(self, path: str = DRIVE, limit: float = DRIVE_LIMIT) -> None:
         """Wait until the guest has a block device.

@@ -12,7 +12,6 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from potash.vm.errors import GuestError
@@ -73,12 +72,7 @@ class Machine:
             self._owned = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """QEMU's own control protocol, as far as a guest's life needs it.
 
 QEMU Machine Protocol Specification (docs/interop/qmp-spec.rst): one JSON object a line; a greeting,
-then commands answered by "return" or "error", with events in between.
+then commands answered by "return" or "error", with events in between, which are passed over.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +17,6 @@ from potash.vm.errors import GuestError, GuestTimeout
 LIMIT = 30.0
 """Seconds that a command may take; QEMU's main loop answers at once unless something is wrong."""
 
-EVENTS = 256
-"""How many events are kept for somebody who asks later."""
-
 
 class Qmp:
     """A client on a connected socket, which it does not own."""
@@ -28,7 +24,6 @@ class Qmp:
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
         self._buffer = bytearray()
-        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
 
     def negotiate(self) -> None:
         """Leave the negotiation mode that every connection starts in."""
@@ -40,14 +35,9 @@ class Qmp:
     def execute(
         self, command: str, arguments: Mapping[str, Any] | None = None, limit: float = LIMIT
     ) -> Any:
-        """Run a command and return what it returns.
+        """Run a command of QEMU's QMP reference and return what it returns.
 
-        Args:
-            arguments: its arguments, as in QEMU's QMP reference.
-            limit: seconds to wait for the answer.
-
-        Raises:
-            GuestError: QEMU refused the command, has ended, or does not answer in time.
+        Raises GuestError where QEMU refuses it, has ended, or does not answer in `limit` seconds.
         """
         request = json.dumps({"execute": command, "arguments": dict(arguments or {})}) + "\n"
         deadline = time.monotonic() + limit
@@ -61,26 +51,6 @@ class Qmp:
                 return answer["return"]
             if "error" in answer:
                 raise GuestError(f"QEMU refuses {command}: {answer['error'].get('desc')}")
-            self._events.append(answer)
-
-    def await_event(self, name: str, data: Mapping[str, Any], limit: float = LIMIT) -> None:
-        """Wait for an event, or find that it has come since this was last asked.
-
-        Args:
-            name: the event's.
-            data: members of its data that it must have.
-
-        Raises:
-            GuestTimeout: it does not come within `limit` seconds.
-        """
-        deadline = time.monotonic() + limit
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                known = event.get("data", {})
-                if event.get("event") == name and data.items() <= known.items():
-                    return
-            self._events.append(self._receive(deadline))
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         while b"\n" not in self._buffer:

@@ -1,4 +1,4 @@
-"""What lies behind drives that are compared: equal files in memory, all written once."""
+"""What drives are measured with: equal files in memory behind them, and the loads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from potash.sdk.errors import PotashError
@@ -33,3 +34,31 @@ def filled(*names: str) -> Iterator[Path]:
         except OSError as error:
             raise PotashError(f"the drives have no room in {FOLDER}: {error.strerror}") from None
         yield folder
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What each processor does to the drive: `mode` is fio's `rw`, `depth` commands at a time."""
+
+    name: str
+    mode: str
+    block: int
+    depth: int
+
+    @property
+    def random(self) -> bool:
+        return self.mode.startswith("rand")
+
+    @property
+    def reads(self) -> bool:
+        return self.mode.endswith("read")
+
+
+WORKLOADS = (
+    Workload("randread-4k-qd1", "randread", 4 << 10, 1),
+    Workload("randread-4k-qd32", "randread", 4 << 10, 32),
+    Workload("randwrite-4k-qd1", "randwrite", 4 << 10, 1),
+    Workload("randwrite-4k-qd32", "randwrite", 4 << 10, 32),
+    Workload("seqread-128k-qd8", "read", 128 << 10, 8),
+    Workload("seqwrite-128k-qd8", "write", 128 << 10, 8),
+)
