@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import click
 
-from potash.cli.drive.common import Seconds, input_file, json_option, opened, read_input, say
-from potash.cli.drive.ranges import ByteRange
+from potash.cli.drive.common import SECONDS, input_file, json_option, opened, read_input, say
+from potash.cli.drive.ranges import BYTES
+from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing
 from potash.schema import Count
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace
 from potash.sdk.memory_namespace import Bytes
 
 
-class Program(TypedDict):
+@dataclass(frozen=True)
+class Program:
     """A program of a compute namespace."""
 
     index: Annotated[Count, "Its program index."]
@@ -27,7 +30,8 @@ class Program(TypedDict):
     identifier: Annotated[Count, "The identifier that it was loaded with; 0 for none."]
 
 
-class Range(TypedDict):
+@dataclass(frozen=True)
+class Range:
     """Bytes of a memory namespace."""
 
     nsid: Annotated[Count, "The memory namespace's identifier."]
@@ -35,14 +39,16 @@ class Range(TypedDict):
     length: Annotated[Count, "How many bytes."]
 
 
-class RangeSet(TypedDict):
+@dataclass(frozen=True)
+class RangeSet:
     """A memory range set."""
 
     id: Annotated[Count, "Its identifier."]
     ranges: Annotated[Sequence[Range], "Its ranges, in their order."]
 
 
-class Programs(TypedDict):
+@dataclass(frozen=True)
+class Programs:
     """A compute namespace."""
 
     nsid: Annotated[Count, "The namespace's identifier."]
@@ -50,14 +56,16 @@ class Programs(TypedDict):
     range_sets: Annotated[Sequence[RangeSet], "Memory range sets."]
 
 
-class Created(TypedDict):
+@dataclass(frozen=True)
+class Created:
     """A memory range set that was created."""
 
     nsid: Annotated[Count, "The compute namespace's identifier."]
     id: Annotated[Count, "The set's identifier."]
 
 
-class Executed(TypedDict):
+@dataclass(frozen=True)
+class Executed:
     """A program that ran to its end."""
 
     nsid: Annotated[Count, "The compute namespace's identifier."]
@@ -94,32 +102,15 @@ def _compute(device: str, nsid: int | None) -> Iterator[ComputeNamespace]:
 @click.argument("device")
 @namespace_option
 @json_option(Programs)
-def list_(device: str, nsid: int | None, as_json: bool) -> None:
+def list_(device: str, nsid: int | None) -> None:
     """Show the programs and the memory range sets."""
     with _compute(device, nsid) as compute:
         programs, sets = compute.programs(), compute.range_sets()
-    report: Programs = {
-        "nsid": compute.nsid,
-        "programs": [
-            {
-                "index": one.index,
-                "built_in": one.built_in,
-                "active": one.active,
-                "type": one.type,
-                "identifier": one.identifier,
-            }
-            for one in programs
-        ],
-        "range_sets": [
-            {
-                "id": rsid,
-                "ranges": [
-                    Range(nsid=one.nsid, start=one.start, length=one.length) for one in ranges
-                ],
-            }
-            for rsid, ranges in sets.items()
-        ],
-    }
+    report = Programs(
+        compute.nsid,
+        [Program(**vars(one)) for one in programs],
+        [RangeSet(rsid, [Range(*one) for one in ranges]) for rsid, ranges in sets.items()],
+    )
     lines = [
         f"program {one.index}: {'built in' if one.built_in else f'type {one.type:02X}h'}"
         f"{', active' if one.active else ''}"
@@ -130,7 +121,7 @@ def list_(device: str, nsid: int | None, as_json: bool) -> None:
         f"range set {rsid}: {' '.join(f'{one.nsid}:{one.start}:{one.length}' for one in ranges)}"
         for rsid, ranges in sets.items()
     ]
-    say(report, lines or ["no programs"], as_json=as_json)
+    say(report, lines or ["no programs"])
 
 
 @cp.command()
@@ -192,16 +183,14 @@ def ranges() -> None:
 
 @ranges.command()
 @click.argument("device")
-@click.argument("wanted", metavar="RANGE...", type=ByteRange(), nargs=-1, required=True)
+@click.argument("wanted", metavar="RANGE...", type=BYTES, nargs=-1, required=True)
 @namespace_option
 @json_option(Created)
-def create(
-    device: str, wanted: Sequence[tuple[int | None, int, int]], nsid: int | None, as_json: bool
-) -> None:
+def create(device: str, wanted: Sequence[NamedRange], nsid: int | None) -> None:
     """Create a set of ranges, [NSID:]START:LENGTH each, and print its identifier."""
     with _compute(device, nsid) as compute:
         rsid = compute.create_ranges(_ranges(compute, wanted))
-    say(Created(nsid=compute.nsid, id=rsid), [str(rsid)], as_json=as_json)
+    say(Created(compute.nsid, rsid), [str(rsid)])
 
 
 @ranges.command()
@@ -222,7 +211,7 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
 @click.option(
     "--range",
     "wanted",
-    type=ByteRange(),
+    type=BYTES,
     multiple=True,
     help="A range; may be given several times.",
 )
@@ -238,18 +227,17 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
     help="A file with data for the program (not through Linux's driver).",
 )
-@click.option("--timeout", type=Seconds(), help="How long the program may take.  [default: 30]")
+@click.option("--timeout", type=SECONDS, help="How long the program may take.  [default: 30]")
 @json_option(Executed)
 def execute(
     device: str,
     index: int,
     nsid: int | None,
     rsid: int | None,
-    wanted: Sequence[tuple[int | None, int, int]],
+    wanted: Sequence[NamedRange],
     parameters: Sequence[int],
     data: Path | None,
     timeout: float | None,
-    as_json: bool,
 ) -> None:
     """Run an activated program on memory ranges, and print what it returns."""
     if rsid is not None and wanted:
@@ -265,13 +253,11 @@ def execute(
             data=b"" if data is None else read_input(data),
             timeout=timeout,
         )
-    report = Executed(nsid=compute.nsid, index=index, return_value=value)
-    say(report, [f"returned {value}"], as_json=as_json)
+    report = Executed(compute.nsid, index, value)
+    say(report, [f"returned {value}"])
 
 
-def _ranges(
-    compute: ComputeNamespace, wanted: Sequence[tuple[int | None, int, int]]
-) -> list[Bytes]:
+def _ranges(compute: ComputeNamespace, wanted: Sequence[NamedRange]) -> list[Bytes]:
     """The ranges; those that name no namespace are of the first memory namespace."""
     own = 0
     if any(nsid is None for nsid, _, _ in wanted):

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import click
+from collections.abc import Callable
+from typing import TypeAlias
 
-from potash.units import parse_size
+from potash.units import Parsed, parse_size
+
+Range: TypeAlias = tuple[int | None, int, int]
+"""A namespace's identifier if it is given, the first one and how many."""
 
 
-class _Range(click.ParamType[tuple[int | None, int, int]]):
-    """[NSID:]FIRST:COUNT; without a namespace's identifier it is None."""
-
-    def convert(
-        self,
-        value: str | tuple[int | None, int, int],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[int | None, int, int]:
-        if isinstance(value, tuple):
-            return value
-        *namespace, first, count = value.split(":") if ":" in value else ("", "", "")
+def _range(name: str, number: Callable[[str], int]) -> Parsed[Range]:
+    def parse(text: str) -> Range:
+        *namespace, first, count = text.split(":") if ":" in text else ("", "", "")
         try:
             if len(namespace) > 1:
                 raise ValueError
             nsid = int(namespace[0], 0) if namespace else None
-            return nsid, self.number(first), self.number(count)
+            return nsid, number(first), number(count)
         except ValueError:
-            self.fail(f"{value!r} is not {self.name}, numbers", param, ctx)
+            raise ValueError(f"{text!r} is not {name}, numbers") from None
 
-    def number(self, text: str) -> int:
-        raise NotImplementedError
-
-
-class BlockRange(_Range):
-    """Logical blocks: where they begin and how many."""
-
-    name = "[NSID:]LBA:COUNT"
-
-    def number(self, text: str) -> int:
-        return int(text, 0)
+    return Parsed(name, parse)
 
 
-class ByteRange(_Range):
-    """Bytes, whose numbers may have K, M or G behind them."""
+def _bytes(text: str) -> int:
+    return int(text, 0) if text.lower().startswith("0x") else parse_size(text)
 
-    name = "[NSID:]START:LENGTH"
 
-    def number(self, text: str) -> int:
-        return int(text, 0) if text.lower().startswith("0x") else parse_size(text)
+BLOCKS = _range("[NSID:]LBA:COUNT", lambda text: int(text, 0))
+"""Logical blocks: where they begin and how many."""
+BYTES = _range("[NSID:]START:LENGTH", _bytes)
+"""Bytes, whose numbers may have K, M or G behind them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import click
 
@@ -19,27 +20,31 @@ from potash.cli.drive.common import (
     say,
     write_output,
 )
-from potash.cli.drive.ranges import BlockRange, ByteRange
+from potash.cli.drive.ranges import BLOCKS, BYTES
+from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing
 from potash.schema import Count
 from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace
 from potash.units import Size, human
 
 
-class Memory(TypedDict):
+@dataclass(frozen=True)
+class Memory:
     """A memory namespace."""
 
     nsid: Annotated[Count, "Its identifier."]
     size: Annotated[Count, "Its bytes."]
 
 
-class Memories(TypedDict):
+@dataclass(frozen=True)
+class Memories:
     """The memory namespaces of a drive."""
 
     namespaces: Annotated[Sequence[Memory], "By ascending identifier."]
 
 
-class Moved(TypedDict):
+@dataclass(frozen=True)
+class Moved:
     """What was moved to or from a memory namespace."""
 
     nsid: Annotated[Count, "The namespace's identifier."]
@@ -76,15 +81,15 @@ def _memory(device: str, nsid: int | None) -> Iterator[MemoryNamespace]:
 @slm.command(name="list")
 @click.argument("device")
 @json_option(Memories)
-def list_(device: str, as_json: bool) -> None:
+def list_(device: str) -> None:
     """Show the memory namespaces and their sizes."""
     with opened(device) as one:
-        found: list[Memory] = [
-            {"nsid": nsid, "size": one.memory_namespace(nsid).size}
+        found = [
+            Memory(nsid, one.memory_namespace(nsid).size)
             for nsid in one.active_namespaces(CommandSet.MEMORY)
         ]
-    lines = [f"namespace {item['nsid']}: {human(item['size'])}" for item in found]
-    say(Memories(namespaces=found), lines, as_json=as_json)
+    lines = [f"namespace {item.nsid}: {human(item.size)}" for item in found]
+    say(Memories(found), lines)
 
 
 @slm.command()
@@ -106,7 +111,7 @@ def read(device: str, output: Path, nsid: int | None, start: int, length: int) -
 @namespace_option
 @start_option
 @json_option(Moved)
-def write(device: str, input: Path, nsid: int | None, start: int, as_json: bool) -> None:
+def write(device: str, input: Path, nsid: int | None, start: int) -> None:
     """Write the file INPUT (- for standard input) to a memory namespace.
 
     Zeroes follow it up to a multiple of 4 bytes.
@@ -115,7 +120,7 @@ def write(device: str, input: Path, nsid: int | None, start: int, as_json: bool)
     data += bytes(-len(data) % 4)
     with _memory(device, nsid) as memory, showing() as progress:
         memory.write(start, data, progress=progress)
-        _say_moved(memory, start, len(data), "written", as_json)
+        _say_moved(memory, start, len(data), "written")
 
 
 @slm.command()
@@ -124,11 +129,11 @@ def write(device: str, input: Path, nsid: int | None, start: int, as_json: bool)
 @start_option
 @click.option("--length", type=Size(0), required=True, help="How many bytes.")
 @json_option(Moved)
-def fill(device: str, nsid: int | None, start: int, length: int, as_json: bool) -> None:
+def fill(device: str, nsid: int | None, start: int, length: int) -> None:
     """Fill bytes of a memory namespace with zeroes."""
     with _memory(device, nsid) as memory:
         memory.fill(start, length)
-        _say_moved(memory, start, length, "filled", as_json)
+        _say_moved(memory, start, length, "filled")
 
 
 @slm.command()
@@ -136,11 +141,9 @@ def fill(device: str, nsid: int | None, start: int, length: int, as_json: bool) 
 @namespace_option
 @start_option
 @click.option(
-    "--blocks", type=BlockRange(), multiple=True, help="Logical blocks; may be given several times."
+    "--blocks", type=BLOCKS, multiple=True, help="Logical blocks; may be given several times."
 )
-@click.option(
-    "--memory", type=ByteRange(), multiple=True, help="Bytes of a memory namespace, likewise."
-)
+@click.option("--memory", type=BYTES, multiple=True, help="Bytes of a memory namespace, likewise.")
 @click.option(
     "--file",
     "files",
@@ -153,10 +156,9 @@ def copy(
     device: str,
     nsid: int | None,
     start: int,
-    blocks: Sequence[tuple[int | None, int, int]],
-    memory: Sequence[tuple[int | None, int, int]],
+    blocks: Sequence[NamedRange],
+    memory: Sequence[NamedRange],
     files: Sequence[Path],
-    as_json: bool,
 ) -> None:
     """Copy blocks, files or memory to a memory namespace, within the drive.
 
@@ -175,9 +177,9 @@ def copy(
         for path in files:
             end = -(-end // 4096) * 4096 if end > start else end
             end += to.copy_file(end, path, progress=progress)
-        _say_moved(to, start, end - start, "copied", as_json)
+        _say_moved(to, start, end - start, "copied")
 
 
-def _say_moved(memory: MemoryNamespace, start: int, length: int, how: str, as_json: bool) -> None:
+def _say_moved(memory: MemoryNamespace, start: int, length: int, how: str) -> None:
     line = f"{how}: {length} bytes of namespace {memory.nsid} from byte {start}"
-    say(Moved(nsid=memory.nsid, start=start, length=length), [line], as_json=as_json)
+    say(Moved(memory.nsid, start, length), [line])
