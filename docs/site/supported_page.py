@@ -155,7 +155,7 @@ def page() -> str:
 
 def _parts(stack: ExitStack) -> Iterator[str]:
     controller = _device(stack).controller
-    namespaces = list(controller.namespaces.attached.values())
+    namespaces = list(controller.namespaces.attached_blocks.values())
     yield INTRODUCTION
     yield _section(
         "Admin commands",

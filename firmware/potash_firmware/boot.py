@@ -334,7 +334,7 @@ class Device:
             accelerators=settings.accelerators,
             namespaces=tuple(
                 NamespaceConfig(nsid, namespace.size, namespace.block_size)
-                for nsid, namespace in self.rpu.controller.namespaces.allocated.items()
+                for nsid, namespace in self.rpu.controller.namespaces.blocks.items()
             ),
             range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),

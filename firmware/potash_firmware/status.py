@@ -113,7 +113,7 @@ def snapshot(device: Running) -> Snapshot:
         "bytes": {"read": core.health.bytes_read, "written": core.health.bytes_written},
         "namespaces": [
             {"nsid": nsid, "bytes": one.size, "block_size": one.block_size}
-            for nsid, one in core.namespaces.attached.items()
+            for nsid, one in core.namespaces.attached_blocks.items()
         ],
         "queues": _queues(rpu),
         "errors": [

@@ -18,13 +18,20 @@ from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.errors import PotashError
 from potash.units import LARGEST, human, parse_size, short
 from potash.vm.guest import CPUS, MEMORY
-from potash_device.media import BLOCK_SIZES, DEFAULT_BLOCK_SIZE, DEFAULT_SIZE, NamespaceShape
+from potash_device.media import (
+    BLOCK_SIZES,
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_SIZE,
+    MEMORY_UNIT,
+    NamespaceShape,
+)
 from potash_device.media.shapes import MOST_NAMESPACES
 from potash_device.vta.config import Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
 from potash_firmware.boot import PROFILES, DeviceSettings
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LEVELS
+from potash_firmware.rpu import ComputeSettings, RpuSettings
 
 LARGEST_FILE = 1 << 20
 """Bytes of a configuration."""
@@ -37,6 +44,10 @@ LIMITS = Limits()
 LEAST_MEMORY = 512 * MEBI
 """Bytes with which small models run; a worker has taken a part of it before the first job."""
 MOST_SECONDS = 10**6
+COMPUTE = ComputeSettings()
+LARGEST_MEMORY = 1 << 40
+"""Bytes of a memory namespace, which are this machine's memory once they are written."""
+MOST_COMPUTE_NAMESPACES = 16
 LEAST_GUEST = 320 * MEBI
 """Bytes; the guest's file system is in its memory, and lies there twice while it is unpacked."""
 MOST_CPUS = 64
@@ -82,6 +93,17 @@ def _size(least: int, most: int, step: int = 1) -> Kind:
         return size
 
     return Kind(read, lambda size: _text(short(size)))
+
+
+def _sizes(least: int, most: int, step: int, count: int) -> Kind:
+    one = _size(least, most, step)
+
+    def read(value: object, folder: Path) -> tuple[int, ...]:
+        if not isinstance(value, list) or len(value) > count:
+            raise _Refused(f"must be a list of at most {count} sizes")
+        return tuple(one.read(item, folder) for item in value)
+
+    return Kind(read, lambda sizes: f"[{', '.join(map(one.write, sizes))}]")
 
 
 def _count(least: int, most: int) -> Kind:
@@ -160,6 +182,35 @@ class NamespaceSection:
 
 
 @dataclass(frozen=True)
+class MemorySection:
+    """`[memory]`: memory namespaces (SLM) of a new drive, and what all of them may have."""
+
+    namespaces: tuple[int, ...] = field(
+        default=(),
+        metadata={"kind": _sizes(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT, MOST_NAMESPACES)},
+    )
+    capacity: int | None = field(
+        default=None, metadata={"kind": _size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)}
+    )
+    copy_formats: bool = field(default=RpuSettings.copy_formats_enabled, metadata={"kind": FLAG})
+
+
+@dataclass(frozen=True)
+class ComputeSection:
+    """`[compute]`: compute namespaces (CP) of a new drive, and what each of them takes."""
+
+    namespaces: int = field(default=0, metadata={"kind": _count(0, MOST_COMPUTE_NAMESPACES)})
+    programs: int = field(default=COMPUTE.programs, metadata={"kind": _count(1, 256)})
+    activated: int = field(default=COMPUTE.activated, metadata={"kind": _count(1, 256)})
+    program_memory: int = field(
+        default=COMPUTE.program_memory * MEBI,
+        metadata={"kind": _size(MEBI, LARGEST_BUFFER, MEBI)},
+    )
+    range_sets: int = field(default=COMPUTE.range_sets, metadata={"kind": _count(1, 0xFFFF)})
+    ranges: int = field(default=COMPUTE.ranges, metadata={"kind": _count(1, 128)})
+
+
+@dataclass(frozen=True)
 class AcceleratorSection:
     """`[accelerator.0]` and on: the sizes of their buffers."""
 
@@ -194,14 +245,27 @@ class Configuration:
     device: DeviceSection = field(default_factory=DeviceSection)
     namespaces: tuple[NamespaceSection, ...] = ()
     accelerators: tuple[AcceleratorSection, ...] = (AcceleratorSection(),)
+    memory: MemorySection = field(default_factory=MemorySection)
+    compute: ComputeSection = field(default_factory=ComputeSection)
     vta: Config = field(default_factory=Config.default)
     limits: LimitsSection = field(default_factory=LimitsSection)
     guest: GuestSection = field(default_factory=GuestSection)
 
     @property
     def shapes(self) -> tuple[NamespaceShape, ...]:
-        """The namespaces as the drive wants them."""
-        return tuple(NamespaceShape(one.size, one.block_size) for one in self.namespaces)
+        """The namespaces as the drive wants them, of every command set."""
+        return (
+            *(NamespaceShape(one.size, one.block_size) for one in self.namespaces),
+            *map(NamespaceShape.memory, self.memory.namespaces),
+            *(NamespaceShape.compute() for _ in range(self.compute.namespaces)),
+        )
+
+    @property
+    def described_compute(self) -> ComputeSettings:
+        """What compute namespaces take, as the firmware wants it."""
+        told = asdict(self.compute)
+        del told["namespaces"]
+        return ComputeSettings(**{**told, "program_memory": self.compute.program_memory // MEBI})
 
     @property
     def described_limits(self) -> Limits:
@@ -217,8 +281,11 @@ class Configuration:
         )
 
 
-SECTIONS: Mapping[str, type[DeviceSection | LimitsSection | GuestSection]] = {
+Section = DeviceSection | MemorySection | ComputeSection | LimitsSection | GuestSection
+SECTIONS: Mapping[str, type[Section]] = {
     "device": DeviceSection,
+    "memory": MemorySection,
+    "compute": ComputeSection,
     "limits": LimitsSection,
     "guest": GuestSection,
 }
@@ -272,12 +339,10 @@ def parse(text: str, folder: Path) -> Configuration:
             wrong = f"size in [namespace.{number}] is less than one block of {one.block_size} bytes"
             raise ConfigurationError(wrong)
     return Configuration(
-        device=single["device"],
         namespaces=several["namespace"],
         accelerators=several["accelerator"] or Configuration.accelerators,
         vta=_vta(content),
-        limits=single["limits"],
-        guest=single["guest"],
+        **single,
     )
 
 
@@ -288,6 +353,8 @@ def write(configuration: Configuration) -> str:
     if not configuration.namespaces:
         parts.append([f"# No [namespace.1]: {REMEMBERED}."])
     parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]
+    parts.append(_written("memory", configuration.memory))
+    parts.append(_written("compute", configuration.compute))
     vta = configuration.vta.to_mapping()
     parts.append([f"[{VTA}]", *(f"{name} = {value}" for name, value in vta.items())])
     parts.append(_written("limits", configuration.limits))

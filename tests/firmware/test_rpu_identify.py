@@ -90,10 +90,19 @@ def identify(host: Host, cns: int, nsid: int = 0, csi: int = 0, cntid: int = 0) 
         (0x1C, 0, 0, 0xFFFF, SUCCESS),
         (0x1C, 0, 0, 1, INVALID_FIELD),
         (0x1C, 1, 0, 0, INVALID_FIELD),
+        (0x1A, 0, 0, 0, SUCCESS),
+        (0x1A, 0, 3, 0, INVALID_FIELD),
+        (0x1A, 0xFFFF_FFFE, 0, 0, INVALID_NAMESPACE),
+        (0x1B, 0, 0, 0, INVALID_NAMESPACE),
+        (0x1B, 1, 4, 0, INVALID_FIELD),
+        (0x1B, 3, 0, 0, SUCCESS),
+        (0x1B, 0xFFFF_FFFF, 0, 0, SUCCESS),
+        (0x1F, 3, 0, 0, SUCCESS),
+        (0x1F, 0xFFFF_FFFF, 0, 0, INVALID_NAMESPACE),
         # NVM sets, user data formats, secondary controllers, granularity, UUIDs, domains,
         # endurance groups: things that this device has not.
         *((cns, 0, 0, 0, INVALID_FIELD) for cns in (4, 9, 0xA, 0xB, 0xF)),
-        *((cns, 0, 0, 0, INVALID_FIELD) for cns in (*range(0x14, 0x1C), 0x1D, 0x20, 0xFF)),
+        *((cns, 0, 0, 0, INVALID_FIELD) for cns in (*range(0x14, 0x1A), 0x1D, 0x1E, 0x20, 0xFF)),
     ],
 )
 def test_a_question_gets_an_answer_or_its_status(

@@ -161,7 +161,7 @@ def test_a_job_is_told_of_them_before_it_reads(host: Host, queue: Queue) -> None
     assert asked(1, (5 * 4096 + 4095, 1)) == (errno.EIO, 5 * 4096)
     assert asked(1, (0, 5 * 4096), (6 * 4096, 4096)) == (0, 0)
     assert asked(9, (4096, 1)) == (errno.ENODEV, 4096)
-    host.rpu.controller.namespaces.attached[1].in_flight.closed = Status.FORMAT_IN_PROGRESS
+    host.rpu.controller.namespaces.blocks[1].in_flight.closed = Status.FORMAT_IN_PROGRESS
     assert asked(1, (0, 512)) == (errno.EBUSY, 0)
 
 
@@ -235,7 +235,7 @@ def test_the_list_has_an_end_and_nothing_beyond_it_is_promised() -> None:
         host.enable()
         queue = host.create_io_queue()
         for number in range(MOST_RANGES):
-            host.rpu.controller.namespaces.attached[1].uncorrectable.add(2 * number, 1)
+            host.rpu.controller.namespaces.blocks[1].uncorrectable.add(2 * number, 1)
         assert on(host, queue, UNCORRECTABLE, 2 * MOST_RANGES + 2).status == 0x280
         assert on(host, queue, READ, 2 * MOST_RANGES + 2).status == 0
         assert on(host, queue, UNCORRECTABLE, 2 * MOST_RANGES - 1, 2).status == 0

@@ -16,11 +16,13 @@ import potash.sdk
 from potash import configuration
 from potash.configuration import (
     AcceleratorSection,
+    ComputeSection,
     Configuration,
     ConfigurationError,
     DeviceSection,
     GuestSection,
     LimitsSection,
+    MemorySection,
     NamespaceSection,
 )
 from potash.vm.drive import device_process
@@ -54,6 +56,19 @@ block_size = 512
 input_size = "4K"
 [accelerator.1]
 output_size = "1GiB"
+
+[memory]
+namespaces = ["64M", 4096]
+capacity = "1G"
+copy_formats = false
+
+[compute]
+namespaces = 2
+programs = 4
+activated = 3
+program_memory = "8M"
+range_sets = 10
+ranges = 128
 
 [vta]
 LOG_BLOCK = 5
@@ -100,6 +115,8 @@ def test_every_key_is_read() -> None:
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
+        memory=MemorySection((64 << 20, 4096), 1 << 30, copy_formats=False),
+        compute=ComputeSection(2, 4, 3, 8 << 20, 10, 128),
         vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
         limits=LimitsSection(1 << 30, 60, 768 << 20, 5),
         guest=GuestSection(1 << 30, 4, "http://debian.example/debian"),
@@ -117,7 +134,7 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
     [
         ("[device", "it is not TOML"),
         ("[devise]", "there is no section [devise]; did you mean device?"),
-        ("size = 1", "there is no section [size]; there are device, limits, guest, namespace"),
+        ("size = 1", "there is no section [size]; there are device, memory, compute, limits"),
         ("device = 1", "[device] must be a section"),
         ("[device]\nmedai = 'x'", "[device] has no key medai; did you mean media?"),
         ("[device]\nmedia = 1", "media in [device] is 1; it must be a text that is not empty"),
@@ -141,6 +158,10 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
         ("[vta]\nLOG_BLOCKS = 4", "[vta]: 'LOG_BLOCKS' is not a key"),
         ("[vta]\nLOG_ACC_WIDTH = 4", "[vta]: LOG_ACC_WIDTH is 4"),
         ("vta = 4", "[vta] must be a section"),
+        ("[memory]\nnamespaces = ['4K', 512]", "it must be 4 KiB to 1 TiB, in steps of 4 KiB"),
+        ("[memory]\nnamespaces = '4K'", "it must be a list of at most 64 sizes"),
+        ("[compute]\nnamespaces = 17", "it must be a whole number, 0 to 16"),
+        ("[compute]\nranges = 129", "it must be a whole number, 1 to 128"),
         ("[limits]\nmemory = '64M'", "it must be 512 MiB to"),
         ("[limits]\nseconds = 0.5", "it must be a whole number, 1 to 1000000"),
         ("[guest]\nmemory = '320K'", "it must be 320 MiB to"),
@@ -193,6 +214,13 @@ configurations = st.builds(
     accelerators=st.lists(st.builds(AcceleratorSection, sizes, sizes), min_size=1, max_size=12).map(
         tuple
     ),
+    memory=st.builds(
+        MemorySection,
+        st.lists(st.integers(1, 1 << 10).map(lambda pages: pages << 12), max_size=3).map(tuple),
+        st.none() | st.integers(1, 1 << 20).map(lambda pages: pages << 12),
+        st.booleans(),
+    ),
+    compute=st.builds(ComputeSection, st.integers(0, 16), st.integers(1, 256)),
     vta=st.builds(Config, log_wgt_buff_size=st.integers(16, 18), log_batch=st.integers(0, 1)),
     guest=st.builds(
         GuestSection,
@@ -320,6 +348,7 @@ def test_the_page_shows_a_configuration_and_every_key_with_its_default() -> None
         ("device", DeviceSection),
         ("namespace.1", NamespaceSection),
         ("accelerator.0", AcceleratorSection),
+        ("compute", ComputeSection),
         ("guest", GuestSection),
     ):
         for field in dataclasses.fields(section):

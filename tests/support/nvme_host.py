@@ -153,7 +153,7 @@ class Host:
             media, sidecar = drive.namespaces, drive.sidecar
             settings = RpuSettings(
                 namespaces=tuple(
-                    NamespaceSettings(nsid, *shape[1:5]) for nsid, shape in drive.shapes.items()
+                    NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
                 )
             )
         self.memory = SealedMemory(memory)
@@ -167,6 +167,8 @@ class Host:
         self.flash = Flash(MemoryMedia.create(FLASH_SIZE), self.sidecar)
         self.buffers = SharedBuffers.create({0: ArenaPlan(1 << 20, 1 << 20, 4096, 4096)})
         self.now = 0.0
+        self.css = 0
+        """CC.CSS from the next enable on: 0 is the NVM command set, 6 all that there are."""
         self.link = ApuLink(self.buffers)
         self.apu: ApuPort | None = None
         self.board = Board(
@@ -267,7 +269,7 @@ class Host:
         self.write32(AQA, 15 << 16 | 15)
         self.write64(ASQ, ADMIN_SQ)
         self.write64(ACQ, ADMIN_CQ)
-        self.write32(CC, 4 << 20 | 6 << 16 | 1)
+        self.write32(CC, 4 << 20 | 6 << 16 | self.css << 4 | 1)
 
     def enable(self) -> None:
         self.begin_enable()

@@ -230,5 +230,8 @@ FPI_SUPPORTED = 1 << 7
 NSTAT_READY = 1 << 0
 """Bit of NSTAT: the namespace is ready."""
 
+NSFEAT_NO_WRITE_CACHE = 1 << 5
+"""Bit of NSFEAT of CNS 08h (VWCNP): what is written is not in a volatile write cache (Base 2.1)."""
+
 NSATTR_WRITE_PROTECTED = 1 << 0
 """Bit of NSATTR: the namespace takes no writes."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from nvme_spec.identify import CommandSet
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE
@@ -25,6 +26,7 @@ from potash_device.media.shapes import (
     DriveError,
     Listed,
     NamespaceShape,
+    blocks_of,
     read_list,
     write_list,
 )
@@ -56,7 +58,8 @@ class _Places:
 class Drive:
     """Open media: `namespaces` and their `shapes` by identifier, `sidecar`, `flash`.
 
-    A context manager that closes them; `open` does the work. What changes the namespaces waits for
+    `shapes` also has the namespaces without blocks, which are of other command sets than NVM and
+    have no media. A context manager that closes them; `open` does the work. What changes the namespaces waits for
     storage, is durable when it returns, and is called by one thread at a time; where it raises
     MediaError, nothing has changed.
     """
@@ -65,11 +68,12 @@ class Drive:
         self.namespaces: dict[int, Media] = {}
         self.shapes: dict[int, NamespaceShape] = {}
         self.most = MOST_NAMESPACES
-        """Namespaces that there can be, and the largest identifier."""
+        """Namespaces with blocks that there can be, and the largest identifier of one."""
         self.read_only = False
         self.sidecar: Media
         self.flash: Media
         self._capacity: int | None = None
+        self._memory_capacity: int | None = None
         self._places: _Places | None = None
         self._stack = ExitStack()
 
@@ -82,17 +86,27 @@ class Drive:
     @property
     def block_sizes(self) -> dict[int, int]:
         """Bytes of a block, by identifier."""
-        return {nsid: shape.block_size for nsid, shape in self.shapes.items()}
+        return {nsid: shape.block_size for nsid, shape in blocks_of(self.shapes).items()}
 
     @property
     def allocated(self) -> int:
-        """Bytes that the namespaces have."""
-        return sum(shape.size for shape in self.shapes.values())
+        """Bytes that the namespaces with blocks have."""
+        return sum(shape.size for shape in blocks_of(self.shapes).values())
 
     @property
     def capacity(self) -> int:
-        """Bytes that all namespaces together may have."""
+        """Bytes that all namespaces with blocks together may have."""
         return max(self._capacity or 0, self.allocated)
+
+    @property
+    def memory_allocated(self) -> int:
+        """Bytes that the memory namespaces have."""
+        return sum(one.size for one in self.shapes.values() if one.csi == CommandSet.MEMORY)
+
+    @property
+    def memory_capacity(self) -> int:
+        """Bytes that all memory namespaces together may have."""
+        return max(self._memory_capacity or 0, self.memory_allocated)
 
     @classmethod
     def around(cls, media: Mapping[int, Media]) -> Self:
@@ -109,24 +123,31 @@ class Drive:
         wanted: Sequence[NamespaceShape] = (),
         *,
         capacity: int | None = None,
+        memory_capacity: int | None = None,
         read_only: bool = False,
     ) -> Self:
         """Open the drive at `path`, made where it is not there; in memory without a path.
 
-        A path that is not there becomes a file, or a folder where several namespaces are wanted.
-        `wanted` is what a new drive gets, and must be what an old one has; `capacity` is for all
-        that a host may make of it. Raises DriveError and MediaError.
+        A path that is not there becomes a file, or a folder where several namespaces with blocks
+        are wanted. `wanted` is what a new drive gets, and must be what an old one has; but an old
+        one without memory and compute namespaces gets those that are wanted. `capacity` is for all
+        that a host may make of it, and `memory_capacity` for all its memory namespaces. Raises
+        DriveError and MediaError.
         """
         if len(wanted) > MOST_NAMESPACES:
             raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
+        others = [shape for shape in wanted if shape.csi != CommandSet.NVM]
+        wanted = [shape for shape in wanted if shape.csi == CommandSet.NVM]
         drive = cls()
         drive.read_only = read_only
         drive._capacity = capacity
+        drive._memory_capacity = memory_capacity
         with drive._stack as stack:
             if path is None:
                 drive._open_in_memory(wanted or (NamespaceShape(),))
             else:
                 drive._open_files(path, wanted)
+            drive._add_others(others)
             drive._stack = stack.pop_all()
         if capacity is not None and capacity < drive.allocated:
             drive._stack.close()
@@ -153,6 +174,10 @@ class Drive:
         self.namespaces[nsid] = self._add(media)
         return media
 
+    def remember(self, nsid: int, shape: NamespaceShape) -> None:
+        """There is a namespace that has no blocks. Raises MediaError."""
+        self._change({**self.shapes, nsid: shape})
+
     def delete(self, nsids: Collection[int]) -> None:
         """Take namespaces away, with their blocks. Raises MediaError; then all are still there.
 
@@ -160,10 +185,11 @@ class Drive:
         is tried again when the drive is opened.
         """
         left = {nsid: shape for nsid, shape in self.shapes.items() if nsid not in nsids}
+        nsids = [nsid for nsid in nsids if nsid in self.namespaces]  # the others have no file
         self._change(left, remove=nsids)
         for nsid in nsids:
             self.namespaces.pop(nsid).close()
-        if self._places is not None:
+        if self._places is not None and nsids:
             try:
                 _remove_all(self._places, nsids)
                 self._change(left)
@@ -179,7 +205,8 @@ class Drive:
     ) -> None:
         capacity = self.capacity  # also of a drive that was never told: it must not shrink
         if self._places is not None:
-            write_list(self._places.list, Listed(dict(shapes), capacity, tuple(remove)))
+            listed = Listed(dict(shapes), capacity, tuple(remove), self._memory_capacity)
+            write_list(self._places.list, listed)
         self._capacity = capacity
         self.shapes = dict(sorted(shapes.items()))
 
@@ -239,7 +266,7 @@ class Drive:
 
     def _open_known(self, places: _Places, wanted: Sequence[NamespaceShape], known: Listed) -> None:
         """Namespaces that are remembered: a file that is gone or cut is not taken for a new one."""
-        shapes = known.shapes
+        shapes = blocks_of(known.shapes)
         if wanted and [one[:2] for one in wanted] != [one[:2] for one in shapes.values()]:
             has = ", ".join(
                 f"{one.size} bytes in blocks of {one.block_size}" for one in shapes.values()
@@ -261,8 +288,9 @@ class Drive:
                 media.truncated(present)
             media.size = shape.size
             self.namespaces[nsid] = media
-        self.shapes = shapes
+        self.shapes = known.shapes
         self._capacity = self._capacity or known.capacity
+        self._memory_capacity = self._memory_capacity or known.memory_capacity
         self._finish(places, known)
 
     def _finish(self, places: _Places, known: Listed) -> None:
@@ -278,9 +306,29 @@ class Drive:
             self.namespaces[nsid].flush()
         _remove_all(places, known.remove)
         finished = {nsid: shape._replace(erase=False) for nsid, shape in self.shapes.items()}
-        resized = self._capacity != known.capacity and not self.read_only
+        resized = not self.read_only and (
+            self._capacity != known.capacity or self._memory_capacity != known.memory_capacity
+        )
         if unfinished or known.remove or resized:
             self._change(finished)
+
+    def _add_others(self, wanted: Sequence[NamespaceShape]) -> None:
+        """Memory and compute namespaces: those that are remembered, or else those wanted."""
+        known = [one for one in self.shapes.values() if one.csi != CommandSet.NVM]
+        if known and wanted and sorted(_kind(one) for one in known) != sorted(map(_kind, wanted)):
+            raise DriveError(
+                "the drive remembers other memory and compute namespaces; leave them out"
+            )
+        if known or not wanted:
+            return
+        free = (nsid for nsid in range(1, MOST_NAMESPACES + 1) if nsid not in self.shapes)
+        shapes = {**self.shapes, **dict(zip(free, wanted, strict=False))}
+        if len(shapes) < len(self.shapes) + len(wanted):
+            raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
+        if self.read_only:
+            self.shapes = dict(sorted(shapes.items()))
+        else:
+            self._change(shapes)
 
     def _open_aside(self, path: Path, size: int, *, read_only: bool) -> Media:
         """The sidecar or the flash; one that cannot be kept is in memory, and gone at the end."""
@@ -293,6 +341,10 @@ class Drive:
             media = MemoryMedia.create(size)
         media.size = size
         return self._add(media)
+
+
+def _kind(shape: NamespaceShape) -> tuple[int, int]:
+    return shape.csi, shape.size
 
 
 def _present(places: _Places) -> list[int]:

@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nvme_spec.identify import CommandSet
 from potash_device.media.errors import MediaError
 
 BLOCK_SIZES = (512, 4096)
 DEFAULT_BLOCK_SIZE = 4096
 DEFAULT_SIZE = 1 << 30
 """Bytes of a namespace that nothing is said of."""
+
+MEMORY_UNIT = 4096
+"""Bytes; the size of a memory namespace is a multiple of it."""
 
 MOST_NAMESPACES = 64
 
@@ -32,7 +36,10 @@ class DriveError(Exception):
 
 
 class NamespaceShape(NamedTuple):
-    """Size and block size in bytes, and what a host has made of the namespace."""
+    """Size and block size in bytes, and what a host has made of the namespace.
+
+    One of another command set than NVM has no blocks here: the drive remembers that it is there.
+    """
 
     size: int = DEFAULT_SIZE
     block_size: int = DEFAULT_BLOCK_SIZE
@@ -44,6 +51,23 @@ class NamespaceShape(NamedTuple):
     """Its blocks are to be gone before they are read again."""
     formats: int = 0
     """How often a host has formatted it: what was noted of its blocks before is void."""
+    csi: int = CommandSet.NVM
+    """Its command set."""
+
+    @classmethod
+    def memory(cls, size: int) -> "NamespaceShape":
+        """A memory namespace of that many bytes."""
+        return cls(size, csi=CommandSet.MEMORY)
+
+    @classmethod
+    def compute(cls) -> "NamespaceShape":
+        """A compute namespace, which has no size."""
+        return cls(0, csi=CommandSet.COMPUTE)
+
+
+def blocks_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]:
+    """Those that have logical blocks, and so a file."""
+    return {nsid: shape for nsid, shape in shapes.items() if shape.csi == CommandSet.NVM}
 
 
 @dataclass
@@ -55,6 +79,8 @@ class Listed:
     """Bytes for all namespaces together; None where that is what they have."""
     remove: tuple[int, ...] = field(default=())
     """Namespaces that are gone, and whose files may not be."""
+    memory_capacity: int | None = None
+    """Bytes for all memory namespaces together; None where that is what they have."""
 
 
 def read_list(path: Path) -> Listed | None:
@@ -76,6 +102,8 @@ def write_list(path: Path, listed: Listed) -> None:
     lines = ["# What the files of this drive are; sizes in bytes."]
     if listed.capacity is not None:
         lines.append(f"capacity = {listed.capacity}")
+    if listed.memory_capacity is not None:
+        lines.append(f"memory_capacity = {listed.memory_capacity}")
     if listed.remove:
         lines.append(f"remove = {list(listed.remove)}")
     for nsid, shape in sorted(listed.shapes.items()):
@@ -125,15 +153,16 @@ def _listed(content: Mapping[str, Any]) -> Listed:
         for nsid, table in sorted(content.get("namespace", {}).items(), key=lambda one: int(one[0]))
     }
     capacity, remove = content.get("capacity"), tuple(content.get("remove", ()))
-    known = {"namespace", "capacity", "remove"}
+    memory = content.get("memory_capacity")
+    known = {"namespace", "capacity", "memory_capacity", "remove"}
     # A drive without any namespace is one whose host has deleted them all, and has a capacity.
     if not set(content) <= known or not (shapes or capacity):
         raise ValueError
     if not all(_is_number(nsid, MOST_NAMESPACES) for nsid in (*shapes, *remove)):
         raise ValueError
-    if capacity is not None and not _is_number(capacity, LARGEST):
+    if any(one is not None and not _is_number(one, LARGEST) for one in (capacity, memory)):
         raise ValueError
-    return Listed(shapes, capacity, remove)
+    return Listed(shapes, capacity, remove, memory)
 
 
 def _shape(table: Mapping[str, Any]) -> NamespaceShape:
@@ -141,7 +170,7 @@ def _shape(table: Mapping[str, Any]) -> NamespaceShape:
     shape = NamespaceShape(**table)
     if not {*_ALWAYS} <= set(table) or shape.block_size not in BLOCK_SIZES:
         raise ValueError
-    if not _is_number(shape.size, LARGEST) or shape.size < shape.block_size:
+    if not _is_size(shape):
         raise ValueError
     if isinstance(shape.formats, bool) or not 0 <= shape.formats < 1 << 32:
         raise ValueError
@@ -150,6 +179,15 @@ def _shape(table: Mapping[str, Any]) -> NamespaceShape:
     if shape.uuid:
         uuid.UUID(shape.uuid)
     return shape
+
+
+def _is_size(shape: NamespaceShape) -> bool:
+    if shape.csi == CommandSet.COMPUTE:
+        return shape.size == 0
+    unit = MEMORY_UNIT if shape.csi == CommandSet.MEMORY else 1
+    known = shape.csi in (CommandSet.NVM, CommandSet.MEMORY)
+    whole = _is_number(shape.size, LARGEST) and shape.size % unit == 0
+    return known and whole and shape.size >= shape.block_size
 
 
 def _is_number(value: object, most: int) -> bool:

@@ -2,6 +2,6 @@
 
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
-from potash_firmware.rpu.settings import Identity, NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import ComputeSettings, Identity, NamespaceSettings, RpuSettings
 
-__all__ = ["ApuLink", "Identity", "NamespaceSettings", "Rpu", "RpuSettings"]
+__all__ = ["ApuLink", "ComputeSettings", "Identity", "NamespaceSettings", "Rpu", "RpuSettings"]

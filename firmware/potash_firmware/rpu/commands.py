@@ -7,9 +7,10 @@ Master Enable is off nothing of a command goes on: what comes for one is held un
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from nvme_spec.identify import CommandSet
 from nvme_spec.logs import CommandByte, ErrorEvent
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
@@ -35,7 +36,7 @@ class Commands:
     """The commands of one controller.
 
     Args:
-        admin, io: the dispatch tables.
+        admin, io: the dispatch tables, that of I/O commands for each command set.
         blocked: called when a completion found no room in its queue.
     """
 
@@ -45,7 +46,7 @@ class Commands:
         lifecycle: Lifecycle,
         interrupts: Interrupts,
         admin: Table,
-        io: Table,
+        io: Mapping[CommandSet, Table],
         blocked: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
@@ -104,8 +105,13 @@ class Commands:
     def _dispatch(self, command: Command) -> Result:
         """Look the command up and call its handler. Raises NvmeError."""
         entry = command.entry
-        row = (self._io if command.queue.qid else self._admin).get(entry.opcode)
-        if row is None:
+        namespaces = self._controller.namespaces
+        if command.queue.qid:
+            namespace = namespaces.attached.get(entry.nsid)
+            row = self._io[namespace.csi if namespace else CommandSet.NVM].get(entry.opcode)
+        else:
+            row = self._admin.get(entry.opcode)
+        if row is None or row.command_set not in namespaces.enabled:
             raise NvmeError(
                 Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
             )

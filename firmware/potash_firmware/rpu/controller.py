@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from nvme_spec.features import (
     FeatureId,
     HostControlledThermalManagement,
+    IoCommandSetProfile,
     TemperatureThreshold,
     ThresholdType,
 )
+from nvme_spec.identify import CommandSet
 from nvme_spec.logs import CommandEffectsLog, CriticalWarning, NoticeEvent, SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
+from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
@@ -32,8 +35,10 @@ from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.management import Management
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
+from potash_firmware.rpu.operations.format import Formatting
 from potash_firmware.rpu.operations.keep_alive import KeepAlive
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
@@ -52,7 +57,8 @@ class CommandSupport:
 
     oacs: int
     oncs: int
-    effects: CommandEffectsLog
+    effects: Callable[[CommandSet, frozenset[CommandSet]], CommandEffectsLog]
+    """The log page of a command set, where those of the set are enabled."""
 
 
 class Controller:
@@ -80,8 +86,12 @@ class Controller:
                 io_queue_pairs=board.settings.queue_pairs,
                 vectors=board.interrupts.vectors,
                 io_queues_exist=lambda: len(board.queues.completions) > 1,
-                blocks=lambda nsid: self.namespaces.blocks(nsid),
+                blocks=lambda nsid: self.namespaces.block_count(nsid),
                 knows_deallocated=lambda nsid: self.namespaces.knows_deallocated(nsid),
+                combinations=lambda: self.namespaces.combinations,
+                in_use=lambda: {
+                    one.csi for one in self.namespaces.every.values() if one.settings.attached
+                },
             ),
             clock,
         )
@@ -102,7 +112,9 @@ class Controller:
         )
 
         self.tasks = Tasks(self.media_work, clock)
-        self.faults = Faults(settings.faults, self.namespaces.allocated.values, self.tasks, apu.end)
+        self.faults = Faults(
+            settings.faults, lambda: self.namespaces.blocks.values(), self.tasks, apu.end
+        )
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.keep_alive = KeepAlive(clock)
         self.thermal = Thermal(self.health, clock, self._throttling_thresholds)
@@ -161,6 +173,33 @@ class Controller:
             clock,
         )
         self.persistent_events.on_add = self.persistence.hurry
+        self.formatting = Formatting(
+            board,
+            self.namespaces,
+            self.features,
+            self.persistence,
+            self.uncorrectable,
+            self.failures,
+            self.tasks,
+            self.self_tests,
+            self.sanitizing,
+            self.persistent_events,
+            apu.erase,
+            self.namespace_changed,
+        )
+        self.management = Management(
+            board,
+            self.namespaces,
+            self.features,
+            self.persistence,
+            self.uncorrectable,
+            self.tasks,
+            self.self_tests,
+            self.sanitizing,
+            self.faults,
+            self.persistent_events,
+            self.namespace_changed,
+        )
         self._unreported = True
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False
@@ -215,6 +254,14 @@ class Controller:
         self._unreported = True
         self._activated |= self.firmware.active != active
 
+    def select_command_sets(self) -> None:
+        """The host has enabled command sets: by CC, or by its profile."""
+        configuration = ControllerConfiguration(self.board.registers.read(Register.CC))
+        self.namespaces.select(
+            by_identifier=configuration.css == CommandSetSelected.ALL_SUPPORTED,
+            profile=IoCommandSetProfile(self.features.get(FeatureId.IO_COMMAND_SET_PROFILE)).iocsci,
+        )
+
     # What it reports of itself.
 
     def timestamp(self) -> int:
@@ -230,7 +277,7 @@ class Controller:
             < self._threshold(ThresholdType.OVER)
         ):
             warning |= CriticalWarning.TEMPERATURE
-        media = [namespace.media for namespace in self.namespaces.allocated.values()]
+        media = [namespace.media for namespace in self.namespaces.blocks.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
         if media and not any(one.writable for one in media):

@@ -7,10 +7,12 @@ entry of the effects log announce it.
 Source: NVM Express Base Specification 2.0, section 5.16.1.6 (Commands Supported and Effects).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
+from nvme_spec.identify import CommandSet
 from nvme_spec.logs import (
     COMMAND_COUNT,
     CSE_SHIFT,
@@ -51,6 +53,8 @@ class Row:
     effects: CommandEffects = NO_EFFECT
     capability: int = 0
     alone: SubmissionRestriction = SubmissionRestriction.NONE
+    command_set: CommandSet = CommandSet.NVM
+    """Of an Admin command: there is none while this is not enabled."""
 
 
 Table = dict[int, Row]
@@ -64,14 +68,20 @@ def table(*rows: Row) -> Table:
     return by_opcode
 
 
-def support(admin: Table, io: Table) -> CommandSupport:
-    """What Identify and the log pages say of two tables."""
+def support(admin: Table, io: Mapping[CommandSet, Table]) -> CommandSupport:
+    """What Identify and the log pages say of the tables."""
+
+    @cache
+    def effects(csi: CommandSet, enabled: frozenset[CommandSet]) -> CommandEffectsLog:
+        there = {opcode: row for opcode, row in admin.items() if row.command_set in enabled}
+        return CommandEffectsLog(
+            acs=_effects(there, CommandEffects.CONTROLLER_SCOPE), iocs=_effects(io[csi], NO_EFFECT)
+        )
+
     return CommandSupport(
         oacs=_capabilities(admin.values()),
-        oncs=_capabilities(io.values()),
-        effects=CommandEffectsLog(
-            acs=_effects(admin, CommandEffects.CONTROLLER_SCOPE), iocs=_effects(io, NO_EFFECT)
-        ),
+        oncs=_capabilities(io[CommandSet.NVM].values()),
+        effects=effects,
     )
 
 
@@ -88,7 +98,7 @@ def check_namespace(controller: Controller, command: Command, use: NamespaceUse)
     if nsid == BROADCAST_NSID and use is NamespaceUse.ONE_OR_ALL:
         return
     if use is NamespaceUse.ONE:
-        controller.namespaces.usable(nsid)
+        controller.namespaces.require_usable(nsid)
     else:
         controller.namespaces.active(nsid)
 

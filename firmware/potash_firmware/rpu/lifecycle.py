@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 COMMAND_SETS = (CommandSetSelected.NVM, CommandSetSelected.ALL_SUPPORTED)
-"""What CC.CSS may select. It is the NVM command set both times, as there is no other."""
+"""What CC.CSS may select: the NVM command set alone, or all of a profile."""
 
 
 LOG_INTERVAL = 60.0
@@ -160,6 +160,7 @@ class Lifecycle:
             # A host that shut down with EN = 0 has no other way to begin again than to set it.
             self._no_shutdown()
         elif after is State.READY:
+            self._controller.select_command_sets()
             self._controller.persistence.in_use()
             self._controller.began()
             self._update_status(rdy=1)
@@ -230,7 +231,7 @@ class Lifecycle:
         if not self._flush_is_due or self._controller.media_work.unfinished:
             return
         self._flush_is_due = False
-        namespaces = list(self._controller.namespaces.allocated.values())
+        namespaces = list(self._controller.namespaces.blocks.values())
         remember = self._controller.persistence.shut_down()
 
         def flush() -> list[Flushed]:

@@ -39,7 +39,7 @@ from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, Wri
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.arbitration import Arbiter
-from potash_firmware.rpu.command_sets import IO_COMMANDS
+from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
@@ -73,7 +73,7 @@ class Rpu:
         self, board: Board, settings: RpuSettings, apu: ApuLink, clock: Callable[[], float]
     ) -> None:
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
-        self.controller = Controller(board, settings, apu, support(admin, IO_COMMANDS), clock)
+        self.controller = Controller(board, settings, apu, support(admin, COMMANDS), clock)
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
@@ -90,7 +90,7 @@ class Rpu:
             self.lifecycle,
             self._interrupts,
             admin,
-            IO_COMMANDS,
+            COMMANDS,
             # Polls for room soon: the host may never ring for it.
             blocked=lambda: self._polling.worked(0),
             clock=clock,
@@ -154,7 +154,7 @@ class Rpu:
 
     def power_off(self, *, clean: bool) -> None:
         """Flush everything to stable storage; `clean` unless something has failed. Waits."""
-        ended = flush_all(self.controller.namespaces.allocated.values())
+        ended = flush_all(self.controller.namespaces.blocks.values())
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)

@@ -4,6 +4,8 @@ import uuid
 from dataclasses import dataclass, field
 
 from csd_spec.faults import Fault
+from nvme_spec.identify import CommandSet
+from potash_device.media import NamespaceShape
 from potash_firmware import __version__
 
 
@@ -29,7 +31,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class NamespaceSettings:
-    """One namespace; the blocks themselves are the board's media of the same identifier."""
+    """One namespace; blocks are on the board's media of the same identifier."""
 
     nsid: int = 1
     block_size: int = 4096
@@ -39,6 +41,37 @@ class NamespaceSettings:
     """NMIC: more than one controller might have it attached."""
     uuid: str = ""
     """Its own; where empty, one that follows from the device's and `nsid`."""
+    csi: CommandSet = CommandSet.NVM
+    size: int = 0
+    """Bytes of a memory namespace; blocks have the size of their media, and others none."""
+
+    @classmethod
+    def of(cls, nsid: int, shape: NamespaceShape) -> "NamespaceSettings":
+        """Of a namespace that the drive remembers."""
+        return cls(
+            nsid,
+            shape.block_size,
+            shape.attached,
+            shape.shared,
+            shape.uuid,
+            CommandSet(shape.csi),
+            0 if shape.csi == CommandSet.NVM else shape.size,
+        )
+
+
+@dataclass(frozen=True)
+class ComputeSettings:
+    """What a compute namespace takes (CNS 05h, CSI 04h)."""
+
+    programs: int = 16
+    """Program indexes."""
+    activated: int = 16
+    """Programs that can be activated at once."""
+    program_memory: int = 16
+    """MiB of all programs that are loaded."""
+    range_sets: int = 64
+    ranges: int = 16
+    """Ranges in a set."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +80,10 @@ class RpuSettings:
 
     identity: Identity = field(default_factory=Identity)
     namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
+    copy_formats_enabled: bool = True
+    """Copy takes every descriptor format that there is. Else a host has to enable it before (CDFE of
+    Host Behavior Support), which stock Linux lets nobody do."""
     faults: tuple[Fault, ...] = ()
     """Injected from the start."""
     allow_faults: bool = False

@@ -55,7 +55,7 @@ def _configuration(source: Source) -> dict[str, object]:
         },
         "namespaces": {
             nsid: {"blocks": namespace.blocks, "block_size": namespace.block_size}
-            for nsid, namespace in source.namespaces.attached.items()
+            for nsid, namespace in source.namespaces.attached_blocks.items()
         },
         "features": [
             {"fid": fid, "selector": selector, "nsid": nsid, "value": value.dword,
@@ -96,7 +96,7 @@ def _state(source: Source) -> dict[str, object]:
                 "lost": namespace.media.lost is not None,
                 "commands_in_flight": bool(namespace.in_flight),
             }
-            for nsid, namespace in source.namespaces.attached.items()
+            for nsid, namespace in source.namespaces.attached_blocks.items()
         },
     }  # fmt: skip
 

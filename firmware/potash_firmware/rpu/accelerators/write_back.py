@@ -98,7 +98,7 @@ class WriteBacks:
             return
         work = _Work(message.tag, len(pieces))
         for nsid, items in pieces.items():
-            self._begin(work, message.accelerator, self._namespaces.attached[nsid], items)
+            self._begin(work, message.accelerator, self._namespaces.attached_blocks[nsid], items)
 
     def apu_lost(self) -> None:
         """Nobody will send the rest of what has come in part."""
@@ -113,7 +113,7 @@ class WriteBacks:
         except MailboxError:
             size = 0
         for nsid, items in pieces.items():
-            namespace = self._namespaces.attached.get(nsid)
+            namespace = self._namespaces.attached_blocks.get(nsid)
             if namespace is None or any(
                 item.source + item.length > size or item.first + item.length > namespace.size
                 for item in items
@@ -155,7 +155,7 @@ class WriteBacks:
 
     def _readable(self, message: ReadCheck) -> tuple[int, int]:
         """An errno, and the first byte that cannot be read; 0 and 0 where all can."""
-        namespace = self._namespaces.attached.get(message.nsid)
+        namespace = self._namespaces.attached_blocks.get(message.nsid)
         if namespace is None:
             return errno.ENODEV, message.ranges[0][0]
         if namespace.in_flight.closed is not None:

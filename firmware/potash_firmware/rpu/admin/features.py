@@ -16,6 +16,7 @@ from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature, row
 from potash_firmware.rpu.features.values import MILLISECOND
+from potash_firmware.rpu.namespaces.namespace import Namespace
 
 
 def set_features(controller: Controller, command: Command) -> Result:
@@ -83,8 +84,8 @@ def _namespaces(
     if not feature.namespace_specific:
         return [0]
     if nsid == BROADCAST_NSID and all_allowed:
-        return list(controller.namespaces.attached)
-    controller.namespaces.active(nsid)
+        return list(controller.namespaces.attached_blocks)
+    controller.namespaces.of_kind(Namespace, nsid)
     return [nsid]
 
 
@@ -100,6 +101,7 @@ def _keep_alive(controller: Controller) -> None:
 _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.TEMPERATURE_THRESHOLD: lambda controller: controller.alerts.health(),
     FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: lambda controller: controller.alerts.configured(),
+    FeatureId.IO_COMMAND_SET_PROFILE: lambda controller: controller.select_command_sets(),
     FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),
 }

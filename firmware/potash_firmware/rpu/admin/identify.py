@@ -4,11 +4,12 @@ Source: NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specif
 4.1.5.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 from nvme_spec.commands import Identify
+from nvme_spec.computational import ComputeNamespace as ComputeStructure
 from nvme_spec.features import FeatureId
 from nvme_spec.identify import (
     FPI_SUPPORTED,
@@ -17,6 +18,7 @@ from nvme_spec.identify import (
     IDENTIFY_SIZE,
     NMIC_SHARED,
     NSATTR_WRITE_PROTECTED,
+    NSFEAT_NO_WRITE_CACHE,
     NSTAT_READY,
     THIS_CONTROLLER,
     Cns,
@@ -46,9 +48,12 @@ from nvme_spec.identify import (
     encode_namespace_list,
     entry_sizes,
 )
+from nvme_spec.layout import Structure
+from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
+from potash_device.controller.dma import PAGE_SIZE
 from potash_device.media import BLOCK_SIZES
 from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.admin import log_pages
@@ -70,10 +75,14 @@ from potash_firmware.rpu.features.table import (
 from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS
 from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
 from potash_firmware.rpu.logs.errors import ERROR_LOG_ENTRIES
-from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
+from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID, AnyNamespace
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.sanitize import ACTIONS
 from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
+
+PROGRAM_UNIT = 8
+"""Bytes, an eBPF instruction: the size of a program is a multiple of it."""
 
 ABORT_LIMIT = 4
 """Concurrent Abort commands; they are answered at once."""
@@ -182,8 +191,18 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
                 lbaf=tuple(map(_format, BLOCK_SIZES)),
             )
         )
-    namespace = _active(controller, nsid)
-    return bytes(IDENTIFY_SIZE) if namespace is None else bytes(namespace_structure(namespace))
+    return _of_blocks(_active(controller, nsid))
+
+
+def _of_blocks(namespace: AnyNamespace | None) -> bytes:
+    """CNS 00h and 11h, which are of namespaces with logical blocks."""
+    if namespace is None:
+        return bytes(IDENTIFY_SIZE)
+    if not isinstance(namespace, Namespace):
+        raise NvmeError(
+            Status.INVALID_IO_COMMAND_SET, detail=f"namespace {namespace.nsid} has no blocks"
+        )
+    return bytes(namespace_structure(namespace))
 
 
 def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
@@ -227,10 +246,7 @@ def _listed_after(command: Command, nsids: Iterable[int]) -> bytes:
 
 
 def _allocated_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    nsid = command.entry.nsid
-    _require_possible(controller, nsid)
-    namespace = controller.namespaces.allocated.get(nsid)
-    return bytes(IDENTIFY_SIZE) if namespace is None else bytes(namespace_structure(namespace))
+    return _of_blocks(_allocated(controller, command.entry.nsid))
 
 
 def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -253,55 +269,141 @@ def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
 
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    settings = controller.namespaces.active(nsid).settings
+    namespace = controller.namespaces.active(nsid)
+    settings = namespace.settings
     uuid = UUID(settings.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
     descriptors = (
         NamespaceIdentificationDescriptor(NamespaceIdType.UUID, uuid.bytes),
-        NamespaceIdentificationDescriptor(NamespaceIdType.CSI, bytes([CommandSet.NVM])),
+        NamespaceIdentificationDescriptor(NamespaceIdType.CSI, bytes([namespace.csi])),
     )
     return b"".join(item.encode() for item in descriptors).ljust(IDENTIFY_SIZE, b"\0")
 
 
 def _command_set_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    namespace = _active(controller, command.entry.nsid)
-    _require_nvm(fields)
-    return bytes(IDENTIFY_SIZE) if namespace is None else bytes(NvmCommandSetNamespace())
+    return _of_command_set(controller, command, fields, _active)
+
+
+def _command_set_allocated_namespace(
+    controller: Controller, command: Command, fields: Identify
+) -> bytes:
+    return _of_command_set(controller, command, fields, _allocated)
+
+
+def _of_command_set(
+    controller: Controller,
+    command: Command,
+    fields: Identify,
+    find: Callable[[Controller, int], AnyNamespace | None],
+) -> bytes:
+    """CNS 05h and 1Bh: what a command set says of one namespace, or of all that it may have."""
+    nsid, csi = command.entry.nsid, _enabled(controller, fields)
+    if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
+        return bytes(_IN_COMMON[csi](controller))
+    namespace = find(controller, nsid)
+    if namespace is None:
+        return bytes(IDENTIFY_SIZE)
+    if namespace.csi != csi:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail=f"namespace {nsid} is not of command set {csi.name}"
+        )
+    if isinstance(namespace, MemoryNamespace):
+        return bytes(MemoryStructure(nsze=namespace.size, ncap=namespace.size))
+    return bytes(_IN_COMMON[csi](controller))
+
+
+def _compute_limits(controller: Controller) -> Structure:
+    limits = controller.settings.compute
+    return ComputeStructure(
+        maxact=limits.activated,
+        maxmemrs=limits.range_sets,
+        mrsg=PAGE_SIZE.bit_length() - 1,
+        maxmemr=limits.ranges,
+        maxpb=limits.program_memory,
+        lpg=PROGRAM_UNIT.bit_length() - 1,
+    )
+
+
+_IN_COMMON: dict[CommandSet, Callable[[Controller], Structure]] = {
+    CommandSet.NVM: lambda controller: NvmCommandSetNamespace(),
+    CommandSet.MEMORY: lambda controller: MemoryStructure(),
+    CommandSet.COMPUTE: _compute_limits,
+}
+"""CNS 05h with the broadcast namespace identifier: what all namespaces have in common."""
 
 
 def _command_set_controller(controller: Controller, command: Command, fields: Identify) -> bytes:
-    _require_nvm(fields)
+    # No structure is known of any other command set, and zeroes stand for that.
+    _enabled(controller, fields)
     return bytes(NvmCommandSetController())
 
 
 def _command_set_namespace_list(
     controller: Controller, command: Command, fields: Identify
 ) -> bytes:
-    _require_nvm(fields)
-    return _namespace_list(controller, command, fields)
+    return _listed_of(command, controller.namespaces.attached, _enabled(controller, fields))
+
+
+def _command_set_allocated_list(
+    controller: Controller, command: Command, fields: Identify
+) -> bytes:
+    return _listed_of(command, controller.namespaces.allocated, _enabled(controller, fields))
+
+
+def _listed_of(command: Command, namespaces: Mapping[int, AnyNamespace], csi: CommandSet) -> bytes:
+    return _listed_after(command, [nsid for nsid, one in namespaces.items() if one.csi == csi])
 
 
 def _independent_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    namespace = _active(controller, command.entry.nsid)
+    return _independent(controller, _active(controller, command.entry.nsid))
+
+
+def _independent_allocated(controller: Controller, command: Command, fields: Identify) -> bytes:
+    return _independent(controller, _allocated(controller, command.entry.nsid))
+
+
+def _independent(controller: Controller, namespace: AnyNamespace | None) -> bytes:
     if namespace is None:
         return bytes(IDENTIFY_SIZE)
-    return bytes(IndependentNamespace(nsattr=_nsattr(namespace), nstat=NSTAT_READY))
+    blocks = isinstance(namespace, Namespace)
+    return bytes(
+        IndependentNamespace(
+            nsfeat=0 if blocks else NSFEAT_NO_WRITE_CACHE,
+            nmic=NMIC_SHARED if namespace.settings.shared else 0,
+            nsattr=_nsattr(namespace) if isinstance(namespace, Namespace) else 0,
+            nstat=NSTAT_READY,
+        )
+    )
 
 
 def _command_sets(controller: Controller, command: Command, fields: Identify) -> bytes:
     if fields.cntid not in (CONTROLLER_ID, THIS_CONTROLLER):
         raise NvmeError(Status.INVALID_FIELD, detail=f"there is no controller {fields.cntid:#x}")
-    return bytes(CommandSetCombinations(combinations=(1 << CommandSet.NVM,)))
+    return bytes(
+        CommandSetCombinations(
+            combinations=[
+                sum(1 << csi for csi in one) for one in controller.namespaces.combinations
+            ]
+        )
+    )
 
 
-def _require_nvm(fields: Identify) -> None:
-    if fields.csi != CommandSet.NVM:
+def _enabled(controller: Controller, fields: Identify) -> CommandSet:
+    """The command set that the command is about. Raises NvmeError for one that is not enabled."""
+    if fields.csi not in controller.namespaces.enabled:
         raise NvmeError(Status.INVALID_FIELD, detail=f"command set {fields.csi} is not supported")
+    return CommandSet(fields.csi)
 
 
-def _active(controller: Controller, nsid: int) -> Namespace | None:
+def _active(controller: Controller, nsid: int) -> AnyNamespace | None:
     """The namespace; None where an inactive one could be. Raises NvmeError for no identifier."""
     _require_possible(controller, nsid)
     return controller.namespaces.attached.get(nsid)
+
+
+def _allocated(controller: Controller, nsid: int) -> AnyNamespace | None:
+    """As `_active`, for one that need not be attached."""
+    _require_possible(controller, nsid)
+    return controller.namespaces.allocated.get(nsid)
 
 
 def _require_possible(controller: Controller, nsid: int) -> None:
@@ -320,34 +422,47 @@ class Answer:
 
 
 _INACTIVE = "an inactive namespace is zeroes"
+_UNALLOCATED = "an identifier that no namespace has is zeroes"
 _ABOVE = "those above NSID"
-_NVM = "CSI 0"
+_BLOCKS = "of the NVM command set"
+_CSI = "of the command set CSI"
 
 STRUCTURES: dict[int, Answer] = {
     Cns.NAMESPACE: Answer(
-        _namespace, f"{_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common"
+        _namespace,
+        f"{_BLOCKS}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
     ),
     Cns.CONTROLLER: Answer(_controller, "NSID 0", of_no_namespace=True),
     Cns.ACTIVE_NAMESPACE_LIST: Answer(_namespace_list, _ABOVE),
     Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: Answer(
         _descriptors, "an active namespace; its UUID and its command set"
     ),
-    Cns.COMMAND_SET_NAMESPACE: Answer(_command_set_namespace, f"{_NVM}; {_INACTIVE}"),
-    Cns.COMMAND_SET_CONTROLLER: Answer(
-        _command_set_controller, f"{_NVM}, NSID 0", of_no_namespace=True
+    Cns.COMMAND_SET_NAMESPACE: Answer(
+        _command_set_namespace,
+        f"{_CSI}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
     ),
-    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(_command_set_namespace_list, f"{_NVM}; {_ABOVE}"),
+    Cns.COMMAND_SET_CONTROLLER: Answer(
+        _command_set_controller, f"{_CSI}, NSID 0; zeroes for all but CSI 0", of_no_namespace=True
+    ),
+    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(_command_set_namespace_list, f"{_CSI}; {_ABOVE}"),
     Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(_independent_namespace, _INACTIVE),
     Cns.ALLOCATED_NAMESPACE_LIST: Answer(_allocated_list, _ABOVE),
-    Cns.ALLOCATED_NAMESPACE: Answer(
-        _allocated_namespace, "an identifier that no namespace has is zeroes"
-    ),
+    Cns.ALLOCATED_NAMESPACE: Answer(_allocated_namespace, f"{_BLOCKS}; {_UNALLOCATED}"),
     Cns.NAMESPACE_CONTROLLER_LIST: Answer(
         _attached_controllers, "an allocated namespace; controllers from CNTID on"
     ),
     Cns.CONTROLLER_LIST: Answer(_all_controllers, "controllers from CNTID on"),
-    Cns.COMMAND_SETS: Answer(
-        _command_sets, "CNTID 0 or FFFFh, NSID 0; the one combination", of_no_namespace=True
+    Cns.COMMAND_SET_ALLOCATED_NAMESPACE_LIST: Answer(
+        _command_set_allocated_list, f"{_CSI}; {_ABOVE}"
     ),
+    Cns.COMMAND_SET_ALLOCATED_NAMESPACE: Answer(
+        _command_set_allocated_namespace, f"{_CSI}; {_UNALLOCATED}"
+    ),
+    Cns.COMMAND_SETS: Answer(
+        _command_sets,
+        "CNTID 0 or FFFFh, NSID 0; the command sets that work at once",
+        of_no_namespace=True,
+    ),
+    Cns.COMMAND_SET_INDEPENDENT_ALLOCATED_NAMESPACE: Answer(_independent_allocated, _UNALLOCATED),
 }
 """Every data structure that can be asked for."""

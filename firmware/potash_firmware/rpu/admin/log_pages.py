@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage
-from nvme_spec.identify import Lpa
+from nvme_spec.identify import CommandSet, Lpa
 from nvme_spec.logs import (
     LOG_PAGE_SPECIFIC_SHIFT,
     TELEMETRY_BLOCK_SIZE,
@@ -163,7 +163,12 @@ def _changed_namespaces(controller: Controller, command: Command, fields: GetLog
 
 
 def _effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return bytes(controller.support.effects)
+    # The command set counts for nothing where the host has not enabled those by identifier.
+    csi = fields.csi if controller.namespaces.by_identifier else CommandSet.NVM
+    enabled = controller.namespaces.enabled
+    if csi not in enabled:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"command set {csi} is not enabled")
+    return bytes(controller.support.effects(CommandSet(csi), enabled))
 
 
 def _self_tests(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -231,7 +236,8 @@ def _persistent_event_header(controller: Controller) -> PersistentEventHeader:
 
 
 def _lba_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    bad = {nsid: one.uncorrectable.ranges() for nsid, one in controller.namespaces.attached.items()}
+    namespaces = controller.namespaces.attached_blocks
+    bad = {nsid: one.uncorrectable.ranges() for nsid, one in namespaces.items()}
     return controller.lba_status.read(bad, fields.offset)
 
 

@@ -1,11 +1,13 @@
-"""The I/O commands."""
+"""The I/O commands, by command set."""
 
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
-from nvme_spec.identify import Oncs
+from nvme_spec.identify import CommandSet, Oncs
 from nvme_spec.logs import CommandEffects
+from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
+from potash_firmware.rpu.command_sets.memory import access
 from potash_firmware.rpu.command_sets.nvm import optional, read_write
-from potash_firmware.rpu.dispatch import NamespaceUse, Row, accelerator_command, table
+from potash_firmware.rpu.dispatch import NamespaceUse, Row, Table, accelerator_command, table
 
 _WRITES = CommandEffects.LBCC
 
@@ -42,4 +44,24 @@ IO_COMMANDS = table(
     Row(AcceleratorOpcode.GRANT_LOCAL_STORAGE, accelerator_command, NamespaceUse.ONE),
     Row(AcceleratorOpcode.CONTROL, accelerator_command, effects=_WRITES),
 )
-"""Every I/O command that the device supports. Control writes blocks when a job's output does."""
+"""Every command of namespaces with blocks. Control writes blocks when a job's output does."""
+
+MEMORY_COMMANDS = table(
+    Row(MemoryOpcode.FLUSH, access.flush, NamespaceUse.ONE),
+    Row(MemoryOpcode.READ, access.read, NamespaceUse.ONE),
+    Row(MemoryOpcode.FILL, access.fill, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.WRITE, access.write, NamespaceUse.ONE, _WRITES),
+)
+"""Every command of memory namespaces."""
+
+COMPUTE_COMMANDS = table(
+    Row(IoOpcode.FLUSH, access.flush, NamespaceUse.ONE),
+)
+"""Every command of compute namespaces."""
+
+COMMANDS: dict[CommandSet, Table] = {
+    CommandSet.NVM: IO_COMMANDS,
+    CommandSet.MEMORY: MEMORY_COMMANDS,
+    CommandSet.COMPUTE: COMPUTE_COMMANDS,
+}
+"""Every I/O command that the device supports."""

@@ -7,7 +7,7 @@ Source: NVM Express Base Specification 2.0, section 5.27.1; NVM Command Set Spec
 section 4.1.3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ from nvme_spec.features import (
     VolatileWriteCache,
     WriteAtomicityNormal,
 )
-from nvme_spec.identify import KEEP_ALIVE_UNIT
+from nvme_spec.identify import KEEP_ALIVE_UNIT, CommandSet
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.words import Word
@@ -63,9 +63,6 @@ KEEP_ALIVE_GRANULARITY = 1
 
 _KEEP_ALIVE_STEP = KEEP_ALIVE_GRANULARITY * KEEP_ALIVE_UNIT
 
-_COMMAND_SET_COMBINATIONS = 1
-"""In CNS 1Ch."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -78,6 +75,12 @@ class Limits:
     """Logical blocks of a namespace; 0 where there is none."""
     knows_deallocated: Callable[[int], bool]
     """Whether a namespace knows its deallocated blocks, so that reading one can be an error."""
+    combinations: Callable[[], Sequence[frozenset[CommandSet]]] = lambda: (
+        frozenset({CommandSet.NVM}),
+    )
+    """Command sets that can work at once."""
+    in_use: Callable[[], set[CommandSet]] = set
+    """Command sets of namespaces that are attached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +244,11 @@ def _check_behavior(value: Value, nsid: int, limits: Limits) -> None:
 
 
 def _check_combination(value: Value, nsid: int, limits: Limits) -> None:
-    if IoCommandSetProfile(value.dword).iocsci >= _COMMAND_SET_COMBINATIONS:
+    index, known = IoCommandSetProfile(value.dword).iocsci, limits.combinations()
+    if index >= len(known) or not limits.in_use() <= known[index]:
         raise NvmeError(
             Status.IO_COMMAND_SET_COMBINATION_REJECTED,
-            detail="there is one combination of command sets, 0",
+            detail=f"no combination of command sets {index} has those of the attached namespaces",
         )
 
 
@@ -339,7 +343,8 @@ FEATURES: dict[int, Feature] = {
     FeatureId.IO_COMMAND_SET_PROFILE: Feature(
         IoCommandSetProfile,
         check=_check_combination,
-        takes="0",
+        persistent=True,
+        takes="a combination of CNS 1Ch with the command sets of all attached namespaces",
     ),
     FeatureId.SOFTWARE_PROGRESS_MARKER: Feature(SoftwareProgressMarker, persistent=True),
     FeatureId.HOST_IDENTIFIER: Feature(

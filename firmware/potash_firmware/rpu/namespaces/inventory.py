@@ -1,19 +1,32 @@
 """The namespaces that there are, which of them are attached, and what room there is for more.
 
-Source: NVM Express Base Specification 2.0, section 3.2.1 (namespaces) and 8.12 (management).
+A namespace is of one command set. A host sees those of the command sets that it has enabled.
+
+Source: NVM Express Base Specification 2.0, section 3.2.1 (namespaces), 8.12 (management), and
+3.1.3.5 (CC.CSS).
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
+from nvme_spec.identify import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.media import Media
+from potash_device.media import MOST_NAMESPACES, Media
 from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.namespaces.compute import ComputeNamespace
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.settings import NamespaceSettings
 
 CONTROLLER_ID = 0
 """CNTLID of the one controller that namespaces are attached to."""
+
+AnyNamespace = Namespace | MemoryNamespace | ComputeNamespace
+Kind = TypeVar("Kind", Namespace, MemoryNamespace, ComputeNamespace)
+
+NVM_ALONE = frozenset({CommandSet.NVM})
+COMPUTATIONAL = frozenset({CommandSet.NVM, CommandSet.MEMORY, CommandSet.COMPUTE})
 
 
 class Namespaces:
@@ -25,58 +38,117 @@ class Namespaces:
         self._drive = board.drive
         self._features = features
         self.version = 0
-        """Changes with the namespaces that there are, and with their block sizes."""
-        self.allocated = {
-            one.nsid: Namespace(
-                one, board.media[one.nsid], features, formats=board.drive.shapes[one.nsid].formats
-            )
-            for one in settings
-        }
+        """Changes with the namespaces with blocks that there are, and with their block sizes."""
+        self.every: dict[int, AnyNamespace] = {}
         """Every namespace that there is, by identifier."""
-        self.attached = {nsid: one for nsid, one in self.allocated.items() if one.settings.attached}
-        """Those that are attached, which a host calls active."""
+        for one in settings:
+            media, shape = board.media.get(one.nsid), board.drive.shapes.get(one.nsid)
+            self.every[one.nsid] = self.make(one, media, shape.formats if shape else 0)
+        computational = self._drive.memory_capacity or any(one.csi for one in self.every.values())
+        self.supported = COMPUTATIONAL if computational else NVM_ALONE
+        """Command sets that namespaces can be of, until the power goes."""
+        self.combinations = [self.supported, NVM_ALONE][: len(self.supported)]
+        """Command sets that work at once; the host's profile is the index of one."""
+        self.by_identifier = False
+        """The host has enabled command sets by their identifiers (CC.CSS is 110b)."""
+        self.enabled = NVM_ALONE
+        """Those of a combination that the host has selected by CC.CSS and by its profile."""
+        self.attached: dict[int, AnyNamespace] = {}
+        """Those that are attached, of enabled command sets, which a host calls active."""
+        self.select(by_identifier=True)
 
-    def add(self, settings: NamespaceSettings, media: Media) -> Namespace:
+    def make(
+        self, settings: NamespaceSettings, media: Media | None = None, formats: int = 0
+    ) -> AnyNamespace:
+        """A namespace, which is not there yet; `media` is for one with blocks. Raises OSError."""
+        match settings.csi:
+            case CommandSet.MEMORY:
+                return MemoryNamespace(settings)
+            case CommandSet.COMPUTE:
+                return ComputeNamespace(settings)
+        assert media is not None
+        return Namespace(settings, media, self._features, formats=formats)
+
+    def add(self, namespace: AnyNamespace) -> None:
         """There is a new namespace, which is not attached."""
-        namespace = self.allocated[settings.nsid] = Namespace(settings, media, self._features)
-        self.version += 1
-        return namespace
+        self.every[namespace.nsid] = namespace
+        self.version += isinstance(namespace, Namespace)
 
     def remove(self, nsids: Iterable[int]) -> None:
         """These namespaces are gone."""
         for nsid in nsids:
-            del self.allocated[nsid]
-        self.version += 1
+            self.version += isinstance(self.every.pop(nsid), Namespace)
+
+    def select(self, *, by_identifier: bool, profile: int = 0) -> None:
+        """The host has enabled the combination of index `profile`, or else the NVM command set."""
+        known = by_identifier and profile < len(self.combinations)
+        self.by_identifier = by_identifier
+        self.enabled = enabled = self.combinations[profile] if known else NVM_ALONE
+        self.attached = {
+            nsid: one
+            for nsid, one in self.every.items()
+            if one.settings.attached and one.csi in enabled
+        }
+
+    @property
+    def allocated(self) -> dict[int, AnyNamespace]:
+        """Those that there are, attached or not, of enabled command sets."""
+        return {nsid: one for nsid, one in self.every.items() if one.csi in self.enabled}
+
+    @property
+    def blocks(self) -> dict[int, Namespace]:
+        """Those that have logical blocks, attached or not."""
+        return {nsid: one for nsid, one in self.every.items() if isinstance(one, Namespace)}
+
+    @property
+    def attached_blocks(self) -> dict[int, Namespace]:
+        """Those that have logical blocks and are attached."""
+        return {nsid: one for nsid, one in self.attached.items() if isinstance(one, Namespace)}
 
     @property
     def highest_nsid(self) -> int:
         """NN: the largest identifier that a namespace may have."""
-        return max(self._drive.most, *self.allocated, 1)
+        most = MOST_NAMESPACES if len(self.supported) > 1 else self._drive.most
+        return max(most, *self.every, 1)
 
     @property
     def unallocated(self) -> int:
-        """Bytes that no namespace has, of which new ones can be made."""
+        """Bytes that no namespace has, of which new ones with blocks can be made."""
         return self._drive.capacity - self._drive.allocated
 
     @property
     def total_capacity(self) -> int:
-        """Bytes of all namespaces that there are and can be."""
-        return sum(namespace.size for namespace in self.allocated.values()) + self.unallocated
+        """Bytes of all namespaces with blocks that there are and can be."""
+        return sum(namespace.size for namespace in self.blocks.values()) + self.unallocated
 
-    def active(self, nsid: int) -> Namespace:
+    def active(self, nsid: int) -> AnyNamespace:
         """The attached namespace of that identifier. Raises NvmeError where there is none."""
         namespace = self.attached.get(nsid)
         if namespace is None:
             raise self.absent(nsid)
         return namespace
 
-    def usable(self, nsid: int) -> Namespace:
-        """As `active`, where commands may touch the blocks. Raises NvmeError."""
+    def of_kind(self, kind: type[Kind], nsid: int) -> Kind:
+        """As `active`, where that is of the command set. Raises NvmeError."""
         namespace = self.active(nsid)
-        closed = namespace.in_flight.closed
-        if closed is not None:
-            raise NvmeError(closed, dnr=False, detail=f"the blocks of namespace {nsid} are closed")
+        if not isinstance(namespace, kind):
+            raise NvmeError(
+                Status.INVALID_NAMESPACE,
+                detail=f"namespace {nsid} is not of command set {kind.csi.name}",
+            )
         return namespace
+
+    def usable(self, nsid: int) -> Namespace:
+        """The attached namespace with blocks, where commands may touch them. Raises NvmeError."""
+        namespace = self.of_kind(Namespace, nsid)
+        _require_open(namespace)
+        return namespace
+
+    def require_usable(self, nsid: int) -> None:
+        """Raise NvmeError where there is no attached namespace that commands may touch."""
+        namespace = self.active(nsid)
+        if isinstance(namespace, Namespace):
+            _require_open(namespace)
 
     def absent(self, nsid: int) -> NvmeError:
         """The error of a command whose namespace is not there (Base 2.0, section 3.2.1).
@@ -89,12 +161,20 @@ class Namespaces:
             Status.INVALID_NAMESPACE, detail=f"no namespace can have the identifier {nsid:#x}"
         )
 
-    def blocks(self, nsid: int) -> int:
+    def block_count(self, nsid: int) -> int:
         """Logical blocks of a namespace; 0 where there is none."""
-        namespace = self.allocated.get(nsid)
+        namespace = self.blocks.get(nsid)
         return namespace.blocks if namespace is not None else 0
 
     def knows_deallocated(self, nsid: int) -> bool:
         """Whether a namespace knows its deallocated blocks; False where there is none."""
-        namespace = self.allocated.get(nsid)
+        namespace = self.blocks.get(nsid)
         return namespace is not None and namespace.knows_deallocated
+
+
+def _require_open(namespace: Namespace) -> None:
+    closed = namespace.in_flight.closed
+    if closed is not None:
+        raise NvmeError(
+            closed, dnr=False, detail=f"the blocks of namespace {namespace.nsid} are closed"
+        )

@@ -1,11 +1,13 @@
-"""A namespace as the firmware has it: its blocks, what works on them, and which cannot be read."""
+"""A namespace of blocks as the firmware has it: what works on them, and which cannot be read."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from nvme_spec.identify import CommandSet
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError
+from potash_device.media import BLOCK_SIZES, Media, MediaError, NamespaceShape
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
@@ -14,7 +16,9 @@ from potash_firmware.rpu.settings import NamespaceSettings
 
 @dataclass(eq=False)
 class Namespace:
-    """A namespace's blocks on its media."""
+    """A namespace of logical blocks, on its media."""
+
+    csi: ClassVar[CommandSet] = CommandSet.NVM
 
     settings: NamespaceSettings
     media: Media
@@ -113,3 +117,25 @@ def flush_all(namespaces: Iterable[Namespace]) -> list[Flushed]:
         else:
             ended.append((namespace, None))
     return ended
+
+
+def block_size_of(index: int, location: int | None = None) -> int:
+    """Bytes of a block in the format of that number. Raises NvmeError."""
+    if index >= len(BLOCK_SIZES):
+        raise NvmeError(
+            Status.INVALID_FORMAT, detail=f"there is no LBA format {index}", location=location
+        )
+    return BLOCK_SIZES[index]
+
+
+def shape_of(settings: NamespaceSettings, size: int, formats: int = 0) -> NamespaceShape:
+    """What the drive is to remember of a namespace, of whatever command set."""
+    return NamespaceShape(
+        size=size,
+        block_size=settings.block_size,
+        attached=settings.attached,
+        shared=settings.shared,
+        uuid=settings.uuid,
+        formats=formats,
+        csi=settings.csi,
+    )

@@ -35,15 +35,13 @@ class UncorrectableRecord:
     def restore(self) -> None:
         """Read the record after a power cycle."""
         section = self._sidecar.get(SECTION)
-        for namespace in (
-            self._namespaces.allocated.values() if isinstance(section, Mapping) else ()
-        ):
+        for namespace in self._namespaces.blocks.values() if isinstance(section, Mapping) else ():
             namespace.uncorrectable.restore(section.get(_name(namespace)), namespace.blocks)
 
     @property
     def is_full(self) -> bool:
         """No further range of uncorrectable blocks can be recorded."""
-        ranges = sum(len(one.uncorrectable) for one in self._namespaces.allocated.values())
+        ranges = sum(len(one.uncorrectable) for one in self._namespaces.blocks.values())
         return ranges >= MOST_RANGES
 
     @property
@@ -80,7 +78,7 @@ class UncorrectableRecord:
             SECTION,
             {
                 _name(namespace): namespace.uncorrectable.ranges()
-                for namespace in self._namespaces.allocated.values()
+                for namespace in self._namespaces.blocks.values()
                 if namespace.uncorrectable
             },
         )

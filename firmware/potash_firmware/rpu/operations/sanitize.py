@@ -184,7 +184,7 @@ class Sanitizing:
             raise NvmeError(
                 Status.FIRMWARE_NEEDS_CONTROLLER_RESET, detail="a reset is to activate firmware"
             )
-        if not all(one.media.writable for one in self._namespaces.allocated.values()):
+        if not all(one.media.writable for one in self._namespaces.blocks.values()):
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, detail="a namespace takes no writes")
         before = (self._fields, self._dword10, self._passes, self._erased)
         self._fields, self._dword10, self._erased = fields, dword10, None
@@ -236,7 +236,7 @@ class Sanitizing:
 
     def encode(self) -> bytes:
         """The log page."""
-        size = sum(namespace.media.size for namespace in self._namespaces.allocated.values())
+        size = sum(namespace.media.size for namespace in self._namespaces.blocks.values())
         overwrite = 16 * size // WRITE_RATE + 1
         return bytes(
             SanitizeStatusLog(
@@ -263,7 +263,7 @@ class Sanitizing:
     # The operation itself.
 
     def _work(self) -> Steps:
-        namespaces = list(self._namespaces.allocated.values())
+        namespaces = list(self._namespaces.blocks.values())
         yield from self._tasks.quiet([one.in_flight for one in namespaces])
         yield self._erase_accelerators()
         media = [namespace.media for namespace in namespaces]
@@ -337,7 +337,7 @@ class Sanitizing:
 
     def _close(self, status: Status | None) -> None:
         """Keep commands from the blocks of all namespaces, or no longer."""
-        for namespace in self._namespaces.allocated.values():
+        for namespace in self._namespaces.blocks.values():
             namespace.in_flight.closed = status
 
 

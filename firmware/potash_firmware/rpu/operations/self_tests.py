@@ -156,7 +156,7 @@ class SelfTests:
     @property
     def extended_minutes(self) -> int:
         """EDSTT: how long an extended test may take, generously."""
-        size = sum(namespace.size for namespace in self._inventory.allocated.values())
+        size = sum(namespace.size for namespace in self._inventory.blocks.values())
         return min(1 + size // (READ_RATE * 60), 0xFFFF)
 
     def encode(self) -> bytes:
@@ -199,8 +199,8 @@ class SelfTests:
         if nsid == 0:
             return []
         if nsid == BROADCAST_NSID:
-            return list(self._inventory.attached.values())
-        return [self._inventory.active(nsid)]
+            return list(self._inventory.attached_blocks.values())
+        return [self._inventory.of_kind(Namespace, nsid)]
 
     def _run(self, run: Running) -> None:
         namespaces = self._namespaces(run.nsid)

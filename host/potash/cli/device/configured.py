@@ -12,10 +12,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from nvme_spec.identify import CommandSet
 from potash import configuration
 from potash.cli.drive.common import Decorator
-from potash.configuration import Configuration, NamespaceSection
-from potash_device.media import NamespaceShape
+from potash.configuration import (
+    LARGEST_MEMORY,
+    MOST_COMPUTE_NAMESPACES,
+    Configuration,
+    NamespaceSection,
+)
+from potash.units import Size, human
+from potash_device.media import MEMORY_UNIT, NamespaceShape
 
 DEFAULTS = Configuration()
 
@@ -28,8 +35,11 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
         values: dict[str, Any] = {
             **dataclasses.asdict(found.device),
             **dataclasses.asdict(found.guest),
-            "namespaces": found.shapes,
+            "namespaces": blocks_alone(found.shapes),
             "accelerators": tuple((a.input_size, a.output_size) for a in found.accelerators),
+            "memory_namespaces": found.memory.namespaces,
+            "memory_capacity": found.memory.capacity,
+            "compute_namespaces": found.compute.namespaces,
         }
         several = {option.name for option in ctx.command.params if _takes_several(option)}
         ctx.default_map = {
@@ -57,6 +67,60 @@ print_option: Decorator = click.option(
     is_flag=True,
     help="Show the configuration that would be used, as TOML, and end.",
 )
+
+
+class MemorySize(click.ParamType[int]):
+    """Whole pages, as much as a memory namespace may have."""
+
+    name = "SIZE"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        size = Size(MEMORY_UNIT).convert(value, param, ctx)
+        if size % MEMORY_UNIT or size > LARGEST_MEMORY:
+            self.fail(
+                f"{value!r}: memory has {human(MEMORY_UNIT)} to {human(LARGEST_MEMORY)}, in steps "
+                f"of {human(MEMORY_UNIT)}",
+                param,
+                ctx,
+            )
+        return size
+
+
+memory_namespace_option: Decorator = click.option(
+    "--memory-namespace",
+    "memory_namespaces",
+    type=MemorySize(),
+    multiple=True,
+    help="A memory namespace (Subsystem Local Memory) of a new drive, or of one that has none yet; "
+    "may be given several times. Its bytes are lost with the power.",
+)
+compute_namespace_option: Decorator = click.option(
+    "--compute-namespace",
+    "compute_namespaces",
+    count=True,
+    help="A compute namespace (Computational Programs), as for --memory-namespace; may be given "
+    "several times.",
+)
+
+
+def computational(memory: tuple[int, ...], capacity: int | None, compute: int) -> dict[str, Any]:
+    """Those sections of a configuration, with the limits that the file gives."""
+    if compute > MOST_COMPUTE_NAMESPACES:
+        raise click.UsageError(f"a drive has at most {MOST_COMPUTE_NAMESPACES} compute namespaces")
+    found = given()
+    return {
+        "memory": dataclasses.replace(found.memory, namespaces=memory, capacity=capacity),
+        "compute": dataclasses.replace(found.compute, namespaces=compute),
+    }
+
+
+def blocks_alone(shapes: tuple[NamespaceShape, ...]) -> tuple[NamespaceShape, ...]:
+    """Those of the NVM command set."""
+    return tuple(one for one in shapes if one.csi == CommandSet.NVM)
 
 
 def given() -> Configuration:

@@ -12,7 +12,13 @@ import click
 
 from potash import configuration
 from potash.cli.device import configured
-from potash.cli.device.configured import DEFAULTS, config_option, print_option
+from potash.cli.device.configured import (
+    DEFAULTS,
+    compute_namespace_option,
+    config_option,
+    memory_namespace_option,
+    print_option,
+)
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.mirror import mirror_option
 from potash.cli.device.serve import NAMESPACE
@@ -119,6 +125,8 @@ def running_guest(
     multiple=True,
     help="A namespace of a new drive, as for potash serve; may be given several times.",
 )
+@memory_namespace_option
+@compute_namespace_option
 @click.option(
     "--size", type=Size(), help="Short for one --namespace of this size (default: 1 GiB)."
 )
@@ -198,6 +206,8 @@ def guest(
     devices: int | None,
     media: tuple[Path, ...],
     namespaces: tuple[NamespaceShape, ...],
+    memory_namespaces: tuple[int, ...],
+    compute_namespaces: int,
     size: int | None,
     shares: tuple[Path, ...],
     collected: tuple[tuple[str, Path], ...],
@@ -236,10 +246,14 @@ def guest(
         device = replace(found.device, media=media[0] if media else None, profile=profile)
         machine = GuestSection(memory, cpus, debian_mirror)
         named = configured.sections(namespaces)
-        found = replace(found, device=device, namespaces=named, guest=machine)
+        others = configured.computational(
+            memory_namespaces, found.memory.capacity, compute_namespaces
+        )
+        found = replace(found, device=device, namespaces=named, guest=machine, **others)
         click.echo(configuration.write(found), nl=False)
         return
-    its_drive = media or namespaces or devices is not None or config_file is not None
+    computes = memory_namespaces or compute_namespaces
+    its_drive = media or namespaces or computes or devices is not None or config_file is not None
     if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
             "the device at --socket has its drive already; give its options to `potash serve`"
@@ -253,6 +267,9 @@ def guest(
     shared += ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
     for namespace in namespaces:
         shared += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
+    for memory_size in memory_namespaces:
+        shared += ["--memory-namespace", str(memory_size)]
+    shared += ["--compute-namespace"] * compute_namespaces
     for fault in faults_of(faults, fault_files):
         shared += ["--fault", sdk_faults.describe(fault)]
     drives = [

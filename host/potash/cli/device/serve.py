@@ -16,7 +16,14 @@ import click
 from csd_spec.opcodes import PAGE_SIZE
 from potash import configuration
 from potash.cli.device import configured, reports
-from potash.cli.device.configured import DEFAULTS, config_option, print_option
+from potash.cli.device.configured import (
+    DEFAULTS,
+    MemorySize,
+    compute_namespace_option,
+    config_option,
+    memory_namespace_option,
+    print_option,
+)
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
@@ -132,6 +139,14 @@ def qemu_device(socket: Path) -> str:
     help="What all namespaces together may have, for a host that makes some of its own (default: "
     "what they have). The folder remembers it.",
 )
+@memory_namespace_option
+@click.option(
+    "--memory-capacity",
+    type=MemorySize(),
+    help="What all memory namespaces together may have, for a host that makes some of its own "
+    "(default: what they have). The folder remembers it.",
+)
+@compute_namespace_option
 @click.option("--read-only/--read-write", help="Open the media for reading alone, or not.")
 @click.option(
     "--profile",
@@ -220,6 +235,9 @@ def serve(
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
     capacity: int | None,
+    memory_namespaces: tuple[int, ...],
+    memory_capacity: int | None,
+    compute_namespaces: int,
     read_only: bool,
     profile: str,
     serial: str | None,
@@ -248,6 +266,7 @@ def serve(
         namespaces=configured.sections(configured.wanted_namespaces(namespaces, size)),
         accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
         or DEFAULTS.accelerators,
+        **configured.computational(memory_namespaces, memory_capacity, compute_namespaces),
         vta=configured.given().vta,
         limits=configured.given().limits,
         guest=configured.given().guest,
@@ -284,7 +303,13 @@ def _serve(
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         drive = stack.enter_context(
-            _drive(told.media, wanted.shapes, told.capacity, told.read_only)
+            _drive(
+                told.media,
+                wanted.shapes,
+                told.capacity,
+                wanted.memory.capacity,
+                read_only=told.read_only,
+            )
         )
         trace = told.trace
         if trace is not None and trace.suffix in TRACES:
@@ -324,6 +349,11 @@ def device_settings(wanted: Configuration) -> DeviceSettings:
     return replace(
         profile,
         board=replace(profile.board, vta=wanted.vta),
+        rpu=replace(
+            profile.rpu,
+            compute=wanted.described_compute,
+            copy_formats_enabled=wanted.memory.copy_formats,
+        ),
         accelerators=wanted.described_accelerators,
         engine=Engine(told.engine),
         limits=wanted.described_limits,
@@ -346,11 +376,18 @@ def _why(error: OSError, socket: Path) -> str:
 
 
 def _drive(
-    path: Path | None, wanted: tuple[NamespaceShape, ...], capacity: int | None, read_only: bool
+    path: Path | None,
+    wanted: tuple[NamespaceShape, ...],
+    capacity: int | None,
+    memory_capacity: int | None,
+    *,
+    read_only: bool,
 ) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
     try:
-        return Drive.open(path, wanted, capacity=capacity, read_only=read_only)
+        return Drive.open(
+            path, wanted, capacity=capacity, memory_capacity=memory_capacity, read_only=read_only
+        )
     except DriveError as error:
         raise PotashError(str(error)) from None
     except MediaError as error:
@@ -359,10 +396,7 @@ def _drive(
 
 def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
     """The profile's device with the drive's namespaces."""
-    namespaces = tuple(
-        NamespaceSettings(nsid, shape.block_size, shape.attached, shape.shared, shape.uuid)
-        for nsid, shape in drive.shapes.items()
-    )
+    namespaces = tuple(NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items())
     return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 

@@ -17,6 +17,7 @@ from nvme_spec.status import NvmeError
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.media import MediaError
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER
 
 _READ = int(IoOpcode.READ)
@@ -59,7 +60,7 @@ class FastPath:
                     break
                 if nsid != known:
                     namespace = namespaces.get(nsid)
-                    if namespace is None:
+                    if not isinstance(namespace, Namespace):
                         break
                     reads_here, writes_here = namespace.fast_path
                     known, media = nsid, namespace.media

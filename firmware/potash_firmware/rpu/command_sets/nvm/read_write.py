@@ -25,15 +25,15 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     write_error,
 )
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.namespace import flush_all
+from potash_firmware.rpu.namespaces.namespace import Namespace, flush_all
 
 
 def flush(controller: Controller, command: Command) -> Result:
     """Complete when all that was acknowledged before is on stable storage."""
     if command.entry.nsid == BROADCAST_NSID:
-        namespaces = list(controller.namespaces.attached.values())
+        namespaces = list(controller.namespaces.attached_blocks.values())
     else:
-        namespaces = [controller.namespaces.active(command.entry.nsid)]
+        namespaces = [controller.namespaces.of_kind(Namespace, command.entry.nsid)]
 
     future = controller.media_work.shared_flush(tuple(namespaces), lambda: flush_all(namespaces))
 

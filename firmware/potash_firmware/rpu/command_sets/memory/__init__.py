@@ -1,0 +1,1 @@
+"""The Subsystem Local Memory command set (CSI 03h): bytes."""

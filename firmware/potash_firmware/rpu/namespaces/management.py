@@ -1,0 +1,294 @@
+"""Namespace Management and Namespace Attachment.
+
+What is decided is durable in the drive's list before anything of it is done, and before the host is
+told; a device that ends in the middle is, when it starts again, as before the command or as after
+it.
+
+Source: NVM Express Base Specification 2.0, section 5.19 (Namespace Attachment), 5.20 (Namespace
+Management) and 8.12; NVM Command Set Specification 1.0, section 4.1.6.
+"""
+
+import errno
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from nvme_spec.commands import NamespaceManagementOperation
+from nvme_spec.identify import NMIC_SHARED, CommandSet, IdentifyNamespace
+from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SelfTestResult
+from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
+from nvme_spec.persistent_events import NamespaceChanged
+from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status
+from potash_device.board import Board
+from potash_device.media import BLOCK_SIZES, MEMORY_UNIT, MOST_NAMESPACES, MediaError
+from potash_firmware.rpu.command import Step, Steps
+from potash_firmware.rpu.faults import Faults
+from potash_firmware.rpu.features.persistence import Persistence
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs.persistent_events import PersistentEvents
+from potash_firmware.rpu.namespaces.compute import ComputeNamespace
+from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.namespace import Namespace, block_size_of, shape_of
+from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
+from potash_firmware.rpu.operations.format import require_writable
+from potash_firmware.rpu.operations.sanitize import Sanitizing
+from potash_firmware.rpu.operations.self_tests import SelfTests
+from potash_firmware.rpu.operations.tasks import Tasks
+from potash_firmware.rpu.settings import NamespaceSettings
+
+
+class Management:
+    """What makes and takes away the namespaces of one drive; `changed` is called for each."""
+
+    def __init__(
+        self,
+        board: Board,
+        namespaces: Namespaces,
+        features: Features,
+        persistence: Persistence,
+        uncorrectable: UncorrectableRecord,
+        tasks: Tasks,
+        self_tests: SelfTests,
+        sanitizing: Sanitizing,
+        faults: Faults,
+        persistent_events: PersistentEvents,
+        changed: Callable[[int], None],
+    ) -> None:
+        self._board = board
+        self._namespaces = namespaces
+        self._features = features
+        self._persistence = persistence
+        self._uncorrectable = uncorrectable
+        self._tasks = tasks
+        self._self_tests = self_tests
+        self._sanitizing = sanitizing
+        self._faults = faults
+        self._events = persistent_events
+        self._changed = changed
+
+    def create(self, csi: int, wanted: bytes) -> Steps:
+        """Make a namespace as the data of the command describe it; its identifier."""
+        self._sanitizing.require_none()
+        self._require_changeable()
+        if csi not in self._namespaces.enabled:
+            raise NvmeError(
+                Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {csi}"
+            )
+        settings, size = _WANTED[CommandSet(csi)](wanted)
+        drive = self._board.drive
+        if csi == CommandSet.NVM:
+            most, free = drive.most, self._namespaces.unallocated
+        else:
+            most, free = MOST_NAMESPACES, drive.memory_capacity - drive.memory_allocated
+        if size > free:
+            raise NvmeError(
+                Status.NAMESPACE_INSUFFICIENT_CAPACITY,
+                detail=f"{size} bytes are wanted, {free} are free",
+            )
+        nsid = next((one for one in range(1, most + 1) if one not in self._namespaces.every), None)
+        if nsid is None:
+            raise NvmeError(
+                Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {most} namespaces"
+            )
+        settings = replace(settings, nsid=nsid, uuid=str(uuid4()))
+        # What may still be stored of another one of that identifier must not become this one's.
+        yield from self._forget([nsid])
+        try:
+            namespace = yield from self._make(settings, size)
+        except OSError as error:
+            if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+                raise NvmeError(
+                    Status.NAMESPACE_INSUFFICIENT_CAPACITY, dnr=False, detail=str(error.strerror)
+                ) from None
+            raise
+        self._namespaces.add(namespace)
+        units = size
+        if isinstance(namespace, Namespace):
+            self._board.media[nsid] = namespace.media
+            self._faults.arrange()
+            units = namespace.blocks
+        self._events.add(
+            NamespaceChanged(
+                cdw10=NamespaceManagementOperation.CREATE,
+                nsid=nsid,
+                nsze=units,
+                ncap=units,
+                flbas=BLOCK_SIZES.index(settings.block_size),
+                nmic=NMIC_SHARED if settings.shared else 0,
+            )
+        )
+        return nsid
+
+    def delete(self, nsid: int) -> Steps:
+        """Take a namespace away, or all, with what it holds."""
+        self._sanitizing.require_none()
+        if nsid == BROADCAST_NSID:
+            namespaces = list(self._namespaces.allocated.values())
+        else:
+            namespaces = [self._allocated(nsid)]
+        self._require_changeable()
+        require_writable(one for one in namespaces if isinstance(one, Namespace))
+        nsids = [namespace.nsid for namespace in namespaces]
+        self._self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
+        attached = self._detach_now(nsids)
+        try:
+            yield from self._quiet(namespaces)
+            yield partial(self._board.drive.delete, nsids)
+        except MediaError:
+            self._namespaces.attached.update(attached)
+            raise
+        self._namespaces.remove(nsids)
+        for namespace in namespaces:
+            if isinstance(namespace, Namespace):
+                del self._board.media[namespace.nsid]
+            elif isinstance(namespace, MemoryNamespace):
+                namespace.close()
+        with suppress(MediaError):  # what is stored of no namespace harms none
+            yield from self._forget(nsids)
+        for one in attached:
+            self._changed(one)
+        self._events.add(NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid))
+        return None
+
+    def attach(self, nsid: int, *, attach: bool) -> Steps:
+        """Let the controller use a namespace, or no longer."""
+        self._sanitizing.require_none()
+        namespace = self._allocated(nsid)
+        if attach == (nsid in self._namespaces.attached):
+            status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
+            raise NvmeError(status, detail=f"namespace {nsid}")
+        self._require_changeable()
+        settings = replace(namespace.settings, attached=attach)
+        before = {} if attach else self._detach_now([nsid])
+        try:
+            yield from self._quiet([namespace])
+            if isinstance(namespace, Namespace):
+                shape = shape_of(settings, namespace.media.size, namespace.formats)
+            else:
+                shape = shape_of(settings, settings.size)
+            yield partial(self._board.drive.reshape, nsid, shape)
+        except MediaError:
+            self._namespaces.attached.update(before)
+            raise
+        namespace.settings = settings
+        if attach:
+            self._namespaces.attached[nsid] = namespace
+        self._changed(nsid)
+        return None
+
+    def _make(self, settings: NamespaceSettings, size: int) -> Generator[Step, Any, AnyNamespace]:
+        """A new namespace, which the drive remembers. Raises MediaError and OSError."""
+        drive, shape = self._board.drive, shape_of(settings, size)
+        if settings.csi == CommandSet.NVM:
+            media = yield partial(drive.create, settings.nsid, shape)
+            return self._namespaces.make(settings, media)
+        namespace = self._namespaces.make(settings)
+        try:
+            yield partial(drive.remember, settings.nsid, shape)
+        except MediaError:
+            if isinstance(namespace, MemoryNamespace):
+                namespace.close()
+            raise
+        return namespace
+
+    def _quiet(self, namespaces: Iterable[AnyNamespace]) -> Steps:
+        """Wait for whatever was begun on these namespaces."""
+        yield from self._tasks.quiet(
+            [one.in_flight for one in namespaces if not isinstance(one, ComputeNamespace)]
+        )
+        return None
+
+    def _forget(self, nsids: Iterable[int]) -> Steps:
+        """Keep nothing of namespaces that are not there."""
+        for nsid in nsids:
+            self._features.forget_namespace(nsid)
+        self._persistence.save_features()
+        yield from self._uncorrectable.saving()
+        return None
+
+    def _detach_now(self, nsids: Iterable[int]) -> dict[int, AnyNamespace]:
+        """Begin no command any more on these namespaces; those of them that were attached."""
+        attached = {nsid: self._namespaces.attached.pop(nsid, None) for nsid in nsids}
+        return {nsid: one for nsid, one in attached.items() if one is not None}
+
+    def _allocated(self, nsid: int) -> AnyNamespace:
+        """A namespace that there is, attached or not. Raises NvmeError."""
+        if nsid == BROADCAST_NSID:
+            raise NvmeError(Status.INVALID_FIELD, detail="the command is about one namespace")
+        namespace = self._namespaces.every.get(nsid)
+        if namespace is None:
+            raise self._namespaces.absent(nsid)
+        if namespace.csi not in self._namespaces.enabled:
+            raise NvmeError(
+                Status.IO_COMMAND_SET_NOT_ENABLED,
+                detail=f"command set {namespace.csi.name} of namespace {nsid} is not enabled",
+            )
+        return namespace
+
+    def _require_changeable(self) -> None:
+        if self._board.drive.read_only:
+            raise NvmeError(
+                Status.OPERATION_DENIED, detail="the drive was opened for reading alone"
+            )
+
+
+# What a host describes: the settings of a namespace, and its bytes.
+
+
+def _wanted_blocks(data: bytes) -> tuple[NamespaceSettings, int]:
+    """Raises NvmeError."""
+    wanted = IdentifyNamespace(data)
+    # What is wrong is in the data, and not in the command.
+    location = NO_PARAMETER_ERROR_LOCATION
+    block_size = block_size_of(wanted.format_index_upper << 4 | wanted.format_index, location)
+    if wanted.metadata_extended or wanted.dps:
+        raise NvmeError(
+            Status.INVALID_FORMAT, detail="no format has metadata or protection", location=location
+        )
+    _require_capacity(wanted.nsze, wanted.ncap)
+    if wanted.nmic & ~NMIC_SHARED or wanted.anagrpid or wanted.nvmsetid or wanted.endgid:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
+        )
+    settings = NamespaceSettings(
+        block_size=block_size, attached=False, shared=bool(wanted.nmic & NMIC_SHARED)
+    )
+    return settings, wanted.nsze * block_size
+
+
+def _wanted_memory(data: bytes) -> tuple[NamespaceSettings, int]:
+    """Raises NvmeError."""
+    wanted = MemoryStructure(data)
+    # NCAP may be left out: whether the standard's structure has one is not known.
+    _require_capacity(wanted.nsze, wanted.ncap or wanted.nsze)
+    if wanted.nsze % MEMORY_UNIT:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"{wanted.nsze} bytes are no whole pages")
+    settings = NamespaceSettings(attached=False, csi=CommandSet.MEMORY, size=wanted.nsze)
+    return settings, wanted.nsze
+
+
+def _wanted_compute(data: bytes) -> tuple[NamespaceSettings, int]:
+    """There is nothing to choose."""
+    return NamespaceSettings(attached=False, csi=CommandSet.COMPUTE), 0
+
+
+_WANTED: dict[CommandSet, Callable[[bytes], tuple[NamespaceSettings, int]]] = {
+    CommandSet.NVM: _wanted_blocks,
+    CommandSet.MEMORY: _wanted_memory,
+    CommandSet.COMPUTE: _wanted_compute,
+}
+
+
+def _require_capacity(size: int, capacity: int) -> None:
+    """Raise NvmeError for units that could not all be used."""
+    if not size or capacity > size:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"{capacity} units of {size} can be used")
+    if capacity < size:
+        raise NvmeError(
+            Status.THIN_PROVISIONING_NOT_SUPPORTED, detail="every unit has its capacity"
+        )

@@ -1,0 +1,83 @@
+"""A memory namespace (CSI 03h): bytes that hosts and the device's programs both reach.
+
+The bytes are a memfd of the namespace's size, mapped here and, for programs, in the APU. They are
+not stored: a namespace begins with zeroes when power comes, and whenever another host may be next.
+
+Source: NVM Express Subsystem Local Memory Command Set Specification 1.0.
+"""
+
+import mmap
+from dataclasses import dataclass, field
+from itertools import count
+from typing import ClassVar
+
+from nvme_spec.identify import CommandSet
+from nvme_spec.status import NvmeError, Status
+from potash_device.media import MemoryMedia
+from potash_firmware.rpu.media_work import BlocksInFlight
+from potash_firmware.rpu.settings import NamespaceSettings
+
+next_serial = count(1).__next__
+"""A number for a piece of memory; none is used twice."""
+
+
+class Memory:
+    """`size` bytes of zeroes, until they are written. Raises OSError when the system has none."""
+
+    def __init__(self, size: int) -> None:
+        self.media = MemoryMedia.create(size)
+        self.serial = next_serial()
+        """Names it to the APU, which may have had another one of the same namespace."""
+        self.bytes = memoryview(mmap.mmap(self.media.fd, size))
+
+    @property
+    def fd(self) -> int:
+        """The memfd; whoever sends it away sends a duplicate."""
+        return self.media.fd
+
+    def close(self) -> None:
+        """Let go of it. It lasts as long as somebody still works on its bytes."""
+        self.media.close()
+        self.bytes = memoryview(b"")
+
+
+@dataclass(eq=False)
+class MemoryNamespace:
+    """Bytes that are addressed one by one, from 0 on."""
+
+    csi: ClassVar[CommandSet] = CommandSet.MEMORY
+
+    settings: NamespaceSettings
+    memory: Memory = field(init=False)
+    in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
+    """Work of the media executor on its bytes."""
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.size)
+
+    @property
+    def nsid(self) -> int:
+        """Its identifier."""
+        return self.settings.nsid
+
+    @property
+    def size(self) -> int:
+        """Bytes of the namespace."""
+        return self.settings.size
+
+    def require_range(self, start: int, length: int) -> None:
+        """Raise NvmeError for bytes that are not all inside the namespace."""
+        if start + length > self.size:
+            raise NvmeError(
+                Status.INVALID_FIELD,
+                detail=f"{length} bytes from {start} on leave the namespace's {self.size}",
+            )
+
+    def renew(self) -> Memory:
+        """Begin again with zeroes; the memory of before is the caller's to close."""
+        before, self.memory = self.memory, Memory(self.size)
+        return before
+
+    def close(self) -> None:
+        """The namespace is gone."""
+        self.memory.close()

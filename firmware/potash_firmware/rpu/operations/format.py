@@ -1,0 +1,157 @@
+"""Format NVM: a block size and empty blocks for one namespace, or for all that are attached.
+
+That a namespace is to be erased is durable in the drive's list before anything of it is done; a
+device that ends in the middle erases it when it starts again.
+
+Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM).
+"""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+from nvme_spec.logs import SelfTestResult
+from nvme_spec.persistent_events import FormatCompleted, FormatStarted
+from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status
+from potash_device.board import Board
+from potash_device.media import MediaError
+from potash_firmware.rpu.command import Steps
+from potash_firmware.rpu.features.persistence import Persistence
+from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs.persistent_events import PersistentEvents
+from potash_firmware.rpu.media_work import MediaFailures
+from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.namespace import Namespace, shape_of
+from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
+from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
+from potash_firmware.rpu.operations.sanitize import Sanitizing
+from potash_firmware.rpu.operations.self_tests import SelfTests
+from potash_firmware.rpu.operations.tasks import Tasks
+
+ERASED_PIECE = 1 << 30
+"""Bytes that a format erases in one go."""
+
+
+class Formatting:
+    """The formats of one drive.
+
+    `erase_accelerators` gives futures that end when the accelerators hold no user data; `changed`
+    is called for a namespace that is not as it was.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        namespaces: Namespaces,
+        features: Features,
+        persistence: Persistence,
+        uncorrectable: UncorrectableRecord,
+        failures: MediaFailures,
+        tasks: Tasks,
+        self_tests: SelfTests,
+        sanitizing: Sanitizing,
+        persistent_events: PersistentEvents,
+        erase_accelerators: Callable[[], set[Future[None]]],
+        changed: Callable[[int], None],
+    ) -> None:
+        self._board = board
+        self._namespaces = namespaces
+        self._features = features
+        self._persistence = persistence
+        self._uncorrectable = uncorrectable
+        self._failures = failures
+        self._tasks = tasks
+        self._self_tests = self_tests
+        self._sanitizing = sanitizing
+        self._events = persistent_events
+        self._erase_accelerators = erase_accelerators
+        self._changed = changed
+
+    def format(self, nsid: int, block_size: int, *, erases: bool, dword10: int) -> Steps:
+        """Format namespace `nsid`, or all; with `erases`, what jobs have read of it goes too.
+
+        The persistent event log has how it began and how it ended.
+        """
+        self._events.add(FormatStarted(nsid=nsid, cdw10=dword10))
+        try:
+            result = yield from self._format(nsid, block_size, erases)
+        except (NvmeError, MediaError) as error:
+            status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
+            self._events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
+            raise
+        self._events.add(FormatCompleted(nsid=nsid))
+        return result
+
+    def _format(self, nsid: int, block_size: int, erases: bool) -> Steps:
+        self._sanitizing.require_none()
+        if nsid == BROADCAST_NSID:
+            namespaces = list(self._namespaces.attached_blocks.values())
+            if not namespaces:
+                raise NvmeError(Status.INVALID_FIELD, detail="no namespace is attached")
+        else:
+            namespaces = [self._namespaces.of_kind(Namespace, nsid)]
+        require_writable(namespaces)
+        if any(namespace.media.size < block_size for namespace in namespaces):
+            raise NvmeError(Status.INVALID_FORMAT, detail="the namespace is smaller than a block")
+        nsids = [namespace.nsid for namespace in namespaces]
+        self._self_tests.abort(SelfTestResult.ABORTED_BY_FORMAT, nsids)
+        before = [namespace.in_flight.closed for namespace in namespaces]
+        for namespace in namespaces:
+            namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
+        yield from self._tasks.quiet([one.in_flight for one in namespaces])
+        if erases:  # what jobs have read of the blocks is user data too
+            yield self._erase_accelerators()
+        # Those that a failure leaves alone are as they were.
+        left = dict(zip(namespaces, before, strict=True))
+        try:
+            for namespace in namespaces:
+                yield from self._format_one(namespace, block_size)
+                del left[namespace]
+        finally:
+            for namespace, closed in left.items():
+                namespace.in_flight.closed = (
+                    Status.NAMESPACE_NOT_READY if namespace.unformatted else closed
+                )
+        return None
+
+    def _format_one(self, namespace: Namespace, block_size: int) -> Steps:
+        drive, media, nsid = self._board.drive, namespace.media, namespace.nsid
+        settings = replace(namespace.settings, block_size=block_size)
+        formatted = shape_of(settings, media.size, namespace.formats + 1)
+        yield partial(drive.reshape, nsid, formatted._replace(erase=True))
+        # From here on it has the new format, whatever happens; what it holds is erased before
+        # anybody may read it, at the next start if not now.
+        changed = block_size != namespace.block_size
+        namespace.settings, namespace.formats = settings, formatted.formats
+        namespace.unformatted = 100
+        self._namespaces.version += changed
+        namespace.uncorrectable = UncorrectableBlocks()
+        if changed:  # What was said of blocks of another size is said of none.
+            self._features.forget_namespace(nsid)
+            self._persistence.save_features()
+        self._changed(nsid)
+        try:
+            for at in range(0, media.size, ERASED_PIECE):
+                yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
+                namespace.unformatted = 100 - 99 * at // media.size
+            yield media.flush
+            yield from self._uncorrectable.saving()
+        except MediaError as error:
+            raise self._failures.writing(nsid, media, error, namespace.lba_of(error)) from None
+        yield partial(drive.reshape, nsid, formatted)
+        namespace.unformatted = 0
+        namespace.in_flight.closed = None
+        self._changed(nsid)
+        return None
+
+
+def require_writable(namespaces: Iterable[Namespace]) -> None:
+    """Raise NvmeError for a namespace whose media take no writes."""
+    for namespace in namespaces:
+        if not namespace.media.writable:
+            raise NvmeError(
+                Status.NAMESPACE_WRITE_PROTECTED,
+                detail=f"namespace {namespace.nsid} takes no writes",
+            )

@@ -1,0 +1,98 @@
+"""Memory namespaces: Memory Read, Write, Fill and Flush, in bytes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.memory import (
+    COMPUTE,
+    FILL,
+    FLUSH,
+    INVALID_FIELD,
+    MEMORY,
+    MIB,
+    READ,
+    WRITE,
+    move,
+    powered,
+    read,
+    write,
+)
+from support.nvme_host import DATA, Host
+
+SIZE = 2 * MIB
+INVALID_OPCODE = 1
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with powered() as found:
+        yield found
+
+
+def test_what_is_written_is_read_and_the_rest_is_zero(host: Host) -> None:
+    content = bytes(range(256)) * 16
+    write(host, content, 4096 + 4)
+    assert read(host, 8192, 4096) == bytes(4) + content + bytes(4092)
+    assert read(host, 4, SIZE - 4) == bytes(4)
+
+
+def test_fill_writes_zeroes(host: Host) -> None:
+    write(host, b"A" * 8192)
+    assert move(host, FILL, 4, 4096).status == 0
+    assert read(host, 8192) == b"A" * 4 + bytes(4096) + b"A" * 4092
+
+
+def test_a_large_fill_is_done_by_the_executor(host: Host) -> None:
+    write(host, b"A" * 4096)
+    write(host, b"B" * 4096, SIZE - 4096)
+    assert move(host, FILL, 4, SIZE - 8).status == 0
+    assert read(host, 8, 0) == b"A" * 4 + bytes(4)
+    assert read(host, 8, SIZE - 8) == bytes(4) + b"B" * 4
+
+
+@pytest.mark.parametrize("opcode", [READ, WRITE, FILL])
+@pytest.mark.parametrize(
+    ("start", "length"),
+    [(1, 4), (2, 4), (0, 3), (0, 4097), (SIZE - 4, 8), (SIZE, 4), (1 << 63, 4), ((1 << 64) - 4, 8)],
+)
+def test_bytes_outside_or_no_whole_dwords(host: Host, opcode: int, start: int, length: int) -> None:
+    write(host, b"A" * 4096)
+    host.put(b"B" * 8192)
+    done = move(host, opcode, start, length)
+    assert (done.status, done.dnr) == (INVALID_FIELD, True)
+    assert host.data(8192) == b"B" * 8192
+    assert read(host, 4096) == b"A" * 4096
+
+
+@pytest.mark.parametrize("opcode", [READ, WRITE, FILL])
+def test_nothing_is_moved_by_a_length_of_zero(host: Host, opcode: int) -> None:
+    host.put(b"B" * 8)
+    for start in (0, SIZE):
+        done = host.command(host.io[1], opcode, nsid=MEMORY, prp1=0, cdws=(start, 0, 0))
+        assert (done.status, done.dw0) == (0, 0)
+    assert host.data(8) == b"B" * 8
+
+
+def test_no_more_than_mdts_moves_at_once(host: Host) -> None:
+    for opcode in (READ, WRITE):
+        assert move(host, opcode, 0, MIB // 2 + 4).status == INVALID_FIELD
+
+
+def test_memory_that_the_host_does_not_have_is_an_error(host: Host) -> None:
+    write(host, b"A" * 4096)
+    done = host.command(host.io[1], WRITE, nsid=MEMORY, prp1=1 << 50, cdws=(0, 0, 4096))
+    assert done.status != 0
+    assert read(host, 4096) == b"A" * 4096
+
+
+def test_commands_of_other_command_sets_are_no_commands_here(host: Host) -> None:
+    for opcode in (0x08, 0x09, 0x0C, 0x19, 0x81, 0x91):
+        done = host.command(host.io[1], opcode, nsid=MEMORY)
+        assert (done.status, done.dnr) == (INVALID_OPCODE, True), hex(opcode)
+    assert host.command(host.io[1], READ, nsid=COMPUTE, prp1=DATA).status == INVALID_OPCODE
+
+
+def test_flush_of_each_and_of_all(host: Host) -> None:
+    for nsid in (1, MEMORY, COMPUTE, 0xFFFF_FFFF):
+        assert host.command(host.io[1], FLUSH, nsid=nsid).status == 0
