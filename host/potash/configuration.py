@@ -31,6 +31,7 @@ from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
 from potash_firmware.boot import PROFILES, DeviceSettings
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LEVELS
+from potash_firmware.mailbox.execution import MAX_RANGES
 from potash_firmware.rpu import ComputeSettings, RpuSettings
 
 LARGEST_FILE = 1 << 20
@@ -207,7 +208,7 @@ class ComputeSection:
         metadata={"kind": _size(MEBI, LARGEST_BUFFER, MEBI)},
     )
     range_sets: int = field(default=COMPUTE.range_sets, metadata={"kind": _count(1, 0xFFFF)})
-    ranges: int = field(default=COMPUTE.ranges, metadata={"kind": _count(1, 128)})
+    ranges: int = field(default=COMPUTE.ranges, metadata={"kind": _count(1, MAX_RANGES)})
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ programs = 4
 activated = 3
 program_memory = "8M"
 range_sets = 10
-ranges = 128
+ranges = 64
 
 [vta]
 LOG_BLOCK = 5
@@ -116,7 +116,7 @@ def test_every_key_is_read() -> None:
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
         memory=MemorySection((64 << 20, 4096), 1 << 30, copy_formats=False),
-        compute=ComputeSection(2, 4, 3, 8 << 20, 10, 128),
+        compute=ComputeSection(2, 4, 3, 8 << 20, 10, 64),
         vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
         limits=LimitsSection(1 << 30, 60, 768 << 20, 5),
         guest=GuestSection(1 << 30, 4, "http://debian.example/debian"),
@@ -161,7 +161,7 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
         ("[memory]\nnamespaces = ['4K', 512]", "it must be 4 KiB to 1 TiB, in steps of 4 KiB"),
         ("[memory]\nnamespaces = '4K'", "it must be a list of at most 64 sizes"),
         ("[compute]\nnamespaces = 17", "it must be a whole number, 0 to 16"),
-        ("[compute]\nranges = 129", "it must be a whole number, 1 to 128"),
+        ("[compute]\nranges = 65", "it must be a whole number, 1 to 64"),
         ("[limits]\nmemory = '64M'", "it must be 512 MiB to"),
         ("[limits]\nseconds = 0.5", "it must be a whole number, 1 to 1000000"),
         ("[guest]\nmemory = '320K'", "it must be 320 MiB to"),

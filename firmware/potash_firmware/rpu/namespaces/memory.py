@@ -8,17 +8,14 @@ Source: NVM Express Subsystem Local Memory Command Set Specification 1.0.
 
 import mmap
 from dataclasses import dataclass, field
-from itertools import count
 from typing import ClassVar
 
 from nvme_spec.identify import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import MemoryMedia
+from potash_firmware.mailbox.execution import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.settings import NamespaceSettings
-
-next_serial = count(1).__next__
-"""A number for a piece of memory; none is used twice."""
 
 
 class Memory:
