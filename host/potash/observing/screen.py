@@ -32,20 +32,19 @@ def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
 
 def number(value: float) -> str:
     """A rate for people."""
-    for unit in ("", "k", "M"):
-        if value < 1000:
-            return f"{value:.0f}{unit}" if not unit else f"{value:.1f}{unit}"
-        value /= 1000
-    return f"{value:.1f}G"
+    return _scaled(value, 1000, ("", "k", "M", "G"))
 
 
 def human_rate(size: float) -> str:
     """Bytes a second for people."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}/s" if unit == "B" else f"{size:.1f} {unit}/s"
-        size /= 1024
-    return f"{size:.1f} GiB/s"
+    return f"{_scaled(size, 1024, (' B', ' KiB', ' MiB', ' GiB'))}/s"
+
+
+def _scaled(value: float, step: int, units: Sequence[str]) -> str:
+    power = 0
+    while value >= step and power < len(units) - 1:
+        value, power = value / step, power + 1
+    return f"{value:.{1 if power else 0}f}{units[power]}"
 
 
 def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:

@@ -112,10 +112,10 @@ class BootedDevice(Device):
         sdk_faults.clear(self)
 
 
-def boot_device(
+def booted_device(
     *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Unpack[DriveOptions]
 ) -> BootedDevice:
-    """Start a drive and attach to it; `close` ends it.
+    """A drive for as long as the block lasts, or until its `close`.
 
     Args:
         timeout: seconds that a command may take.
@@ -133,15 +133,6 @@ def boot_device(
         process = stack.enter_context(device_process(socket, *options, verbose=verbose))
         transport = open_vfio_user(str(socket), timeout=timeout)
         return BootedDevice(transport, socket, process, stack.pop_all(), timeout=timeout)
-
-
-@contextmanager
-def booted_device(
-    *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Unpack[DriveOptions]
-) -> Iterator[BootedDevice]:
-    """A drive for as long as the block lasts; takes and raises what `boot_device` does."""
-    with boot_device(timeout=timeout, verbose=verbose, **wanted) as device:
-        yield device
 
 
 @contextmanager

@@ -32,12 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def potash_device_factory() -> Iterator[Callable[..., BootedDevice]]:
     """Starts drives, which end with the test: `potash_device_factory(size="64M", …)`."""
-    from potash.testing.booting import boot_device
+    from potash.testing.booting import booted_device
 
     with ExitStack() as stack:
 
         def start(**options: Any) -> BootedDevice:
-            return stack.enter_context(boot_device(**options))
+            return stack.enter_context(booted_device(**options))
 
         yield start
 

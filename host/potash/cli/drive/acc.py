@@ -120,22 +120,6 @@ def log(device: str, accelerator: int | None, rae: bool) -> None:
 
 @acc.command()
 @click.argument("device")
-def enable(device: str) -> None:
-    """Enable the accelerator subsystem: all accelerators."""
-    with accelerator_of(device, None) as one:
-        one.enable()
-
-
-@acc.command()
-@click.argument("device")
-def disable(device: str) -> None:
-    """Disable the accelerator subsystem; their jobs are stopped."""
-    with accelerator_of(device, None) as one:
-        one.disable()
-
-
-@acc.command()
-@click.argument("device")
 @input_file
 @accelerator_option
 @offset_option
@@ -175,32 +159,27 @@ def _ranges(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@acc.command("input")
-@_ranges
-def input_(
-    device: str, ranges: Sequence[Range], accelerator: int | None, nsid: int | None, append: bool
-) -> None:
-    """Let the next job read pages of the drive.
+def _local_storage(name: str, help: str, use: Callable[..., None]) -> None:
+    @acc.command(
+        name,
+        help=f"{help}\n\nOne range follows the other. PAGE is the first and COUNT the number of "
+        "pages, of 4096 bytes whatever the drive's blocks.",
+    )
+    @_ranges
+    def command(
+        device: str,
+        ranges: Sequence[Range],
+        accelerator: int | None,
+        nsid: int | None,
+        append: bool,
+    ) -> None:
+        with accelerator_of(device, accelerator) as one:
+            for index, (page, pages) in enumerate(ranges):
+                use(one, page, pages, nsid, append=append or index > 0)
 
-    One range follows the other. PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
-    """
-    with accelerator_of(device, accelerator) as one:
-        for index, (page, pages) in enumerate(ranges):
-            one.use_local_input(page, pages, nsid, append=append or index > 0)
 
-
-@acc.command()
-@_ranges
-def output(
-    device: str, ranges: Sequence[Range], accelerator: int | None, nsid: int | None, append: bool
-) -> None:
-    """Let the next job write pages of the drive.
-
-    One range follows the other. PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
-    """
-    with accelerator_of(device, accelerator) as one:
-        for index, (page, pages) in enumerate(ranges):
-            one.use_local_output(page, pages, nsid, append=append or index > 0)
+_local_storage("input", "Let the next job read pages of the drive.", Accelerator.use_local_input)
+_local_storage("output", "Let the next job write pages of the drive.", Accelerator.use_local_output)
 
 
 @acc.command()
@@ -280,22 +259,27 @@ def wait(device: str, accelerator: int | None, timeout: float | None) -> None:
         _wait(one, timeout)
 
 
-@acc.command()
-@click.argument("device")
-@accelerator_option
-def stop(device: str, accelerator: int | None) -> None:
-    """Stop the job; program and buffers stay."""
-    with accelerator_of(device, accelerator) as one:
-        one.stop()
+def _simple(
+    name: str,
+    help: str,
+    act: Callable[[Accelerator], None],
+    option: Callable[..., Any] = accelerator_option,
+) -> None:
+    @acc.command(name, help=help)
+    @click.argument("device")
+    @option
+    def command(device: str, accelerator: int | None = None) -> None:
+        with accelerator_of(device, accelerator) as one:
+            act(one)
 
 
-@acc.command()
-@click.argument("device")
-@accelerator_option
-def reset(device: str, accelerator: int | None) -> None:
-    """End the job, and forget programs and buffers."""
-    with accelerator_of(device, accelerator) as one:
-        one.reset()
+for _name, _help, _act in (
+    ("enable", "Enable the accelerator subsystem: all accelerators.", Accelerator.enable),
+    ("disable", "Disable the accelerator subsystem; their jobs are stopped.", Accelerator.disable),
+):
+    _simple(_name, _help, _act, lambda command: command)
+_simple("stop", "Stop the job; program and buffers stay.", Accelerator.stop)
+_simple("reset", "End the job, and forget programs and buffers.", Accelerator.reset)
 
 
 @acc.command()
