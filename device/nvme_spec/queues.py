@@ -158,8 +158,8 @@ class CompletionEntry(NamedTuple):
 
 
 _COMPLETION = struct.Struct("<IIHHHH")
-COMPLETION_BODY = struct.Struct("<IIHHH")
-"""The first 14 bytes of an entry: dw0, dw1, sqhd, sqid, cid. They must be stored before the
+COMPLETION_BODY = struct.Struct("<QHHH")
+"""The first 14 bytes of an entry: dw0 and dw1, sqhd, sqid, cid. They must be stored before the
 status word, whose phase tag hands the entry over."""
 
 

@@ -25,6 +25,7 @@ from potash_device.media import (
 from potash_device.pcie import PciIdentity
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu import ApuLink, NamespaceSettings, Rpu, RpuSettings
+from potash_firmware.rpu.compute.engine import Engine
 from pyvfio_user.client import SealedMemory
 from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace
@@ -59,6 +60,7 @@ class Cqe(NamedTuple):
     cid: int
     status: int
     dnr: bool
+    dw1: int = 0
 
 
 class SteppedExecutor:
@@ -148,6 +150,7 @@ class Host:
         memory: int = MEMORY,
         drive: Drive | None = None,
         identity: PciIdentity | None = None,
+        engine: Engine | None = None,
     ) -> None:
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
@@ -184,6 +187,7 @@ class Host:
             RpuSettings() if settings is None else settings,
             self.link,
             clock=lambda: self.now,
+            engine=engine,
         )
         self.rpu.power_on()
         self.board.attached(self.space, cast(InterruptLines, self.lines))
@@ -296,10 +300,15 @@ class Host:
         prp2: int = 0,
         cdws: tuple[int, ...] = (),
         flags: int = 0,
+        first: tuple[int, ...] = (),
     ) -> None:
-        """Write an entry at the tail; `ring` tells the controller."""
+        """Write an entry at the tail; `ring` tells the controller.
+
+        `cdws` are command dwords from 10 on, `first` those from 2 on.
+        """
+        head = (opcode, flags, cid, nsid, *first, *(0,) * (4 - len(first)))
         dwords = (*cdws, *(0,) * (6 - len(cdws)))
-        entry = struct.pack("<BBHI16xQQ6I", opcode, flags, cid, nsid, prp1, prp2, *dwords)
+        entry = struct.pack("<BBHI4IQQ6I", *head, prp1, prp2, *dwords)
         at = queue.sq + queue.tail * 64
         self.memory.view[at : at + 64] = entry
         queue.tail = (queue.tail + 1) % queue.size
@@ -312,10 +321,10 @@ class Host:
         found: list[Cqe] = []
         while True:
             at = queue.cq + queue.head * 16
-            dw0, _, sqhd, sqid, cid, word = struct.unpack_from("<IIHHHH", self.memory.view, at)
+            dw0, dw1, sqhd, sqid, cid, word = struct.unpack_from("<IIHHHH", self.memory.view, at)
             if word & 1 != queue.phase:
                 break
-            found.append(Cqe(dw0, sqhd, sqid, cid, word >> 1 & 0x7FF, bool(word >> 15)))
+            found.append(Cqe(dw0, sqhd, sqid, cid, word >> 1 & 0x7FF, bool(word >> 15), dw1))
             queue.head += 1
             if queue.head == queue.size:
                 queue.head = 0

@@ -158,13 +158,13 @@ class QueueSet:
         return found
 
     def post(
-        self, source: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, dw0: int = 0
+        self, source: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, result: int = 0
     ) -> bool:
         """Post a completion; False when it has to wait for the host. Raises AccessFault."""
         queue = source.completions
         if queue.full:
             self._take_head(queue)
-        return queue.post(source, cid, status, dnr, dw0)
+        return queue.post(source, cid, status, dnr, result)
 
     def room(self, queue: CompletionQueue, wanted: int) -> int:
         """Completions that `queue` can store now, up to `wanted`. Raises AccessFault."""

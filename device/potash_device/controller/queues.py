@@ -84,16 +84,17 @@ class CompletionQueue:
         cid: int,
         status: int = 0,
         dnr: bool = False,
-        dw0: int = 0,
+        result: int = 0,
     ) -> bool:
         """Store a completion of a command from `source`; False when it has to wait for room.
 
+        `result` is dwords 0 and 1 as one number.
         Raises AccessFault when the memory is gone.
         """
         if self._backlog or self.full:
-            self._backlog.append((source, cid, status, dnr, dw0))
+            self._backlog.append((source, cid, status, dnr, result))
             return False
-        self._store(source, cid, status, dnr, dw0)
+        self._store(source, cid, status, dnr, result)
         return True
 
     @property
@@ -112,7 +113,7 @@ class CompletionQueue:
         entries, words, store = self._bytes, self._words, COMPLETION_BODY.pack_into
         head, qid, at, phase = source.head, source.qid, self.tail, self.phase
         for cid in cids:
-            store(entries, at * COMPLETION_ENTRY_SIZE, 0, 0, head, qid, cid)
+            store(entries, at * COMPLETION_ENTRY_SIZE, 0, head, qid, cid)
             words[at * COMPLETION_ENTRY_WORDS + STATUS_WORD] = phase
             at += 1
             if at == self.size:
@@ -145,13 +146,15 @@ class CompletionQueue:
         """Drop what waits from a submission queue that is being deleted."""
         self._backlog = deque(item for item in self._backlog if item[0] is not source)
 
-    def _store(self, source: "SubmissionQueue", cid: int, status: int, dnr: bool, dw0: int) -> None:
+    def _store(
+        self, source: "SubmissionQueue", cid: int, status: int, dnr: bool, result: int
+    ) -> None:
         if self._bytes is None:
             self.bind()
         assert self._bytes is not None and self._words is not None
         at = self.tail
         COMPLETION_BODY.pack_into(
-            self._bytes, at * COMPLETION_ENTRY_SIZE, dw0, 0, source.head, source.qid, cid
+            self._bytes, at * COMPLETION_ENTRY_SIZE, result, source.head, source.qid, cid
         )
         # One 16-bit store hands the entry over: a host that sees the new phase sees all the rest.
         self._words[at * COMPLETION_ENTRY_WORDS + STATUS_WORD] = (

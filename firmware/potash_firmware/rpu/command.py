@@ -1,7 +1,7 @@
 """What a command is to the firmware, and what its handler may answer.
 
-A handler returns dword 0 of the completion (None for zero), raises `NvmeError`, or returns
-`Pending` to be resumed later. It never posts a completion itself: `rpu.commands` alone does, so that
+A handler returns dwords 0 and 1 of the completion as one number (None for zero), raises `NvmeError`,
+or returns `Pending` to be resumed later. It never posts a completion itself: `rpu.commands` alone does, so that
 no handler can forget one or answer twice.
 """
 
@@ -33,12 +33,15 @@ class Pending:
     """The command waits for `token`; with what that brings, `resume` goes on like a handler.
 
     `recall` ends it before that, for a host that aborts it: True when nothing will come of it, False
-    when what was begun takes its course. A command without one takes its course.
+    when what was begun takes its course. A command without one takes its course, but where `stop`
+    has that end soon: the token, which is a future then, still comes, and the command ends with the
+    given error unless what was begun has ended before.
     """
 
     token: object
     resume: Callable[[Any], "Result"]
     recall: Callable[[], bool] | None = None
+    stop: Callable[[NvmeError], None] | None = None
 
 
 Result = int | None | Pending

@@ -172,7 +172,7 @@ class Commands:
                 while self._outstanding.aborted:  # answered before the command that has ended them
                     self._refuse(*self._outstanding.aborted.pop(0))
                 self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
-                self._complete(command.queue, command.entry.cid, dw0=result or 0)
+                self._complete(command.queue, command.entry.cid, result=result or 0)
 
     def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
         """Record what was asked, or answered, for telemetry; the fast path does not."""
@@ -198,16 +198,19 @@ class Commands:
         self._complete(command.queue, command.entry.cid, error.status, error.dnr)
 
     def _complete(
-        self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, dw0: int = 0
+        self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, result: int = 0
     ) -> None:
-        """Answer a command: the only place that does, but for `complete_successes`."""
+        """Answer a command: the only place that does, but for `complete_successes`.
+
+        `result` is dwords 0 and 1.
+        """
         if self._lifecycle.state is not State.READY:
             return
         if self._trace.sink is not None:
-            known = {"qid": queue.qid, "cid": cid, "status": status, "dnr": dnr, "dw0": dw0}
+            known = {"qid": queue.qid, "cid": cid, "status": status, "dnr": dnr, "dw0": result}
             self._trace.sink("rpu.complete", known)
         try:
-            posted = self._board.queues.post(queue, cid, status, dnr, dw0)
+            posted = self._board.queues.post(queue, cid, status, dnr, result)
         except AccessFault as fault:
             self._lifecycle.fail(f"queue memory is gone: {fault}")
             return

@@ -22,6 +22,8 @@ from potash_device.board import Board
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
+from potash_firmware.rpu.compute.engine import Engine, Shared
+from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.table import Limits
@@ -36,6 +38,7 @@ from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.management import Management
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.format import Formatting
@@ -69,6 +72,7 @@ class Controller:
         board: Board,
         settings: RpuSettings,
         apu: ApuLink,
+        engine: Engine,
         support: CommandSupport,
         clock: Callable[[], float],
     ) -> None:
@@ -134,6 +138,9 @@ class Controller:
             apu.erase,
         )
 
+        self.compute = Compute(
+            settings.compute, engine, self.transfer, self.outstanding, self._memory
+        )
         self.apu = apu
         self.accelerators = AcceleratorCommands(apu, self.transfer)
         self.write_backs = WriteBacks(
@@ -197,6 +204,7 @@ class Controller:
             self.self_tests,
             self.sanitizing,
             self.faults,
+            self.compute,
             self.persistent_events,
             self.namespace_changed,
         )
@@ -246,6 +254,7 @@ class Controller:
         self.keep_alive.stop()
         self.thermal.update()
         self.firmware.reset()
+        self.compute.reset(next_host=next_host)
         self.apu.reset(next_host=next_host)
         if next_host:
             self.board.trace.recent.clear()
@@ -287,6 +296,13 @@ class Controller:
     def smart_log(self) -> SmartLog:
         """The SMART / Health Information log page."""
         return self.health.log(self.errors, self.critical_warning())
+
+    def _memory(self, nsid: int) -> Shared | None:
+        """What the programs of compute namespaces reach of a memory namespace."""
+        namespace = self.namespaces.attached.get(nsid)
+        if not isinstance(namespace, MemoryNamespace):
+            return None
+        return Shared(namespace.memory.serial, namespace.memory.fd, namespace.size)
 
     def namespace_changed(self, nsid: int) -> None:
         """A namespace has come, gone, or changed: note it for the host, and notify it."""

@@ -124,6 +124,8 @@ class Lifecycle:
         """
         if self.state is not State.ENABLING or self._controller.media_work.unfinished:
             return
+        if self._controller.compute.executions:
+            return  # a program of the session before may still write to memory
         if not self._board.dma.mastering:
             return  # no entry could be fetched: ready once the host sets Bus Master Enable
         problem = self._create_admin_queues()

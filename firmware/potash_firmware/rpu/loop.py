@@ -41,6 +41,8 @@ from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.arbitration import Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
+from potash_firmware.rpu.compute.engine import Engine, NoEngine
+from potash_firmware.rpu.compute.runs import Turn
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
 from potash_firmware.rpu.interrupts import Interrupts
@@ -70,10 +72,17 @@ class Rpu:
     """The firmware of one controller; `service` is to be called whenever something happened."""
 
     def __init__(
-        self, board: Board, settings: RpuSettings, apu: ApuLink, clock: Callable[[], float]
+        self,
+        board: Board,
+        settings: RpuSettings,
+        apu: ApuLink,
+        clock: Callable[[], float],
+        engine: Engine | None = None,
     ) -> None:
+        engine = engine or NoEngine()
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
-        self.controller = Controller(board, settings, apu, support(admin, COMMANDS), clock)
+        self.controller = Controller(board, settings, apu, engine, support(admin, COMMANDS), clock)
+        self._engine = engine
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
@@ -215,6 +224,8 @@ class Rpu:
             self._take_media()
         if apu or self._apu.due:
             self._take_apu()
+        for turn in self.controller.compute.turns():
+            self._take_turn(turn)
         if self._tasks.resting:
             for task in self._tasks.time_passed():
                 self._commands.resume(task, None)
@@ -322,6 +333,14 @@ class Rpu:
                 self._apu.reset_done(message.tag)
             elif isinstance(message, Executed | ProgramChecked):
                 self._commands.resume(message.tag, message)
+        for ended in self._engine.finished():
+            self.controller.compute.finished(ended)
+            come = self._media_work.finished(ended)
+            self._commands.resume(ended, ended)
+            for token in come:
+                self._commands.resume(token, None)
+            for task in self._tasks.media_finished(ended):
+                self._commands.resume(task, None)
         for future in self._apu.erased():
             for task in self._tasks.media_finished(future):
                 self._commands.resume(task, None)
@@ -342,6 +361,13 @@ class Rpu:
             self._commands.hold(partial(self._granted, grant))
         elif not self._commands.resume(grant.token, grant.slot):
             self._apu.free_slot(grant.slot)
+
+    def _take_turn(self, turn: Turn) -> None:
+        """An Execute Program command may begin, if it is still there."""
+        if self._commands.has_to_wait(turn):
+            self._commands.hold(partial(self._take_turn, turn))
+        elif not self._commands.resume(turn, None):
+            self.controller.compute.release(turn)
 
     # Commands.
 

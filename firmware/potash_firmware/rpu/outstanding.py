@@ -85,10 +85,19 @@ class Outstanding:
         """The identifiers of the commands that came from submission queue `qid`."""
         return self._by_queue[qid]
 
-    def abort(self, key: tuple[int, int]) -> bool:
-        """End a command that waits; False when no such one does, or it cannot be recalled."""
+    def abort(self, key: tuple[int, int]) -> bool | Future[Any]:
+        """End a command that waits; False when no such one does, or it cannot be recalled.
+
+        One that can only be stopped ends soon: with the future that is given.
+        """
         waiting = self.find(key)
-        if waiting is None or waiting.pending.recall is None or not waiting.pending.recall():
+        if waiting is None:
+            return False
+        token, pending = waiting.pending.token, waiting.pending
+        if pending.stop is not None and isinstance(token, Future) and not token.done():
+            pending.stop(NvmeError(Status.ABORT_REQUESTED, dnr=False))
+            return token
+        if pending.recall is None or not pending.recall():
             return False
         self._end(waiting, Status.ABORT_REQUESTED)
         return True
@@ -96,14 +105,16 @@ class Outstanding:
     def abort_queue(self, qid: int) -> set[Future[Any]]:
         """End the commands of a submission queue that is being deleted.
 
-        Those that the media work on cannot be recalled: their futures are given. A write that was
-        called ended would undo what the host writes to the same blocks after it.
+        Those that the media or an engine work on cannot be recalled: their futures are given. A
+        write that was called ended would undo what the host writes to the same blocks after it.
         """
         begun: set[Future[Any]] = set()
         self.fused.pop(qid, None)
         for waiting in list(self._by_queue[qid].values()):
             token = waiting.pending.token
             if isinstance(token, Future):
+                if waiting.pending.stop is not None:
+                    waiting.pending.stop(NvmeError(Status.SQ_DELETION_ABORTED, dnr=False))
                 begun.add(token)
             else:
                 self._end(waiting, Status.SQ_DELETION_ABORTED)

@@ -66,6 +66,17 @@ class Transfer:
         self.gather(command, self.views(command, length, write=False), buffer)
         return buffer
 
+    def head(self, command: Command, views: Sequence[memoryview], length: int) -> memoryview:
+        """A private copy of the first `length` bytes of `views`, which are the command's."""
+        head: list[memoryview] = []
+        left = length
+        for view in views:
+            head.append(view[:left])
+            left -= len(head[-1])
+        buffer = memoryview(bytearray(length))
+        self.gather(command, head, buffer)
+        return buffer
+
     def gather(self, command: Command, views: list[memoryview], buffer: memoryview) -> None:
         """Copy `views`, which are the command's, to `buffer`."""
         with self._traced(command, views, to_host=False):

@@ -2,7 +2,7 @@
 
 from csd_spec.opcodes import AdminOpcode as AcceleratorOpcode
 from csd_spec.opcodes import FaultOpcode
-from nvme_spec.identify import Oacs
+from nvme_spec.identify import CommandSet, Oacs
 from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.admin import (
@@ -17,6 +17,7 @@ from potash_firmware.rpu.admin import (
     namespaces,
     queues,
 )
+from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, accelerator_command, table
 
 _ALONE = CommandEffects(SubmissionRestriction.ANY_NAMESPACE << CSE_SHIFT)
@@ -83,6 +84,24 @@ ADMIN_COMMANDS = table(
         lba_status.get_lba_status,
         NamespaceUse.ONE,
         capability=Oacs.GET_LBA_STATUS,
+    ),
+    Row(
+        AdminOpcode.LOAD_PROGRAM,
+        compute.load_program,
+        NamespaceUse.ONE,
+        command_set=CommandSet.COMPUTE,
+    ),
+    Row(
+        AdminOpcode.PROGRAM_ACTIVATION_MANAGEMENT,
+        compute.program_activation,
+        NamespaceUse.ONE,
+        command_set=CommandSet.COMPUTE,
+    ),
+    Row(
+        AdminOpcode.MEMORY_RANGE_SET_MANAGEMENT,
+        compute.memory_range_sets,
+        NamespaceUse.ONE,
+        command_set=CommandSet.COMPUTE,
     ),
     Row(AcceleratorOpcode.GLOBAL_CONTROL, accelerator_command, effects=CommandEffects.CCC),
     Row(AcceleratorOpcode.IDENTIFY, accelerator_command),

@@ -34,6 +34,7 @@ from nvme_spec.persistent_events import (
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Pending, Result, finished
+from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import FEATURES, Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
@@ -72,13 +73,15 @@ class Page:
     after_reading: Callable[[Controller], None] = _nothing
     any_nsid: bool = False
     specific: int = 0
+    command_set: CommandSet = CommandSet.NVM
+    """There is no such page while this is not enabled."""
 
 
 def get_log_page(controller: Controller, command: Command) -> Result:
     """Give a part of a log page; unless the host retains it, the page's event may come again."""
     fields = GetLogPage.decode(command.entry.cdws)
     page = PAGES.get(fields.lid)
-    if page is None:
+    if page is None or page.command_set not in controller.namespaces.enabled:
         raise NvmeError(
             Status.INVALID_LOG_PAGE, detail=f"log page {fields.lid:#x} is not supported"
         )
@@ -139,6 +142,7 @@ def _supported(controller: Controller, command: Command, fields: GetLogPage) -> 
             | (LogPageSupport.IOS if page.entry_size else 0)
             | page.specific << LOG_PAGE_SPECIFIC_SHIFT
             for lid, page in PAGES.items()
+            if page.command_set in controller.namespaces.enabled
         }
     )
 
@@ -256,6 +260,10 @@ def _accelerator(controller: Controller, command: Command, fields: GetLogPage) -
     return controller.accelerators.forward(command, fields.length)
 
 
+def _compute_page(make: Make) -> Page:
+    return Page(make, any_nsid=True, command_set=CommandSet.COMPUTE)
+
+
 PAGES: dict[int, Page] = {
     LogPage.SUPPORTED_LOG_PAGES: Page(_supported, Lpa.SUPPORTED_LOG_PAGES),
     LogPage.ERROR_INFORMATION: Page(_errors),
@@ -279,6 +287,9 @@ PAGES: dict[int, Page] = {
     ),
     LogPage.LBA_STATUS: Page(_lba_status),
     LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(_feature_effects),
+    LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
+    LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
+    LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),
     csd_spec.opcodes.LOG_PAGE: Page(_accelerator, any_nsid=True),
 }
 """Every log page that the device has."""

@@ -1,10 +1,12 @@
 """The I/O commands, by command set."""
 
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
+from nvme_spec.computational import EXECUTE_PROGRAM
 from nvme_spec.identify import CommandSet, Oncs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
+from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.command_sets.memory import access
 from potash_firmware.rpu.command_sets.nvm import optional, read_write
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, Table, accelerator_command, table
@@ -56,6 +58,7 @@ MEMORY_COMMANDS = table(
 
 COMPUTE_COMMANDS = table(
     Row(IoOpcode.FLUSH, access.flush, NamespaceUse.ONE),
+    Row(EXECUTE_PROGRAM, compute.execute_program, NamespaceUse.ONE, _WRITES),
 )
 """Every command of compute namespaces."""
 

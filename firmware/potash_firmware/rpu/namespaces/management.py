@@ -9,7 +9,8 @@ Management) and 8.12; NVM Command Set Specification 1.0, section 4.1.6.
 """
 
 import errno
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media import BLOCK_SIZES, MEMORY_UNIT, MOST_NAMESPACES, MediaError
 from potash_firmware.rpu.command import Step, Steps
+from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features
@@ -56,6 +58,7 @@ class Management:
         self_tests: SelfTests,
         sanitizing: Sanitizing,
         faults: Faults,
+        compute: Compute,
         persistent_events: PersistentEvents,
         changed: Callable[[int], None],
     ) -> None:
@@ -68,6 +71,7 @@ class Management:
         self._self_tests = self_tests
         self._sanitizing = sanitizing
         self._faults = faults
+        self._compute = compute
         self._events = persistent_events
         self._changed = changed
 
@@ -147,7 +151,10 @@ class Management:
             if isinstance(namespace, Namespace):
                 del self._board.media[namespace.nsid]
             elif isinstance(namespace, MemoryNamespace):
+                self._compute.forget(namespace.memory.serial)
                 namespace.close()
+            else:
+                self._compute.remove(namespace.nsid)
         with suppress(MediaError):  # what is stored of no namespace harms none
             yield from self._forget(nsids)
         for one in attached:
@@ -196,12 +203,27 @@ class Management:
             raise
         return namespace
 
-    def _quiet(self, namespaces: Iterable[AnyNamespace]) -> Steps:
-        """Wait for whatever was begun on these namespaces."""
+    def _quiet(self, namespaces: Sequence[AnyNamespace]) -> Steps:
+        """Wait for whatever was begun on these namespaces; programs are stopped."""
+        self._stop_programs(namespaces)
         yield from self._tasks.quiet(
             [one.in_flight for one in namespaces if not isinstance(one, ComputeNamespace)]
         )
+        yield self._stop_programs(namespaces)
         return None
+
+    def _stop_programs(self, namespaces: Sequence[AnyNamespace]) -> set[Future[Any]]:
+        """End what uses these namespaces; the executions that have not ended."""
+        left: set[Future[Any]] = set()
+        for one in namespaces:
+            detail = f"namespace {one.nsid} is detached"
+            if isinstance(one, ComputeNamespace):
+                error = NvmeError(Status.INVALID_NAMESPACE, detail=detail)
+                left |= self._compute.stop(one.nsid, error)
+            elif isinstance(one, MemoryNamespace):
+                error = NvmeError(Status.INVALID_MEMORY_NAMESPACE, detail=detail)
+                left |= self._compute.stop_using(one.nsid, error)
+        return left
 
     def _forget(self, nsids: Iterable[int]) -> Steps:
         """Keep nothing of namespaces that are not there."""

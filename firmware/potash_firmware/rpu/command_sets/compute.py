@@ -1,0 +1,118 @@
+"""The commands and log pages of compute namespaces.
+
+Source: Computational Programs Command Set 1.1, as implementers have it.
+"""
+
+from concurrent.futures import Future
+
+from nvme_spec.commands import GetLogPage
+from nvme_spec.computational import (
+    MEMORY_RANGE_SIZE,
+    ActivationSelect,
+    LoadProgram,
+    LoadProgramSelect,
+    MemoryRange,
+    ProgramActivation,
+    ProgramTypeDescriptor,
+    RangeSetManagement,
+    RangeSetSelect,
+    encode_program_list,
+    encode_program_types,
+    encode_range_sets,
+)
+from nvme_spec.identify import CommandSet
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
+from potash_firmware.rpu.compute.programs import PROGRAM_TYPES, Programs
+from potash_firmware.rpu.compute.state import ComputeState
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.compute import ComputeNamespace
+
+
+def load_program(controller: Controller, command: Command) -> Result:
+    """Load a piece of a program, or unload a program."""
+    fields = LoadProgram.decode(command.entry.cdws)
+    programs = _state(controller, command).programs
+    if fields.sel == LoadProgramSelect.UNLOAD:
+        programs.unload(fields.pind)
+    else:
+        programs.check_piece(fields)
+        programs.load(fields, controller.transfer.receive(command, fields.numb))
+    return None
+
+
+def program_activation(controller: Controller, command: Command) -> Result:
+    """Activate a program, once it is known to be sound, or deactivate one."""
+    fields = ProgramActivation.decode(command.entry.cdws)
+    programs = _state(controller, command).programs
+    if fields.sel == ActivationSelect.DEACTIVATE:
+        programs.deactivate(fields.pind)
+        return None
+    if fields.sel != ActivationSelect.ACTIVATE:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
+    check = programs.activate(fields.pind)
+    if check is None:
+        return None
+    return Pending(
+        check, lambda ended: _activate_checked(programs, fields.pind, ended), nothing_to_undo
+    )
+
+
+def _activate_checked(programs: Programs, index: int, check: Future[Outcome]) -> None:
+    outcome = check.result()
+    if outcome in (Outcome.LOST, Outcome.CANCELLED):
+        raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail="the engine was lost")
+    if outcome is not Outcome.RETURNED:
+        raise NvmeError(Status.INVALID_PROGRAM_DATA, detail=f"program {index} cannot run")
+    programs.activate(index)
+
+
+def memory_range_sets(controller: Controller, command: Command) -> Result:
+    """Create a memory range set, whose identifier is in dword 0, or delete one."""
+    fields = RangeSetManagement.decode(command.entry.cdws)
+    sets = _state(controller, command).sets
+    if fields.sel == RangeSetSelect.DELETE:
+        sets.delete(fields.rsid)
+        return None
+    if fields.sel != RangeSetSelect.CREATE:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
+    if fields.rsid:
+        raise NvmeError(Status.INVALID_FIELD, detail="a new set has no identifier yet")
+    sets.check_count(fields.numr)
+    data = controller.transfer.receive(command, fields.numr * MEMORY_RANGE_SIZE)
+    return sets.create(list(MemoryRange.decode_list(data)))
+
+
+def execute_program(controller: Controller, command: Command) -> Result:
+    """Run a program; what it returns is in dwords 0 and 1."""
+    state = _state(controller, command)
+    return state.runs.begin(command, state.programs, state.sets)
+
+
+def program_list(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    """Log page 82h."""
+    return encode_program_list(_logged(controller, command, fields).programs.describe())
+
+
+def program_types(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    """Log page 83h."""
+    _logged(controller, command, fields)
+    return encode_program_types([ProgramTypeDescriptor(ptype=ptype) for ptype in PROGRAM_TYPES])
+
+
+def range_set_list(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    """Log page 84h; its LSI names one set, 0 all."""
+    return encode_range_sets(_logged(controller, command, fields).sets.describe(fields.lsi))
+
+
+def _state(controller: Controller, command: Command) -> ComputeState:
+    """That of the command's namespace. Raises NvmeError where it is not a compute namespace."""
+    namespace = controller.namespaces.of_kind(ComputeNamespace, command.entry.nsid)
+    return controller.compute.of(namespace.nsid)
+
+
+def _logged(controller: Controller, command: Command, fields: GetLogPage) -> ComputeState:
+    if fields.csi not in (CommandSet.NVM, CommandSet.COMPUTE):
+        raise NvmeError(Status.INVALID_FIELD, detail="the log page is of another command set")
+    return _state(controller, command)

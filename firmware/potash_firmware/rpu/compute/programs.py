@@ -1,0 +1,312 @@
+"""The programs of one compute namespace: what is at each program index, loaded, checked, activated.
+
+A program is a sealed memfd of the RPU's, which never looks into it: whether it is sound is found
+out by an engine when it is first activated. A device-defined program is only a number.
+
+Source: Computational Programs Command Set 1.1, as implementers have it; where they disagree
+(pieces in any order, replacement, statuses of an empty index), see docs/supported.md.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from nvme_spec.computational import (
+    DEVICE_DEFINED_TYPE,
+    FIRST_VENDOR_PROGRAM_TYPE,
+    LoadProgram,
+    ProgramDescriptor,
+    ProgramIdentifierType,
+    ProgramOccupancy,
+)
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.mailbox.execution import Outcome, next_serial
+from potash_firmware.rpu.compute.engine import Engine, Shared
+from potash_firmware.rpu.settings import ComputeSettings
+
+LOAD_SHIFT = 3
+"""LPG: the size of a program is a multiple of 2**3 bytes, as that of an ELF object is."""
+
+PROGRAM_TYPES = (FIRST_VENDOR_PROGRAM_TYPE,)
+"""PTYPEs that can be loaded, all of them eBPF objects. The standard's value for eBPF is not known."""
+
+MIB = 1 << 20
+
+GAP_LIMIT = 1024
+"""Gaps between the pieces of one program that has not come whole: a host chooses their order."""
+
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """What is at a program index.
+
+    `image` is the number of a device-defined program, which has no size.
+    """
+
+    image: Shared | int
+    ptype: int = DEVICE_DEFINED_TYPE
+    pit: int = ProgramIdentifierType.NONE
+    pid: int = 0
+    size: int = 0
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    """First byte and end of each gap that is still to be loaded."""
+    active: bool = False
+    sound: bool = False
+    check: Future[Outcome] | None = None
+    """An engine finds out whether it is sound."""
+
+    @property
+    def device_defined(self) -> bool:
+        """It is there from the start, and cannot be unloaded."""
+        return isinstance(self.image, int)
+
+    def describe(self) -> ProgramDescriptor:
+        """Its entry in the Program List."""
+        occupancy = ProgramOccupancy.DOWNLOADED
+        if self.device_defined:
+            occupancy = ProgramOccupancy.DEVICE_DEFINED
+        return ProgramDescriptor(
+            peocc=occupancy, act=self.active, pit=self.pit, ptype=self.ptype, pid=self.pid
+        )
+
+
+class Programs:
+    """Program indexes of one namespace. `in_use` says whether an Execute command uses a program."""
+
+    def __init__(
+        self, nsid: int, limits: ComputeSettings, engine: Engine, in_use: Callable[[Program], bool]
+    ) -> None:
+        self._nsid = nsid
+        self._limits = limits
+        self._engine = engine
+        self._in_use = in_use
+        self._programs: dict[int, Program] = {}
+        self._checks: dict[Future[Outcome], Program] = {}
+        self.clear()
+
+    # Loading.
+
+    def check_piece(self, fields: LoadProgram) -> None:
+        """Raise NvmeError for a piece that cannot be loaded; nothing has changed then."""
+        program = self._downloadable(fields.pind)
+        _require(fields.psize > 0, Status.INVALID_PROGRAM_DATA, "an empty program")
+        _require(
+            fields.psize % (1 << LOAD_SHIFT) == 0,
+            Status.INVALID_PROGRAM_DATA,
+            f"the size of a program is no multiple of {1 << LOAD_SHIFT}",
+        )
+        _require(fields.numb > 0, Status.INVALID_FIELD, "a piece of no bytes")
+        _require(
+            fields.loff + fields.numb <= fields.psize,
+            Status.PROGRAM_TOO_BIG,
+            "a piece that leaves its program",
+        )
+        _require(
+            fields.pit in (ProgramIdentifierType.NONE, ProgramIdentifierType.PUID),
+            Status.INVALID_FIELD,
+            f"program identifiers of type {fields.pit} are not there",
+        )
+        if program is None:
+            self._check_new(fields)
+            return
+        _require(program.missing, Status.PROGRAM_IN_USE, f"index {fields.pind} holds a program")
+        _require(fields.ptype == program.ptype, Status.INVALID_PROGRAM_TYPE, "another type")
+        _require(
+            (fields.psize, fields.pit, _pid(fields)) == (program.size, program.pit, program.pid),
+            Status.INVALID_FIELD,
+            "size or identifier are not those of the program's other pieces",
+        )
+        if len(program.missing) >= GAP_LIMIT:
+            raise NvmeError(
+                Status.INSUFFICIENT_PROGRAM_RESOURCES, detail="the program has too many gaps"
+            )
+
+    def _check_new(self, fields: LoadProgram) -> None:
+        _require(
+            fields.ptype in PROGRAM_TYPES,
+            Status.INVALID_PROGRAM_TYPE,
+            f"programs of type {fields.ptype:#x} cannot be loaded",
+        )
+        loaded = sum(program.size for program in self._programs.values())
+        _require(
+            loaded + fields.psize <= self._limits.program_memory * MIB,
+            Status.MAXIMUM_PROGRAM_BYTES_EXCEEDED,
+            f"{loaded} bytes are loaded already",
+        )
+
+    def load(self, fields: LoadProgram, piece: memoryview) -> None:
+        """Store a piece that has passed `check_piece`. Raises NvmeError."""
+        program = self._programs.get(fields.pind)
+        try:
+            program = _new_program(fields) if program is None else program
+            assert isinstance(program.image, Shared)
+            _write(program.image.fd, piece, fields.loff)
+            program.missing = [
+                gap
+                for start, end in program.missing
+                for gap in (
+                    (start, min(end, fields.loff)),
+                    (max(start, fields.loff + fields.numb), end),
+                )
+                if gap[0] < gap[1]
+            ]
+            if not program.missing:
+                fcntl.fcntl(program.image.fd, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise NvmeError(
+                Status.INSUFFICIENT_PROGRAM_RESOURCES, dnr=False, detail=str(error)
+            ) from None
+        self._programs[fields.pind] = program
+
+    def unload(self, index: int) -> None:
+        """Forget a program, whole or not. Raises NvmeError."""
+        program = self._downloadable(index)
+        if program is None:
+            raise _empty(index)
+        self._require_idle(program, index)
+        _require(not program.active, Status.PROGRAM_IN_USE, f"program {index} is activated")
+        del self._programs[index]
+        self._drop(program)
+
+    # Activation.
+
+    def activate(self, index: int) -> Future[Outcome] | None:
+        """Activate a program, if its check, whose future this returns, has been made or need not.
+
+        Call it again when that has come. Raises NvmeError.
+        """
+        program = self._occupied(index)
+        if program.active:
+            return None
+        _require(not program.missing, Status.INVALID_PROGRAM_DATA, f"program {index} is not whole")
+        active = sum(one.active for one in self._programs.values())
+        _require(
+            active < self._limits.activated,
+            Status.MAXIMUM_PROGRAMS_ACTIVATED,
+            f"{active} programs are activated",
+        )
+        if program.sound:
+            program.active = True
+            return None
+        self._require_idle(program, index)
+        assert isinstance(program.image, Shared)
+        program.check = self._engine.check(self._nsid, program.image)
+        self._checks[program.check] = program
+        return program.check
+
+    def deactivate(self, index: int) -> None:
+        """Deactivate a program. Raises NvmeError."""
+        program = self._occupied(index)
+        self._require_idle(program, index)
+        program.active = False
+
+    def finished(self, future: Future[Outcome]) -> bool:
+        """Whether `future` was a check of a program, which has ended."""
+        program = self._checks.pop(future, None)
+        if program is None:
+            return False
+        program.check = None
+        program.sound = future.result() is Outcome.RETURNED
+        return True
+
+    # Use.
+
+    def runnable(self, index: int) -> Program:
+        """A program that can be executed. Raises NvmeError."""
+        program = self._at(index)
+        if program is None:
+            raise NvmeError(
+                Status.INVALID_PROGRAM_INDEX, detail=f"there is no program at index {index}"
+            )
+        _require(program.active, Status.PROGRAM_NOT_ACTIVATED, f"program {index}")
+        return program
+
+    def describe(self) -> list[ProgramDescriptor]:
+        """An entry of the Program List for each index."""
+        return [
+            self._programs[index].describe() if index in self._programs else ProgramDescriptor()
+            for index in range(self._limits.programs)
+        ]
+
+    def clear(self) -> None:
+        """Forget every program but the device-defined ones, which are as at the start."""
+        for program in self._programs.values():
+            self._drop(program)
+        self._programs = {
+            index: Program(index, active=True, sound=True)
+            for index in range(len(self._engine.device_defined))
+        }
+
+    def _at(self, index: int) -> Program | None:
+        _require(
+            index < self._limits.programs,
+            Status.INVALID_PROGRAM_INDEX,
+            f"the last program index is {self._limits.programs - 1}",
+        )
+        return self._programs.get(index)
+
+    def _occupied(self, index: int) -> Program:
+        program = self._at(index)
+        if program is None:
+            raise _empty(index)
+        return program
+
+    def _downloadable(self, index: int) -> Program | None:
+        program = self._at(index)
+        _require(
+            program is None or not program.device_defined,
+            Status.PROGRAM_INDEX_NOT_DOWNLOADABLE,
+            f"program {index} is device-defined",
+        )
+        return program
+
+    def _require_idle(self, program: Program, index: int) -> None:
+        if program.check is not None or self._in_use(program):
+            raise NvmeError(Status.PROGRAM_IN_USE, dnr=False, detail=f"program {index} is in use")
+
+    def _drop(self, program: Program) -> None:
+        if isinstance(program.image, Shared):
+            self._engine.forget(program.image.serial)
+            os.close(program.image.fd)
+
+
+def _new_program(fields: LoadProgram) -> Program:
+    """A program of which nothing has come. Raises OSError."""
+    fd = os.memfd_create(f"potash-program{fields.pind}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, fields.psize)
+    except OSError:
+        os.close(fd)
+        raise
+    return Program(
+        Shared(next_serial(), fd, fields.psize),
+        fields.ptype,
+        fields.pit,
+        _pid(fields),
+        fields.psize,
+        [(0, fields.psize)],
+    )
+
+
+def _pid(fields: LoadProgram) -> int:
+    return fields.pid if fields.pit else 0
+
+
+def _write(fd: int, piece: memoryview, offset: int) -> None:
+    while piece:
+        written = os.pwrite(fd, piece, offset)
+        piece, offset = piece[written:], offset + written
+
+
+def _empty(index: int) -> NvmeError:
+    return NvmeError(Status.NO_PROGRAM, detail=f"there is no program at index {index}")
+
+
+def _require(condition: object, status: Status, detail: str) -> None:
+    """Raise NvmeError, which a retry would meet again, where `condition` does not hold."""
+    if not condition:
+        raise NvmeError(status, detail=detail)

@@ -1,0 +1,209 @@
+"""The Execute Program commands of one compute namespace, from their fields to their outcome.
+
+A few are with the engine at a time and the rest wait their turn here, so that no host fills the
+mailbox, or memory with the data of commands. What has begun is stopped by an Abort, the deletion
+of its queue or of a namespace, and by a reset; it counts until the engine has let go of its memory.
+
+Source: Computational Programs Command Set 1.1, figures 16 to 23, as implementers have them.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from nvme_spec.computational import MEMORY_RANGE_SIZE, Execute, MemoryRange
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.rpu.command import Command, Pending
+from potash_firmware.rpu.compute.engine import Engine, Execution
+from potash_firmware.rpu.compute.programs import Program, Programs
+from potash_firmware.rpu.compute.ranges import RangeSet, RangeSets
+from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.transfer import Transfer, check_size
+
+RUN_LIMIT = 4
+"""Execute commands of one namespace that are with the engine at once."""
+
+_FAILURES = {
+    Outcome.FAULTED: NvmeError(Status.INTERNAL_ERROR, detail="the program has met a fault"),
+    Outcome.REFUSED: NvmeError(Status.INVALID_PROGRAM_DATA, detail="the program cannot be run"),
+    Outcome.EXPIRED: NvmeError(Status.INTERNAL_ERROR, detail="the program took too long"),
+    Outcome.LOST: NvmeError(Status.INTERNAL_ERROR, dnr=False, detail="the engine was lost"),
+    Outcome.CANCELLED: NvmeError(Status.INTERNAL_ERROR, dnr=False, detail="the engine has stopped"),
+}
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One Execute command under way."""
+
+    command: Command
+    program: Program
+    ranges: tuple[MemoryRange, ...]
+    range_set: RangeSet | None
+    parameters: tuple[int, int]
+    length: int
+    """Bytes of the command's data."""
+    skipped: int
+    """Bytes of range descriptors at the beginning of that."""
+    execution: Future[Execution] | None = None
+    stopped: NvmeError | None = None
+    """What it ends with, if it was stopped."""
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """The token of a command that waits for its turn."""
+
+    run: Run
+
+
+@dataclass(eq=False)
+class Runs:
+    """The Execute commands of compute namespace `nsid`."""
+
+    nsid: int
+    engine: Engine
+    transfer: Transfer
+    outstanding: Outstanding
+    stopped: deque[Turn]
+    """Commands that were stopped while they waited, of all namespaces: they end at once."""
+    running: set[Run] = field(default_factory=set)
+    """Those with the engine, and those whose turn has come."""
+    _turns: deque[Turn] = field(default_factory=deque)
+
+    def begin(self, command: Command, programs: Programs, sets: RangeSets) -> Pending:
+        """Take an Execute Program command. Raises NvmeError."""
+        run = self._prepare(command, programs, sets)
+        if len(self.running) < RUN_LIMIT and not self._turns:
+            self.running.add(run)
+            return self.start(run, sets)
+        turn = Turn(run)
+        self._turns.append(turn)
+        return Pending(turn, lambda _: self.start(run, sets), lambda: self._withdraw(turn))
+
+    def _prepare(self, command: Command, programs: Programs, sets: RangeSets) -> Run:
+        fields = Execute.decode(command.entry)
+        program = programs.runnable(fields.pind)
+        skipped = fields.numr * MEMORY_RANGE_SIZE
+        range_set = None
+        ranges: tuple[MemoryRange, ...] = ()
+        # A host behind Linux's passthrough cannot set DLEN: 0 is then the length of the ranges.
+        length = fields.dlen or skipped
+        if fields.rsid and fields.numr:
+            raise NvmeError(Status.INVALID_FIELD, detail="a range set and ranges in the command")
+        if fields.numr:
+            sets.check_count(fields.numr)
+        if length < skipped:
+            raise NvmeError(Status.INVALID_FIELD, detail="the data is shorter than its ranges")
+        check_size(length)
+        views = self.transfer.views(command, length, write=False) if length else []
+        if fields.rsid:
+            range_set = sets.get(fields.rsid)
+            ranges = range_set.ranges
+        elif fields.numr:
+            head = self.transfer.head(command, views, skipped)
+            ranges = tuple(MemoryRange.decode_list(head))
+        sets.resolve(ranges)
+        parameters = (fields.cparam1, fields.cparam2)
+        return Run(command, program, ranges, range_set, parameters, length, skipped)
+
+    def start(self, run: Run, sets: RangeSets) -> Pending:
+        """Its turn has come: give it to the engine. Raises NvmeError."""
+        try:
+            if run.stopped is not None:
+                raise run.stopped
+            ranges = sets.resolve(run.ranges)
+            data = memoryview(b"")
+            if run.length > run.skipped:
+                data = self.transfer.receive(run.command, run.length)[run.skipped :]
+        except NvmeError:
+            self.release(run)
+            raise
+        image = run.program.image
+        run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data)
+        return Pending(
+            run.execution,
+            lambda execution: self._outcome(run, execution.result()),
+            stop=lambda error: self.stop(run, error),
+        )
+
+    def _outcome(self, run: Run, execution: Execution) -> int:
+        """What a program has returned. Raises NvmeError."""
+        if execution.outcome is Outcome.RETURNED:
+            return execution.value
+        if execution.outcome is Outcome.CANCELLED and run.stopped is not None:
+            raise run.stopped
+        failure = _FAILURES[execution.outcome]
+        raise NvmeError(failure.status, dnr=failure.dnr, detail=failure.detail)
+
+    # Stopping.
+
+    def stop(self, run: Run, error: NvmeError) -> None:
+        """Have it end soon, with `error` unless its end comes first."""
+        if run.stopped is None:
+            run.stopped = error
+            if run.execution is not None:
+                self.engine.cancel(run.execution)
+
+    def stop_all(self, error: NvmeError, memory: int = 0) -> set[Future[Execution]]:
+        """Stop every command, or those that use a memory namespace; what is to be waited for."""
+
+        def concerns(run: Run) -> bool:
+            return not memory or any(one.nsid == memory for one in run.ranges)
+
+        for turn in [one for one in self._turns if concerns(one.run)]:
+            self.stop(turn.run, error)
+            self._turns.remove(turn)
+            self.stopped.append(turn)
+        concerned = [run for run in self.running if concerns(run)]
+        for run in concerned:
+            self.stop(run, error)
+        return {run.execution for run in concerned if run.execution is not None}
+
+    def reset(self) -> None:
+        """The session is over: nobody waits for its commands any more."""
+        self._turns.clear()
+        self.stop_all(NvmeError(Status.ABORT_REQUESTED, dnr=False))
+
+    def _withdraw(self, turn: Turn) -> bool:
+        if turn in self._turns:
+            self._turns.remove(turn)
+        self.release(turn.run)
+        return True
+
+    # Turns.
+
+    def turns(self) -> Iterator[Turn]:
+        """Commands that may begin, if they are still there; each counts as running."""
+        while self._turns and len(self.running) < RUN_LIMIT:
+            turn = self._turns.popleft()
+            self.running.add(turn.run)
+            yield turn
+
+    def release(self, run: Run) -> None:
+        """It does not run any more."""
+        self.running.discard(run)
+
+    def finished(self, future: Future[Execution]) -> bool:
+        """Whether `future` was of a command here, which no longer runs."""
+        for run in self.running:
+            if run.execution is future:
+                self.release(run)
+                return True
+        return False
+
+    @property
+    def executions(self) -> set[Future[Execution]]:
+        """What the engine has not ended."""
+        return {run.execution for run in self.running if run.execution is not None}
+
+    def uses(self, what: Program | RangeSet) -> bool:
+        """Whether a command uses a program or a range set."""
+        return any(what in (run.program, run.range_set) for run in self._all())
+
+    def _all(self) -> list[Run]:
+        """Every command that runs or waits; not those that are gone with their queue."""
+        waiting = [turn.run for turn in self._turns if self.outstanding.holds(turn)]
+        return [*self.running, *waiting]

@@ -1,0 +1,117 @@
+"""What the RPU keeps of compute namespaces: their programs, their range sets, and what they run.
+
+It belongs to the namespaces: a controller reset keeps programs, activation and range sets; they go
+with the namespace, with the power, and where the next host may be another one.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from nvme_spec.status import NvmeError
+from potash_firmware.rpu.compute.engine import Engine, Execution
+from potash_firmware.rpu.compute.programs import Programs
+from potash_firmware.rpu.compute.ranges import Memory, RangeSets
+from potash_firmware.rpu.compute.runs import Runs, Turn
+from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.settings import ComputeSettings
+from potash_firmware.rpu.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class ComputeState:
+    """That of one namespace."""
+
+    programs: Programs
+    sets: RangeSets
+    runs: Runs
+
+
+class Compute:
+    """That of all compute namespaces of a drive, by namespace identifier, made when it is needed."""
+
+    def __init__(
+        self,
+        settings: ComputeSettings,
+        engine: Engine,
+        transfer: Transfer,
+        outstanding: Outstanding,
+        memory: Memory,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._transfer = transfer
+        self._outstanding = outstanding
+        self._memory = memory
+        self._states: dict[int, ComputeState] = {}
+        self._stopped: deque[Turn] = deque()
+
+    def of(self, nsid: int) -> ComputeState:
+        """The state of compute namespace `nsid`, of which there has to be one."""
+        state = self._states.get(nsid)
+        if state is None:
+            self._engine.open(nsid)
+            runs = Runs(nsid, self._engine, self._transfer, self._outstanding, self._stopped)
+            programs = Programs(nsid, self._settings, self._engine, runs.uses)
+            sets = RangeSets(self._settings, self._memory, runs.uses)
+            state = self._states[nsid] = ComputeState(programs, sets, runs)
+        return state
+
+    # The engine's answers.
+
+    def finished(self, future: Future[Any]) -> None:
+        """A check or an execution of the engine has ended."""
+        for state in self._states.values():
+            if state.programs.finished(future) or state.runs.finished(future):
+                return
+
+    def turns(self) -> Iterator[Turn]:
+        """Commands that have waited and may begin, or end: resume each, or `release` it."""
+        while self._stopped:
+            yield self._stopped.popleft()
+        for state in self._states.values():
+            yield from state.runs.turns()
+
+    def release(self, turn: Turn) -> None:
+        """The command of a turn is gone."""
+        for state in self._states.values():
+            state.runs.release(turn.run)
+
+    @property
+    def executions(self) -> set[Future[Execution]]:
+        """What the engine has not ended, and so may still change memory."""
+        return set().union(*(state.runs.executions for state in self._states.values()))
+
+    # The end of things.
+
+    def stop(self, nsid: int, error: NvmeError) -> set[Future[Execution]]:
+        """End the commands of a compute namespace, with `error`; what is to be waited for."""
+        state = self._states.get(nsid)
+        return state.runs.stop_all(error) if state is not None else set()
+
+    def stop_using(self, memory: int, error: NvmeError) -> set[Future[Execution]]:
+        """End the commands that use a memory namespace, with `error`; what is to be waited for."""
+        stopped = (state.runs.stop_all(error, memory) for state in self._states.values())
+        return set().union(*stopped)
+
+    def forget(self, memory: int) -> None:
+        """The memory of that serial number is about to go."""
+        self._engine.forget(memory)
+
+    def remove(self, nsid: int) -> None:
+        """A compute namespace is gone, whose commands have ended."""
+        state = self._states.pop(nsid, None)
+        if state is not None:
+            state.programs.clear()
+            self._engine.close(nsid)
+
+    def reset(self, *, next_host: bool) -> None:
+        """The session is over; the `next_host` is to find nothing of this one's."""
+        self._stopped.clear()
+        for state in self._states.values():
+            state.runs.reset()
+            if next_host:
+                state.programs.clear()
+                state.sets.clear()
