@@ -17,7 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from potash_device.media import MemoryMedia
+from nvme_spec.identify import CommandSet
+from potash_device.media import Drive, NamespaceShape
+from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
     Reply,
@@ -27,8 +29,10 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
-from potash_firmware.rpu.command_sets import IO_COMMANDS
+from potash_firmware.rpu.command_sets import COMMANDS
+from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from pyvfio_user.client import SealedMemory
+from support.compute import FakeEngine, range_descriptor
 from support.nvme_host import (
     ADMIN_CQ,
     ADMIN_SQ,
@@ -51,6 +55,8 @@ HIDDEN = 1 << 18
 
 SHADOW, EVENTS = 0x30_0000, 0x30_1000
 LISTS = 0x31_0000
+MEMORY_SIZE = 1 << 16
+"""Bytes of namespace 2, which is memory. Namespace 3 is a compute namespace."""
 QUEUE_PAIRS = 4
 
 PLACES = (
@@ -91,7 +97,7 @@ def dwords(rng: random.Random, admin: bool, opcode: int) -> list[int]:
     plausible: dict[tuple[bool, int], list[int]] = {
         (True, 0x00): [qid],
         (True, 0x01): [size << 16 | qid, rng.randrange(QUEUE_PAIRS + 2) << 16 | 1],
-        (True, 0x02): [rng.choice((15, 1023)) << 16 | rng.choice((1, 2, 3, 5, 0xC0))],
+        (True, 0x02): [rng.choice((15, 1023)) << 16 | rng.choice((1, 2, 3, 5, 0x82, 0x84, 0xC0))],
         (True, 0x04): [qid],
         (True, 0x05): [size << 16 | qid, rng.randrange(QUEUE_PAIRS + 2) << 16 | 3],
         (True, 0x06): [rng.choice((0, 1, 2, 3, 6))],
@@ -104,6 +110,16 @@ def dwords(rng: random.Random, admin: bool, opcode: int) -> list[int]:
         (True, 0x14): [rng.choice((1, 2, 14, 15))],
         (True, 0x15): [rng.randrange(3)],
         (True, 0x80): [rng.choice((0, 1, 2, 0x200, 0x201, 0x10))],
+        (True, 0x85): [
+            rng.choice((1, 9, 10, 11, 1 << 24 | 10)) | 0xC0 << 16,
+            64,
+            0,
+            0,
+            rng.choice((8, 32, 64)),
+            rng.choice((0, 32)),
+        ],
+        (True, 0x88): [rng.choice((0, 1, 9, 10, 11)) | rng.choice((0, 1, 1, 1, 2)) << 16],
+        (True, 0x89): [rng.choice((0, 0, 0, 1 << 16 | 1, 2 << 16 | 1)), rng.choice((1, 1, 2, 255))],
         (True, 0x84): [rng.choice((1, 2, 4, 0x13, 0x2B, 0x202)), rng.getrandbits(32)],
         (False, 0x01): [rng.randrange(260), 0, rng.randrange(130) | rng.getrandbits(1) << 30],
         (False, 0x02): [rng.randrange(260), 0, rng.randrange(130)],
@@ -117,13 +133,22 @@ def dwords(rng: random.Random, admin: bool, opcode: int) -> list[int]:
 
 def entry(rng: random.Random, admin: bool) -> bytes:
     """A submission entry."""
-    table = ADMIN_COMMANDS if admin else IO_COMMANDS
-    opcode = rng.choice(sorted(table)) if rng.random() < 0.95 else rng.getrandbits(8)
+    nsid = rng.choice((1, 1, 1, 2, 3, 3, 3, 0, 4, 0xFFFF_FFFF))
+    opcodes = {
+        opcode
+        for csi, table in COMMANDS.items()
+        for opcode in (ADMIN_COMMANDS if admin else table)
+        if admin or (csi == CommandSet.COMPUTE) == (nsid == 3)
+    }
+    opcode = rng.choice(sorted(opcodes)) if rng.random() < 0.95 else rng.getrandbits(8)
     flags = rng.choice((0, 0, 0, 0x40, 0x40, 0x80)) if not admin else 0
     if rng.random() < 0.03:
         flags = rng.getrandbits(8)
-    nsid = rng.choice((1, 1, 1, 0, 2, 0xFFFF_FFFF))
-    head = struct.pack("<BBHI16x", opcode, flags, rng.getrandbits(7), nsid)
+    # Of Execute Program: index and range set, ranges, bytes of data.
+    words = (rng.choice((0, 1, 2, 3, 1 << 16, 1 << 16 | 3)), rng.choice((0, 0, 0, 1, 2, 1 << 27)))
+    length = rng.choice((0, 0, 32, 64, 100, PAGE, 3 * PAGE, rng.getrandbits(32)))
+    first = (*words, length, 0) if nsid == 3 else (0,) * 4
+    head = struct.pack("<BBHI4I", opcode, flags, rng.getrandbits(7), nsid, *first)
     if flags & 0xC0:
         pointers = descriptor(rng)
     else:
@@ -155,7 +180,15 @@ class HostileGuest(RuleBasedStateMachine):
         self.logger = logging.getLogger("potash_firmware")
         self.logger.addHandler(self.mistakes)
         self.logger.propagate = False
-        self.host = Host({1: MemoryMedia.create(1 << 20)}, queue_pairs=QUEUE_PAIRS)
+        self.engine = FakeEngine()
+        self.drive = Drive.open(
+            None,
+            (NamespaceShape(1 << 20), NamespaceShape.memory(MEMORY_SIZE), NamespaceShape.compute()),
+            capacity=1 << 20,
+            memory_capacity=MEMORY_SIZE,
+        )
+        self.host = Host(drive=self.drive, queue_pairs=QUEUE_PAIRS, engine=self.engine)
+        self.host.css = 6
         self.apu = self.host.connect_apu()
         self.requests: list[Request] = []
         self.resets: list[Reset] = []
@@ -197,6 +230,7 @@ class HostileGuest(RuleBasedStateMachine):
             self.logger.propagate = True
             self.host.executor.run_all()
             self.host.__exit__()
+            self.drive.__exit__()
             self.read_only.close()
             self.write_only.close()
 
@@ -211,6 +245,9 @@ class HostileGuest(RuleBasedStateMachine):
             self.apu_answers()
             self.host.service()
         assert len(self.host.link._free) == 16, "a transfer slot is lost"
+        self.engine_stops()
+        assert not self.engine.asked, "a program runs on after a reset"
+        self.host.css = 6
         self.host.enable()
         self.restore_namespace()
         queue = self.host.create_io_queue()
@@ -219,6 +256,7 @@ class HostileGuest(RuleBasedStateMachine):
         self.host.clear(DATA, PAGE)
         assert self.host.command(queue, 0x02, 2, nsid=1, cdws=(3,)).status == 0
         assert self.host.data(PAGE) == b"\x3c" * PAGE
+        self.runs_again(queue)
         assert self.mistakes.found == []
 
     def restore_namespace(self) -> None:
@@ -237,6 +275,32 @@ class HostileGuest(RuleBasedStateMachine):
         assert (created.status, created.dw0) == (0, 1)
         self.host.put(struct.pack("<HH", 1, 0).ljust(PAGE, b"\0"))
         assert self.host.command(admin, 0x15, nsid=1).status == 0
+        self.host.put(struct.pack("<QQ", MEMORY_SIZE, MEMORY_SIZE).ljust(PAGE, b"\0"))
+        for nsid, csi in ((2, 3), (3, 4)):
+            created = self.host.command(admin, 0x0D, cdws=(0, csi << 24))
+            assert (created.status, created.dw0) == (0, nsid)
+        self.host.put(struct.pack("<HH", 1, 0).ljust(PAGE, b"\0"))
+        for nsid in (2, 3):
+            assert self.host.command(admin, 0x15, nsid=nsid).status == 0
+
+    def runs_again(self, queue: Queue) -> None:
+        """A program is loaded, activated and executed on a range of memory."""
+        while self.engine.checks:
+            self.engine.end_check(Outcome.REFUSED)
+        self.engine.verdict = Outcome.RETURNED
+        admin = self.host.admin
+        self.host.put(range_descriptor((2, 0, PAGE)))
+        assert self.host.command(admin, 0x89, nsid=3, cdws=(0, 1)).dw0 == 1
+        words = (5 | 0xC0 << 16, 64, 0, 0, 64, 0)
+        assert self.host.command(admin, 0x85, nsid=3, cdws=words).status == 0
+        assert self.host.command(admin, 0x88, nsid=3, cdws=(1 << 16 | 5,)).status == 0
+        self.host.place(queue, 0x01, 3, nsid=3, first=(1 << 16 | 5,))
+        self.host.ring(queue)
+        self.host.service()
+        self.engine.end(value=77)
+        self.host.service()
+        (done,) = self.host.reap(queue)
+        assert (done.status, done.dw0) == (0, 77)
 
     # The guest.
 
@@ -347,6 +411,7 @@ class HostileGuest(RuleBasedStateMachine):
         self.give_memory()
         self.host.write32(CC, 0)
         self.host.service()
+        self.host.css = self.host.css ^ 6
         self.host.begin_enable()
 
     @rule(value=st.sampled_from([0, 1 << 14, 2 << 14, 4 << 20 | 6 << 16 | 1, 0xFFFF_FFFF]))
@@ -381,6 +446,29 @@ class HostileGuest(RuleBasedStateMachine):
             else:
                 assert isinstance(message, WriteBackDone)
 
+    @precondition(lambda self: self.engine.asked or self.engine.checks)
+    @rule(seed=st.integers(0, 1 << 32))
+    def engine_works(self, seed: int) -> None:
+        """A program ends, somehow, or its check does."""
+        rng = random.Random(seed)
+        outcome = rng.choice(list(Outcome))
+        if self.engine.asked:
+            value = rng.getrandbits(64) if outcome is Outcome.RETURNED else 0
+            self.engine.end(rng.choice(self.engine.asked), value, outcome)
+        if self.engine.checks:
+            self.engine.end_check(outcome)
+        self.host.service()
+
+    @rule(verdict=st.sampled_from((None, Outcome.RETURNED, Outcome.REFUSED)))
+    def engine_judges(self, verdict: Outcome | None) -> None:
+        self.engine.verdict = verdict
+
+    @rule()
+    def engine_stops(self) -> None:
+        """What was cancelled ends, and what takes the place of it."""
+        self.engine.end_cancelled()
+        self.host.service()
+
     # What must always hold.
 
     @invariant()
@@ -396,6 +484,9 @@ class HostileGuest(RuleBasedStateMachine):
             assert len(controller.outstanding) <= OUTSTANDING_LIMIT
             assert len(controller.media_work.unfinished) <= MEDIA_LIMIT
             assert len(controller.outstanding.aborted) <= OUTSTANDING_LIMIT
+            assert len(self.engine.asked) <= RUN_LIMIT
+            running = [one for one in self.engine.asked if not one.cancelled]
+            assert all(one.nsid == 3 for one in running)
             assert self.host.read32(CSTS) & ~0x1F == 0
 
 
