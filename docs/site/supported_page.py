@@ -20,6 +20,7 @@ from nvme_spec.features import FeatureId
 from nvme_spec.identify import (
     FRMW_SLOTS_SHIFT,
     Cns,
+    CommandSet,
     Ctratt,
     Dlfeat,
     Dsto,
@@ -65,6 +66,7 @@ from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 
 YES, NO = "yes", "–"
 IF_ALLOWED = "with `--allow-faults`"
+IF_COMPUTE = "with compute namespaces"
 
 VENDOR_LOG_PAGES = {csd_spec.opcodes.LOG_PAGE: "Accelerators' Log"}
 
@@ -289,6 +291,8 @@ def _announced(row: Row, field: str) -> str:
 
 
 def _state(row: object | None, otherwise: Status) -> str:
+    if getattr(row, "command_set", CommandSet.NVM) is CommandSet.COMPUTE:
+        return IF_COMPUTE
     return YES if row is not None else words(otherwise.name)
 
 

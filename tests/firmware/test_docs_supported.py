@@ -11,7 +11,8 @@ from support.nvme_host import DATA, PAGE, Host
 PATH = Path(__file__).parents[2] / "docs" / "supported.md"
 GET_LOG, GET_FEATURES, DOORBELL_BUFFERS = 2, 0xA, 0x7C
 INVALID_OPCODE, INVALID_FIELD, INVALID_LOG_PAGE = 0x001, 0x002, 0x109
-ALLOWED = "with `--allow-faults`"
+CONDITIONS = {"with `--allow-faults`", "with compute namespaces"}
+"""Of what this device does not have."""
 NOWHERE = 1
 """An address that no command takes for its data, so that none that takes data is done."""
 
@@ -39,7 +40,7 @@ def states(heading: str) -> dict[int, str]:
 
 def supported(heading: str, refusal: str) -> set[int]:
     found = states(heading)
-    assert set(found.values()) - {ALLOWED} == {"yes", refusal}
+    assert set(found.values()) - CONDITIONS == {"yes", refusal}
     return {number for number, state in found.items() if state == "yes"}
 
 
