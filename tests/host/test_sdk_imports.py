@@ -1,4 +1,4 @@
-"""What runs in a guest stays light: importing the SDK brings in the standard library only."""
+"""What starts often stays light: the SDK needs the standard library only, a device no numpy."""
 
 import subprocess
 import sys
@@ -47,3 +47,9 @@ def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
     packages = {module.partition(".")[0] for module in modules}
     assert packages - OURS - {"click"} <= set(sys.stdlib_module_names)
     assert not any(module.startswith(("potash.cli.device", "potash.vm")) for module in modules)
+
+
+@pytest.mark.parametrize("module", ["potash.cli.device.serve", "potash_firmware.apu.main"])
+def test_a_device_starts_without_what_only_its_workers_need(module: str) -> None:
+    packages = {name.partition(".")[0] for name in imported(module)}
+    assert not packages & {"ai_edge_litert", "cffi", "email", "llvmlite", "numba", "numpy"}

@@ -36,6 +36,9 @@ class MemoryId(IntEnum):
     ACC_8BIT = 5
 
 
+DRAM_BASE = 0x1000
+"""Physical address of the shared DRAM's first byte: no buffer has address 0."""
+
 LOG_UOP_WIDTH = 5
 LOG_BYTE = 3
 TENSOR_WIDTHS = (3, 4, 5)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.isa import (
     INSTRUCTION_BYTES,
     Alu,
@@ -33,9 +33,6 @@ from potash_device.vta.isa import (
 from potash_device.vta.stream import Order, StreamError, execution_order
 
 __all__ = ["DRAM_BASE", "Event", "Order", "Simulator", "StreamError"]
-
-DRAM_BASE = 0x1000
-"""Physical address of the shared DRAM's first byte: no buffer has address 0."""
 
 STEP_LIMIT = 1 << 28
 """Micro-ops that one stream may execute: 2.7 s of a core at 100 MHz. The loop counters of a single

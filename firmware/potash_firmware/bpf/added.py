@@ -12,17 +12,22 @@ says why: neither another's helper nor the drive suffers for it, only a program 
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """
 
+from __future__ import annotations
+
 import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
+from typing import TYPE_CHECKING
 
 from csd_spec.program import Helper as OwnHelper
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Helper
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 GROUP = "potash.helpers"
 
@@ -85,6 +90,9 @@ class Found:
 @functools.cache
 def found() -> Found:
     """The helpers of the packages that are installed; looked for once in a process."""
+    # A fifth of what the APU imports, which looks for none.
+    from importlib import metadata
+
     return collect(metadata.entry_points(group=GROUP))
 
 

@@ -13,15 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.tracing.device import DeviceTrace
-from potash.tracing.document import Document
-from potash.tracing.modelled import Modelled
-from potash_device.vta.timing import PYNQ, Parameters
+
+if TYPE_CHECKING:
+    from potash_device.vta.timing import Parameters
 
 VARIABLE = "POTASH_TRACE"
 """The environment variable that names a folder, into which each device then writes its lines."""
@@ -125,11 +124,11 @@ def write_trace(
     sources: Sequence[Path],
     out: Path,
     progress: Progress,
-    parameters: Parameters = PYNQ,
+    parameters: Parameters | None = None,
 ) -> Recorded:
     """Make a trace of files of lines, one for each device.
 
-    The tensor accelerators' clock has `parameters`. Compressed where the name ends in .gz. Raises
+    The tensor accelerators' clock has `parameters`, by default those of a PYNQ board. Compressed where the name ends in .gz. Raises
     PotashError where there is nothing to show, or it cannot be written.
     """
     began = [when for source in sources if (when := _begin(source)) > 0]
@@ -146,9 +145,16 @@ def _write(
     sources: Sequence[Path],
     file: BinaryIO,
     began: float,
-    parameters: Parameters,
+    parameters: Parameters | None,
     progress: Progress,
 ) -> Recorded:
+    # They need numpy, which a device that is recorded would import for nothing.
+    from potash.tracing.device import DeviceTrace
+    from potash.tracing.document import Document
+    from potash.tracing.modelled import Modelled
+    from potash_device.vta.timing import PYNQ
+
+    parameters = parameters or PYNQ
     about = {"clock": "CLOCK_MONOTONIC", "began": began, "vta_clock_hz": parameters.clock}
     document = Document(file, began, about)
     modelled = Modelled(document, parameters)

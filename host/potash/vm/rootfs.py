@@ -8,7 +8,6 @@ guest's own Python: finding and compiling sources is what an emulated processor 
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -141,6 +140,9 @@ def overlay(tree: Path, scratch: Path) -> Archive:
 
 def own_version() -> str:
     """What `potash --version` says in the guest."""
+    # Slow to import, and needed when an image is built only.
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("potash")
     except importlib.metadata.PackageNotFoundError:

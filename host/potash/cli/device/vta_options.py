@@ -10,9 +10,8 @@ from potash.files import read_whole
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.units import Parsed
-from potash_device.vta.config import Config, ConfigError
+from potash_device.vta.config import DRAM_BASE, Config, ConfigError
 from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.simulator import DRAM_BASE
 
 MEGA = 1e6
 GIGA = 1e9
