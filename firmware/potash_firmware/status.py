@@ -136,8 +136,8 @@ def _queues(rpu: Rpu) -> list[Snapshot]:
     """Every queue that there is, and those that there were."""
     core, submissions = rpu.controller, rpu.controller.board.queues.submissions
     commands: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for (qid, opcode), count in sorted(core.statistics.commands.items()):
-        name, of_queue = command_name(opcode, admin=qid == 0), commands[qid]
+    for (qid, csi, opcode), count in sorted(core.statistics.commands.items()):
+        name, of_queue = command_name(opcode, admin=qid == 0, csi=csi), commands[qid]
         of_queue[name] = of_queue.get(name, 0) + count
     found: list[Snapshot] = []
     for qid in sorted({*submissions, *commands}):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from nvme_spec.features import UNLIMITED_BURST, Arbitration, FeatureId
 from potash_device.controller.queues import SubmissionQueue
+from potash_firmware.rpu.command_sets.memory.fast_path import MemoryFastPath
 from potash_firmware.rpu.command_sets.nvm.fast_path import FastPath
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
@@ -46,6 +47,7 @@ class Arbiter:
         clock: Callable[[], float],
     ) -> None:
         self.fast_path = FastPath(controller, commands.complete_successes)
+        self.memory_path = MemoryFastPath(controller, commands.complete_successes)
         self._board = controller.board
         self._lifecycle = lifecycle
         self._commands = commands
@@ -104,7 +106,9 @@ class Arbiter:
                 and self._board.trace.sink is None
                 and queue.qid not in self._outstanding.fused
             ):
-                done = self.fast_path.run(queue, burst - executed)
+                done = self.fast_path.run(queue, burst - executed) or self.memory_path.run(
+                    queue, burst - executed
+                )
                 if done:
                     executed += done
                     continue

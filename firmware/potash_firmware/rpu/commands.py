@@ -82,10 +82,12 @@ class Commands:
         """Fetch the next command of a queue and take its first step. Raises AccessFault."""
         command = Command(queue.fetch(), queue)
         entry, qid = command.entry, queue.qid
-        self._controller.statistics.commands[qid, entry.opcode] += 1
+        namespace = self._controller.namespaces.attached.get(entry.nsid) if qid else None
+        csi = namespace.csi if namespace is not None else CommandSet.NVM
+        self._controller.statistics.commands[qid, csi, entry.opcode] += 1
         self._note("rpu.fetch", command, entry)
         if self._trace.sink is not None:
-            self._trace.sink("rpu.fetch", {"qid": qid, **entry._asdict()})
+            self._trace.sink("rpu.fetch", {"qid": qid, "csi": int(csi), **entry._asdict()})
         half = qid and (qid in self._outstanding.fused or entry.flags & FLAGS_FUSE_MASK)
         if not half or fused.begin(self._controller, command, self._run) is not None:
             self._run(command, partial(self._begin, command))

@@ -10,8 +10,8 @@ class Statistics:
     """Counters that only grow."""
 
     def __init__(self) -> None:
-        self.commands: defaultdict[tuple[int, int], int] = defaultdict(int)
-        """Commands that were fetched, by queue and opcode."""
+        self.commands: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        """Commands that were fetched, by queue, command set and opcode."""
         self.errors: defaultdict[int, int] = defaultdict(int)
         """Commands that ended with an error, by status (SCT << 8 | SC)."""
         self.resets = 0

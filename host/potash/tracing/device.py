@@ -175,7 +175,10 @@ class DeviceTrace:
 
     def _fetch(self, line: Line) -> None:
         qid, queue = line["qid"], _queue(line["qid"], line["opcode"])
-        name, about = command_name(line["opcode"], admin=qid == 0), _about_command(line)
+        name, about = (
+            command_name(line["opcode"], admin=qid == 0, csi=line.get("csi", 0)),
+            _about_command(line),
+        )
         lanes = self._lanes[queue]
         lane = lanes.index(False) if False in lanes else len(lanes)
         command = _Command(line["pid"], line["time"], name, about, queue, lane)

@@ -11,6 +11,7 @@ explain. What a namespace asks beyond moving data is behind `Namespace.fast_path
 from collections.abc import Callable, Sequence
 
 from nvme_spec.commands import NLB_MASK, READ_WRITE_ENTRY
+from nvme_spec.identify import CommandSet
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError
@@ -22,6 +23,7 @@ from potash_firmware.rpu.transfer import MAX_TRANSFER
 
 _READ = int(IoOpcode.READ)
 _WRITE = int(IoOpcode.WRITE)
+_CSI = int(CommandSet.NVM)
 
 BATCH = 16
 """Commands whose completions are stored together. A host that is awake takes them from there."""
@@ -95,8 +97,8 @@ class FastPath:
             controller.health.count_write(bytes_written, writes)
             commands = controller.statistics.commands
             if reads:
-                commands[queue.qid, _READ] += reads
+                commands[queue.qid, _CSI, _READ] += reads
             if writes:
-                commands[queue.qid, _WRITE] += writes
+                commands[queue.qid, _CSI, _WRITE] += writes
             self._complete(queue, cids)
         return len(cids)
