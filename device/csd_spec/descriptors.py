@@ -1,11 +1,9 @@
 """The structures that accelerator commands move: identify, status, log page and argument list.
 
-Each states its own length in bytes, so a host reads the first bytes, learns how much there is and
-reads the whole. A decode takes a buffer of at least that length (what follows is padding) and
-raises DescriptorError for anything that contradicts itself; it never reads past what it was given.
+Each states its own length in bytes. A decode takes a buffer of at least that length (what follows
+is padding) and raises DescriptorError for anything that contradicts itself.
 
-Alkali CSD platform documentation, tables 4.1 to 4.10 and section 4.3.2 (Start accelerator).
-"""
+Alkali CSD platform documentation, tables 4.1 to 4.10 and section 4.3.2 (Start accelerator)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
 """What each command carries in command dwords 10 to 15.
 
-One tuple for a layout, with `encode()` to the six dwords and `decode()` from them. A decode ignores
-reserved bits and keeps unknown operations; an encode raises ValueError for what does not fit.
-Lengths are plain counts of dwords, not 0's based ones.
+A decode ignores reserved bits and keeps unknown operations; an encode raises ValueError for what
+does not fit. Lengths are plain counts of dwords, not 0's based ones.
 
-Alkali CSD platform documentation, sections 4.3.1 and 4.3.2. Where they leave a question open, the
-answer is in the layout's docstring.
-"""
+Alkali CSD platform documentation, sections 4.3.1 and 4.3.2."""
 
 from __future__ import annotations
 

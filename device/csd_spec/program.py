@@ -1,9 +1,7 @@
 """What a program on an accelerator is given: its context and the numbers of its helpers.
 
-A program's entry is `int prog(char *in, char *out)`; registers r1 to r5 hold the input buffer, the
-output buffer, their two lengths and the address of the context. The documentation has the first
-two (Alkali CSD platform documentation, section 3.4); the rest are extensions.
-"""
+Its entry is `int prog(char *in, char *out)` (Alkali CSD platform documentation, section 3.4); r3 to
+r5, an extension, hold the two buffers' lengths and the address of the context."""
 
 from __future__ import annotations
 

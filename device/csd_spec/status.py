@@ -1,9 +1,7 @@
 """Status codes of the accelerator commands and the states of an accelerator.
 
-Alkali CSD platform documentation, section 4.3.1 (Get Accelerator Status). The documentation leaves
-the vendor specific completion status codes open; those here are extensions, in the range that the
-NVM Express Base Specification 2.0 (section 3.3.3.2.1) gives to vendors.
-"""
+The states are those of the Alkali CSD platform documentation, section 4.3.1; the completion status
+codes are extensions, in the vendors' range (NVMe Base 2.0, section 3.3.3.2.1)."""
 
 from enum import IntEnum
 

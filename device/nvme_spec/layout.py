@@ -1,16 +1,12 @@
 """How a structure of the standard is declared: fields with an offset and a width over bytes.
 
-A `Structure` subclass states its `SIZE` and its fields once, as class attributes; the class is
-refused at its creation when a field leaves the structure or overlaps another one. Everything is
-little endian (NVM Express Base Specification 2.0, section 1.4.2). Bytes that no field names are
-kept, so what a decode does not understand an encode does not lose.
+Everything is little endian (NVM Express Base Specification 2.0, section 1.4.2). Bytes that no field
+names are kept, so what a decode does not understand an encode does not lose.
 
     class Example(Structure):
         SIZE = 8
         cid = u16(0)
-        count_z = bits(2, 2, 0, 11)
-        name = text(4, 4)
-"""
+        count_z = bits(2, 2, 0, 11)"""
 
 from __future__ import annotations
 

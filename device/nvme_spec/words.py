@@ -1,17 +1,11 @@
-"""How a register or a command dword is declared: one integer whose bits have names.
+"""How a register or a feature's dword is declared: one integer whose bits have names.
 
-A `Word` subclass states its `WIDTH` in bytes and its fields once, as class attributes; overlapping
-fields are refused at the class's creation. A word is immutable: `update` gives a new one. Bits
-that no field names are kept.
+class Example(Word):
+    WIDTH = 4
+    en = field(0)
+    mps = field(7, 10)
 
-    class Example(Word):
-        WIDTH = 4
-        en = field(0)
-        mps = field(7, 10)
-
-    Example(en=1).encode() == 1
-    Example(0x80).update(en=1).mps == 1
-"""
+Example(0x80).update(en=1).mps == 1"""
 
 from __future__ import annotations
 

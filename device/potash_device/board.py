@@ -1,11 +1,7 @@
-"""One device's hardware, put together, and the ports at which firmware reaches it.
+"""One device's hardware, put together, and the ports at which firmware reaches it. It decides
+nothing.
 
-Towards the host the board is a PCI function: a configuration space and BAR 0, reset and interrupt
-lines. Towards the firmware it is the register file with the host-write FIFO, the queues, DMA,
-interrupts, media, and the configuration of the tensor accelerator. It decides nothing.
-
-BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h.
-"""
+BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h."""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -1,11 +1,8 @@
 """What was compiled or searched for, kept on disk for the next time: a store for each kind.
 
-A store is a folder in the cache folder of the XDG Base Directory Specification. The name of what it
-keeps is a digest of all that this depends on: what it was made from, the source code that made it,
-and the versions and the processor where these matter. A file is believed only if it is this user's,
-in a folder that is this user's alone, and holds what its digest says. Anything else is as good as
-not there. Nothing that fails here is an error: what is missing is made again.
-"""
+The name of what is kept is a digest of all that this depends on. A file is believed only if it is
+this user's, in a folder that is this user's alone, and holds what its digest says. Nothing that
+fails here is an error: what is missing is made again."""
 
 from __future__ import annotations
 

@@ -1,22 +1,9 @@
 """Named points that a command passes on its way, for whoever wants to watch.
 
-A point is written where it stands as
-
-    if trace.sink is not None:
-        trace.sink("rpu.fetch", {"qid": 1, "cid": 7})
-
-so that one that nobody watches costs an attribute test and builds nothing. What takes time, and
-happens seldom enough for a call to cost nothing that can be measured, is a span instead:
-
-    with COMPUTE.span("tflite.node", operator="ADD"):
-        ...
-
-Each board has points of its own; `COMPUTE` has those of what runs programs and models, which is one
-accelerator's in each process.
-
-Beside that the firmware notes in `recent` what it was asked last, watched or not, where that costs
-nothing that can be measured: not on the short way of reads and writes.
-"""
+A point that nobody watches costs an attribute test: `if trace.sink is not None:
+trace.sink("rpu.fetch", {"qid": 1})`. What takes time, and happens seldom, is a span: `with
+COMPUTE.span("tflite.node")`. Each board has points of its own; `COMPUTE` has those of what runs
+programs and models in this process."""
 
 import json
 import logging

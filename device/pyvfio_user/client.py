@@ -17,7 +17,6 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from pyvfio_user.payloads import (
@@ -106,12 +105,7 @@ class Client:
         self._socket = sock
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -358,12 +352,7 @@ class SealedMemory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,13 +1,10 @@
 """The server's end of a client's socket: whole messages in, whole replies out, never waiting.
 
-Reading takes as many messages as are queued with one system call. File descriptors travel with the
-first byte of a message. The kernel ends a read behind the data that descriptors came with
-(unix(7), "Ancillary messages"), so those of one read belong to the last message that begins in it;
-and a read that completes a message begun earlier takes not a byte more than that message, so every
-read begins where a message may. Descriptors that arrive inside a message are refused. A client that
-sends several messages and their descriptors in one sendmsg(2) gets them counted to the last one,
-which then has too many: that harms nobody but itself.
-"""
+The kernel ends a read behind the data that descriptors came with (unix(7), "Ancillary messages"),
+so those of one read belong to the last message that begins in it; a read that completes a message
+takes not a byte more, so every read begins where a message may. Descriptors inside a message are
+refused. A client that sends several messages with descriptors in one sendmsg(2) harms nobody but
+itself."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Letting go of descriptors that a client has sent, without waiting for it.
 
-close(2) may wait: for the peer of a TCP socket that lingers (SO_LINGER), for the server of a file in
-a FUSE or network file system, for ever if these say nothing. What is of another kind than a client
-has reason to send is closed in a thread that nobody waits for. So is a socket with messages that
-were never received, whose descriptors the system closes with it.
-"""
+close(2) may wait: for the peer of a TCP socket that lingers, or for the server of a file in FUSE.
+What a client has no reason to send is closed in a thread that nobody waits for, and so is a socket
+with messages that were never received, whose descriptors the system closes with it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """Interrupt lines: how the device interrupts its client, one eventfd for each.
 
-A client enables an interrupt in steps: first without a way to signal it, then with an eventfd.
-`trigger` says whether anybody could be told, so that a device which must not lose an interrupt
-keeps it until `irqs_changed`.
+A client enables an interrupt first without a way to signal it, then with an eventfd. `trigger` says
+whether anybody could be told, so that a device can keep what is not to be lost.
 
-Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "VFIO_USER_DEVICE_SET_IRQS".
-"""
+Source: QEMU's `docs/interop/vfio-user.rst`, section "VFIO_USER_DEVICE_SET_IRQS"."""
 
 from __future__ import annotations
 

@@ -1,17 +1,14 @@
 """The client's memory, as the device may use it: one table of mappings, and views into them.
 
-A file that backs memory is mapped once and whole, however many windows into it a client opens and
-closes, because virtual machines unmap and map their memory in pieces while they boot. What a device
-gets are memoryviews. It drops them when it is told that memory has changed; the pages themselves
-are given back by garbage collection after the last view, never under one, so that no order of
-messages can make a view dangle.
+A file is mapped once and whole, however many windows into it a client opens, because virtual
+machines unmap and map their memory in pieces while they boot. A device drops its views when it is
+told that memory has changed; garbage collection unmaps a file after the last view, so that none can
+dangle.
 
-A file must be a memfd of ordinary pages that is sealed against shrinking (memfd_create(2),
-F_SEAL_SHRINK): a client that cut an unsealed one short would kill this process with SIGBUS at its
-next access. So would one that punched a hole into huge pages, of which there may be none left.
+A file must be a memfd of ordinary pages, sealed against shrinking: cutting an unsealed one short,
+or punching a hole into huge pages, would end this process with SIGBUS.
 
-Source: `docs/interop/vfio-user.rst` in QEMU's sources, sections "VFIO_USER_DMA_MAP" and
-"VFIO_USER_DMA_UNMAP".
+Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_MAP" and "VFIO_USER_DMA_UNMAP".
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """The vfio-user protocol's names and frames: commands, flags, indexes, and the header.
 
-What follows a header is in `payloads`. Bytes in, values out, and back; sockets, file descriptors
-and devices are somebody else's file. Whatever does not have the form that the specification gives
-it raises `ProtocolError`, before anybody has acted on it.
+What does not have the form that the specification gives it raises `ProtocolError`, before anybody
+has acted on it. Everything is in the byte order of the host, which here is little endian.
 
-Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification"; flags of
-regions and interrupts are those of the `VFIO_` structures that it refers to. Everything is in the
-byte order of the host, which here is little endian.
-"""
+Source: QEMU's `docs/interop/vfio-user.rst`, section "Protocol Specification"; flags of regions and
+interrupts are those of the `VFIO_` structures that it refers to."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """The server: a socket, one client at a time, and one message a step.
 
-The server waits for nothing. Its owner waits, for `fileno` to become readable (or writable while
-`wants_write`), and calls `step` until that has nothing more to do. A client that breaks the
-protocol, or does not read its replies, loses its connection, and the next one is served; the
-device's state is the device's, and stays.
+Its owner waits for `fileno` and calls `step` until that has nothing more to do. A client that
+breaks the protocol, or does not read its replies, loses its connection, and the next one is served.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from pyvfio_user.connection import Connection, Disconnected
@@ -75,12 +72,7 @@ class Server:
         self._listener, self._identity = listen(self.path, BACKLOG)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,13 +1,11 @@
 """Signalling an eventfd that is somebody else's, without ever waiting for it.
 
-write(2) on an eventfd blocks while its counter is full, which its other owner can make it at any
-moment, whatever a poll said just before; O_NONBLOCK belongs to the file that both share, and
-RWF_NOWAIT is not for eventfds. What never waits is the kernel's own signal at the end of an
-asynchronous request: it adds one to a counter that has room and leaves a full one as it is. So a
-signal is a read of no bytes at all, submitted with IOCB_FLAG_RESFD.
+write(2) blocks while the counter is full, which its other owner can make it at any moment;
+O_NONBLOCK belongs to the file that both share, and RWF_NOWAIT is not for eventfds. The kernel's own
+signal at the end of an asynchronous request never waits: so a signal is a read of no bytes with
+IOCB_FLAG_RESFD.
 
-Sources: io_submit(2), eventfd(2), linux/aio_abi.h.
-"""
+Sources: io_submit(2), eventfd(2), linux/aio_abi.h."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Booting the firmware on a board: the RPU in this process, the APU in its own.
 
-This is the one place where the whole device is put together: the vfio-user server in front of the
-board, the RPU's service loop, the APU's process and the mailbox between them, all waited for in one
-place. An APU that dies is started again; what it was asked fails, and the drive goes on.
-"""
+The vfio-user server, the RPU's service loop and the APU's mailbox are waited for in one place. An
+APU that dies is started again; what it was asked fails, and the drive goes on."""
 
 import ctypes
 import logging
@@ -14,7 +12,6 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from potash_device.board import Board, BoardSettings
@@ -191,13 +188,8 @@ class Device:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, exception, traceback)
+    def __exit__(self, *raised: object) -> None:
+        self._stack.__exit__(*raised)
 
     def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
         """The board's last moment: nobody is served, and the media executor has nothing left."""

@@ -1,9 +1,7 @@
 """How a device is doing, for whoever looks on: a snapshot, and the socket that gives it away.
 
-A client of the socket connects and reads one JSON object; it need say nothing, and nothing that it
-says is read. So there is no client to wait for: each gets its snapshot in the moment in which it is
-accepted, and what does not fit its socket's buffer is not sent. The socket is its user's alone.
-"""
+Each client gets one JSON object in the moment in which it is accepted; nothing that it says is
+read, and what does not fit its socket's buffer is not sent. The socket is its user's alone."""
 
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
 """Which interrupts are due: all at once, or as the host's Interrupt Coalescing says.
 
-Completions of a pass are announced here, and its end asks what is due. A host that has set a
-threshold and a time gets one interrupt for as many completions, or when the oldest has waited for
-so long; never so for the admin queue, for a command that failed, and for vectors that it has
-exempted.
+A host that has set a threshold and a time gets one interrupt for as many completions, or when the
+oldest has waited for so long; never so for the admin queue, failed commands and exempted vectors.
 
-Source: NVM Express Base Specification 2.0, section 5.27.1.6 (Interrupt Coalescing) and 5.27.1.7
-(Interrupt Vector Configuration).
-"""
+Source: NVM Express Base Specification 2.0, section 5.27.1.6 and 5.27.1.7."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -1,11 +1,8 @@
-"""Moving data to and from the host: PRP entries become views of guest memory.
+"""Moving data to and from the host: PRP entries become views of guest memory, without a copy.
 
-Nothing here copies: a transfer is a list of memoryviews that media reads into or writes from. The
-engine can be stopped; a stopped engine gives nothing out, which is how a controller that is not
-ready is known to touch no guest memory.
+A stopped engine gives nothing out, so a controller that is not ready touches no guest memory.
 
-Source: NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page entry and list).
-"""
+Source: NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page entry and list)."""
 
 import struct
 

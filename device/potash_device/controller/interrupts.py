@@ -1,15 +1,9 @@
 """The controller's interrupt lines: MSI-X vectors, latched until a host can hear them.
 
-A host enables a vector in steps: first without a way to signal it, then with an eventfd, and it may
-take the eventfd away and bring another. What is raised in between stays pending, shows in the
-Pending Bit Array, and goes out when the eventfd arrives, so that no completion waits unannounced.
+What is raised while a vector has no eventfd, while bus mastering is off or while INTMS masks it
+(MSI) stays pending, shows in the Pending Bit Array, and goes out when it can.
 
-A message is a write to the host's memory, so none goes out while bus mastering is off; with MSI, a
-host can hold vectors back by the controller's own mask as well. Both keep what is raised pending.
-
-Source: PCI Local Bus Specification 3.0, section 6.8.2; NVM Express Base Specification 2.0, section
-3.1.3.3 (INTMS).
-"""
+Source: PCI Local Bus Specification 3.0, section 6.8.2; NVMe Base 2.0, section 3.1.3.3 (INTMS)."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,17 +1,11 @@
 """When to poll for work, and when to sleep until a doorbell rings.
 
-A host with shadow doorbells can be left alone while the device is busy: the device polls the
-shadow page once a tick, and the host never leaves its guest to ring. Each poll ends with one
-interrupt for all that it found, so the tick decides too how many completions share an interrupt.
-After a while without work the device arms the event index and sleeps until it is rung. This is the
-decision alone: it knows no queue and no clock but the one that it is given, in seconds.
-
-How long a tick is the tuner finds out, unless the host has set Interrupt Coalescing: then it is the
-shortest one, and interrupts are what the host has said (`coalescing`). The shortest is none at all:
-where a timer takes 30 µs to wake a thread, a device that goes on polling answers a host with one
-command at a time twice as soon, for the price of a processor. It pays that for a moment only after
-each piece of work, and the tuner gives it up where the host has a better use for the processor.
-"""
+A host with shadow doorbells can be left alone while the device is busy: the device polls the shadow
+page once a tick, and interrupts once for all that it found. After a while without work it arms the
+event index and sleeps. The tuner chooses the tick, unless the host has set Interrupt Coalescing:
+then it is the shortest one, which is none at all. A timer takes 30 µs to wake a thread, so a device
+that goes on polling answers a host with one command at a time twice as soon, for the price of a
+processor."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum

@@ -1,10 +1,7 @@
-"""All queues of a controller, and the doorbells by which a host moves them.
+"""All queues of a controller, and the doorbells by which a host moves them: registers, or the
+shadow page.
 
-A tail or a head reaches the controller in two ways: as a write to a doorbell register, or through
-the shadow page once the host has named one. Here both end in the same two calls on a queue.
-
-Source: NVM Express Base Specification 2.0, section 3.1.3.24 and 3.1.3.25 (doorbells), annex B.5.
-"""
+Source: NVM Express Base Specification 2.0, section 3.1.3.24 and 3.1.3.25 (doorbells), annex B.5."""
 
 from collections.abc import Iterator
 from typing import TypeVar

@@ -1,11 +1,9 @@
 """Submission and completion queues in guest memory.
 
-Fetching an entry and posting one are the controller's; which queues exist and what their entries
-mean is the firmware's. A queue resolves its memory once and again after the host has changed its
-map; between the two it holds no view, so that the host's memory can be let go at any time.
+A queue resolves its memory once and again after the host has changed its map; between the two it
+holds no view.
 
-Source: NVM Express Base Specification 2.0, section 3.3.1 (queue model over memory) and 3.3.3.
-"""
+Source: NVM Express Base Specification 2.0, section 3.3.1 (queue model over memory) and 3.3.3."""
 
 from collections import deque
 from collections.abc import Sequence

@@ -1,14 +1,11 @@
 """The controller's register file: what the host sees of it, and what the firmware sees.
 
-The host reads and writes the NVMe registers and rings doorbells. Each of its writes is stored and
-put into the host-write FIFO, from which the firmware takes them in order; nothing is acted on here.
-Behind the doorbells lie three registers for the firmware alone, which the host can neither read nor
-write. Entries carry the value too: a host that clears CC.EN and sets it again before the firmware
-looks has reset the controller all the same.
+Each of the host's writes is stored and put into the host-write FIFO, value and all: a host that
+clears CC.EN and sets it again before the firmware looks has reset the controller all the same.
+Behind the doorbells lie three registers for the firmware alone.
 
 Source: NVM Express Base Specification 2.0, section 3.1.3; Alkali CSD platform documentation,
-section 3.1.2 (NVMe module).
-"""
+section 3.1.2 (NVMe module)."""
 
 from collections import deque
 from enum import IntEnum

@@ -1,16 +1,10 @@
 """Scatter gather lists: a transfer that names its pieces of guest memory by address and length.
 
-The command's own descriptor is the first segment. It is the transfer's one data block, or leads to
-a segment in guest memory, whose last descriptor may lead on to the next one. Each segment is copied
-before it is believed, and followed once: what a list may cost is bounded by `MAX_DESCRIPTORS`,
-however its segments lead, and be it back to where they came from.
+Each segment is copied before it is believed, and followed once: what a list may cost is bounded by
+`MAX_DESCRIPTORS`, be it a circle. A list may describe more than the command moves: what lies behind
+that is not looked at.
 
-Data blocks may start at any byte and have any length, a bit bucket stands for bytes that nobody
-wants. A list may describe more than the command
-moves: what lies behind that is not looked at.
-
-Source: NVM Express Base Specification 2.0, section 4.1.2 (Scatter Gather List).
-"""
+Source: NVM Express Base Specification 2.0, section 4.1.2 (Scatter Gather List)."""
 
 import struct
 from collections.abc import Iterator

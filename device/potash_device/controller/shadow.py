@@ -1,11 +1,9 @@
 """Shadow doorbells: the pages in which a host leaves its doorbell values instead of ringing.
 
-The host stores each new tail or head in the shadow page and rings the real doorbell only when it
-passes the value that the controller left in the event index page. While the controller is looking
-at the shadow page anyway it leaves the event index where it is, and no doorbell is rung.
+It rings only when it passes the value in the event index page, which the controller leaves alone
+while it polls the shadow page anyway.
 
-Source: NVM Express Base Specification 2.0, section 5.8 (Doorbell Buffer Config) and annex B.5.
-"""
+Source: NVM Express Base Specification 2.0, section 5.8 (Doorbell Buffer Config) and annex B.5."""
 
 import threading
 

@@ -1,16 +1,10 @@
 """Finding out how long to leave the host alone: a choice out of a few ticks, on throughput.
 
-A device that polls the shadow page at every instant answers each command at once: a host with
-one command at a time wants that. One with many is better off when it is interrupted once for many
-completions, which it is when the device polls rarely, but then the host must have something else to
-do meanwhile, and nobody can ask it. So this tries: the throughput of short windows at one tick is
-compared with that at another one, alternately, and the better one stays.
-
-Throughput is never measured alone: others use the machine too. So a longer tick must also be seen
-to do what it is for, which is to find more commands at a poll; a host with one command at a time
-gives it none, and gets the shortest one at once. Ticks closer together than a factor of two give no
-difference that could be distinguished from noise.
-"""
+A host with one command at a time wants to be answered at once; one with many is better off when one
+interrupt tells of many completions. Nobody can ask it, so this compares the throughput of short
+windows at one tick and at another, alternately. A longer tick must also find more commands at a
+poll, as others use the machine too. Ticks closer than a factor of two differ by less than the
+noise."""
 
 from collections.abc import Sequence
 

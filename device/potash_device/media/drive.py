@@ -1,10 +1,8 @@
-"""What a drive is kept in: a folder, one file, or memory.
+"""What a drive is kept in: a folder, one file, or memory, opened exclusively.
 
-A folder holds `namespace-1` and so on, `namespaces.toml`, which remembers what each of them is, the
-`sidecar` and the `flash`. One file is a drive with one namespace, and has the rest beside it under
-its own name: `NAME.sidecar`, `NAME.flash`, and `NAME.toml` where its blocks are not of 4096 bytes.
-All of it is opened exclusively, and closed together.
-"""
+A folder holds `namespace-1` and so on, `namespaces.toml`, the `sidecar` and the `flash`. One file
+is a drive with one namespace, and has the rest beside it: `NAME.sidecar`, `NAME.flash`, and
+`NAME.toml` where its blocks are not of 4096 bytes."""
 
 import errno
 import logging

@@ -1,9 +1,7 @@
 """Where work that may block on storage goes, so that the device's loop never does.
 
-A few threads take the work; what has finished is collected by the loop, which is woken through an
-eventfd. The work itself touches only buffers of its own and the media: guest memory belongs to the
-loop's thread, so that a reset of the controller needs to wait for nothing here.
-"""
+The work touches only buffers of its own and the media: guest memory belongs to the loop's thread,
+so that a reset of the controller needs to wait for nothing here."""
 
 import os
 from collections import deque

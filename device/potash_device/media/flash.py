@@ -1,14 +1,11 @@
 """The flash that firmware images are kept in: one region for each writable slot.
 
-What is in which slot stands in the sidecar, beside everything else that is small and must outlive a
-power cycle; the flash holds the images alone. An image is written and flushed before the sidecar
-names it, and what the sidecar names must have its digest, so that a slot holds the old image or the
-new one, whole, or counts as empty. What an image contains is of no interest here but for its
-revision: an optional header states it, otherwise it is the beginning of the image's digest.
+An image is written and flushed before the sidecar names it, with its digest, so that a slot holds
+the old image or the new one, whole, or counts as empty. An optional header states an image's
+revision, which otherwise is the beginning of its digest.
 
-Source: Alkali CSD platform documentation, section 8.1 (flashing over NVMe); NVM Express Base
-Specification 2.0, section 3.11 (firmware update process).
-"""
+Source: Alkali CSD platform documentation, section 8.1 (flashing over NVMe); NVMe Base 2.0, section
+3.11."""
 
 import errno
 import hashlib

@@ -1,9 +1,7 @@
 """What a drive remembers of its namespaces: the list beside their files, `namespaces.toml`.
 
-The list is there whole, as it was before a change or after it, whatever ends the device. So it says
-also what was decided and may not have been done yet: a namespace whose blocks are to be erased, a
-file that is to be removed. Who opens the drive does that before anybody reads a block.
-"""
+It is there whole, as before a change or after it, whatever ends the device. So it says also what
+was decided and may not have been done yet, which is done before anybody reads a block."""
 
 import errno
 import os

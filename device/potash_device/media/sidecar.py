@@ -1,12 +1,8 @@
 """The small file beside a drive that holds what is not blocks: counters, settings, tables.
 
-It is the board's EEPROM. Whoever owns something that must outlive a power cycle puts a section of
-its own into it, by name; a section is whatever JSON can say, and its owner checks what it finds.
-
-Two pages take turns. A page is written and flushed as a whole, and carries its number and a
-checksum, so a crash in the middle of one leaves the other, which is the record before. A sidecar
-that cannot be understood is an empty one, and says so in the log.
-"""
+A section is whatever JSON can say, and its owner checks what it finds. Two pages take turns, each
+with a number and a checksum, so a crash in the middle of one leaves the record before. A sidecar
+that cannot be understood is an empty one, and says so in the log."""
 
 import errno
 import json

@@ -1,12 +1,8 @@
 """Blocks behind one file descriptor.
 
-Data moves with `preadv` and `pwritev` straight into and out of the caller's views: the media is
-never mapped, because a mapped file that shrinks, or a full disk under one, ends the process with
-SIGBUS where a system call returns an error.
-
-Blocks that nobody needs are holes of the file: they read as zeroes and take no room. Which parts
-are holes is asked of the file system, so there is no second record of it that could be wrong.
-"""
+The media is never mapped, because a mapped file that shrinks, or a full disk under one, ends the
+process with SIGBUS where a system call returns an error. Blocks that nobody needs are holes of the
+file, of which the file system keeps the only record."""
 
 import ctypes
 import errno

@@ -1,11 +1,8 @@
-"""The function's 4096-byte configuration space.
+"""The function's 4096-byte configuration space: a type 0 header with one 64-bit memory BAR, and the
+capabilities power management, PCI Express (with function level reset), MSI-X and, on demand,
+MSI.
 
-A type 0 header with one 64-bit memory BAR and three capabilities: power management, PCI Express
-(with function level reset) and MSI-X; a fourth, MSI, where the identity asks for it. What a host may write is said where each register is defined;
-a write is nothing but its combination with those masks.
-
-Source: PCI Local Bus Specification 3.0, section 6.1 and 6.8.2; PCI Express Base Specification,
-section 7.8.
+Source: PCI Local Bus Specification 3.0, section 6.1 and 6.8.2; PCI Express Base Specification, 7.8.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,10 @@
 """Instruction streams as text that can be read, changed and assembled again.
 
-A line is an instruction: its opcode, its memory type or ALU operation, its fields as NAME=VALUE,
-and the tokens that it takes and gives. What is zero is left out. A number and a colon before it,
-and everything from a # on, are for the reader alone.
-
-Any 128 bits can be written so, also such as no core executes: a memory type or operation that does
-not exist as a field, bits that no field names as `reserved=MASK`, an unknown opcode as `word BITS`.
-Field names, positions and widths are those of `encoding`.
-"""
+A line is an opcode, its memory type or ALU operation, its fields as NAME=VALUE, and its tokens;
+what is zero is left out. A number and a colon before it, and everything from a # on, are for the
+reader alone. Any 128 bits can be written: codes that do not exist as a field, bits that no field
+names as `reserved=MASK`, an unknown opcode as `word BITS`. Names and widths are those of
+`encoding`."""
 
 import re
 import struct

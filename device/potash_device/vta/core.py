@@ -1,12 +1,10 @@
 """The core as its driver sees it: three registers and a shared DRAM.
 
-A driver writes the stream's physical address and length, then START. The simulator is functional
-and takes no modelled time, so the stream has run when the write of START returns.
+The simulator takes no modelled time, so the stream has run when the write of START returns.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.4; the TVM project's VTA
-hardware guide, "Fetch Module" (control, insn_count, insns). Offsets are those of an AXI-Lite port
-that Vivado HLS makes: control at 0, arguments from 0x10 on, one every eight bytes.
-"""
+hardware guide, "Fetch Module". Offsets are those of an AXI-Lite port that Vivado HLS makes: control
+at 0, arguments from 0x10 on, one every eight bytes."""
 
 import time
 from collections.abc import Callable, Mapping

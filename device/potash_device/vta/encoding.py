@@ -1,11 +1,10 @@
-"""The position of every field of an instruction and of a micro-op.
+"""The position of every field of an instruction and of a micro-op, derived from one table,
+`_table`.
 
-One table, `_table`, lists the fields of each 64-bit word in order, low bits first; everything else
-(positions, masks, what an impossible configuration breaks) is derived from it. Field widths follow
-the depths of the on-chip buffers, so two cores of different sizes do not share binaries.
+Field widths follow the depths of the on-chip buffers, so two cores of different sizes share no
+binaries.
 
-Source: the VTA project's `hw_spec.h` (structures VTAMemInsn, VTAGemInsn, VTAAluInsn, VTAUop).
-"""
+Source: the VTA project's `hw_spec.h` (structures VTAMemInsn, VTAGemInsn, VTAAluInsn, VTAUop)."""
 
 import functools
 import operator

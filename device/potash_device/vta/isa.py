@@ -1,11 +1,8 @@
-"""The five instructions and the micro-op, as values, and their encoding.
-
-An instruction is 128 bits, little-endian; `encoding` holds the bit positions, which follow the
-core's configuration. What an instruction does is said in `simulator`.
+"""The five instructions and the micro-op, as values, and their encoding (positions are in
+`encoding`).
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.2 (figure 3); the VTA
-project's `hw_spec.h`.
-"""
+project's `hw_spec.h`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,14 +1,11 @@
 """The functional simulator: what each instruction does, as plainly as numpy allows.
 
 It is the specification of the core and the oracle that faster engines are compared with. A stream
-is fetched and decoded whole, its order decided (`stream`), and everything that can be known is
-checked; only then does the first instruction execute. Where micro-ops lead can be known too, unless
-the stream itself may have written them; GEMM and ALU check it again before they change anything.
-Nothing outside the DRAM that the simulator was given is ever touched.
+is decoded whole, ordered (`stream`) and checked before its first instruction executes; GEMM and ALU
+check again where micro-ops lead, as a stream may write those itself.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.5 (figures 7 and 8) and
-2.6 (figure 9); the platform's document, chapter "VTA accelerator".
-"""
+2.6 (figure 9); the platform's document, chapter "VTA accelerator"."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,14 +1,10 @@
 """An instruction stream before it runs: the order its tokens allow, or why there is none.
 
-The core has three modules, each working through its own queue. Between neighbours there are token
-queues, one in each direction; an instruction may take a token before it and give one after it.
-Where tokens leave a choice, this order is the defined one: LOAD as far as it can go, then COMPUTE,
-then STORE, again and again until nothing moves. A stream with missing dependences so has one
-defined result.
+The three modules work through their own queues; between neighbours there is a token queue in each
+direction. Where tokens leave a choice, LOAD goes as far as it can, then COMPUTE, then STORE, again
+and again: so a stream with missing dependences has one defined result.
 
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.3 (figures 5
-and 6).
-"""
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.3 (figures 5 and 6)."""
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,6 @@
 """Which submission queue is served next, and for how long: round robin, in bursts.
 
-A pass of the loop serves every queue that has something in it, and is bounded in time. A queue is
-fetched from only while there is room for what its commands begin.
-
-Source: NVM Express Base Specification 2.0, section 3.4.4.1 (round robin arbitration) and 5.27.1.1
-(Arbitration).
-"""
+Source: NVM Express Base Specification 2.0, section 3.4.4.1 and 5.27.1.1 (Arbitration)."""
 
 from collections.abc import Callable
 

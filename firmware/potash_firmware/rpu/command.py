@@ -1,9 +1,6 @@
-"""What a command is to the firmware, and what its handler may answer.
-
-A handler returns dwords 0 and 1 of the completion as one number (None for zero), raises `NvmeError`,
-or returns `Pending` to be resumed later. It never posts a completion itself: `rpu.commands` alone does, so that
-no handler can forget one or answer twice.
-"""
+"""What a command is to the firmware, and what its handler may answer: dwords 0 and 1 of the
+completion as one number (None for zero), `NvmeError`, or `Pending` to be resumed later.
+`rpu.commands` alone posts completions, so that no handler can forget one or answer twice."""
 
 from collections.abc import Callable, Generator
 from concurrent.futures import Future

@@ -1,9 +1,7 @@
 """The life of a command: begin, dispatch, wait, resume, complete.
 
-Commands are answered in one place, `_complete`. A command whose handler waits is in `outstanding`;
-the end of a session empties that, so what comes later for it finds nobody and is dropped. While Bus
-Master Enable is off nothing of a command goes on: what comes for one is held until it is on.
-"""
+Commands are answered in one place, `_complete`. What comes for a command after its session finds
+nobody and is dropped; while Bus Master Enable is off, what comes for one is held."""
 
 import logging
 from collections import deque

@@ -1,11 +1,7 @@
-"""The form of the dispatch table: one row for each command that the device supports.
+"""The form of the dispatch table: one row for each command that the device supports, from which
+comes all that the device says of it.
 
-All that the device says of a command comes from its row: whether it is there at all, which way its
-data moves (its opcode's low bits), what it does to namespaces, and which capability bit and which
-entry of the effects log announce it.
-
-Source: NVM Express Base Specification 2.0, section 5.16.1.6 (Commands Supported and Effects).
-"""
+Source: NVM Express Base Specification 2.0, section 5.16.1.6 (Commands Supported and Effects)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,11 +1,8 @@
 """The life of a controller between CC.EN and CSTS.RDY: a table, and what each step does.
 
-A state and an event that are not in the table leave the state as it is: a host may write CC as
-often as it likes.
+A state and an event that are not in the table leave the state as it is.
 
-Source: NVM Express Base Specification 2.0, section 3.1.3.5 (CC), 3.1.3.6 (CSTS), 3.5 (controller
-initialization) and 3.6 (shutdown).
-"""
+Source: NVM Express Base Specification 2.0, section 3.1.3.5 (CC), 3.1.3.6 (CSTS), 3.5 and 3.6."""
 
 import logging
 from collections.abc import Callable

@@ -1,10 +1,8 @@
 """The RPU's service loop: from what the host wrote to its interrupts.
 
 One pass takes the host's writes, then what the media and the APU have finished, then new commands,
-and ends with one interrupt for each vector that has something to say. Nothing in a pass waits, and
-a pass is bounded, so that a host that floods one queue delays nobody's register access for long.
-
-What becomes of a command is in `rpu.commands`; this is what is done when, and every timer.
+and ends with one interrupt for each vector. Nothing in it waits, and it is bounded, so that a host
+that floods one queue delays nobody's register access for long. Every timer of the firmware is here.
 """
 
 import logging

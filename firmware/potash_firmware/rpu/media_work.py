@@ -1,13 +1,10 @@
 """What the media are doing, and what becomes of it when they cannot.
 
-`MediaWork` is all work of one controller on the media executor. `BlocksInFlight` keeps commands that the media executor works on apart where they touch the same
-blocks: what is atomic to the host (AWUN in Identify: one block) is not so to a file, of which one
-thread may read half of what another one is writing. `MediaFailures` turns an error of the system
-into what the host gets: a status, an entry with its LBA, the health log.
+`BlocksInFlight` keeps commands apart that touch the same blocks: what is atomic to the host (AWUN:
+one block) is not so to a file, of which one thread may read half of what another one is writing.
 
-Source: NVM Command Set Specification 1.0, section 2.1.4 (atomic operation), and section 2.1 (media
-and data integrity errors); NVM Express Base Specification 2.0, section 5.16.1.3 (SMART).
-"""
+Source: NVM Command Set Specification 1.0, section 2.1 (media and data integrity errors) and 2.1.4
+(atomic operation); NVM Express Base Specification 2.0, section 5.16.1.3 (SMART)."""
 
 import errno
 import logging

@@ -1,9 +1,7 @@
 """The commands that were fetched and not yet answered because they wait for something.
 
-Each waits for a token: a future of the media executor, a tag of the mailbox, an asynchronous event.
-What a token brings after its command is gone (reset, queue deleted, aborted) is dropped here, in
-the one place that knows, so that no command is answered twice.
-"""
+What a token brings after its command is gone (reset, queue deleted, aborted) is dropped here, so
+that no command is answered twice."""
 
 from collections import defaultdict
 from collections.abc import Collection

@@ -1,10 +1,8 @@
 """What moves between guest memory and the device for a command, and how much at most (MDTS).
 
-Only the loop's thread touches guest memory. A handler sends what the host asked for, receives a
-private copy of what the host gives, or moves bytes between guest memory and media without a copy.
+Only the loop's thread touches guest memory.
 
-Source: NVM Express Base Specification 2.0, section 4.1 (PRPs, SGLs) and figure 275 (MDTS).
-"""
+Source: NVM Express Base Specification 2.0, section 4.1 (PRPs, SGLs) and figure 275 (MDTS)."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -8,41 +8,12 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.config import MemoryId
+from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Flag, Number, compiled
-from potash_device.vta.fast.layout import (
-    ALU,
-    ALU_OPCODE,
-    DEPENDENCIES,
-    DRAM_BASE,
-    FINISH,
-    GEMM,
-    INP,
-    ITER_IN,
-    ITER_OUT,
-    LOAD,
-    MEMORY_TYPE,
-    OPCODE,
-    OUT,
-    SRAM_BASE,
-    STORE,
-    UOP,
-    UOP_BGN,
-    UOP_END,
-    WGT,
-    X_PAD_0,
-    X_PAD_1,
-    X_SIZE,
-    X_STRIDE,
-    Y_PAD_0,
-    Y_PAD_1,
-    Y_SIZE,
-    Fields,
-    Geometry,
-)
 from potash_device.vta.isa import AluOpcode, Dependencies, Stage
 
 OPCODE_MASK = 7
-OPCODES = ALU + 1
+OPCODES = layout.ALU + 1
 MEMORIES = len(MemoryId)
 ALU_OPCODES = len(AluOpcode)
 
@@ -58,8 +29,8 @@ have executed, tokens from the module before it and from the one after it; then 
 @compiled
 def admit(
     words: Any,
-    fields: Fields,
-    geometry: Geometry,
+    fields: layout.Fields,
+    geometry: layout.Geometry,
     dram_size: Number,
     in_order: Flag,
     rows: Any,
@@ -74,16 +45,23 @@ def admit(
         row = rows[index]
         if not decode(words[index], fields, row):
             return False
-        opcode = row[OPCODE]
-        if (opcode == FINISH) != (index == count - 1):
+        opcode = row[layout.OPCODE]
+        if (opcode == layout.FINISH) != (index == count - 1):
             return False
-        if opcode == GEMM or opcode == ALU:
-            if row[UOP_BGN] > row[UOP_END] or row[UOP_END] > geometry.depths[UOP]:
+        if opcode == layout.GEMM or opcode == layout.ALU:
+            if (
+                row[layout.UOP_BGN] > row[layout.UOP_END]
+                or row[layout.UOP_END] > geometry.depths[layout.UOP]
+            ):
                 return False
-            steps += row[ITER_OUT] * row[ITER_IN] * (row[UOP_END] - row[UOP_BGN])
+            steps += (
+                row[layout.ITER_OUT]
+                * row[layout.ITER_IN]
+                * (row[layout.UOP_END] - row[layout.UOP_BGN])
+            )
             if steps > geometry.step_limit:
                 return False
-        elif opcode != FINISH and row[X_SIZE] and not fits(row, geometry, dram_size):
+        elif opcode != layout.FINISH and row[layout.X_SIZE] and not fits(row, geometry, dram_size):
             return False
     if count == 0:
         return False
@@ -91,7 +69,7 @@ def admit(
 
 
 @compiled
-def decode(words: Any, fields: Fields, row: Any) -> Flag:
+def decode(words: Any, fields: layout.Fields, row: Any) -> Flag:
     """Decode an instruction. False for what the encoding does not have."""
     opcode = np.int64(words[0] & np.uint64(OPCODE_MASK))
     if opcode >= OPCODES:
@@ -104,39 +82,41 @@ def decode(words: Any, fields: Fields, row: Any) -> Flag:
         value = np.int64((word >> fields.low[opcode, column]) & fields.mask[opcode, column])
         sign = fields.sign[opcode, column]
         row[column] = value - 2 * sign if sign and value >= sign else value
-    if opcode == LOAD or opcode == STORE:
-        return row[MEMORY_TYPE] < MEMORIES
-    if opcode == ALU:
-        return row[ALU_OPCODE] < ALU_OPCODES
+    if opcode == layout.LOAD or opcode == layout.STORE:
+        return row[layout.MEMORY_TYPE] < MEMORIES
+    if opcode == layout.ALU:
+        return row[layout.ALU_OPCODE] < ALU_OPCODES
     return True
 
 
 @compiled
-def fits(row: Any, geometry: Geometry, dram_size: Number) -> Flag:
+def fits(row: Any, geometry: layout.Geometry, dram_size: Number) -> Flag:
     """Whether a LOAD or STORE that moves something stays in its buffer and in DRAM."""
-    memory = row[MEMORY_TYPE]
-    if (row[OPCODE] == STORE) != (memory == OUT):
+    memory = row[layout.MEMORY_TYPE]
+    if (row[layout.OPCODE] == layout.STORE) != (memory == layout.OUT):
         return False
-    pads = row[Y_PAD_0] + row[Y_PAD_1] + row[X_PAD_0] + row[X_PAD_1]
-    if row[OPCODE] == STORE and pads:
+    pads = row[layout.Y_PAD_0] + row[layout.Y_PAD_1] + row[layout.X_PAD_0] + row[layout.X_PAD_1]
+    if row[layout.OPCODE] == layout.STORE and pads:
         return False
-    width = row[X_PAD_0] + row[X_SIZE] + row[X_PAD_1]
-    height = row[Y_PAD_0] + row[Y_SIZE] + row[Y_PAD_1]
-    if row[SRAM_BASE] + width * height > geometry.depths[memory]:
+    width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
+    height = row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]
+    if row[layout.SRAM_BASE] + width * height > geometry.depths[memory]:
         return False
-    if row[Y_SIZE] == 0:
+    if row[layout.Y_SIZE] == 0:
         return True
-    first = row[DRAM_BASE] * geometry.sizes[memory] - geometry.base
-    elements = (row[Y_SIZE] - 1) * row[X_STRIDE] + row[X_SIZE]
+    first = row[layout.DRAM_BASE] * geometry.sizes[memory] - geometry.base
+    elements = (row[layout.Y_SIZE] - 1) * row[layout.X_STRIDE] + row[layout.X_SIZE]
     return first >= 0 and first + elements * geometry.sizes[memory] <= dram_size
 
 
 @compiled
 def stage_of(row: Any) -> Number:
     """The module that executes an instruction."""
-    if row[OPCODE] == STORE:
+    if row[layout.OPCODE] == layout.STORE:
         return STORE_STAGE
-    if row[OPCODE] == LOAD and (row[MEMORY_TYPE] == INP or row[MEMORY_TYPE] == WGT):
+    if row[layout.OPCODE] == layout.LOAD and (
+        row[layout.MEMORY_TYPE] == layout.INP or row[layout.MEMORY_TYPE] == layout.WGT
+    ):
         return LOAD_STAGE
     return COMPUTE_STAGE
 
@@ -149,7 +129,7 @@ def schedule(rows: Any, in_order: Flag, order: Any, waiting: Any) -> Flag:
     for index in range(count):
         order[index] = index
         stage = stage_of(rows[index])
-        bits = rows[index][DEPENDENCIES]
+        bits = rows[index][layout.DEPENDENCIES]
         if stage == LOAD_STAGE and bits & (POP_PREV | PUSH_PREV) and not in_order:
             return False
         if stage == STORE_STAGE and bits & (POP_NEXT | PUSH_NEXT) and not in_order:
@@ -166,7 +146,7 @@ def schedule(rows: Any, in_order: Flag, order: Any, waiting: Any) -> Flag:
             own = waiting[stage]
             while own[HEAD] < own[LENGTH]:
                 index = own[QUEUE + own[HEAD]]
-                bits = rows[index][DEPENDENCIES]
+                bits = rows[index][layout.DEPENDENCIES]
                 if bits & POP_PREV and not own[FROM_PREV]:
                     break
                 if bits & POP_NEXT and not own[FROM_NEXT]:

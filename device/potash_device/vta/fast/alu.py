@@ -8,22 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Flag, Number, compiled
 from potash_device.vta.fast.lanes import LANES, SHIFT_MASK, with_lanes
-from potash_device.vta.fast.layout import (
-    ALU_OPCODE,
-    DST_IN,
-    DST_OUT,
-    IMM,
-    ITER_IN,
-    ITER_OUT,
-    SRC_IN,
-    SRC_OUT,
-    UOP_BGN,
-    UOP_END,
-    USE_IMM,
-    Geometry,
-)
 from potash_device.vta.fast.runs import ALONG, ANYHOW, STILL, run_of
 from potash_device.vta.isa import AluOpcode
 
@@ -31,18 +18,18 @@ MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
 
 
 @compiled
-def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, scratch: Any) -> None:
+def alu(row: Any, uop: Any, ahead: Any, geometry: layout.Geometry, acc: Any, scratch: Any) -> None:
     """Execute an ALU instruction that stays in ACC."""
-    words = uop[row[UOP_BGN] : row[UOP_END]]
+    words = uop[row[layout.UOP_BGN] : row[layout.UOP_END]]
     count = words.size
-    if count * row[ITER_OUT] * row[ITER_IN] == 0:
+    if count * row[layout.ITER_OUT] * row[layout.ITER_IN] == 0:
         return
-    alone = row[USE_IMM] != 0
+    alone = row[layout.USE_IMM] != 0
     src_low = geometry.dst_bits
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
-    outer, inner = row[ITER_OUT], row[ITER_IN]
-    begin, end = row[UOP_BGN], row[UOP_END]
+    outer, inner = row[layout.ITER_OUT], row[layout.ITER_IN]
+    begin, end = row[layout.UOP_BGN], row[layout.UOP_END]
     fixed = False
     if alone:
         length = run_of(ahead[ANYHOW], begin, end)
@@ -51,13 +38,19 @@ def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, scratch: A
         if length == 1:
             # One source for all of a run, as for a constant.
             length = run_of(ahead[STILL], begin, end)
-            still = (row[SRC_IN] if inner > 1 else row[SRC_OUT]) == 0
+            still = (row[layout.SRC_IN] if inner > 1 else row[layout.SRC_OUT]) == 0
             fixed = length > 1 or (count == 1 and still)
     step = length
-    if length == count and (inner == 1 or length == step_of(row, DST_IN, SRC_IN, alone, fixed)):
+    if length == count and (
+        inner == 1 or length == step_of(row, layout.DST_IN, layout.SRC_IN, alone, fixed)
+    ):
         length *= inner
         inner = 1
-    if step == count and inner == 1 and length == step_of(row, DST_OUT, SRC_OUT, alone, fixed):
+    if (
+        step == count
+        and inner == 1
+        and length == step_of(row, layout.DST_OUT, layout.SRC_OUT, alone, fixed)
+    ):
         length *= outer
         outer = 1
     size = length * geometry.lanes
@@ -65,19 +58,23 @@ def alu(row: Any, uop: Any, ahead: Any, geometry: Geometry, acc: Any, scratch: A
         for inner_at in range(inner):
             for number in range(0, count, step):
                 word = np.int64(words[number])
-                dst = (word & dst_mask) + outer_at * row[DST_OUT] + inner_at * row[DST_IN]
+                dst = (
+                    (word & dst_mask)
+                    + outer_at * row[layout.DST_OUT]
+                    + inner_at * row[layout.DST_IN]
+                )
                 src = word >> src_low & src_mask
-                src += outer_at * row[SRC_OUT] + inner_at * row[SRC_IN]
+                src += outer_at * row[layout.SRC_OUT] + inner_at * row[layout.SRC_IN]
                 target = acc[dst * geometry.lanes : dst * geometry.lanes + size]
                 source = acc[src * geometry.lanes : src * geometry.lanes + size]
                 if alone:
-                    with_immediate(target, row[ALU_OPCODE], np.int32(row[IMM]))
+                    with_immediate(target, row[layout.ALU_OPCODE], np.int32(row[layout.IMM]))
                 elif fixed:
                     source = source[: geometry.lanes]
                     own = dst <= src < dst + length
-                    with_one_source(target, source, row[ALU_OPCODE], own, scratch)
+                    with_one_source(target, source, row[layout.ALU_OPCODE], own, scratch)
                 else:
-                    with_source(target, source, row[ALU_OPCODE])
+                    with_source(target, source, row[layout.ALU_OPCODE])
 
 
 @compiled

@@ -8,57 +8,23 @@ from potash_device.vta.fast.tiles import ACC_BYTES, tile
 
 
 def accumulate(
-    buffers: Any,
-    two: Flag,
-    length: Number,
-    acc: Number,
-    dst_step: Number,
-    block_step: Number,
-    src: Number,
-    src_step: Number,
-    wgt: Number,
-    wgt_step: Number,
-    table: Number,
-    count: Number,
+    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
-    """Add up `count` products of the pairs from address `table` on, for `length`
-    positions, with one block of weights or with `two`. The other arguments are `tile`'s."""
+    """Add up products for `length` positions, with one block of weights or with `two`; `others` are
+    `tile`'s other arguments: steps of positions, blocks and INP; a weight; its step; table, count."""
     raise NotImplementedError("compiled code only")
 
 
 @implements(accumulate)
-def _accumulate(
-    buffers: Any,
-    two: Any,
-    length: Any,
-    acc: Any,
-    dst_step: Any,
-    block_step: Any,
-    src: Any,
-    src_step: Any,
-    wgt: Any,
-    wgt_step: Any,
-    table: Any,
-    count: Any,
-) -> Any:
+def _accumulate(buffers: Any, two: Any, length: Any, acc: Any, src: Any, others: Any) -> Any:
     return _in_many_registers if buffers.instance_class is Vnni512 else _in_few_registers
 
 
 def _in_many_registers(
-    buffers: Any,
-    two: Flag,
-    length: Number,
-    acc: Number,
-    dst_step: Number,
-    block_step: Number,
-    src: Number,
-    src_step: Number,
-    wgt: Number,
-    wgt_step: Number,
-    table: Number,
-    count: Number,
+    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
     """With 32 registers of 16 lanes."""
+    dst_step, block_step, src_step, wgt, wgt_step, table, count = others
     done = 0
     while two and done + 8 <= length:
         tile(buffers, 8, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
@@ -87,20 +53,10 @@ def _in_many_registers(
 
 
 def _in_few_registers(
-    buffers: Any,
-    two: Flag,
-    length: Number,
-    acc: Number,
-    dst_step: Number,
-    block_step: Number,
-    src: Number,
-    src_step: Number,
-    wgt: Number,
-    wgt_step: Number,
-    table: Number,
-    count: Number,
+    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
     """With 16 registers of 8 lanes."""
+    dst_step, block_step, src_step, wgt, wgt_step, table, count = others
     done = 0
     while two and done + 2 <= length:
         tile(buffers, 2, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)

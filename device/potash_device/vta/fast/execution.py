@@ -2,27 +2,11 @@
 
 from typing import Any
 
+from potash_device.vta.fast import layout
 from potash_device.vta.fast.alu import alu
 from potash_device.vta.fast.compiling import Flag, Number, compiled
 from potash_device.vta.fast.gemm import gemm
 from potash_device.vta.fast.indices import stays
-from potash_device.vta.fast.layout import (
-    ALU,
-    GEMM,
-    LOAD,
-    MEMORY_TYPE,
-    OPCODE,
-    SRAM_BASE,
-    STORE,
-    UOP,
-    X_PAD_0,
-    X_PAD_1,
-    X_SIZE,
-    Y_PAD_0,
-    Y_PAD_1,
-    Y_SIZE,
-    Geometry,
-)
 from potash_device.vta.fast.runs import look_ahead
 from potash_device.vta.fast.transfer import load, store
 
@@ -31,7 +15,7 @@ from potash_device.vta.fast.transfer import load, store
 def execute(
     rows: Any,
     order: Any,
-    geometry: Geometry,
+    geometry: layout.Geometry,
     dram: Any,
     uop: Any,
     ahead: Any,
@@ -48,21 +32,23 @@ def execute(
     for place in range(order.size):
         index = order[place]
         row = rows[index]
-        opcode = row[OPCODE]
-        if opcode == GEMM or opcode == ALU:
+        opcode = row[layout.OPCODE]
+        if opcode == layout.GEMM or opcode == layout.ALU:
             if not sure and not stays(row, uop, geometry):
                 return index
-            if opcode == GEMM:
+            if opcode == layout.GEMM:
                 gemm(row, uop, geometry, buffers, acc, table)
             else:
                 alu(row, uop, ahead, geometry, acc, scratch)
-        elif opcode == LOAD and row[X_SIZE]:
+        elif opcode == layout.LOAD and row[layout.X_SIZE]:
             load(row, geometry, dram, uop, buffers, acc)
-            if row[MEMORY_TYPE] == UOP:
-                begin = row[SRAM_BASE]
-                width = row[X_PAD_0] + row[X_SIZE] + row[X_PAD_1]
-                end = begin + (row[Y_PAD_0] + row[Y_SIZE] + row[Y_PAD_1]) * width
+            if row[layout.MEMORY_TYPE] == layout.UOP:
+                begin = row[layout.SRAM_BASE]
+                width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
+                end = (
+                    begin + (row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]) * width
+                )
                 look_ahead(uop, geometry, begin, end, ahead)
-        elif opcode == STORE and row[X_SIZE]:
+        elif opcode == layout.STORE and row[layout.X_SIZE]:
             store(row, geometry, dram, acc)
     return -1

@@ -4,50 +4,38 @@ from typing import Any
 
 import numpy as np
 
+from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Flag, Number, compiled
-from potash_device.vta.fast.layout import (
-    ACC,
-    ALU,
-    DST_IN,
-    DST_OUT,
-    GEMM,
-    INP,
-    ITER_IN,
-    ITER_OUT,
-    OPCODE,
-    RESET,
-    SRC_IN,
-    SRC_OUT,
-    UOP_BGN,
-    UOP_END,
-    USE_IMM,
-    WGT,
-    WGT_IN,
-    WGT_OUT,
-    Geometry,
-)
 
 
 @compiled
-def stays(row: Any, uop: Any, geometry: Geometry) -> Flag:
+def stays(row: Any, uop: Any, geometry: layout.Geometry) -> Flag:
     """Whether a GEMM or ALU instruction stays in its buffers."""
-    words = uop[row[UOP_BGN] : row[UOP_END]]
-    if words.size * row[ITER_OUT] * row[ITER_IN] == 0:
+    words = uop[row[layout.UOP_BGN] : row[layout.UOP_END]]
+    if words.size * row[layout.ITER_OUT] * row[layout.ITER_IN] == 0:
         return True
     src_low = geometry.dst_bits
     wgt_low = src_low + geometry.src_bits
-    if reaches(row, greatest(words, 0, geometry.dst_bits), DST_OUT, DST_IN) >= geometry.depths[ACC]:
+    if (
+        reaches(row, greatest(words, 0, geometry.dst_bits), layout.DST_OUT, layout.DST_IN)
+        >= geometry.depths[layout.ACC]
+    ):
         return False
-    if row[OPCODE] == GEMM and row[RESET] or row[OPCODE] == ALU and row[USE_IMM]:
+    if (
+        row[layout.OPCODE] == layout.GEMM
+        and row[layout.RESET]
+        or row[layout.OPCODE] == layout.ALU
+        and row[layout.USE_IMM]
+    ):
         return True
-    source = INP if row[OPCODE] == GEMM else ACC
+    source = layout.INP if row[layout.OPCODE] == layout.GEMM else layout.ACC
     src = greatest(words, src_low, geometry.src_bits)
-    if reaches(row, src, SRC_OUT, SRC_IN) >= geometry.depths[source]:
+    if reaches(row, src, layout.SRC_OUT, layout.SRC_IN) >= geometry.depths[source]:
         return False
-    if row[OPCODE] == ALU:
+    if row[layout.OPCODE] == layout.ALU:
         return True
     wgt = greatest(words, wgt_low, geometry.wgt_bits)
-    return reaches(row, wgt, WGT_OUT, WGT_IN) < geometry.depths[WGT]
+    return reaches(row, wgt, layout.WGT_OUT, layout.WGT_IN) < geometry.depths[layout.WGT]
 
 
 @compiled
@@ -64,4 +52,4 @@ def greatest(words: Any, shift: Number, bits: Number) -> Number:
 @compiled
 def reaches(row: Any, base: Number, out: Number, inner: Number) -> Number:
     """The greatest index that the loops lead to from `base`."""
-    return base + (row[ITER_OUT] - 1) * row[out] + (row[ITER_IN] - 1) * row[inner]
+    return base + (row[layout.ITER_OUT] - 1) * row[out] + (row[layout.ITER_IN] - 1) * row[inner]

@@ -1,29 +1,18 @@
 """From micro-ops to tiles.
 
 Accumulation commutes modulo 2^32 and GEMM reads nothing that it writes, so its steps may be done in
-any order and together. This searches for *positions*: micro-ops, or iterations of a loop, that go
-through ACC and INP by equal steps and use the same weights, as a row of an image does. Micro-ops
-that return to the same accumulators, and loops that never leave them, are the products to add up.
-What has no such structure becomes tiles of one position.
-"""
+any order. This searches for *positions*: micro-ops, or iterations of a loop, that go through ACC
+and INP by equal steps and use the same weights, as a row of an image does. Micro-ops that return to
+the same accumulators are the products to add up. What has no such structure becomes tiles of one
+position."""
 
 from typing import Any
 
 import numpy as np
 
+from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Flag, Number, compiled
 from potash_device.vta.fast.cutting import accumulate
-from potash_device.vta.fast.layout import (
-    DST_IN,
-    DST_OUT,
-    ITER_IN,
-    ITER_OUT,
-    SRC_IN,
-    SRC_OUT,
-    WGT_IN,
-    WGT_OUT,
-    Geometry,
-)
 from potash_device.vta.fast.tiles import ACC_BYTES, PAIR_BYTES
 
 TABLE_PAIRS = 1 << 14
@@ -31,7 +20,9 @@ TABLE_PAIRS = 1 << 14
 NO_LOOP = (1, 0, 0, 0)
 
 
-def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, table: Any) -> None:
+def in_tiles(
+    buffers: Any, row: Any, words: Any, geometry: layout.Geometry, acc: Any, table: Any
+) -> None:
     """Find positions and products, and give them to tiles."""
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
@@ -52,8 +43,8 @@ def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, t
         src_step = (second >> src_low & src_mask) - (first >> src_low & src_mask)
 
     # The loops, as (iterations, dst, src, wgt); the order in which they are nested is free.
-    one = (row[ITER_OUT], row[DST_OUT], row[SRC_OUT], row[WGT_OUT])
-    other = (row[ITER_IN], row[DST_IN], row[SRC_IN], row[WGT_IN])
+    one = (row[layout.ITER_OUT], row[layout.DST_OUT], row[layout.SRC_OUT], row[layout.WGT_OUT])
+    other = (row[layout.ITER_IN], row[layout.DST_IN], row[layout.SRC_IN], row[layout.WGT_IN])
 
     # Pairs of INP and WGT elements, one for each row of positions.
     rows = count // length
@@ -102,20 +93,11 @@ def in_tiles(buffers: Any, row: Any, words: Any, geometry: Geometry, acc: Any, t
             block = 0
             while block < other[0]:
                 two = together and block + 1 < other[0]
-                accumulate(
-                    buffers,
-                    two,
-                    length,
-                    acc.ctypes.data + (dst + block * other[1]) * ACC_BYTES,
-                    dst_step,
-                    other[1],
-                    src + block * other[2],
-                    src_step,
-                    wgt + block * other[3],
-                    other[3],
-                    at,
-                    end - start,
-                )
+                others = (
+                    dst_step, other[1], src_step, wgt + block * other[3], other[3], at, end - start
+                )  # fmt: skip
+                place = acc.ctypes.data + (dst + block * other[1]) * ACC_BYTES
+                accumulate(buffers, two, length, place, src + block * other[2], others)
                 block += 2 if two else 1
             start = end
 
@@ -146,7 +128,7 @@ def unroll(pairs: Any, rows: Number, loop: Any) -> Number:
 
 
 @compiled
-def positions_of(words: Any, geometry: Geometry) -> Number:
+def positions_of(words: Any, geometry: layout.Geometry) -> Number:
     """How many positions each row of the micro-ops has; negative where the rows are their columns,
     the products of a position standing together. 1 where there is no such structure."""
     dst_mask = (1 << geometry.dst_bits) - 1
@@ -189,7 +171,7 @@ def positions_of(words: Any, geometry: Geometry) -> Number:
 
 
 @compiled
-def straight(first: Number, step: Number, length: Number, geometry: Geometry) -> Flag:
+def straight(first: Number, step: Number, length: Number, geometry: layout.Geometry) -> Flag:
     """Whether a word that grows by `step` does so without a carry from field to field: by the same
     steps in each field, forward in ACC and not at all in WGT."""
     dst_mask = (1 << geometry.dst_bits) - 1

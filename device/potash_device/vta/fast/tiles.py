@@ -1,16 +1,12 @@
 """Tiles: what of a GEMM is kept in registers while it adds up products.
 
-A tile is some positions by some output blocks, each 16 accumulators. It loads them, goes through a
-table of (INP element, WGT element) pairs, which are the products to add up, and stores them. One
-product is a row of 16 inputs times a block of 16x16 weights. The weights are packed for that in
-groups of 64 bytes: four bytes for each output, which one instruction multiplies and adds up, and
-which is one of 8-bit values times four or two of 16 bits.
+A tile is some positions by some output blocks, each 16 accumulators. It goes through a table of
+(INP element, WGT element) pairs, each of which multiplies a row of 16 inputs by a block of 16x16
+weights. Weights are packed in groups of 64 bytes: four bytes for each output, which one instruction
+multiplies and adds up. LLVM's scheduler hoists loads until registers run out and spills them; a few
+lines of assembly for each position keep it from that.
 
-LLVM's scheduler hoists loads until registers run out and spills them; a few lines of assembly for
-each position keep it from that.
-
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD.
-"""
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,25 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Number, compiled, implements
-from potash_device.vta.fast.layout import (
-    ACC,
-    DRAM_BASE,
-    INP,
-    MEMORY_TYPE,
-    OUT,
-    SRAM_BASE,
-    UOP,
-    WGT,
-    X_PAD_0,
-    X_PAD_1,
-    X_SIZE,
-    X_STRIDE,
-    Y_PAD_0,
-    Y_PAD_1,
-    Y_SIZE,
-    Geometry,
-)
 from potash_device.vta.fast.paths import BIAS, BLOCK, Loops, Vnni256, Vnni512
 from potash_device.vta.fast.tiles import pack
 
@@ -30,42 +13,48 @@ BLOCK_BYTES = BLOCK * BLOCK
 
 
 @compiled
-def load(row: Any, geometry: Geometry, dram: Any, uop: Any, buffers: Any, acc: Any) -> None:
+def load(row: Any, geometry: layout.Geometry, dram: Any, uop: Any, buffers: Any, acc: Any) -> None:
     """Execute a LOAD that fits."""
-    memory = row[MEMORY_TYPE]
-    width = row[X_PAD_0] + row[X_SIZE] + row[X_PAD_1]
-    at = row[SRAM_BASE]
-    clear(memory, at, row[Y_PAD_0] * width, geometry, uop, buffers, acc)
-    at += row[Y_PAD_0] * width
+    memory = row[layout.MEMORY_TYPE]
+    width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
+    at = row[layout.SRAM_BASE]
+    clear(memory, at, row[layout.Y_PAD_0] * width, geometry, uop, buffers, acc)
+    at += row[layout.Y_PAD_0] * width
     size = geometry.sizes[memory]
-    source = row[DRAM_BASE] * size - geometry.base
-    lines, length = row[Y_SIZE], row[X_SIZE]
-    if width == length == row[X_STRIDE]:
+    source = row[layout.DRAM_BASE] * size - geometry.base
+    lines, length = row[layout.Y_SIZE], row[layout.X_SIZE]
+    if width == length == row[layout.X_STRIDE]:
         lines, length, width = min(lines, 1), lines * length, lines * length
     for _ in range(lines):
-        clear(memory, at, row[X_PAD_0], geometry, uop, buffers, acc)
-        inner = at + row[X_PAD_0]
+        clear(memory, at, row[layout.X_PAD_0], geometry, uop, buffers, acc)
+        inner = at + row[layout.X_PAD_0]
         data = dram[source : source + length * size]
         fill(memory, inner, length, data, geometry, uop, buffers, acc)
-        clear(memory, inner + length, row[X_PAD_1], geometry, uop, buffers, acc)
+        clear(memory, inner + length, row[layout.X_PAD_1], geometry, uop, buffers, acc)
         at += width
-        source += row[X_STRIDE] * size
-    width = row[X_PAD_0] + row[X_SIZE] + row[X_PAD_1]
-    clear(memory, at, row[Y_PAD_1] * width, geometry, uop, buffers, acc)
+        source += row[layout.X_STRIDE] * size
+    width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
+    clear(memory, at, row[layout.Y_PAD_1] * width, geometry, uop, buffers, acc)
 
 
 @compiled
 def clear(
-    memory: Number, at: Number, count: Number, geometry: Geometry, uop: Any, buffers: Any, acc: Any
+    memory: Number,
+    at: Number,
+    count: Number,
+    geometry: layout.Geometry,
+    uop: Any,
+    buffers: Any,
+    acc: Any,
 ) -> None:
     """Zero `count` elements from element `at` on."""
     if count == 0:
         return
-    if memory == UOP:
+    if memory == layout.UOP:
         uop[at : at + count] = 0
-    elif memory == INP:
+    elif memory == layout.INP:
         clear_inp(buffers, at, count)
-    elif memory == WGT:
+    elif memory == layout.WGT:
         clear_wgt(buffers, at, count)
     else:
         acc[at * geometry.lanes : (at + count) * geometry.lanes] = 0
@@ -77,21 +66,21 @@ def fill(
     at: Number,
     count: Number,
     data: Any,
-    geometry: Geometry,
+    geometry: layout.Geometry,
     uop: Any,
     buffers: Any,
     acc: Any,
 ) -> None:
     """Copy `count` elements from `data` to element `at` and those after it."""
-    if memory == UOP:
+    if memory == layout.UOP:
         copy(uop[at : at + count].view(np.uint8), data)
-    elif memory == INP:
+    elif memory == layout.INP:
         fill_inp(buffers, at, count, data)
-    elif memory == WGT:
+    elif memory == layout.WGT:
         fill_wgt(buffers, at, count, data)
     else:
         target = acc[at * geometry.lanes : (at + count) * geometry.lanes]
-        if memory == ACC:
+        if memory == layout.ACC:
             copy(target.view(np.uint8), data)
         else:
             narrow = data.view(np.int8)
@@ -100,14 +89,14 @@ def fill(
 
 
 @compiled
-def store(row: Any, geometry: Geometry, dram: Any, acc: Any) -> None:
+def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
     """Execute a STORE that fits: the low bits of the accumulators."""
-    size = geometry.sizes[OUT]
+    size = geometry.sizes[layout.OUT]
     width = size // geometry.lanes
-    source = row[SRAM_BASE] * geometry.lanes
-    target = row[DRAM_BASE] * size - geometry.base
-    lines, length = row[Y_SIZE], row[X_SIZE]
-    if length == row[X_STRIDE]:
+    source = row[layout.SRAM_BASE] * geometry.lanes
+    target = row[layout.DRAM_BASE] * size - geometry.base
+    lines, length = row[layout.Y_SIZE], row[layout.X_SIZE]
+    if length == row[layout.X_STRIDE]:
         lines, length = min(lines, 1), lines * length
     for _ in range(lines):
         values = acc[source : source + length * geometry.lanes]
@@ -122,7 +111,7 @@ def store(row: Any, geometry: Geometry, dram: Any, acc: Any) -> None:
         else:
             copy(data, values.view(np.uint8))
         source += length * geometry.lanes
-        target += row[X_STRIDE] * size
+        target += row[layout.X_STRIDE] * size
 
 
 @compiled

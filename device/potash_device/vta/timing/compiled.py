@@ -24,26 +24,6 @@ from potash_device.vta.fast.admission import (
     stage_of,
 )
 from potash_device.vta.fast.compiling import Flag, Number, compiled
-from potash_device.vta.fast.layout import (
-    ALU,
-    DEPENDENCIES,
-    FINISH,
-    GEMM,
-    ITER_IN,
-    ITER_OUT,
-    MEMORY_TYPE,
-    OPCODE,
-    RESET,
-    UOP_BGN,
-    UOP_END,
-    USE_IMM,
-    X_PAD_0,
-    X_PAD_1,
-    X_SIZE,
-    Y_PAD_0,
-    Y_PAD_1,
-    Y_SIZE,
-)
 from potash_device.vta.timing.model import LONGEST, TRANSFERS
 from potash_device.vta.timing.parameters import Parameters
 from potash_device.vta.timing.result import Facts, Kind, Moments, fetch_cycles
@@ -116,32 +96,32 @@ def measure(words: Any, fields: Any, settings: Any, sizes: Any, row: Any, facts:
     for index in range(count):
         if not decode(words[index], fields, row):
             return False
-        opcode = row[OPCODE]
-        if (opcode == FINISH) != (index == count - 1):
+        opcode = row[layout.OPCODE]
+        if (opcode == layout.FINISH) != (index == count - 1):
             return False
         stage = stage_of(row)
-        facts[index, BITS] = row[DEPENDENCIES]
+        facts[index, BITS] = row[layout.DEPENDENCIES]
         if stage == LOAD_STAGE and facts[index, BITS] & (POP_PREV | PUSH_PREV):
             return False
         if stage == STORE_STAGE and facts[index, BITS] & (POP_NEXT | PUSH_NEXT):
             return False
         fact = facts[index]
         fact[STAGE] = stage
-        if opcode == GEMM or opcode == ALU:
-            iterations = row[ITER_OUT] * row[ITER_IN]
-            steps = iterations * max(0, row[UOP_END] - row[UOP_BGN])
-            if opcode == GEMM:
-                fact[KIND] = KIND_RESET if row[RESET] else KIND_GEMM
-                fact[PRODUCTS] = 0 if row[RESET] else steps
+        if opcode == layout.GEMM or opcode == layout.ALU:
+            iterations = row[layout.ITER_OUT] * row[layout.ITER_IN]
+            steps = iterations * max(0, row[layout.UOP_END] - row[layout.UOP_BGN])
+            if opcode == layout.GEMM:
+                fact[KIND] = KIND_RESET if row[layout.RESET] else KIND_GEMM
+                fact[PRODUCTS] = 0 if row[layout.RESET] else steps
                 busy = steps * settings[GEMM_INTERVAL] + iterations * settings[GEMM_DRAIN]
                 fact[CYCLES] = busy + settings[GEMM_FILL]
             else:
-                interval = settings[ALU_IMMEDIATE_INTERVAL if row[USE_IMM] else ALU_INTERVAL]
+                interval = settings[ALU_IMMEDIATE_INTERVAL if row[layout.USE_IMM] else ALU_INTERVAL]
                 fact[KIND] = KIND_ALU
                 fact[CYCLES] = (
                     steps * interval + iterations * settings[ALU_DRAIN] + settings[ALU_FILL]
                 )
-        elif opcode != FINISH and row[X_SIZE]:
+        elif opcode != layout.FINISH and row[layout.X_SIZE]:
             transfer(row, settings, sizes, fact)
         else:
             fact[KIND] = KIND_TOKENS
@@ -152,13 +132,15 @@ def measure(words: Any, fields: Any, settings: Any, sizes: Any, row: Any, facts:
 @compiled
 def transfer(row: Any, settings: Any, sizes: Any, fact: Any) -> None:
     """The facts of a LOAD or STORE that moves something."""
-    rows = row[Y_SIZE]
-    size = row[X_SIZE] * sizes[row[MEMORY_TYPE]]
+    rows = row[layout.Y_SIZE]
+    size = row[layout.X_SIZE] * sizes[row[layout.MEMORY_TYPE]]
     beats = -(-size // settings[BUS_BYTES])
     bursts = -(-size // settings[BURST_BYTES])
-    across = row[X_PAD_0] + row[X_PAD_1]
-    pads = (row[Y_PAD_0] + row[Y_PAD_1]) * (row[X_SIZE] + across) + rows * across
-    fact[KIND] = KINDS[row[MEMORY_TYPE]]
+    across = row[layout.X_PAD_0] + row[layout.X_PAD_1]
+    pads = (row[layout.Y_PAD_0] + row[layout.Y_PAD_1]) * (
+        row[layout.X_SIZE] + across
+    ) + rows * across
+    fact[KIND] = KINDS[row[layout.MEMORY_TYPE]]
     fact[CYCLES] = rows * (beats + bursts * settings[BURST_CYCLES] + settings[LATENCY]) + pads
     fact[BEATS] = rows * beats
     fact[SIZE] = rows * size

@@ -1,15 +1,12 @@
 """The clock in plain Python: the specification of the timing model.
 
-Four machines run at once. The fetch reads the stream and puts each instruction into the command
-queue of its module; LOAD, COMPUTE and STORE work through their queues. An instruction begins when
-its module is free, it has been fetched and each token queue that it pops from has a token; it gives
-its own tokens, all at once, when its work is done and their queues are not full. Transfers take a
-memory channel in the order of their requests; LOAD and COMPUTE share the one for reads.
+Four machines run at once: the fetch fills the modules' command queues; LOAD, COMPUTE and STORE work
+through them. An instruction begins when its module is free, it has been fetched and each token
+queue that it pops from has a token; it gives its own tokens, all at once, when its work is done and
+their queues are not full. Transfers take a memory channel in the order of their requests; LOAD and
+COMPUTE share the one for reads. The time depends on the instructions alone: nothing is computed.
 
-Nothing is computed and no micro-op read: the time depends on the instructions alone.
-
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 to 2.6.
-"""
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 to 2.6."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,12 +1,9 @@
-"""The numbers that a core's timing follows, by name.
-
-A core's configuration is what it computes; these are how long that takes. They are assumptions,
-which reproduce the shape of the paper's figures and were calibrated on no board.
+"""The numbers that a core's timing follows: assumptions, which reproduce the shape of the paper's
+figures and were calibrated on no board.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3, 2.6 and 5; the VTA
 project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `TensorAlu.scala`
-(Chisel).
-"""
+(Chisel)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,9 +1,7 @@
 """The RPU's end of the mailbox: host commands on their way to the APU and back.
 
-A command holds a transfer slot from its request to its reply, whatever happens to the command
-meanwhile: the APU may still be writing to the slot of a command that a reset has long forgotten. A
-command that moves no data holds one too, so that no host can fill the mailbox.
-"""
+A command holds a transfer slot from its request to its reply, also one that moves no data and one
+that a reset has forgotten: the APU may still be writing to it, and no host can fill the mailbox."""
 
 import logging
 import time

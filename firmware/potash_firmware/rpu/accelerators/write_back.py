@@ -1,8 +1,7 @@
 """Writing a job's output to its blocks, which the APU asks for and only the media executor does.
 
-A job counts as done when its output is on the media, so a killed worker or APU tears nothing. What
-the APU asks for is checked like anything else that comes from outside. So are the blocks that a job
-is to read: the APU reads the media itself, and knows of no block that is uncorrectable.
+A job counts as done when its output is on the media, so a killed worker or APU tears nothing. The
+blocks that a job is to read are checked here too: the APU knows of no block that is uncorrectable.
 """
 
 import errno

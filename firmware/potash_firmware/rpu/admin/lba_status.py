@@ -1,11 +1,9 @@
 """Get LBA Status: the blocks that cannot be read, as far as that is known or can be found out.
 
-Tracked are the blocks that a host has made uncorrectable. A scan reads the media as well, so that
-what has gone wrong under the drive shows before a host needs it; such a scan ends when the host's
-buffer is full.
+Tracked are the blocks that a host has made uncorrectable. A scan reads the media as well, and ends
+when the host's buffer is full.
 
-Source: NVM Command Set Specification 1.0, section 4.2.1.
-"""
+Source: NVM Command Set Specification 1.0, section 4.2.1."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,12 +1,7 @@
-"""Notifications: one call for each kind of asynchronous event.
+"""Notifications: which log page each asynchronous event refers to, which bit of the Asynchronous
+Event Configuration lets it through, and which bit of Identify Controller announces it.
 
-`events` keeps them apart from the requests that wait for them. Here is what each is about: which
-log page has the rest, which bit of the Asynchronous Event Configuration feature lets it through,
-and which bit of Identify Controller announces it.
-
-Source: NVM Express Base Specification 2.0, section 5.2.1 (events), 5.27.1.8 (Asynchronous Event
-Configuration) and figure 275 (OAES).
-"""
+Source: NVM Express Base Specification 2.0, section 5.2.1, 5.27.1.8 and figure 275 (OAES)."""
 
 from collections.abc import Callable
 from typing import NamedTuple

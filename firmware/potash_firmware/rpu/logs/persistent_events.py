@@ -1,11 +1,9 @@
 """The persistent event log: what happened to the drive, over resets and power cycles.
 
 The newest events that fit are stored in the sidecar. A host reads them from a *reporting context*,
-which it establishes and releases: a copy, so that what happens meanwhile does not disturb a reader
-of many pieces.
+which is a copy, so that what happens meanwhile does not disturb it.
 
-Source: NVM Express Base Specification 2.0, section 5.16.1.14 (Persistent Event Log).
-"""
+Source: NVM Express Base Specification 2.0, section 5.16.1.14 (Persistent Event Log)."""
 
 import base64
 import binascii

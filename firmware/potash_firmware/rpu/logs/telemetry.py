@@ -1,12 +1,9 @@
 """Telemetry: the state of the firmware as it was at one moment, for finding a fault.
 
-The host has it captured when it likes; the firmware does so itself when something has gone wrong
-inside, and holds that until the host has read it, over power cycles too. What is captured are three
-data areas of JSON: what the device is, how it is doing, and what it was asked last.
+The host has it captured when it likes; the firmware does so when something has gone wrong inside,
+and holds that until the host has read it, over power cycles too.
 
-Source: NVM Express Base Specification 2.0, section 5.16.1.8 (Telemetry Host-Initiated), 5.16.1.9
-(Telemetry Controller-Initiated) and 8.24.
-"""
+Source: NVM Express Base Specification 2.0, section 5.16.1.8, 5.16.1.9 and 8.24."""
 
 import base64
 import json

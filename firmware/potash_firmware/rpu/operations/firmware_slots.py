@@ -1,8 +1,7 @@
 """The firmware slots, and the image that a host is downloading.
 
-An image arrives in pieces of any size at any offset, of which no two may overlap; only a second one
-at offset 0 is the beginning of another image, as a host sends that gave up the first. The slot whose revision Identify shows changes with a controller reset, or at once when
-the host asks for that.
+Pieces have any size and offset, and no two may overlap; only a second one at offset 0 is the
+beginning of another image, as a host sends that gave up the first.
 
 Source: NVM Express Base Specification 2.0, section 3.11 (firmware update process), 5.12 and 5.13.
 """

@@ -1,11 +1,9 @@
 """The Keep Alive Timer: a host that is not heard of for too long is taken for dead.
 
-It runs once a host has set the feature to something else than 0, and begins anew with each Keep
-Alive command. Other commands do not count (CTRATT has no traffic based keep alive). When it expires
-nothing more is served, and CSTS.CFS says so until the controller is reset.
+Only Keep Alive commands count (CTRATT has no traffic based keep alive). When it expires nothing
+more is served, and CSTS.CFS says so.
 
-Source: NVM Express Base Specification 2.0, section 3.9 (Keep Alive).
-"""
+Source: NVM Express Base Specification 2.0, section 3.9 (Keep Alive)."""
 
 from collections.abc import Callable
 

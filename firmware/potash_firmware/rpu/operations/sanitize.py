@@ -1,12 +1,9 @@
 """Sanitize: making all user data of the drive unrecoverable, as far as the host's disk allows.
 
-An operation goes on in the background, in pieces on the media executor, over every namespace that
-there is; no reset and no power cycle ends it. While it lasts, and after one that has failed, the
-host may do little else: `check` knows what.
+An operation goes on in the background, over every namespace; no reset and no power cycle ends it.
+While it lasts, and after one that has failed, the host may do little else: `check` knows what.
 
-Source: NVM Express Base Specification 2.0, section 5.24 (Sanitize command), 8.21 (Sanitize
-operations) and 5.16.1.25 (Sanitize Status).
-"""
+Source: NVM Express Base Specification 2.0, section 5.24, 8.21 and 5.16.1.25 (Sanitize Status)."""
 
 from __future__ import annotations
 

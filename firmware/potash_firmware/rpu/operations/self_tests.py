@@ -1,14 +1,11 @@
 """Device self-tests: what is checked, in which order, and how it ended.
 
-A test is a list of small pieces for the media executor, so it delays nobody: between two of them
-the loop serves the host, and what the host asks of the media has three threads besides. A test
-takes its time, so that a host that polls once a second sees it go on, and knows its end. A short
-test checks the sidecar, the firmware images and parts of each namespace; an extended one
-reads every block. A short test ends with a reset; an extended one goes on, after a power cycle too.
+A test is a list of small pieces for the media executor, so it delays nobody. It takes its time, so
+that a host that polls once a second sees it go on. A short test checks the sidecar, the firmware
+images and parts of each namespace, and ends with a reset; an extended one reads every block, and
+goes on after resets and power cycles.
 
-Source: NVM Express Base Specification 2.0, section 5.9 (Device Self-test command), 8.6 (Device
-Self-test operations) and 5.16.1.7 (its log).
-"""
+Source: NVM Express Base Specification 2.0, section 5.9, 8.6 and 5.16.1.7 (its log)."""
 
 from __future__ import annotations
 

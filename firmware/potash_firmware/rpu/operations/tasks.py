@@ -1,14 +1,9 @@
 """Operations that take many steps, each of which may wait for storage.
 
-A task is a generator. It runs in the loop's thread, and yields what it waits for: a call that is to
-be made by the media executor, whose result it is sent, futures that must have ended, or seconds
-that are to pass. So a long operation reads from top to bottom, and between two of its steps the loop serves everybody else.
-
-A task that has begun belongs to the drive, not to the host that asked for it: a reset forgets the
-command, and the task goes on to its end. A command's task that has not begun yet, or waits only for
-a time to pass, is dropped with the command. Those that change what there is are exclusive: each
-begins when the one before has ended.
-"""
+A task is a generator in the loop's thread, which yields what it waits for (`command.Step`); between
+two steps the loop serves everybody else. A task that has begun belongs to the drive: a reset
+forgets the command, and the task goes on, unless it has not begun yet or only waits for a time to
+pass. Those that change what there is are exclusive: each begins when the one before has ended."""
 
 import logging
 from collections import deque

@@ -1,12 +1,9 @@
 """The temperature, and what the device says when it passes a threshold.
 
-The device has nothing that gets warm: its one thermometer, the composite temperature, shows what a
-drive has in a comfortable machine. Thresholds are real all the same: a host that sets one below
-that is notified. Host controlled thermal management counts what it would do, and slows nothing.
+The composite temperature is constant, but thresholds are real: a host that sets one below it is
+notified. Host controlled thermal management counts what it would do, and slows nothing.
 
-Source: NVM Express Base Specification 2.0, section 5.27.1.3 (Temperature Threshold), 5.16.1.3
-(SMART / Health Information) and 8.15.5 (host controlled thermal management).
-"""
+Source: NVM Express Base Specification 2.0, section 5.27.1.3, 5.16.1.3 and 8.15.5."""
 
 from collections.abc import Callable
 

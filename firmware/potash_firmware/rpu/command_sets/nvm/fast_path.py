@@ -1,12 +1,10 @@
 """The fast path: plain reads and writes that need no waiting.
 
-Most commands of a busy drive are plain reads and writes that the page cache can serve. For these
-the slow path (a command object, the dispatch table, a handler, a result) takes three times as long
+The slow path (a command object, the dispatch table, a handler, a result) takes three times as long
 as moving 4 KiB does: 9 µs a command against 3 (`potash bench nvme`). So this decodes the oldest
-entry of a queue first, and takes it only if it can finish it here and now. Whatever is unusual about
-it, be it a flag, an address or an error, it leaves in the queue for the slow path to execute and to
-explain. What a namespace asks beyond moving data is behind `Namespace.fast_path`.
-"""
+entry of a queue, and takes it only if it can finish it here and now; whatever is unusual is left in
+the queue for the slow path. What a namespace asks beyond moving data is behind
+`Namespace.fast_path`."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,11 +1,9 @@
 """Compare and Write as one: the fused operation, atomic to every other command.
 
-The first half is held until the next entry of its queue is fetched, whenever that comes, and be it
-at the other end of the ring. Then either the two are executed by one piece of work that has their
-blocks for itself, or a half without the other is aborted.
+The first half is held until the next entry of its queue is fetched. Then the two are executed by
+one piece of work that has their blocks for itself, or a half without the other is aborted.
 
-Source: NVM Express Base Specification 2.0, section 3.4.2 (fused operations); NVM Command Set
-Specification 1.0, section 3.1.1 (Compare and Write).
+Source: NVM Express Base Specification 2.0, section 3.4.2; NVM Command Set Specification 1.0, 3.1.1.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,9 @@
 """What Identify says of the I/O commands: their limits, and what they do with blocks.
 
-Write Zeroes, Write Uncorrectable, Verify and Dataset Management have none beyond their fields, as
-they are done in steps: VSL, WZSL, WUSL, DMRL, DMRSL and DMSL are 0. Copy is done in one, so that it
-reads all of its sources before it writes.
+VSL, WZSL, WUSL, DMRL, DMRSL and DMSL are 0 (no limit), as those commands are done in steps; Copy is
+done in one, so that it reads all of its sources before it writes.
 
-Source: NVM Command Set Specification 1.0, section 4.1.5 (Identify data structures).
-"""
+Source: NVM Command Set Specification 1.0, section 4.1.5 (Identify data structures)."""
 
 from typing import Any, NamedTuple
 

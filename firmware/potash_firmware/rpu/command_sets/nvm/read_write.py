@@ -1,12 +1,10 @@
 """Flush, Write and Read.
 
-Data moves between guest memory and media without a copy where nothing can block, which is memory
-media and reads that the page cache can answer. Where something may, the media executor works on a
-private buffer, and the copy to or from guest memory is made here, by the one thread that may touch
-it: a reset then never has to wait for a disk.
+Data moves between guest memory and media without a copy where nothing can block. Where something
+may, the media executor works on a private buffer, and this thread alone copies to or from guest
+memory: so a reset never has to wait for a disk.
 
-Source: NVM Command Set Specification 1.0, section 3.2.
-"""
+Source: NVM Command Set Specification 1.0, section 3.2."""
 
 from concurrent.futures import Future
 
