@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from potash_device.board import Board, BoardSettings
 from potash_device.media import (
@@ -188,7 +188,7 @@ class Device:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._stack.__exit__(*raised)
 
     def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
