@@ -209,9 +209,9 @@ class NvmeError(Exception):
     def __init__(
         self,
         status: int,
+        detail: str = "",
         *,
         dnr: bool = True,
-        detail: str = "",
         location: int | None = None,
         lba: int = 0,
     ) -> None:

@@ -19,8 +19,9 @@ from potash_device.pcie.layout import MSIX_MASKED, MSIX_TABLE_ENTRY_SIZE, MSIX_V
 from potash_device.register_bytes import RegisterBytes
 from potash_device.trace import Trace
 from potash_device.vta.config import Config
-from pyvfio_user.device import Irq, Region
+from pyvfio_user.device import Region
 from pyvfio_user.irqs import InterruptLines as ClientLines
+from pyvfio_user.irqs import Irq
 from pyvfio_user.memory import AddressSpace
 from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion
 
@@ -36,8 +37,6 @@ MAX_QUEUE_ENTRIES = 4096
 
 @dataclass(frozen=True)
 class BoardSettings:
-    """What is fitted on the board."""
-
     identity: PciIdentity = field(default_factory=PciIdentity)
     queue_pairs: int = MAX_QUEUE_PAIRS
     """I/O queue pairs, each of which can have an interrupt vector of its own."""
@@ -131,7 +130,6 @@ class Board:
     # What the vfio-user server calls.
 
     def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
-        """A host has plugged the device in."""
         self.dma.connect(memory)
         kinds = tuple(self.irqs)
 
@@ -146,7 +144,6 @@ class Board:
         log.info("a host has attached")
 
     def detached(self) -> None:
-        """The host is gone; what it had configured goes with it."""
         self.reset()
         self.dma.connect(None)
         self.interrupts.disconnect()
@@ -163,12 +160,10 @@ class Board:
         self.queues.unbind()
 
     def irqs_changed(self, index: int) -> None:
-        """The host has set up vectors."""
         if index in self.irqs:
             self.interrupts.deliver_pending()
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:
-        """A read of configuration space or of BAR 0."""
         if region == PciRegion.CONFIG:
             return self._config_space.read(offset, count)
         if offset < BAR.msix_table:
@@ -179,7 +174,6 @@ class Board:
         return self.interrupts.pending_bits()[start : start + count].ljust(count, b"\0")
 
     def region_write(self, region: int, offset: int, data: bytes) -> None:
-        """A write to configuration space or to BAR 0."""
         if region == PciRegion.CONFIG:
             self._config_space.write(offset, data)
             self._follow_bus_master()

@@ -41,7 +41,6 @@ def folder(kind: str) -> Path:
 
 
 def package(module: ModuleType) -> Path:
-    """The folder of a package's sources, for `Store`."""
     return Path(module.__path__[0])
 
 
@@ -75,7 +74,6 @@ class Store:
         )
 
     def name(self, *parts: bytes) -> str:
-        """The name of what is made from `parts`."""
         return _digest_of(self.identity, *parts).hex()
 
     def load(self, name: str) -> bytes | None:

@@ -171,7 +171,6 @@ class Client:
         self._command(Command.DMA_UNMAP, request.encode())
 
     def dma_unmap_all(self) -> None:
-        """Take all memory back."""
         request = DmaUnmap(DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)
         self._command(Command.DMA_UNMAP, request.encode())
 
@@ -234,7 +233,6 @@ class Client:
         self._command(Command.DEVICE_SET_IRQS, request.encode(), fds=fds)
 
     def device_reset(self) -> None:
-        """Reset the device."""
         self._command(Command.DEVICE_RESET, b"")
 
     def _command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
@@ -298,7 +296,6 @@ class Client:
         return header, payload
 
     def _receive(self, size: int, deadline: float) -> None:
-        """Wait until `size` bytes have come."""
         sock = self._connected()
         while len(self._received) < size:
             remaining = deadline - time.monotonic()

@@ -145,7 +145,6 @@ class Connection:
         return progress
 
     def _send(self, data: bytes | memoryview) -> int:
-        """How many bytes the socket has taken."""
         try:
             return self._socket.send(data, socket.MSG_NOSIGNAL)
         except (BlockingIOError, InterruptedError):
@@ -221,7 +220,6 @@ class Connection:
 
 
 def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
-    """The file descriptors in ancillary data."""
     fds = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -55,7 +55,6 @@ def close_socket(sock: socket.socket) -> None:
 
 
 def is_eventfd(fd: int) -> bool:
-    """Whether a descriptor is an eventfd."""
     return os.readlink(f"/proc/self/fd/{fd}") == EVENTFD_LINK
 
 

@@ -12,8 +12,6 @@ from typing import NamedTuple, Protocol
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import AddressSpace
 
-__all__ = ["Device", "InterruptLines", "Irq", "Region"]
-
 
 class Region(NamedTuple):
     """`size` bytes that a client reads and writes; for PCI a BAR, the ROM or the config space."""

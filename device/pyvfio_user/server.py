@@ -15,14 +15,11 @@ from typing import Self
 
 from pyvfio_user.connection import Connection, Disconnected
 from pyvfio_user.descriptors import close_all, close_socket, may_receive
-from pyvfio_user.device import Device, InterruptLines, Irq, Region
-from pyvfio_user.memory import AddressSpace
+from pyvfio_user.device import Device
 from pyvfio_user.payloads import REGION_ACCESS
 from pyvfio_user.places import listen, unlink
 from pyvfio_user.protocol import HEADER, ProtocolError
 from pyvfio_user.session import MAX_TRANSFER, Session
-
-__all__ = ["AddressSpace", "Device", "InterruptLines", "Irq", "Region", "Server"]
 
 MAX_MESSAGE = HEADER.size + REGION_ACCESS.size + MAX_TRANSFER
 """The longest message: a REGION_WRITE of the largest transfer."""
@@ -90,7 +87,6 @@ class Server:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a client."""
         return self._connection is not None
 
     @property
@@ -221,7 +217,6 @@ class Server:
             return None
 
     def _end(self, reason: str) -> None:
-        """The client is gone, or must go."""
         connection, session = self._connection, self._session
         self._connection = self._session = self._limit = None
         if connection is None or session is None:

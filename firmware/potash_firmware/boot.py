@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from types import TracebackType
+from typing import Self
 
 from potash_device.board import Board, BoardSettings
 from potash_device.media import (
@@ -61,8 +62,6 @@ _PR_SET_TIMERSLACK = 29
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """A whole device."""
-
     board: BoardSettings = field(default_factory=BoardSettings)
     rpu: RpuSettings = field(default_factory=RpuSettings)
     accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
@@ -188,8 +187,13 @@ class Device:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *raised: Any) -> None:
-        self._stack.__exit__(*raised)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, exception, traceback)
 
     def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
         """The board's last moment: nobody is served, and the media executor has nothing left."""

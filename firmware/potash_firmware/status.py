@@ -131,7 +131,6 @@ def snapshot(device: Running) -> Snapshot:
 
 
 def _queues(rpu: Rpu) -> list[Snapshot]:
-    """Every queue that there is, and those that there were."""
     core, submissions = rpu.controller, rpu.controller.board.queues.submissions
     commands: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for (qid, csi, opcode), count in sorted(core.statistics.commands.items()):

@@ -15,8 +15,6 @@ _FD_SETSIZE = 1024
 
 
 class Source(Protocol):
-    """What can be waited for."""
-
     def fileno(self) -> int: ...
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.core import DEFAULT_ENGINE, ENGINES, Core
+from potash_device.vta.core import Core
+from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
 from potash_device.vta.isa import AluOpcode, MicroOp, Stage
 from potash_firmware.vta_runtime import AluKernel, Buffer, GemmKernel, Loop, Runtime
 from support.vta import CONFIGS

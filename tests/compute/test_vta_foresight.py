@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from potash_device.vta.config import MemoryId
-from potash_device.vta.core import ENGINES, Core
+from potash_device.vta.core import Core
+from potash_device.vta.engines import ENGINES
 from potash_device.vta.isa import (
     Alu,
     AluOpcode,

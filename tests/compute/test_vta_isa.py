@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.encoding import InstructionError
 from potash_device.vta.isa import (
     Alu,
     AluOpcode,
@@ -12,7 +13,6 @@ from potash_device.vta.isa import (
     Finish,
     Gemm,
     Instruction,
-    InstructionError,
     Load,
     MicroOp,
     Stage,

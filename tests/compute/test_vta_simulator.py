@@ -5,7 +5,8 @@ import pytest
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Dependencies, Gemm, Load, Store
-from potash_device.vta.simulator import Event, StreamError
+from potash_device.vta.simulator import Event
+from potash_device.vta.stream import StreamError
 from support.vta import BASE, Bench, acc_pattern
 
 

@@ -19,7 +19,7 @@ from potash.cli.app import run_app
 from potash.files import LONG
 from potash_device.vta.assembly import assemble
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.core import ENGINES
+from potash_device.vta.engines import ENGINES
 from potash_device.vta.isa import (
     Alu,
     AluOpcode,

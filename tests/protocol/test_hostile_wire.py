@@ -18,7 +18,7 @@ import pytest
 
 from potash_device.media import FLASH_SIZE, MemoryMedia
 from potash_firmware.boot import Device
-from pyvfio_user.server import AddressSpace
+from pyvfio_user.memory import AddressSpace
 from support import vfio_user as wire
 from support.hostile import Descriptors, Frame, Grammar, bend, resident, wait_until
 from support.vfio_user import RawClient, open_descriptors

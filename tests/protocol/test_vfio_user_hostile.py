@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyvfio_user.client import SealedMemory
+from pyvfio_user.device import Region
+from pyvfio_user.irqs import Irq
 from pyvfio_user.memory import AccessFault
-from pyvfio_user.server import MAX_MESSAGE, MAX_QUEUED, Irq, Region, Server
+from pyvfio_user.server import MAX_MESSAGE, MAX_QUEUED, Server
 from support.vfio_user import (
     NO_REPLY,
     QEMU_VERSION,

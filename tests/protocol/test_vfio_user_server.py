@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from pyvfio_user.client import SealedMemory
+from pyvfio_user.device import Region
+from pyvfio_user.irqs import Irq
 from pyvfio_user.memory import AccessFault
-from pyvfio_user.server import Irq, Region, Server
+from pyvfio_user.server import Server
 from support.vfio_user import (
     DEVICE_FEATURE,
     DEVICE_RESET,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from pyvfio_user.device import Region
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import AddressSpace
-from pyvfio_user.server import Region
 
 BAR0, CONFIG, MSIX = 0, 7, 2
 BAR_SIZE = 0x4000

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from pyvfio_user import descriptors
+from pyvfio_user.device import Region
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import AddressSpace
 from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion
-from pyvfio_user.server import Region, Server
+from pyvfio_user.server import Server
 
 VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO = 1, 2, 3, 4, 5
 GET_IRQ_INFO, SET_IRQS, REGION_READ, REGION_WRITE = 7, 8, 9, 10

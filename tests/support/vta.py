@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Dependencies, Finish, Instruction, Load, MicroOp, Store
-from potash_device.vta.simulator import Event, Order, Simulator
+from potash_device.vta.simulator import Event, Simulator
+from potash_device.vta.stream import Order
 from potash_firmware.vta_runtime import Runtime
 
 BASE = 0x1000

@@ -71,6 +71,5 @@ class Coalescing:
         return max(0.0, min(held.until for held in self._held.values()) - self._clock())
 
     def clear(self) -> None:
-        """Forget what is to be announced, as a controller reset does."""
         self._due.clear()
         self._held.clear()

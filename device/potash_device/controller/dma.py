@@ -115,7 +115,7 @@ class DmaEngine:
                 self._page_lists[key] = found
             return found
         except AccessFault as fault:
-            raise NvmeError(Status.DATA_TRANSFER_ERROR, dnr=False, detail=str(fault)) from None
+            raise NvmeError(Status.DATA_TRANSFER_ERROR, str(fault), dnr=False) from None
 
     def _entries_behind(self, prp1: int, prp2: int, length: int) -> bytes:
         """The PRP entries of a transfer's second page and those behind it, as they are stored."""
@@ -163,7 +163,7 @@ def _require_alignment(entry: int, alignment: int, location: int = CommandByte.P
     if entry % alignment:
         raise NvmeError(
             Status.INVALID_PRP_OFFSET,
-            detail=f"PRP entry {entry:#x} is not {alignment}-aligned",
+            f"PRP entry {entry:#x} is not {alignment}-aligned",
             location=location,
         )
 

@@ -71,7 +71,6 @@ class InterruptLines:
             self._pending.add(vector)
 
     def fire_all(self, vectors: Iterable[int]) -> None:
-        """Interrupt the host once on each of `vectors`."""
         for vector in vectors:
             self.fire(vector)
 
@@ -80,7 +79,6 @@ class InterruptLines:
         self._pending = {vector for vector in self._pending if not self._signal(vector)}
 
     def clear(self) -> None:
-        """Forget what is pending, as a reset of the controller does."""
         self._pending.clear()
 
     def pending_bits(self) -> bytes:

@@ -52,14 +52,12 @@ class QueueSet:
             self.shadow.unbind()
 
     def add_completion(self, queue: CompletionQueue) -> None:
-        """Add a queue whose memory is there. Raises AccessFault."""
         queue.bind()
         if self.shadow is not None and queue.qid:
             self.shadow.adopt_completion(queue)
         self.completions[queue.qid] = queue
 
     def add_submission(self, queue: SubmissionQueue) -> None:
-        """Add a queue whose memory is there. Raises AccessFault."""
         queue.bind()
         if self.shadow is not None and queue.qid:
             self.shadow.adopt_submission(queue)
@@ -207,7 +205,6 @@ class QueueSet:
         return ready
 
     def served(self, queue: SubmissionQueue) -> None:
-        """`queue` has been served in this round."""
         self._last_served = queue.qid
 
     @staticmethod

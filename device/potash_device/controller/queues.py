@@ -63,7 +63,6 @@ class CompletionQueue:
         self._bytes, self._words = view, view.cast("H")
 
     def unbind(self) -> None:
-        """Let go of the memory."""
         self._bytes = self._words = None
 
     @property
@@ -188,7 +187,6 @@ class SubmissionQueue:
         self._bytes = self._dma.view(self.base, self.size * SUBMISSION_ENTRY_SIZE, write=False)
 
     def unbind(self) -> None:
-        """Let go of the memory."""
         self._bytes = None
 
     def move_tail(self, tail: int) -> None:

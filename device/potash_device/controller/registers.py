@@ -136,7 +136,6 @@ class RegisterFile:
     # What the firmware does.
 
     def read(self, register: Register) -> int:
-        """A register's value."""
         return self._values.get(register.offset, register.width)
 
     def write(self, register: Register, value: int) -> None:

@@ -49,7 +49,7 @@ class Descriptor(NamedTuple):
         if kind is None:
             raise NvmeError(
                 Status.SGL_DESCRIPTOR_TYPE_INVALID,
-                detail=f"SGL descriptor type {self.identifier >> 4:#x} with sub type"
+                f"SGL descriptor type {self.identifier >> 4:#x} with sub type"
                 f" {self.identifier & 0xF:#x} is not supported",
             )
         return kind
@@ -89,10 +89,10 @@ def views(
             if not remaining:
                 return pieces
     except AccessFault as fault:
-        raise NvmeError(Status.DATA_TRANSFER_ERROR, dnr=False, detail=str(fault)) from None
+        raise NvmeError(Status.DATA_TRANSFER_ERROR, str(fault), dnr=False) from None
     raise NvmeError(
         Status.DATA_SGL_LENGTH_INVALID,
-        detail=f"the SGL describes {length - remaining} of the {length} bytes to be moved",
+        f"the SGL describes {length - remaining} of the {length} bytes to be moved",
     )
 
 
@@ -111,21 +111,21 @@ def _descriptors(dma: DmaEngine, first: Descriptor) -> Iterator[Descriptor]:
         if seen > MAX_DESCRIPTORS:
             raise NvmeError(
                 Status.INVALID_NUMBER_OF_SGL_DESCRIPTORS,
-                detail=f"the SGL has more than {MAX_DESCRIPTORS} descriptors",
+                f"the SGL has more than {MAX_DESCRIPTORS} descriptors",
             )
         segment = _segment(dma, here)
         for descriptor in segment[:-1]:
             if descriptor.type in _LEADS_ON:
                 raise NvmeError(
                     Status.INVALID_NUMBER_OF_SGL_DESCRIPTORS,
-                    detail="a descriptor that leads to a segment is not the last of its own",
+                    "a descriptor that leads to a segment is not the last of its own",
                 )
             yield descriptor
         last = segment[-1]
         if (here.type == SglDescriptorType.LAST_SEGMENT) == (last.type in _LEADS_ON):
             raise NvmeError(
                 Status.INVALID_SGL_SEGMENT_DESCRIPTOR,
-                detail="the last segment leads on, or one before it does not",
+                "the last segment leads on, or one before it does not",
             )
         here = last
     yield here
@@ -137,7 +137,7 @@ def _entries(leading: Descriptor) -> int:
     if not count or rest or leading.address % SEGMENT_ALIGNMENT:
         raise NvmeError(
             Status.INVALID_SGL_SEGMENT_DESCRIPTOR,
-            detail=f"a segment cannot have {leading.length} bytes at {leading.address:#x}",
+            f"a segment cannot have {leading.length} bytes at {leading.address:#x}",
         )
     return count
 

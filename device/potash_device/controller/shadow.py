@@ -35,7 +35,6 @@ class ShadowDoorbells:
         self._events = self._dma.view(self.event_index, PAGE_SIZE, write=True).cast("I")
 
     def unbind(self) -> None:
-        """Let go of the memory."""
         self._bytes = self._values = self._events = None
 
     def adopt_submission(self, queue: SubmissionQueue) -> None:

@@ -42,12 +42,10 @@ class _Count:
 
     @property
     def rate(self) -> float:
-        """Commands a second."""
         return self.commands / self.seconds
 
     @property
     def gathered(self) -> float:
-        """Commands that one poll finds."""
         return self.commands / self.polls
 
 
@@ -73,7 +71,6 @@ class Tuner:
 
     @property
     def tick(self) -> float:
-        """Seconds between two polls."""
         return self._ticks[self._other if self._trying and not self._windows % 2 else self._level]
 
     def executed(self, commands: int, now: float) -> None:

@@ -41,7 +41,6 @@ class MediaExecutor:
             self._wake = -1
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
         return self._wake
 
     def submit(self, call: Callable[[], Any], *, flushes: bool = False) -> Future[Any]:

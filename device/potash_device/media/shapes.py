@@ -70,8 +70,6 @@ def blocks_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]
 
 @dataclass
 class Listed:
-    """The whole list."""
-
     shapes: dict[int, NamespaceShape]
     capacity: int | None = None
     """Bytes for all namespaces together; None where that is what they have."""

@@ -79,7 +79,6 @@ class Media:
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Release the descriptor; calling it again does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

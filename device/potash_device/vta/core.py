@@ -17,8 +17,6 @@ from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
 from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event
 from potash_device.vta.stream import Order, StreamError
 
-__all__ = ["DEFAULT_ENGINE", "ENGINES", "Control", "Core", "Register", "RegisterError"]
-
 
 class RegisterError(ValueError):
     """A register access that the core does not have."""

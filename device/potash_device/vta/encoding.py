@@ -47,7 +47,6 @@ class Field(NamedTuple):
 
     @property
     def mask(self) -> int:
-        """The field's bits, moved down to bit 0."""
         return (1 << self.width) - 1
 
     @property
@@ -57,12 +56,10 @@ class Field(NamedTuple):
 
     @property
     def minimum(self) -> int:
-        """The least value that fits."""
         return -(1 << self.width - 1) if self.signed else 0
 
     @property
     def maximum(self) -> int:
-        """The greatest value that fits."""
         return self.mask >> 1 if self.signed else self.mask
 
 
@@ -75,7 +72,6 @@ class Layout:
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Field]:
-        """The fields by their name."""
         return {field.name: field for field in self.fields}
 
     @functools.cached_property

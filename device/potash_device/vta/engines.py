@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from potash_device.vta.config import Config
-from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
+from potash_device.vta.encoding import INSTRUCTION_BYTES
+from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import Event, Simulator
 from potash_device.vta.stream import Order, StreamError
 
@@ -77,11 +78,9 @@ class AutoSimulator:
         self.trace: Callable[[Event], None] | None = None
 
     def run(self, address: int, count: int) -> None:
-        """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
         self.execute(self._readable.fetch(address, count))
 
     def execute(self, stream: bytes) -> None:
-        """Execute a stream that is not in DRAM. Raises StreamError."""
         if self._engine is self._readable:
             self._left -= self._cost(stream)
             if self._left < 0:
@@ -92,7 +91,6 @@ class AutoSimulator:
         self._engine.execute(stream)
 
     def reset(self) -> None:
-        """Zero every buffer on the chip."""
         self._engine.reset()
 
     def _cost(self, stream: bytes) -> float:

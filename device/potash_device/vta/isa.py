@@ -10,26 +10,12 @@ from enum import IntEnum, IntFlag
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.encoding import INSTRUCTION_BYTES, OPCODE_BITS, InstructionError
-
-__all__ = [
-    "INSTRUCTION_BYTES",
-    "Alu",
-    "AluOpcode",
-    "Dependencies",
-    "Finish",
-    "Gemm",
-    "Instruction",
-    "InstructionError",
-    "Load",
-    "MemoryInstruction",
-    "MicroOp",
-    "Opcode",
-    "Stage",
-    "Store",
-    "decode",
-    "encode_stream",
-]
+from potash_device.vta.encoding import (
+    INSTRUCTION_BYTES,
+    OPCODE_BITS,
+    InstructionError,
+    Layout,
+)
 
 
 class Opcode(IntEnum):
@@ -75,11 +61,31 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryInstruction:
+class _Encoded:
+    """What all instructions have."""
+
+    opcode: ClassVar[Opcode]
+    kind: ClassVar[str]
+    """The name of its layout in `Layouts`."""
+    dependencies: Dependencies = Dependencies.NONE
+
+    @property
+    def stage(self) -> Stage:
+        """The module that executes it."""
+        return Stage.COMPUTE
+
+    def encode(self, config: Config) -> int:
+        """The instruction's 128 bits. Raises InstructionError."""
+        layout: Layout = getattr(config.layouts, self.kind)
+        return layout.pack({"opcode": self.opcode, **self.__dict__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryInstruction(_Encoded):
     """A rectangle between DRAM and a buffer. Addresses, sizes, pads and stride in elements of
     `memory_type`; `dram_base` counts them from physical address 0."""
 
-    opcode: ClassVar[Opcode]
+    kind: ClassVar[str] = "memory"
     memory_type: MemoryId
     sram_base: int = 0
     dram_base: int = 0
@@ -90,11 +96,6 @@ class MemoryInstruction:
     y_pad_1: int = 0
     x_pad_0: int = 0
     x_pad_1: int = 0
-    dependencies: Dependencies = Dependencies.NONE
-
-    def encode(self, config: Config) -> int:
-        """The instruction's 128 bits. Raises InstructionError."""
-        return config.layouts.memory.pack({"opcode": self.opcode, **self.__dict__})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +119,14 @@ class Store(MemoryInstruction):
 
     @property
     def stage(self) -> Stage:
-        """Always STORE."""
         return Stage.STORE
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopInstruction:
+class LoopInstruction(_Encoded):
     """Micro-ops uop_bgn up to uop_end (exclusive), inside two loops whose counters, multiplied by
     the factors, are added to the micro-ops' indices."""
 
-    opcode: ClassVar[Opcode]
     uop_bgn: int = 0
     uop_end: int = 0
     iter_out: int = 1
@@ -136,12 +135,6 @@ class LoopInstruction:
     dst_factor_in: int = 0
     src_factor_out: int = 0
     src_factor_in: int = 0
-    dependencies: Dependencies = Dependencies.NONE
-
-    @property
-    def stage(self) -> Stage:
-        """Always COMPUTE."""
-        return Stage.COMPUTE
 
     @property
     def steps(self) -> int:
@@ -154,13 +147,10 @@ class Gemm(LoopInstruction):
     """Multiply INP elements with WGT elements and accumulate in ACC, or zero ACC (`reset`)."""
 
     opcode: ClassVar[Opcode] = Opcode.GEMM
+    kind: ClassVar[str] = "gemm"
     reset: bool = False
     wgt_factor_out: int = 0
     wgt_factor_in: int = 0
-
-    def encode(self, config: Config) -> int:
-        """The instruction's 128 bits. Raises InstructionError."""
-        return config.layouts.gemm.pack({"opcode": self.opcode, **self.__dict__})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,30 +158,18 @@ class Alu(LoopInstruction):
     """An element-wise operation of ACC with ACC, or with the immediate (`use_imm`)."""
 
     opcode: ClassVar[Opcode] = Opcode.ALU
+    kind: ClassVar[str] = "alu"
     alu_opcode: AluOpcode
     use_imm: bool = False
     imm: int = 0
 
-    def encode(self, config: Config) -> int:
-        """The instruction's 128 bits. Raises InstructionError."""
-        return config.layouts.alu.pack({"opcode": self.opcode, **self.__dict__})
-
 
 @dataclass(frozen=True, kw_only=True)
-class Finish:
+class Finish(_Encoded):
     """Tell the host that the stream is done."""
 
     opcode: ClassVar[Opcode] = Opcode.FINISH
-    dependencies: Dependencies = Dependencies.NONE
-
-    @property
-    def stage(self) -> Stage:
-        """Always COMPUTE."""
-        return Stage.COMPUTE
-
-    def encode(self, config: Config) -> int:
-        """The instruction's 128 bits. Raises InstructionError."""
-        return config.layouts.finish.pack({"opcode": self.opcode, **self.__dict__})
+    kind: ClassVar[str] = "finish"
 
 
 Instruction = Load | Store | Gemm | Alu | Finish

@@ -15,21 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import DRAM_BASE, Config, MemoryId
+from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.isa import (
-    INSTRUCTION_BYTES,
     Alu,
     AluOpcode,
     Gemm,
     Instruction,
-    InstructionError,
     Load,
     MemoryInstruction,
     Store,
     decode,
 )
 from potash_device.vta.stream import Order, StreamError, execution_order
-
-__all__ = ["DRAM_BASE", "Event", "Order", "Simulator", "StreamError"]
 
 STEP_LIMIT = 1 << 28
 """Micro-ops that one stream may execute: 2.7 s of a core at 100 MHz. The loop counters of a single

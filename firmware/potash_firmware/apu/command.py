@@ -33,14 +33,14 @@ class Context:
             return self.subsystem.accelerators[identifier]
         except KeyError:
             detail = f"there is no accelerator {identifier}"
-            raise NvmeError(VendorStatus.INVALID_ACCELERATOR, detail=detail) from None
+            raise NvmeError(VendorStatus.INVALID_ACCELERATOR, detail) from None
 
     def accelerator_at_rest(self, identifier: int) -> Accelerator:
         """One whose buffers no job has. Raises NvmeError."""
         accelerator = self.accelerator(identifier)
         if accelerator.busy:
             detail = f"accelerator {identifier} runs a job"
-            raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, dnr=False, detail=detail)
+            raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, detail, dnr=False)
         return accelerator
 
     def data(self, request: Request) -> memoryview:

@@ -32,7 +32,7 @@ def installed(accelerator: Accelerator, identifier: int) -> bytes:
             "active firmware" if identifier == KEEP_ACTIVE_FIRMWARE else f"firmware {identifier}"
         )
         detail = f"accelerator {accelerator.config.id} has no {which}"
-        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail=detail) from None
+        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail) from None
 
 
 def receive(
@@ -49,11 +49,11 @@ def receive(
     """
     if identifier >= limits.firmware_slots:
         detail = f"firmware IDs are 0 to {limits.firmware_slots - 1}, not {identifier}"
-        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail=detail)
+        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail)
     before = accelerator.staged.get(identifier, b"") if offset else b""
     if offset != len(before):
         detail = f"the piece begins at byte {offset}, but {len(before)} bytes have come"
-        raise NvmeError(Status.INVALID_FIELD, detail=detail)
+        raise NvmeError(Status.INVALID_FIELD, detail)
     image = bytes(before) + piece
     accelerator.staged.pop(identifier, None)
     _require_room(subsystem, accelerator, limits, identifier, len(image))
@@ -96,4 +96,4 @@ def _require_room(
 
 def _refuse(accelerator: Accelerator, reason: str) -> None:
     accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, reason)
-    raise NvmeError(VendorStatus.FIRMWARE_REFUSED, detail=reason)
+    raise NvmeError(VendorStatus.FIRMWARE_REFUSED, reason)

@@ -8,8 +8,7 @@ from potash_device.trace import COMPUTE
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.isa import InstructionError
+from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.stream import StreamError
 from potash_firmware.mailbox.counters import Row, Word, unshared_row
 

@@ -27,13 +27,13 @@ def resolve(
     """
     namespace = namespaces.get(nsid)
     if namespace is None:
-        raise NvmeError(Status.INVALID_NAMESPACE, detail=f"there is no namespace {nsid}")
+        raise NvmeError(Status.INVALID_NAMESPACE, f"there is no namespace {nsid}")
     unit = PAGE_SIZE if counting.unit is RangeUnit.PAGE else namespace.block_size
     count = fields.pages + 1 if counting.zero_based else fields.pages
     if count == 0:
-        raise NvmeError(Status.INVALID_FIELD, detail="the range is empty")
+        raise NvmeError(Status.INVALID_FIELD, "the range is empty")
     if fields.start * unit >= namespace.size:
-        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail=f"{fields.start} is past the end")
+        raise NvmeError(Status.LBA_OUT_OF_RANGE, f"{fields.start} is past the end")
     return ByteRange(nsid, fields.start * unit, count * unit)
 
 

@@ -94,8 +94,7 @@ class Commands:
         """Take a command's first step, unless a fault is injected. Raises NvmeError."""
         if command.key in self._outstanding:
             raise NvmeError(
-                Status.COMMAND_ID_CONFLICT,
-                detail=f"command {command.entry.cid} is still outstanding",
+                Status.COMMAND_ID_CONFLICT, f"command {command.entry.cid} is still outstanding"
             )
         faults = self._controller.faults
         if faults.io if command.queue.qid else faults.admin:
@@ -112,14 +111,10 @@ class Commands:
         else:
             row = self._admin.get(entry.opcode)
         if row is None or row.command_set not in namespaces.enabled:
-            raise NvmeError(
-                Status.INVALID_OPCODE, detail=f"opcode {entry.opcode:#04x} is not supported"
-            )
+            raise NvmeError(Status.INVALID_OPCODE, f"opcode {entry.opcode:#04x} is not supported")
         if entry.fuse is not Fuse.NORMAL:
             raise NvmeError(
-                Status.INVALID_FIELD,
-                detail="there is no such fused operation",
-                location=CommandByte.FLAGS,
+                Status.INVALID_FIELD, "there is no such fused operation", location=CommandByte.FLAGS
             )
         require_pointer(command)
         self._controller.sanitizing.check(command)
@@ -152,7 +147,6 @@ class Commands:
         return True
 
     def _run(self, command: Command, step: Callable[[], Result]) -> None:
-        """Take one step of a command and do what comes of it."""
         try:
             result = step()
         except NvmeError as error:
@@ -161,7 +155,7 @@ class Commands:
             log.exception("opcode %#04x failed", command.entry.opcode)
             self._controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
             self._controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
-            self._refuse(command, NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)))
+            self._refuse(command, NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False))
         else:
             if isinstance(result, Pending):
                 if self._trace.sink is not None and isinstance(result.token, int):

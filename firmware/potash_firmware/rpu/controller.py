@@ -294,7 +294,6 @@ class Controller:
         return warning
 
     def smart_log(self) -> SmartLog:
-        """The SMART / Health Information log page."""
         return self.health.log(self.errors, self.critical_warning())
 
     def _memory(self, nsid: int) -> Shared | None:
@@ -316,7 +315,6 @@ class Controller:
             self.alerts.notice(NoticeEvent.TELEMETRY_LOG_CHANGED)
 
     def failed(self) -> None:
-        """Controller fatal status."""
         self.persistent_events.add(HardwareError(code=HardwareErrorCode.CONTROLLER_FATAL_STATUS))
         self.internal_fault("controller fatal status")
 

@@ -142,9 +142,7 @@ class Faults:
         """Arm a fault; the identifier that it gets. Raises NvmeError when there are too many."""
         with self._lock:
             if len(self._kept) >= MOST_FAULTS and not self._forget_one_spent():
-                raise NvmeError(
-                    Status.CAPACITY_EXCEEDED, detail=f"there are {MOST_FAULTS} faults already"
-                )
+                raise NvmeError(Status.CAPACITY_EXCEEDED, f"there are {MOST_FAULTS} faults already")
             self._last = self._last % 0xFFFF + 1
             while self._last in self._kept:
                 self._last = self._last % 0xFFFF + 1
@@ -165,7 +163,7 @@ class Faults:
             elif identifier in self._kept:
                 gone = [self._kept.pop(identifier)]
             else:
-                raise NvmeError(Status.INVALID_FIELD, detail=f"there is no fault {identifier}")
+                raise NvmeError(Status.INVALID_FIELD, f"there is no fault {identifier}")
             self.arrange()
         for one in gone:
             one.over.set()
@@ -323,8 +321,8 @@ def _failure(fault: Fault, command: Command) -> NvmeError:
     of_media = split(fault.status).sct == StatusCodeType.MEDIA_AND_DATA_INTEGRITY
     if of_media and command.queue.qid and entry.opcode in _WITH_BLOCKS:
         lba = max(ReadWrite.decode(entry.cdws).slba, fault.lba)
-        return NvmeError(fault.status, dnr=dnr, detail=detail, lba=lba)
-    return NvmeError(fault.status, dnr=dnr, detail=detail)
+        return NvmeError(fault.status, detail, dnr=dnr, lba=lba)
+    return NvmeError(fault.status, detail, dnr=dnr)
 
 
 def _starts_a_job(command: Command) -> bool:

@@ -54,12 +54,10 @@ class Interrupts:
             self.coalescing.announce(interrupt.vector, urgent=urgent)
 
     def send(self) -> None:
-        """Send those that are due."""
         due = self.coalescing.take_due()
         if due and self._faults.interrupts:
             due = self._faults.heard(due)
         self._lines.fire_all(due)
 
     def clear(self) -> None:
-        """Nobody wants any of them, as after a reset."""
         self.coalescing.clear()

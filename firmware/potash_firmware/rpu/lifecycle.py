@@ -37,8 +37,6 @@ LOG_INTERVAL = 60.0
 
 
 class State(Enum):
-    """What the controller is doing."""
-
     DISABLED = auto()
     ENABLING = auto()  # EN is set; the media still has work of the time before
     READY = auto()
@@ -46,8 +44,6 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What may happen to it."""
-
     ENABLE = auto()  # CC.EN from 0 to 1
     START = auto()  # nothing of the time before is left, and the configuration is good
     DISABLE = auto()  # CC.EN from 1 to 0: a controller reset
@@ -91,7 +87,6 @@ class Lifecycle:
         """A shutdown waits for the media to end what it has begun, and then for a flush."""
 
     def configure(self, configuration: ControllerConfiguration) -> None:
-        """The host has written CC."""
         self._enter(Event.ENABLE if configuration.en else Event.DISABLE)
         if configuration.shn in (ShutdownNotification.NORMAL, ShutdownNotification.ABRUPT):
             self._begin_shutdown()

@@ -212,7 +212,6 @@ class Rpu:
             log.error("%s", reason)
 
     def _pass(self, *, media: bool, apu: bool) -> bool:
-        """One pass of the service."""
         commands = self._commands
         was_paused, commands.paused = commands.paused, not self._board.dma.mastering
         if was_paused and not commands.paused:

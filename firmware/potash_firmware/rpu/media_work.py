@@ -43,7 +43,6 @@ class BlocksInFlight:
 
     @property
     def futures(self) -> "set[Future[Any]]":
-        """All work that is in flight."""
         return set(self._ranges)
 
     def add(
@@ -58,7 +57,6 @@ class BlocksInFlight:
         self._ranges[future] = (writes, alone, tuple(ranges))
 
     def discard(self, future: "Future[Any]") -> None:
-        """`future` has ended."""
         self._ranges.pop(future, None)
 
     def in_the_way(
@@ -196,9 +194,7 @@ class MediaFailures:
             if not media.read_only:
                 log.error("namespace %d is read-only from now on: %s", nsid, error.strerror)
                 media.read_only = True
-            return NvmeError(
-                Status.NAMESPACE_WRITE_PROTECTED, detail=f"namespace {nsid} is read-only"
-            )
+            return NvmeError(Status.NAMESPACE_WRITE_PROTECTED, f"namespace {nsid} is read-only")
         if media.lost is not None and nsid not in self._lost:
             self._lost.add(nsid)
             log.critical(
@@ -214,6 +210,4 @@ class MediaFailures:
         if now >= self._logged.get(key, now):
             self._logged[key] = now + LOG_INTERVAL
             log.error("namespace %d, block %d: %s", nsid, lba, error.strerror)
-        return NvmeError(
-            status, dnr=error.errno not in _MAY_PASS, detail=str(error.strerror), lba=lba
-        )
+        return NvmeError(status, str(error.strerror), dnr=error.errno not in _MAY_PASS, lba=lba)

@@ -15,8 +15,6 @@ from potash_firmware.rpu.command import Command, Pending
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A command and what it waits for."""
-
     command: Command
     pending: Pending
 
@@ -64,16 +62,13 @@ class Outstanding:
         return waiting
 
     def holds(self, token: object) -> bool:
-        """A command waits for `token`."""
         return token in self._by_token
 
     def find(self, key: tuple[int, int]) -> Waiting | None:
-        """The command with that queue and identifier, if it waits."""
         qid, cid = key
         return self._by_queue[qid].get(cid)
 
     def clear(self) -> None:
-        """Forget every command, as a controller reset does."""
         self._by_token.clear()
         self._by_queue.clear()
         self.aborted.clear()

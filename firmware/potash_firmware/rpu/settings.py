@@ -76,8 +76,6 @@ class ComputeSettings:
 
 @dataclass(frozen=True)
 class RpuSettings:
-    """Everything that the RPU is configured with."""
-
     identity: Identity = field(default_factory=Identity)
     namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
     compute: ComputeSettings = field(default_factory=ComputeSettings)

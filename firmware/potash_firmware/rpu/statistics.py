@@ -7,8 +7,6 @@ from collections import defaultdict
 
 
 class Statistics:
-    """Counters that only grow."""
-
     def __init__(self) -> None:
         self.commands: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         """Commands that were fetched, by queue, command set and opcode."""

@@ -28,7 +28,7 @@ assert MAX_TRANSFER == SLOT_SIZE
 def check_size(length: int) -> None:
     """Raise NvmeError for more bytes than one command may move."""
     if length > MAX_TRANSFER:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"{length} bytes are more than MDTS allows")
+        raise NvmeError(Status.INVALID_FIELD, f"{length} bytes are more than MDTS allows")
 
 
 class Transfer:

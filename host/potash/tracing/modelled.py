@@ -15,8 +15,8 @@ from potash.tracing.document import MICROSECONDS, Document
 from potash.vta import perfetto
 from potash_device.vta import assembly, timing
 from potash_device.vta.config import Config
-from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.isa import InstructionError, Stage
+from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
+from potash_device.vta.isa import Stage
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import Parameters, Timing
 

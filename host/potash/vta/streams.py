@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Control, Core, Register
-from potash_device.vta.isa import INSTRUCTION_BYTES, AluOpcode, MicroOp, Stage
+from potash_device.vta.encoding import INSTRUCTION_BYTES
+from potash_device.vta.isa import AluOpcode, MicroOp, Stage
 from potash_firmware.vta_runtime import AluKernel, Buffer, GemmKernel, Loop, Runtime
 
 PLATFORM = Config.default()

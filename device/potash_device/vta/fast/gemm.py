@@ -52,7 +52,6 @@ def _multiply(buffers: Any, row: Any, words: Any, geometry: Any, acc: Any, table
 def in_loops(
     buffers: Any, row: Any, words: Any, geometry: layout.Geometry, acc: Any, table: Any
 ) -> None:
-    """Step after step, for any shape."""
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     src_low = geometry.dst_bits

@@ -69,7 +69,6 @@ def _loop(typing: Any, opcode: Any, target: Any, source: Any, count: Any) -> Any
 
 
 def _result(builder: Any, operation: AluOpcode, values: Any, operand: Any) -> Any:
-    """The operation on two vectors."""
     match operation:
         case AluOpcode.MIN:
             return builder.select(builder.icmp_signed("<", values, operand), values, operand)

@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
 from potash_device.vta.fast.execution import execute
 from potash_device.vta.fast.foresight import SURE, foresee, gather
 from potash_device.vta.fast.positions import TABLE_PAIRS
 from potash_device.vta.fast.runs import KINDS, look_ahead
-from potash_device.vta.isa import INSTRUCTION_BYTES, Alu, Gemm
-from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Order, Simulator
+from potash_device.vta.isa import Alu, Gemm
+from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Simulator
+from potash_device.vta.stream import Order
 
 KEPT_INSTRUCTIONS = 1 << 17
 """Of all the streams that are kept decoded: 15 MiB."""
@@ -99,7 +101,6 @@ class FastSimulator:
         self.reset()
 
     def reset(self) -> None:
-        """Zero every buffer on the chip."""
         config = self.config
         lanes = config.batch * config.block_out
         self._uop = paths.aligned(config.depth(MemoryId.UOP), np.uint32)
@@ -110,7 +111,6 @@ class FastSimulator:
 
     @property
     def uop(self) -> NDArray[np.uint32]:
-        """The micro-op buffer."""
         return self._uop.copy()
 
     @property
@@ -129,11 +129,9 @@ class FastSimulator:
         return self._acc.reshape(-1, self.config.batch, self.config.block_out).copy()
 
     def run(self, address: int, count: int) -> None:
-        """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
         self.execute(self._readable.fetch(address, count))
 
     def execute(self, stream: bytes) -> None:
-        """Execute a stream that was fetched already. Raises StreamError."""
         program = self._program(stream)
         if program is None or self.trace is not None:
             self._execute_readable(stream)
@@ -167,7 +165,6 @@ class FastSimulator:
         return stream in self._programs
 
     def forget(self) -> None:
-        """Drop the streams that are kept decoded."""
         self._programs.clear()
         self._kept = 0
 

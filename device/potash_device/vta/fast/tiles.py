@@ -229,8 +229,6 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
 
 
 class _Addresses:
-    """Addresses of the arrays of a path's buffers."""
-
     def __init__(self, context: Any, builder: Any, kind: Any, buffers: Value) -> None:
         self._of = {}
         for number, (name, array) in enumerate(zip(kind.fields, kind.types, strict=True)):

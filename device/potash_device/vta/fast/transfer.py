@@ -116,28 +116,23 @@ def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
 
 @compiled
 def copy(target: Any, source: Any) -> None:
-    """Bytes to bytes."""
     for at in range(target.size):
         target[at] = source[at]
 
 
 def clear_inp(buffers: Any, at: Number, count: Number) -> None:
-    """Zero INP elements."""
     raise NotImplementedError("compiled code only")
 
 
 def clear_wgt(buffers: Any, at: Number, count: Number) -> None:
-    """Zero WGT elements."""
     raise NotImplementedError("compiled code only")
 
 
 def fill_inp(buffers: Any, at: Number, count: Number, data: Any) -> None:
-    """Copy INP elements from DRAM's bytes."""
     raise NotImplementedError("compiled code only")
 
 
 def fill_wgt(buffers: Any, at: Number, count: Number, data: Any) -> None:
-    """Copy WGT elements from DRAM's bytes."""
     raise NotImplementedError("compiled code only")
 
 

@@ -7,8 +7,8 @@ specification; `compiled` is the same for long streams, compiled when it is firs
 from collections.abc import Sequence
 
 from potash_device.vta.config import Config
-from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.isa import Instruction, InstructionError, decode, encode_stream
+from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
+from potash_device.vta.isa import Instruction, decode, encode_stream
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import model
 from potash_device.vta.timing.parameters import (

@@ -159,7 +159,6 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """The same by the clock."""
         return self.cycles / self.parameters.clock
 
     @functools.cached_property

@@ -45,8 +45,8 @@ def dispatch(context: Context, request: Request) -> Result:
     """Carry out a command. Raises NvmeError."""
     row = (ADMIN if request.admin else IO).get(request.opcode)
     if row is None:
-        raise NvmeError(Status.INVALID_OPCODE, detail=f"there is no command {request.opcode:#x}")
+        raise NvmeError(Status.INVALID_OPCODE, f"there is no command {request.opcode:#x}")
     if not row.always and not context.subsystem.enabled:
         detail = "the accelerator subsystem is disabled"
-        raise NvmeError(VendorStatus.SUBSYSTEM_DISABLED, detail=detail)
+        raise NvmeError(VendorStatus.SUBSYSTEM_DISABLED, detail)
     return row.handler(context, request)

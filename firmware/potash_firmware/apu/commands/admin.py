@@ -19,7 +19,7 @@ def global_control(context: Context, request: Request) -> Result:
         subsystem.enabled = True
         return Answer()
     if operation != GlobalOperation.DISABLE:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"there is no global operation {operation}")
+        raise NvmeError(Status.INVALID_FIELD, f"there is no global operation {operation}")
     subsystem.enabled = False
     accelerators = tuple(subsystem.accelerators.values())
     for accelerator in accelerators:
@@ -56,12 +56,12 @@ def get_status(context: Context, request: Request) -> Result:
 def get_log_page(context: Context, request: Request) -> Result:
     command = GetLogPage.decode(request.cdws)
     if command.lid != LOG_PAGE:
-        raise NvmeError(Status.INVALID_LOG_PAGE, detail=f"there is no log page {command.lid:#x}")
+        raise NvmeError(Status.INVALID_LOG_PAGE, f"there is no log page {command.lid:#x}")
     accelerator = context.accelerator(command.lsi)
     page = accelerator.log_snapshot.read(
         lambda: accelerator.log.page().encode(), retain=command.rae
     )
     if command.offset > len(page):
         detail = f"the log page has {len(page)} bytes, none at {command.offset}"
-        raise NvmeError(Status.INVALID_FIELD, detail=detail)
+        raise NvmeError(Status.INVALID_FIELD, detail)
     return Answer(page[command.offset : command.offset + request.length])

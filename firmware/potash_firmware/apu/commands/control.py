@@ -22,7 +22,7 @@ def control(context: Context, request: Request) -> Result:
     operation = OPERATIONS.get(command.operation)
     if operation is None:
         detail = f"there is no operation {command.operation}"
-        raise NvmeError(Status.INVALID_FIELD, detail=detail)
+        raise NvmeError(Status.INVALID_FIELD, detail)
     return operation(context, request, accelerator, command)
 
 
@@ -56,7 +56,7 @@ def _start(
         decode_arguments(arguments)
     except DescriptorError as error:
         accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, str(error))
-        raise NvmeError(VendorStatus.INVALID_ARGUMENT_LIST, detail=str(error)) from None
+        raise NvmeError(VendorStatus.INVALID_ARGUMENT_LIST, str(error)) from None
     _require_buffers(context, accelerator)
     accelerator.active = chosen
     context.jobs.start(accelerator, image, arguments)
@@ -92,7 +92,7 @@ def _require_buffers(context: Context, accelerator: Accelerator) -> None:
     """Refuse, and say in the log, buffers that a job cannot have."""
     for kind, reason in _problems(context, accelerator):
         accelerator.log.add(kind, reason)
-        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail=reason)
+        raise NvmeError(VendorStatus.INVALID_BUFFERS, reason)
 
 
 def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogEntryType, str]]:

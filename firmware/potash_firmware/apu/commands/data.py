@@ -61,5 +61,5 @@ def _extent(offset: int, request: Request, size: int) -> tuple[int, int]:
     end = start + request.length
     if end > size:
         detail = f"the transfer ends at byte {end} of a buffer of {size}"
-        raise NvmeError(Status.INVALID_FIELD, detail=detail)
+        raise NvmeError(Status.INVALID_FIELD, detail)
     return start, end

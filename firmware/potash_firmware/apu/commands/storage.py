@@ -43,7 +43,7 @@ def grant_local_storage(context: Context, request: Request) -> Result:
     if len(granted) > limit:
         detail = f"there can be {limit} grants, not {len(granted)}"
         accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, detail)
-        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail=detail)
+        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail)
     accelerator.buffers = replace(accelerator.buffers, granted=granted)
     return Answer()
 
@@ -89,7 +89,7 @@ def _require_end(item: ByteRange, namespaces: ranges.Namespaces) -> None:
     """Raise NvmeError for a range that its namespace ends before."""
     if ranges.overhang(item, namespaces):
         detail = "the range ends past the end of the namespace"
-        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail=detail)
+        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail)
 
 
 def _namespaces(context: Context) -> ranges.Namespaces:
@@ -113,4 +113,4 @@ def _require_room(
     else:
         return
     accelerator.log.add(kind, detail)
-    raise NvmeError(VendorStatus.INVALID_BUFFERS, detail=detail)
+    raise NvmeError(VendorStatus.INVALID_BUFFERS, detail)

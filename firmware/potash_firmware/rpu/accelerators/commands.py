@@ -67,11 +67,9 @@ class AcceleratorCommands:
         """The APU has answered: give the host its data, `length` bytes at most, and dword 0."""
         reply = answer.reply
         if reply.status != Status.SUCCESS:
-            raise NvmeError(reply.status, dnr=reply.dnr, detail="the APU says so")
+            raise NvmeError(reply.status, "the APU says so", dnr=reply.dnr)
         if reply.length > length:
-            raise NvmeError(
-                Status.INTERNAL_ERROR, dnr=False, detail="the APU gives more than was asked"
-            )
+            raise NvmeError(Status.INTERNAL_ERROR, "the APU gives more than was asked", dnr=False)
         if reply.length:
             # All of them again, since an SGL has the command's length, however much the APU gives.
             data = self._apu.buffers.slot(answer.slot)[: reply.length]

@@ -19,7 +19,7 @@ def device_self_test(controller: Controller, command: Command) -> Result:
     elif fields.stc in (SelfTestCode.SHORT, SelfTestCode.EXTENDED):
         tests.begin(SelfTestCode(fields.stc), command.entry.nsid)
     else:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"self-test {fields.stc:#x} is not there")
+        raise NvmeError(Status.INVALID_FIELD, f"self-test {fields.stc:#x} is not there")
 
     def remember() -> Steps:
         yield tests.save()

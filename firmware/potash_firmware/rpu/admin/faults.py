@@ -25,14 +25,14 @@ def fault_send(controller: Controller, command: Command) -> Result:
         controller.faults.clear(fields.identifier)
         return None
     if fields.operation != FaultOperation.ADD:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"operation {fields.operation} is not there")
+        raise NvmeError(Status.INVALID_FIELD, f"operation {fields.operation} is not there")
     length = command.entry.cdw10 * DWORD_SIZE
     if length != FAULT_SIZE:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"a fault has {FAULT_SIZE} bytes")
+        raise NvmeError(Status.INVALID_FIELD, f"a fault has {FAULT_SIZE} bytes")
     try:
         fault = Fault.decode(bytes(controller.transfer.receive(command, length)))
     except DescriptorError as error:
-        raise NvmeError(Status.INVALID_FIELD, detail=str(error)) from None
+        raise NvmeError(Status.INVALID_FIELD, str(error)) from None
     return controller.faults.add(fault)
 
 

@@ -26,13 +26,13 @@ def set_features(controller: Controller, command: Command) -> Result:
     feature = row(fields.fid)
     if fields.save and not feature.saveable:
         raise NvmeError(
-            Status.FEATURE_NOT_SAVEABLE, detail=f"feature {fields.fid:#x} outlives no power cycle"
+            Status.FEATURE_NOT_SAVEABLE, f"feature {fields.fid:#x} outlives no power cycle"
         )
     nsid = command.entry.nsid
     if not feature.namespace_specific and nsid not in (0, BROADCAST_NSID):
         controller.namespaces.active(nsid)
         raise NvmeError(
-            Status.FEATURE_NOT_NAMESPACE_SPECIFIC, detail="the feature is the whole controller's"
+            Status.FEATURE_NOT_NAMESPACE_SPECIFIC, "the feature is the whole controller's"
         )
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     length = feature.taken(fields.value)
@@ -58,7 +58,7 @@ def _kept(future: "Future[None]", result: int) -> int:
         future.result()
     except MediaError as error:
         # It is in force, and saved as soon as the sidecar can be written again.
-        raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error.strerror)) from None
+        raise NvmeError(Status.INTERNAL_ERROR, str(error.strerror), dnr=False) from None
     return result
 
 
@@ -67,7 +67,7 @@ def get_features(controller: Controller, command: Command) -> Result:
     fields = GetFeatures.decode(command.entry.cdws)
     feature = row(fields.fid)
     if fields.select not in list(Select):
-        raise NvmeError(Status.INVALID_FIELD, detail=f"select {fields.select} is reserved")
+        raise NvmeError(Status.INVALID_FIELD, f"select {fields.select} is reserved")
     (nsid,) = _namespaces(controller, feature, command.entry.nsid, all_allowed=False)
     if fields.select == Select.SUPPORTED_CAPABILITIES:
         return feature.capabilities

@@ -67,13 +67,11 @@ def commit(controller: Controller, command: Command) -> Result:
 def _commit(controller: Controller, fields: FirmwareCommit) -> Pending:
     slots = controller.firmware
     if fields.action not in (*_REPLACES, CommitAction.ACTIVATE_AT_RESET):
-        raise NvmeError(Status.INVALID_FIELD, detail=f"commit action {fields.action} is not there")
+        raise NvmeError(Status.INVALID_FIELD, f"commit action {fields.action} is not there")
     if fields.slot > LAST_SLOT:
-        raise NvmeError(Status.INVALID_FIRMWARE_SLOT, detail=f"there are {LAST_SLOT} slots")
+        raise NvmeError(Status.INVALID_FIRMWARE_SLOT, f"there are {LAST_SLOT} slots")
     if slots.busy:
-        raise NvmeError(
-            Status.COMMAND_SEQUENCE_ERROR, dnr=False, detail="another image is being written"
-        )
+        raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "another image is being written", dnr=False)
     if fields.action == CommitAction.ACTIVATE_AT_RESET:
         return _activate(controller, fields.slot)
     return _replace(controller, fields)
@@ -83,7 +81,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
     slots = controller.firmware
     slot = fields.slot or slots.choose_writable()
     if slot == BUILT_IN_SLOT:
-        raise NvmeError(Status.INVALID_FIRMWARE_SLOT, detail="slot 1 cannot be written")
+        raise NvmeError(Status.INVALID_FIRMWARE_SLOT, "slot 1 cannot be written")
     image = slots.download.take()
     activate = fields.action != CommitAction.REPLACE
 
@@ -104,7 +102,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
 def _activate(controller: Controller, slot: int) -> Pending:
     slots = controller.firmware
     if slot not in slots.revisions:
-        raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, detail=f"slot {slot} holds no image")
+        raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, f"slot {slot} holds no image")
 
     def finish(future: Future[None]) -> None:
         _require_stored(controller, future)
@@ -119,4 +117,4 @@ def _require_stored(controller: Controller, future: Future[Any]) -> None:
     except MediaError as error:
         controller.health.media_errors += 1
         log.error("the flash could not be written: %s", error)
-        raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error)) from None
+        raise NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False) from None

@@ -32,7 +32,7 @@ def get_lba_status(controller: Controller, command: Command) -> Result:
     fields = GetLbaStatus.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
     if fields.atype not in (LbaStatusAction.SCAN, LbaStatusAction.TRACKED_ONLY):
-        raise NvmeError(Status.INVALID_FIELD, detail=f"action {fields.atype:#x} is not supported")
+        raise NvmeError(Status.INVALID_FIELD, f"action {fields.atype:#x} is not supported")
     check_size(fields.length)
     slba = fields.slba
     namespace.byte_range(slba, max(fields.rl, 1), location=CommandByte.CDW10)

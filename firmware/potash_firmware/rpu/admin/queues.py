@@ -23,7 +23,7 @@ def create_completion(controller: Controller, command: Command) -> Result:
     if fields.iv >= controller.board.interrupts.vectors:
         raise NvmeError(
             Status.INVALID_INTERRUPT_VECTOR,
-            detail=f"there are {controller.board.interrupts.vectors} interrupt vectors",
+            f"there are {controller.board.interrupts.vectors} interrupt vectors",
         )
     queue = CompletionQueue(
         controller.board.dma,
@@ -47,7 +47,7 @@ def create_submission(controller: Controller, command: Command) -> Result:
     completions = queues.completions.get(fields.cqid)
     if completions is None or fields.cqid == 0:
         raise NvmeError(
-            Status.COMPLETION_QUEUE_INVALID, detail=f"there is no completion queue {fields.cqid}"
+            Status.COMPLETION_QUEUE_INVALID, f"there is no completion queue {fields.cqid}"
         )
     _require_memory(command, fields.qsize_z, fields.pc)
     queue = SubmissionQueue(
@@ -87,7 +87,7 @@ def delete_completion(controller: Controller, command: Command) -> Result:
     if queue.submission_queues:
         raise NvmeError(
             Status.INVALID_QUEUE_DELETION,
-            detail=f"{queue.submission_queues} submission queues use completion queue {qid}",
+            f"{queue.submission_queues} submission queues use completion queue {qid}",
         )
     del controller.board.queues.completions[qid]
     return None
@@ -97,7 +97,7 @@ def doorbell_buffer_config(controller: Controller, command: Command) -> Result:
     """Follow the doorbells in the page at PRP1; leave event indexes in the page at PRP2."""
     shadow, event_index = command.entry.prp1, command.entry.prp2
     if shadow % PAGE_SIZE or event_index % PAGE_SIZE:
-        raise NvmeError(Status.INVALID_FIELD, detail="a doorbell buffer does not start on a page")
+        raise NvmeError(Status.INVALID_FIELD, "a doorbell buffer does not start on a page")
     try:
         controller.board.queues.use_shadow(
             ShadowDoorbells(controller.board.dma, shadow, event_index)
@@ -110,23 +110,23 @@ def doorbell_buffer_config(controller: Controller, command: Command) -> Result:
 def _require_free(controller: Controller, qid: int, taken: bool) -> None:
     if not 1 <= qid <= controller.board.settings.queue_pairs or taken:
         raise NvmeError(
-            Status.INVALID_QUEUE_IDENTIFIER, detail=f"queue identifier {qid} is taken or too large"
+            Status.INVALID_QUEUE_IDENTIFIER, f"queue identifier {qid} is taken or too large"
         )
 
 
 def _require_memory(command: Command, qsize_z: int, contiguous: bool) -> None:
     """What CAP says of queues: at least 2 entries, at most MQES, and contiguous (CAP.CQR)."""
     if not 1 <= qsize_z < MAX_QUEUE_ENTRIES:
-        raise NvmeError(Status.INVALID_QUEUE_SIZE, detail=f"a queue of {qsize_z + 1} entries")
+        raise NvmeError(Status.INVALID_QUEUE_SIZE, f"a queue of {qsize_z + 1} entries")
     if not contiguous:
-        raise NvmeError(Status.INVALID_FIELD, detail="queues must be physically contiguous")
+        raise NvmeError(Status.INVALID_FIELD, "queues must be physically contiguous")
     if command.entry.prp1 % PAGE_SIZE:
-        raise NvmeError(Status.INVALID_PRP_OFFSET, detail="a queue does not start on a page")
+        raise NvmeError(Status.INVALID_PRP_OFFSET, "a queue does not start on a page")
 
 
 def _no_queue(qid: int) -> NvmeError:
-    return NvmeError(Status.INVALID_QUEUE_IDENTIFIER, detail=f"there is no I/O queue {qid}")
+    return NvmeError(Status.INVALID_QUEUE_IDENTIFIER, f"there is no I/O queue {qid}")
 
 
 def _not_mapped(fault: AccessFault) -> NvmeError:
-    return NvmeError(Status.DATA_TRANSFER_ERROR, detail=str(fault))
+    return NvmeError(Status.DATA_TRANSFER_ERROR, str(fault))

@@ -28,7 +28,6 @@ class AsyncEvents:
         self._silent: dict[int, int] = {}
 
     def clear(self) -> None:
-        """Forget everything, as a controller reset does."""
         self._requests.clear()
         self._events.clear()
         self._silent.clear()
@@ -36,7 +35,7 @@ class AsyncEvents:
     def request(self) -> object:
         """A new request's token. Raises NvmeError when too many wait already."""
         if len(self._requests) == REQUEST_LIMIT:
-            raise NvmeError(Status.AER_LIMIT, detail=f"{REQUEST_LIMIT} event requests wait already")
+            raise NvmeError(Status.AER_LIMIT, f"{REQUEST_LIMIT} event requests wait already")
         token = object()
         self._requests.append(token)
         return token

@@ -58,7 +58,6 @@ class ErrorLog:
         self._entries.extend(lasting)
 
     def add(self, command: Command, error: NvmeError) -> None:
-        """A command has ended with `error`."""
         if error.status in _HOST_WANTED_IT:
             return
         location = error.location

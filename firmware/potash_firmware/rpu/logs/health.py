@@ -92,11 +92,9 @@ class Health:
 
     @property
     def power_on_hours(self) -> int:
-        """The same in whole hours."""
         return int(self.power_on_seconds / HOUR)
 
     def state(self, errors: ErrorLog) -> dict[str, int]:
-        """What is to be remembered."""
         counters = {name: int(getattr(self, name)) for name in _REMEMBERED}
         return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors.count}
 
@@ -110,7 +108,6 @@ class Health:
         errors.count = _counter(state, "errors")
 
     def log(self, errors: ErrorLog, warning: CriticalWarning) -> SmartLog:
-        """The log page."""
         return SmartLog(
             critical_warning=warning,
             composite_temperature=self.temperature,

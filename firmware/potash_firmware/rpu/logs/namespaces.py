@@ -30,11 +30,9 @@ class ChangedNamespaces:
         self._nsids: set[int] = set()
 
     def add(self, nsid: int) -> None:
-        """Something of a namespace is not as it was."""
         self._nsids.add(nsid)
 
     def clear(self) -> None:
-        """The host knows."""
         self._nsids.clear()
 
     def encode(self) -> bytes:

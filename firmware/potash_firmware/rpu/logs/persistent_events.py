@@ -76,12 +76,10 @@ class PersistentEvents:
         self._generation = 0
 
     def restore(self) -> None:
-        """Remember the time before, without what makes no sense."""
         for event in _events(self._sidecar.get(SECTION)):
             self._keep(event)
 
     def add(self, data: EventData) -> None:
-        """Something happened."""
         now = self._clock()
         if data.TYPE in FREQUENT and now - self._last.get(data.TYPE, -MIN_INTERVAL) < MIN_INTERVAL:
             return
@@ -114,7 +112,7 @@ class PersistentEvents:
         """
         if self._context is not None:
             raise NvmeError(
-                Status.COMMAND_SEQUENCE_ERROR, detail="a reporting context is established already"
+                Status.COMMAND_SEQUENCE_ERROR, "a reporting context is established already"
             )
         self._generation = (self._generation + 1) & 0xFFFF
         supported = sum(1 << event_type for event_type in SUPPORTED)
@@ -132,9 +130,7 @@ class PersistentEvents:
     def context(self) -> bytes:
         """The log as it was when the context was established. Raises NvmeError without one."""
         if self._context is None:
-            raise NvmeError(
-                Status.COMMAND_SEQUENCE_ERROR, detail="no reporting context is established"
-            )
+            raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "no reporting context is established")
         return self._context
 
     def header(self, header: PersistentEventHeader) -> bytes:

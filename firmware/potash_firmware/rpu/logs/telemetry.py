@@ -57,7 +57,6 @@ class Telemetry:
         self._host_generation = self._controller_generation = 0
 
     def restore(self) -> None:
-        """Remember the time before, without what makes no sense."""
         section = self._sidecar.get(SECTION)
         if not isinstance(section, dict):
             return
@@ -86,7 +85,6 @@ class Telemetry:
 
     @property
     def available(self) -> bool:
-        """There is a capture of the firmware's own."""
         return self._controller is not NOTHING
 
     def release(self) -> None:
@@ -112,7 +110,6 @@ class Telemetry:
         )
 
     def encode(self, lid: LogPage) -> bytes:
-        """One of the two logs, whole."""
         capture = self._host if lid is LogPage.TELEMETRY_HOST else self._controller
         return bytes(self.header(lid)) + capture.data
 

@@ -33,21 +33,19 @@ class Download:
         """
         end = offset + sum(map(len, views))
         if end > IMAGE_LIMIT:
-            raise NvmeError(
-                Status.INVALID_FIELD, detail=f"an image has at most {IMAGE_LIMIT} bytes"
-            )
+            raise NvmeError(Status.INVALID_FIELD, f"an image has at most {IMAGE_LIMIT} bytes")
         at = bisect_right(self._bounds, offset)
         if at % 2 or at != bisect_left(self._bounds, end):
             if offset:
                 raise NvmeError(
                     Status.OVERLAPPING_RANGE,
-                    detail=f"some of the {end - offset} bytes at {offset} have been downloaded",
+                    f"some of the {end - offset} bytes at {offset} have been downloaded",
                 )
             self.clear()
             at = 0
         joined = [offset] == self._bounds[at - 1 : at], [end] == self._bounds[at : at + 1]
         if len(self._bounds) >= 2 * RANGE_LIMIT and not any(joined):
-            raise NvmeError(Status.INVALID_FIELD, detail="the pieces leave too many gaps")
+            raise NvmeError(Status.INVALID_FIELD, "the pieces leave too many gaps")
         if self._memory is None:
             self._memory = mmap.mmap(-1, IMAGE_LIMIT)
         before, behind = joined
@@ -61,13 +59,10 @@ class Download:
         memory, bounds = self._memory, self._bounds
         self.clear()
         if memory is None or len(bounds) != 2 or bounds[0] != 0:
-            raise NvmeError(
-                Status.INVALID_FIRMWARE_IMAGE, detail="no image without gaps was downloaded"
-            )
+            raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, "no image without gaps was downloaded")
         return memoryview(memory)[: bounds[1]]
 
     def clear(self) -> None:
-        """Forget what was downloaded."""
         self._memory = None
         self._bounds = []
 
@@ -93,12 +88,10 @@ class FirmwareSlots:
 
     @property
     def revision(self) -> str:
-        """The active firmware's revision."""
         return self.revisions.get(self.active, self._built_in_revision)
 
     @property
     def revisions(self) -> dict[int, str]:
-        """The revision in each slot that holds an image."""
         stored = {slot: image.revision for slot, image in self.flash.images.items()}
         return {BUILT_IN_SLOT: self._built_in_revision, **stored}
 

@@ -89,12 +89,12 @@ class Formatting:
         if nsid == BROADCAST_NSID:
             namespaces = list(self._namespaces.attached_blocks.values())
             if not namespaces:
-                raise NvmeError(Status.INVALID_FIELD, detail="no namespace is attached")
+                raise NvmeError(Status.INVALID_FIELD, "no namespace is attached")
         else:
             namespaces = [self._namespaces.of_kind(Namespace, nsid)]
         require_writable(namespaces)
         if any(namespace.media.size < block_size for namespace in namespaces):
-            raise NvmeError(Status.INVALID_FORMAT, detail="the namespace is smaller than a block")
+            raise NvmeError(Status.INVALID_FORMAT, "the namespace is smaller than a block")
         nsids = [namespace.nsid for namespace in namespaces]
         self._self_tests.abort(SelfTestResult.ABORTED_BY_FORMAT, nsids)
         before = [namespace.in_flight.closed for namespace in namespaces]
@@ -152,6 +152,5 @@ def require_writable(namespaces: Iterable[Namespace]) -> None:
     for namespace in namespaces:
         if not namespace.media.writable:
             raise NvmeError(
-                Status.NAMESPACE_WRITE_PROTECTED,
-                detail=f"namespace {namespace.nsid} takes no writes",
+                Status.NAMESPACE_WRITE_PROTECTED, f"namespace {namespace.nsid} takes no writes"
             )

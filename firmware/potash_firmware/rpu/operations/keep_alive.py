@@ -22,7 +22,6 @@ class KeepAlive:
         self.restart()
 
     def restart(self) -> None:
-        """The host lives."""
         self._due = self._clock() + self._seconds if self._seconds else None
 
     def stop(self) -> None:

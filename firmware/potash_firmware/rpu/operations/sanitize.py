@@ -140,12 +140,12 @@ class Sanitizing:
                 fields = GetLogPage.decode(command.entry.cdws)
                 allowed = fields.lid != csd_spec.opcodes.LOG_PAGE
         if not allowed:
-            raise NvmeError(status, dnr=self.failure_mode, detail="a sanitize operation restricts")
+            raise NvmeError(status, "a sanitize operation restricts", dnr=self.failure_mode)
 
     def require_none(self) -> None:
         """Raise NvmeError for a command that was queued before the operation began."""
         if self._restriction is not None:
-            raise NvmeError(self._restriction, dnr=False, detail="a sanitize operation restricts")
+            raise NvmeError(self._restriction, "a sanitize operation restricts", dnr=False)
 
     @property
     def _restriction(self) -> Status | None:
@@ -166,7 +166,7 @@ class Sanitizing:
         exits = fields.sanact == SanitizeAction.EXIT_FAILURE_MODE
         # Only another operation that is restricted leads out of a restricted one.
         if self.failure_mode and not self._fields.ause and (exits or fields.ause):
-            raise NvmeError(Status.SANITIZE_FAILED, detail="another operation has to succeed")
+            raise NvmeError(Status.SANITIZE_FAILED, "another operation has to succeed")
         if exits:
             if self.failure_mode:
                 yield self._save(self.state, failed=False)
@@ -174,15 +174,13 @@ class Sanitizing:
                 self._close(None)
             return None
         if fields.sanact not in ACTIONS:
-            raise NvmeError(
-                Status.INVALID_FIELD, detail=f"sanitize action {fields.sanact} is not there"
-            )
+            raise NvmeError(Status.INVALID_FIELD, f"sanitize action {fields.sanact} is not there")
         if self._firmware.next is not None:
             raise NvmeError(
-                Status.FIRMWARE_NEEDS_CONTROLLER_RESET, detail="a reset is to activate firmware"
+                Status.FIRMWARE_NEEDS_CONTROLLER_RESET, "a reset is to activate firmware"
             )
         if not all(one.media.writable for one in self._namespaces.blocks.values()):
-            raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, detail="a namespace takes no writes")
+            raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "a namespace takes no writes")
         before = (self._fields, self._dword10, self._passes, self._erased)
         self._fields, self._dword10, self._erased = fields, dword10, None
         self._passes = self._done = 0

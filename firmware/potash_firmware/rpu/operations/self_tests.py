@@ -112,14 +112,14 @@ class SelfTests:
         """
         if self.running is not None:
             raise NvmeError(
-                Status.DEVICE_SELF_TEST_IN_PROGRESS, dnr=False, detail="there is a test already"
+                Status.DEVICE_SELF_TEST_IN_PROGRESS, "there is a test already", dnr=False
             )
         for namespace in self._namespaces(nsid):
             if namespace.in_flight.closed is not None:
                 raise NvmeError(
                     namespace.in_flight.closed,
+                    f"the blocks of namespace {namespace.nsid} are closed",
                     dnr=False,
-                    detail=f"the blocks of namespace {namespace.nsid} are closed",
                 )
         self._run(Running(code, nsid))
 

@@ -157,10 +157,10 @@ class Tasks:
             task.error = refused
         except MediaError as failed:
             log.error("an operation on the drive has failed: %s", failed.strerror)
-            task.error = NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(failed.strerror))
+            task.error = NvmeError(Status.INTERNAL_ERROR, str(failed.strerror), dnr=False)
         except Exception as mistake:  # one of ours must not end the drive
             log.exception("an operation on the drive failed")
-            task.error = NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(mistake))
+            task.error = NvmeError(Status.INTERNAL_ERROR, str(mistake), dnr=False)
         else:
             if isinstance(step, set):
                 task.awaited = set(step)

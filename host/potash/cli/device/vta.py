@@ -28,8 +28,9 @@ from potash.tables import columns
 from potash.units import Parsed, human
 from potash_device.vta import assembly, figures
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.core import DEFAULT_ENGINE, ENGINES, Core
+from potash_device.vta.core import Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES, Field
+from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
 from potash_device.vta.simulator import STEP_LIMIT
 from potash_device.vta.stream import Order, StreamError
 

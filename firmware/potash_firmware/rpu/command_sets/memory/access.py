@@ -25,9 +25,7 @@ _ZEROES = bytes(AT_ONCE)
 def require_granularity(start: int, length: int) -> None:
     """Raise NvmeError for bytes that are no whole dwords."""
     if start % MEMORY_GRANULARITY or length % MEMORY_GRANULARITY:
-        raise NvmeError(
-            Status.INVALID_FIELD, detail=f"{length} bytes from {start} on are no whole dwords"
-        )
+        raise NvmeError(Status.INVALID_FIELD, f"{length} bytes from {start} on are no whole dwords")
 
 
 def read(controller: Controller, command: Command) -> Result:

@@ -41,12 +41,10 @@ class Target(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """The first byte on the media."""
         return self.slba * self.namespace.block_size
 
     @property
     def length(self) -> int:
-        """Bytes of all the blocks."""
         return self.blocks * self.namespace.block_size
 
 
@@ -59,7 +57,7 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     fields = ReadWrite.decode(command.entry.cdws)
     if fields.prinfo or fields.dtype:
         raise NvmeError(
-            Status.INVALID_FIELD, detail="the device has no protection information or directives"
+            Status.INVALID_FIELD, "the device has no protection information or directives"
         )
     if moves_data:
         check_size(fields.blocks * namespace.block_size)
@@ -73,7 +71,7 @@ def require_pointer(command: Command) -> None:
     if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
         raise NvmeError(
             Status.INVALID_FIELD,
-            detail="SGLs are for the data of I/O commands",
+            "SGLs are for the data of I/O commands",
             location=parameter_error_location(CommandByte.FLAGS, FLAGS_PSDT_SHIFT),
         )
 
@@ -86,10 +84,7 @@ def require_correctable(namespace: Namespace, slba: int, blocks: int) -> None:
     lba = namespace.uncorrectable.first_in(slba, blocks)
     if lba is not None:
         raise NvmeError(
-            Status.UNRECOVERED_READ_ERROR,
-            dnr=True,
-            detail=f"block {lba} was made uncorrectable",
-            lba=lba,
+            Status.UNRECOVERED_READ_ERROR, f"block {lba} was made uncorrectable", dnr=True, lba=lba
         )
 
 
@@ -120,8 +115,8 @@ def read_error(controller: Controller, namespace: Namespace, error: MediaError) 
     if isinstance(error, DeallocatedError):
         return NvmeError(
             Status.DEALLOCATED_OR_UNWRITTEN_BLOCK,
+            str(error.strerror),
             dnr=True,
-            detail=str(error.strerror),
             lba=namespace.lba_of(error),
         )
     if error is namespace.media.lost:
@@ -170,9 +165,7 @@ def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int)
 
 def full() -> NvmeError:
     """No further range of uncorrectable blocks can be recorded."""
-    return NvmeError(
-        Status.WRITE_FAULT, detail="the drive's list of uncorrectable blocks has no room"
-    )
+    return NvmeError(Status.WRITE_FAULT, "the drive's list of uncorrectable blocks has no room")
 
 
 # The order of things.
@@ -245,9 +238,7 @@ def one_by_one(
         except MediaError as error:
             raise failed(controller, namespace, error) from None
         if command.queue.closed:
-            raise NvmeError(
-                Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
-            )
+            raise NvmeError(Status.SQ_DELETION_ABORTED, "the queue is being deleted", dnr=False)
         return next_step()
 
     def next_step() -> Result:

@@ -74,7 +74,7 @@ def _supported(first: Command, second: Command) -> bool:
 
 def _missing() -> Result:
     raise NvmeError(
-        Status.MISSING_FUSED_COMMAND, detail="the other half of the fused operation is not there"
+        Status.MISSING_FUSED_COMMAND, "the other half of the fused operation is not there"
     )
 
 
@@ -112,7 +112,7 @@ class _CompareAndWrite:
 
     def _recalled(self) -> bool:
         """A host aborts the first half, of which nothing has begun yet."""
-        self._first_failed(NvmeError(Status.ABORT_REQUESTED, detail="it was aborted"))
+        self._first_failed(NvmeError(Status.ABORT_REQUESTED, "it was aborted"))
         return True
 
     def _compare(self) -> Result:
@@ -143,15 +143,15 @@ class _CompareAndWrite:
         controller, first, second = self._controller, self._first, self._second
         if self._conflict:
             self._aborted = NvmeError(
-                Status.COMMAND_ID_CONFLICT, detail="the other half's identifier is outstanding"
+                Status.COMMAND_ID_CONFLICT, "the other half's identifier is outstanding"
             )
-            raise NvmeError(Status.FAILED_FUSED_COMMAND, detail="its second half failed")
+            raise NvmeError(Status.FAILED_FUSED_COMMAND, "its second half failed")
         mine, other = first.entry, second.entry
         if (mine.nsid, mine.cdw10, mine.cdw11, mine.cdw12 & 0xFFFF) != (
             other.nsid, other.cdw10, other.cdw11, other.cdw12 & 0xFFFF
         ):  # fmt: skip
             self._aborted = NvmeError(
-                Status.INVALID_FIELD, detail="the halves of a fused operation name other blocks"
+                Status.INVALID_FIELD, "the halves of a fused operation name other blocks"
             )
             raise self._aborted
         require_pointer(first)
@@ -159,7 +159,7 @@ class _CompareAndWrite:
         if blocks.blocks > COMPARE_AND_WRITE_BLOCKS:
             raise NvmeError(
                 Status.ATOMIC_WRITE_UNIT_EXCEEDED,
-                detail=f"{blocks.blocks} blocks cannot be compared and written as one",
+                f"{blocks.blocks} blocks cannot be compared and written as one",
             )
         expected = controller.transfer.receive(first, blocks.length)
         namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
@@ -211,7 +211,7 @@ class _CompareAndWrite:
 
     def _first_failed(self, error: NvmeError) -> NvmeError:
         self._aborted = NvmeError(
-            Status.FAILED_FUSED_COMMAND, detail=f"its first half failed: {error.detail}"
+            Status.FAILED_FUSED_COMMAND, f"its first half failed: {error.detail}"
         )
         return error
 

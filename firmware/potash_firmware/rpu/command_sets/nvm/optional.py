@@ -87,9 +87,7 @@ def first_difference(
 def differs(namespace: Namespace, at: int) -> NvmeError:
     """What a comparison ends with that has found a difference in byte `at` of the media."""
     lba = at // namespace.block_size
-    return NvmeError(
-        Status.COMPARE_FAILURE, dnr=True, detail=f"block {lba} holds something else", lba=lba
-    )
+    return NvmeError(Status.COMPARE_FAILURE, f"block {lba} holds something else", dnr=True, lba=lba)
 
 
 def verify(controller: Controller, command: Command) -> Result:
@@ -180,10 +178,10 @@ def copy(controller: Controller, command: Command) -> Result:
     fields = Copy.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
     if fields.desfmt != COPY_FORMAT_0:
-        raise NvmeError(Status.INVALID_FIELD, detail="source ranges come in format 0 only")
+        raise NvmeError(Status.INVALID_FIELD, "source ranges come in format 0 only")
     if fields.prinfor or fields.prinfow or fields.dtype:
         raise NvmeError(
-            Status.INVALID_FIELD, detail="the device has no protection information or directives"
+            Status.INVALID_FIELD, "the device has no protection information or directives"
         )
     limits = copy_limits(namespace.block_size)
     if fields.nr_z > limits.msrc_z:
@@ -257,6 +255,4 @@ def _copying(
 
 
 def _too_much(what: str) -> NvmeError:
-    return NvmeError(
-        Status.COMMAND_SIZE_LIMIT_EXCEEDED, detail=f"{what} are more than one Copy takes"
-    )
+    return NvmeError(Status.COMMAND_SIZE_LIMIT_EXCEEDED, f"{what} are more than one Copy takes")
