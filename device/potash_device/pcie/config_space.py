@@ -5,7 +5,7 @@ MSI.
 Source: PCI Local Bus Specification 3.0, section 6.1 and 6.8.2; PCI Express Base Specification, 7.8.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from potash_device.pcie import layout
@@ -76,13 +76,8 @@ class ConfigSpace:
     def reset(self) -> None:
         """Everything back to its power-on value, as a function level reset demands."""
         self._registers = RegisterBytes(layout.CONFIG_SPACE_SIZE)
-        self._fill_header()
-        after = MSI_AT if self._identity.msi_vectors else PCI_EXPRESS_AT
-        self._fill_power_management(POWER_MANAGEMENT_AT, following=after)
-        if self._identity.msi_vectors:
-            self._fill_msi(MSI_AT, following=PCI_EXPRESS_AT)
-        self._fill_pci_express(PCI_EXPRESS_AT, following=MSIX_AT)
-        self._fill_msix(MSIX_AT, following=0)
+        for offset, width, value, writable, cleared in self._rows():
+            self._registers.define(offset, width, value, writable=writable, cleared_by_one=cleared)
 
     @property
     def bus_master(self) -> bool:
@@ -103,7 +98,8 @@ class ConfigSpace:
                 self.reset()
                 self.on_reset()
 
-    def _fill_header(self) -> None:
+    def _rows(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Offset, width, reset value, writable bits, bits cleared by a 1 of every register."""
         identity, command = self._identity, layout.Command
         writable_command = (
             command.MEMORY_SPACE
@@ -112,86 +108,56 @@ class ConfigSpace:
             | command.SERR_ENABLE
             | command.INTERRUPT_DISABLE
         )
-        self._registers.define(Header.VENDOR_ID, 2, identity.vendor_id)
-        self._registers.define(Header.DEVICE_ID, 2, identity.device_id)
-        self._registers.define(Header.COMMAND, 2, 0, writable=writable_command)
-        self._registers.define(
-            Header.STATUS,
-            2,
-            layout.STATUS_CAPABILITIES_LIST,
-            cleared_by_one=layout.STATUS_ERROR_BITS,
-        )
-        self._registers.define(Header.REVISION_ID, 1, identity.revision_id)
-        self._registers.define(Header.CLASS_CODE, 3, identity.class_code)
-        self._registers.define(Header.CACHE_LINE_SIZE, 1, 0, writable=0xFF)
         address_bits = ~(self._bar.size - 1) & (1 << 64) - 1
-        self._registers.define(Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, writable=address_bits)
-        self._registers.define(Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id)
-        self._registers.define(Header.SUBSYSTEM_ID, 2, identity.subsystem_id)
-        self._registers.define(Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT)
+        yield Header.VENDOR_ID, 2, identity.vendor_id, 0, 0
+        yield Header.DEVICE_ID, 2, identity.device_id, 0, 0
+        yield Header.COMMAND, 2, 0, writable_command, 0
+        yield Header.STATUS, 2, layout.STATUS_CAPABILITIES_LIST, 0, layout.STATUS_ERROR_BITS
+        yield Header.REVISION_ID, 1, identity.revision_id, 0, 0
+        yield Header.CLASS_CODE, 3, identity.class_code, 0, 0
+        yield Header.CACHE_LINE_SIZE, 1, 0, 0xFF, 0
+        yield Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, address_bits, 0
+        yield Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id, 0, 0
+        yield Header.SUBSYSTEM_ID, 2, identity.subsystem_id, 0, 0
+        yield Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT, 0, 0
         # Interrupt Pin stays 0: this function signals by MSI-X alone.
-        self._registers.define(Header.INTERRUPT_LINE, 1, 0, writable=0xFF)
+        yield Header.INTERRUPT_LINE, 1, 0, 0xFF, 0
 
-    def _fill_power_management(self, at: int, following: int) -> None:
-        self._registers.define(at, 2, CapabilityId.POWER_MANAGEMENT | following << 8)
-        self._registers.define(at + PowerManagement.PMC, 2, layout.PMC_VERSION_3)
-        self._registers.define(
-            at + PowerManagement.PMCSR,
-            2,
-            layout.PMCSR_NO_SOFT_RESET,
-            writable=layout.PMCSR_POWER_STATE,
-        )
+        at, following = POWER_MANAGEMENT_AT, MSI_AT if identity.msi_vectors else PCI_EXPRESS_AT
+        state = layout.PMCSR_POWER_STATE
+        yield at, 2, CapabilityId.POWER_MANAGEMENT | following << 8, 0, 0
+        yield at + PowerManagement.PMC, 2, layout.PMC_VERSION_3, 0, 0
+        yield at + PowerManagement.PMCSR, 2, layout.PMCSR_NO_SOFT_RESET, state, 0
 
-    def _fill_pci_express(self, at: int, following: int) -> None:
-        self._registers.define(at, 2, CapabilityId.PCI_EXPRESS | following << 8)
-        self._registers.define(at + PciExpress.CAPABILITIES, 2, layout.EXPRESS_VERSION_2_ENDPOINT)
-        self._registers.define(
-            at + PciExpress.DEVICE_CAPABILITIES,
-            4,
-            layout.DEVICE_CAPABILITIES_ROLE_BASED_ERRORS | layout.DEVICE_CAPABILITIES_FLR,
-        )
-        self._registers.define(
-            at + PciExpress.DEVICE_CONTROL,
-            2,
-            layout.DEVICE_CONTROL_DEFAULT,
-            writable=layout.DEVICE_CONTROL_WRITABLE,
-        )
-        self._registers.define(
-            at + PciExpress.DEVICE_STATUS, 2, 0, cleared_by_one=layout.DEVICE_STATUS_ERROR_BITS
-        )
-        self._registers.define(at + PciExpress.LINK_CAPABILITIES, 4, layout.LINK_8_GT_X4)
-        self._registers.define(
-            at + PciExpress.LINK_CONTROL, 2, 0, writable=layout.LINK_CONTROL_WRITABLE
-        )
-        self._registers.define(at + PciExpress.LINK_STATUS, 2, layout.LINK_8_GT_X4)
-        self._registers.define(
-            at + PciExpress.DEVICE_CAPABILITIES_2, 4, layout.DEVICE_CAPABILITIES_2_TIMEOUT_DISABLE
-        )
-        self._registers.define(
-            at + PciExpress.DEVICE_CONTROL_2, 2, 0, writable=layout.DEVICE_CONTROL_2_WRITABLE
-        )
-        self._registers.define(at + PciExpress.LINK_CONTROL_2, 2, 3, writable=0x000F)
+        if identity.msi_vectors:
+            at, capable = MSI_AT, (identity.msi_vectors - 1).bit_length()
+            control = layout.MSI_64_BIT | capable << layout.MSI_MULTIPLE_CAPABLE_SHIFT
+            yield at, 2, CapabilityId.MSI | PCI_EXPRESS_AT << 8, 0, 0
+            yield at + Msi.MESSAGE_CONTROL, 2, control, layout.MSI_WRITABLE, 0
+            yield at + Msi.ADDRESS, 8, 0, layout.MSI_ADDRESS_WRITABLE, 0
+            yield at + Msi.DATA, 2, 0, 0xFFFF, 0
 
-    def _fill_msi(self, at: int, following: int) -> None:
-        capable = (self._identity.msi_vectors - 1).bit_length()
-        self._registers.define(at, 2, CapabilityId.MSI | following << 8)
-        self._registers.define(
-            at + Msi.MESSAGE_CONTROL,
-            2,
-            layout.MSI_64_BIT | capable << layout.MSI_MULTIPLE_CAPABLE_SHIFT,
-            writable=layout.MSI_WRITABLE,
+        at, reg = PCI_EXPRESS_AT, PciExpress
+        capabilities = layout.DEVICE_CAPABILITIES_ROLE_BASED_ERRORS | layout.DEVICE_CAPABILITIES_FLR
+        timeout, writable = (
+            layout.DEVICE_CAPABILITIES_2_TIMEOUT_DISABLE,
+            layout.DEVICE_CONTROL_WRITABLE,
         )
-        self._registers.define(at + Msi.ADDRESS, 8, 0, writable=layout.MSI_ADDRESS_WRITABLE)
-        self._registers.define(at + Msi.DATA, 2, 0, writable=0xFFFF)
+        yield at, 2, CapabilityId.PCI_EXPRESS | MSIX_AT << 8, 0, 0
+        yield at + reg.CAPABILITIES, 2, layout.EXPRESS_VERSION_2_ENDPOINT, 0, 0
+        yield at + reg.DEVICE_CAPABILITIES, 4, capabilities, 0, 0
+        yield at + reg.DEVICE_CONTROL, 2, layout.DEVICE_CONTROL_DEFAULT, writable, 0
+        yield at + reg.DEVICE_STATUS, 2, 0, 0, layout.DEVICE_STATUS_ERROR_BITS
+        yield at + reg.LINK_CAPABILITIES, 4, layout.LINK_8_GT_X4, 0, 0
+        yield at + reg.LINK_CONTROL, 2, 0, layout.LINK_CONTROL_WRITABLE, 0
+        yield at + reg.LINK_STATUS, 2, layout.LINK_8_GT_X4, 0, 0
+        yield at + reg.DEVICE_CAPABILITIES_2, 4, timeout, 0, 0
+        yield at + reg.DEVICE_CONTROL_2, 2, 0, layout.DEVICE_CONTROL_2_WRITABLE, 0
+        yield at + reg.LINK_CONTROL_2, 2, 3, 0x000F, 0
 
-    def _fill_msix(self, at: int, following: int) -> None:
-        bar_index = 0
-        self._registers.define(at, 2, CapabilityId.MSI_X | following << 8)
-        self._registers.define(
-            at + MsiX.MESSAGE_CONTROL,
-            2,
-            self._vectors - 1,
-            writable=layout.MSIX_ENABLE | layout.MSIX_FUNCTION_MASK,
-        )
-        self._registers.define(at + MsiX.TABLE, 4, self._bar.msix_table | bar_index)
-        self._registers.define(at + MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index)
+        at, bar_index = MSIX_AT, 0
+        enable = layout.MSIX_ENABLE | layout.MSIX_FUNCTION_MASK
+        yield at, 2, CapabilityId.MSI_X, 0, 0
+        yield at + MsiX.MESSAGE_CONTROL, 2, self._vectors - 1, enable, 0
+        yield at + MsiX.TABLE, 4, self._bar.msix_table | bar_index, 0, 0
+        yield at + MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index, 0, 0
