@@ -268,13 +268,13 @@ def test_the_loop_wakes_for_the_counters_record(
     device.rpu.controller.health.count_read(512)
     monkeypatch.setattr(keeper, "_due", time.monotonic() + 0.1)
     saved = []
-    real = keeper._sidecar.save
+    real = keeper.sidecar.save
 
     def save() -> None:
         saved.append(time.monotonic())
         real()
 
-    monkeypatch.setattr(keeper._sidecar, "save", save)
+    monkeypatch.setattr(keeper.sidecar, "save", save)
     steps = run(device, 0.5)
     assert len(saved) == 1
     assert steps < 10

@@ -5,9 +5,11 @@ holds no view.
 
 Source: NVM Express Base Specification 2.0, section 3.3.1 (queue model over memory) and 3.3.3."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvme_spec.queues import (
     COMPLETION_BODY,
@@ -35,31 +37,31 @@ class Interrupt:
     enabled: bool
 
 
+@dataclass(eq=False, repr=False)
 class CompletionQueue:
     """`size` entries of 16 bytes at guest address `base`, filled here and emptied by the host.
 
     What does not fit waits in a backlog: an acknowledgement is late, but never lost.
     """
 
-    def __init__(self, dma: DmaEngine, qid: int, base: int, size: int, interrupt: Interrupt):
-        self.qid = qid
-        self.base = base
-        self.size = size
-        self.interrupt = interrupt
-        self.head = 0
-        self.tail = 0
-        self.phase = 1
-        self.refused: int | None = None
-        """A head of the shadow page that the queue cannot have, and that was reported."""
-        self.submission_queues = 0
-        self._dma = dma
-        self._backlog: deque[tuple[SubmissionQueue, int, int, bool, int]] = deque()
-        self._bytes: memoryview | None = None
-        self._words: memoryview | None = None
+    dma: DmaEngine
+    qid: int
+    base: int
+    size: int
+    interrupt: Interrupt
+    head: int = 0
+    tail: int = 0
+    phase: int = 1
+    refused: int | None = None
+    """A head of the shadow page that the queue cannot have, and that was reported."""
+    submission_queues: int = 0
+    _backlog: deque[tuple[SubmissionQueue, int, int, bool, int]] = field(default_factory=deque)
+    _bytes: memoryview | None = None
+    _words: memoryview | None = None
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
-        view = self._dma.view(self.base, self.size * COMPLETION_ENTRY_SIZE, write=True)
+        view = self.dma.view(self.base, self.size * COMPLETION_ENTRY_SIZE, write=True)
         self._bytes, self._words = view, view.cast("H")
 
     def unbind(self) -> None:
@@ -77,7 +79,7 @@ class CompletionQueue:
 
     def post(
         self,
-        source: "SubmissionQueue",
+        source: SubmissionQueue,
         cid: int,
         status: int = 0,
         dnr: bool = False,
@@ -99,7 +101,7 @@ class CompletionQueue:
         """Completions that can be stored now."""
         return 0 if self._backlog else self.size - 1 - self.occupied
 
-    def post_successes(self, source: "SubmissionQueue", cids: Sequence[int]) -> None:
+    def post_successes(self, source: SubmissionQueue, cids: Sequence[int]) -> None:
         """Store completions of commands that have succeeded, of which there are at most `room`.
 
         As `post` does one by one, in a third of the time. Raises AccessFault.
@@ -139,12 +141,12 @@ class CompletionQueue:
         """Entries that the host has not taken yet."""
         return (self.tail - self.head) % self.size
 
-    def forget(self, source: "SubmissionQueue") -> None:
+    def forget(self, source: SubmissionQueue) -> None:
         """Drop what waits from a submission queue that is being deleted."""
         self._backlog = deque(item for item in self._backlog if item[0] is not source)
 
     def _store(
-        self, source: "SubmissionQueue", cid: int, status: int, dnr: bool, result: int
+        self, source: SubmissionQueue, cid: int, status: int, dnr: bool, result: int
     ) -> None:
         if self._bytes is None:
             self.bind()
@@ -163,28 +165,26 @@ class CompletionQueue:
             self.phase ^= 1
 
 
+@dataclass(eq=False, repr=False)
 class SubmissionQueue:
     """`size` entries of 64 bytes at guest address `base`, filled by the host and emptied here."""
 
-    def __init__(
-        self, dma: DmaEngine, qid: int, base: int, size: int, completions: CompletionQueue
-    ):
-        self.qid = qid
-        self.base = base
-        self.size = size
-        self.completions = completions
-        self.head = 0
-        self.tail = 0
-        self.refused: int | None = None
-        """A tail of the shadow page that the queue cannot have, and that was reported."""
-        self.closed = False
-        """Nothing more is fetched: the queue is being deleted."""
-        self._dma = dma
-        self._bytes: memoryview | None = None
+    dma: DmaEngine
+    qid: int
+    base: int
+    size: int
+    completions: CompletionQueue
+    head: int = 0
+    tail: int = 0
+    refused: int | None = None
+    """A tail of the shadow page that the queue cannot have, and that was reported."""
+    closed: bool = False
+    """Nothing more is fetched: the queue is being deleted."""
+    _bytes: memoryview | None = None
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
-        self._bytes = self._dma.view(self.base, self.size * SUBMISSION_ENTRY_SIZE, write=False)
+        self._bytes = self.dma.view(self.base, self.size * SUBMISSION_ENTRY_SIZE, write=False)
 
     def unbind(self) -> None:
         self._bytes = None

@@ -6,6 +6,7 @@ while it polls the shadow page anyway.
 Source: NVM Express Base Specification 2.0, section 5.8 (Doorbell Buffer Config) and annex B.5."""
 
 import threading
+from dataclasses import dataclass
 
 from nvme_spec.registers import DOORBELL_WIDTH
 from potash_device.controller.dma import PAGE_SIZE, DmaEngine
@@ -14,25 +15,25 @@ from potash_device.controller.queues import CompletionQueue, SubmissionQueue
 _fence = threading.Lock()
 
 
+@dataclass(eq=False, repr=False)
 class ShadowDoorbells:
     """The two pages of one host, as 32-bit words: a queue's tail, then its head, for each queue."""
 
-    def __init__(self, dma: DmaEngine, shadow: int, event_index: int) -> None:
-        self.shadow = shadow
-        self.event_index = event_index
-        self._dma = dma
-        self._bytes: memoryview | None = None
-        self._values: memoryview | None = None
-        self._events: memoryview | None = None
-        self._used = 0
-        """Bytes of the page up to the last queue that was adopted."""
-        self._seen = b""
+    dma: DmaEngine
+    shadow: int
+    event_index: int
+    _bytes: memoryview | None = None
+    _values: memoryview | None = None
+    _events: memoryview | None = None
+    _used: int = 0
+    """Bytes of the page up to the last queue that was adopted."""
+    _seen: bytes = b""
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped it."""
-        self._bytes = self._dma.view(self.shadow, PAGE_SIZE, write=True)
+        self._bytes = self.dma.view(self.shadow, PAGE_SIZE, write=True)
         self._values = self._bytes.cast("I")
-        self._events = self._dma.view(self.event_index, PAGE_SIZE, write=True).cast("I")
+        self._events = self.dma.view(self.event_index, PAGE_SIZE, write=True).cast("I")
 
     def unbind(self) -> None:
         self._bytes = self._values = self._events = None

@@ -6,6 +6,7 @@ nobody and is dropped; while Bus Master Enable is off, what comes for one is hel
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from nvme_spec.identify import CommandSet
@@ -30,6 +31,7 @@ _DISCOVERY = (Status.INVALID_FIELD, Status.INVALID_LOG_PAGE, Status.INVALID_NAME
 """Answers to a driver that finds out what there is by asking for it."""
 
 
+@dataclass(eq=False, repr=False)
 class Commands:
     """The commands of one controller.
 
@@ -38,30 +40,22 @@ class Commands:
         blocked: called when a completion found no room in its queue.
     """
 
-    def __init__(
-        self,
-        controller: Controller,
-        lifecycle: Lifecycle,
-        interrupts: Interrupts,
-        admin: Table,
-        io: Mapping[CommandSet, Table],
-        blocked: Callable[[], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._controller = controller
-        self._board = controller.board
-        self._trace = controller.board.trace
-        self._lifecycle = lifecycle
-        self._interrupts = interrupts
-        self._admin = admin
-        self._io = io
-        self._blocked = blocked
-        self._clock = clock
-        self._outstanding = controller.outstanding
-        self.paused = False
-        """Bus Master Enable is off: no command is begun, goes on or ends."""
-        self._held: deque[Callable[[], object]] = deque()
-        """What waits for it, one step for each command at most."""
+    controller: Controller
+    lifecycle: Lifecycle
+    interrupts: Interrupts
+    admin: Table
+    io: Mapping[CommandSet, Table]
+    blocked: Callable[[], None]
+    clock: Callable[[], float]
+    paused: bool = False
+    """Bus Master Enable is off: no command is begun, goes on or ends."""
+    _held: deque[Callable[[], object]] = field(default_factory=deque)
+    """What waits for it, one step for each command at most."""
+
+    def __post_init__(self) -> None:
+        self._board = self.controller.board
+        self._trace = self.controller.board.trace
+        self._outstanding = self.controller.outstanding
 
     def clear(self) -> None:
         """The session is over: drop what was held for its commands."""
@@ -80,14 +74,14 @@ class Commands:
         """Fetch the next command of a queue and take its first step. Raises AccessFault."""
         command = Command(queue.fetch(), queue)
         entry, qid = command.entry, queue.qid
-        namespace = self._controller.namespaces.attached.get(entry.nsid) if qid else None
+        namespace = self.controller.namespaces.attached.get(entry.nsid) if qid else None
         csi = namespace.csi if namespace is not None else CommandSet.NVM
-        self._controller.statistics.commands[qid, csi, entry.opcode] += 1
+        self.controller.statistics.commands[qid, csi, entry.opcode] += 1
         self._note("rpu.fetch", command, entry)
         if self._trace.sink is not None:
             self._trace.sink("rpu.fetch", {"qid": qid, "csi": int(csi), **entry._asdict()})
         half = qid and (qid in self._outstanding.fused or entry.flags & FLAGS_FUSE_MASK)
-        if not half or fused.begin(self._controller, command, self._run) is not None:
+        if not half or fused.begin(self.controller, command, self._run) is not None:
             self._run(command, partial(self._begin, command))
 
     def _begin(self, command: Command) -> Result:
@@ -96,7 +90,7 @@ class Commands:
             raise NvmeError(
                 Status.COMMAND_ID_CONFLICT, f"command {command.entry.cid} is still outstanding"
             )
-        faults = self._controller.faults
+        faults = self.controller.faults
         if faults.io if command.queue.qid else faults.admin:
             return faults.inject(command, partial(self._dispatch, command))
         return self._dispatch(command)
@@ -104,12 +98,12 @@ class Commands:
     def _dispatch(self, command: Command) -> Result:
         """Look the command up and call its handler. Raises NvmeError."""
         entry = command.entry
-        namespaces = self._controller.namespaces
+        namespaces = self.controller.namespaces
         if command.queue.qid:
             namespace = namespaces.attached.get(entry.nsid)
-            row = self._io[namespace.csi if namespace else CommandSet.NVM].get(entry.opcode)
+            row = self.io[namespace.csi if namespace else CommandSet.NVM].get(entry.opcode)
         else:
-            row = self._admin.get(entry.opcode)
+            row = self.admin.get(entry.opcode)
         if row is None or row.command_set not in namespaces.enabled:
             raise NvmeError(Status.INVALID_OPCODE, f"opcode {entry.opcode:#04x} is not supported")
         if entry.fuse is not Fuse.NORMAL:
@@ -117,9 +111,9 @@ class Commands:
                 Status.INVALID_FIELD, "there is no such fused operation", location=CommandByte.FLAGS
             )
         require_pointer(command)
-        self._controller.sanitizing.check(command)
-        check_namespace(self._controller, command, row.namespace)
-        return row.handler(self._controller, command)
+        self.controller.sanitizing.check(command)
+        check_namespace(self.controller, command, row.namespace)
+        return row.handler(self.controller, command)
 
     # Wait and resume.
 
@@ -153,8 +147,8 @@ class Commands:
             self._refuse(command, error)
         except Exception as error:  # a mistake of ours must not end the drive
             log.exception("opcode %#04x failed", command.entry.opcode)
-            self._controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
-            self._controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
+            self.controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
+            self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
             self._refuse(command, NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False))
         else:
             if isinstance(result, Pending):
@@ -171,7 +165,7 @@ class Commands:
     def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
         """Record what was asked, or answered, for telemetry; the fast path does not."""
         qid, cid = command.queue.qid, command.entry.cid
-        self._trace.recent.append(Note(self._clock(), point, qid, cid, what))
+        self._trace.recent.append(Note(self.clock(), point, qid, cid, what))
 
     # Complete.
 
@@ -186,8 +180,8 @@ class Commands:
             and error.status in _DISCOVERY
         )
         if not discovery:
-            self._controller.errors.add(command, error)
-        self._controller.statistics.errors[error.status] += 1
+            self.controller.errors.add(command, error)
+        self.controller.statistics.errors[error.status] += 1
         self._note("rpu.complete", command, (error.status, 0))
         self._complete(command.queue, command.entry.cid, error.status, error.dnr)
 
@@ -198,7 +192,7 @@ class Commands:
 
         `result` is dwords 0 and 1.
         """
-        if self._lifecycle.state is not State.READY:
+        if self.lifecycle.state is not State.READY:
             return
         if self._trace.sink is not None:
             known = {"qid": queue.qid, "cid": cid, "status": status, "dnr": dnr, "dw0": result}
@@ -206,12 +200,12 @@ class Commands:
         try:
             posted = self._board.queues.post(queue, cid, status, dnr, result)
         except AccessFault as fault:
-            self._lifecycle.fail(f"queue memory is gone: {fault}")
+            self.lifecycle.fail(f"queue memory is gone: {fault}")
             return
         if posted:
-            self._interrupts.announce(queue.completions, urgent=status != 0)
+            self.interrupts.announce(queue.completions, urgent=status != 0)
         else:
-            self._blocked()
+            self.blocked()
 
     def complete_successes(self, queue: SubmissionQueue, cids: Sequence[int]) -> None:
         """Answer commands of the fast path, which succeeded and whose completions have room."""
@@ -219,8 +213,8 @@ class Commands:
         try:
             completions.post_successes(queue, cids)
         except AccessFault as fault:
-            self._lifecycle.fail(f"queue memory is gone: {fault}")
+            self.lifecycle.fail(f"queue memory is gone: {fault}")
             return
         interrupt = completions.interrupt
         if interrupt.enabled:
-            self._interrupts.coalescing.announce(interrupt.vector, len(cids))
+            self.interrupts.coalescing.announce(interrupt.vector, len(cids))

@@ -67,17 +67,17 @@ class _Armed:
         return not length or (first < lba + blocks and lba < first + length)
 
 
+@dataclass(eq=False, repr=False)
 class _Impaired:
     """The media of a namespace as its faults leave them; called by the media executor, too."""
 
-    def __init__(self, faults: "Faults", namespace: Namespace, armed: Collection[_Armed]) -> None:
-        self._faults = faults
-        self._namespace = namespace
-        self._armed = armed
+    faults: "Faults"
+    namespace: Namespace
+    armed: Collection[_Armed]
 
     def before(self, offset: int, length: int, *, writes: bool) -> None:
         for one in self._touching(FaultKind.MEDIA_DELAY, offset, length, writes=writes):
-            if self._faults.triggers(one):
+            if self.faults.triggers(one):
                 one.over.wait(one.fault.delay * MICROSECOND)
         at = self.fails_at(offset, length, writes=writes)
         if at is not None:
@@ -88,18 +88,18 @@ class _Impaired:
     def fails_at(self, offset: int, length: int, *, writes: bool) -> int | None:
         """The first byte that cannot be touched; None where all can. Does not wait."""
         for one in self._touching(FaultKind.MEDIA_ERROR, offset, length, writes=writes):
-            if self._faults.triggers(one):
-                return max(offset, one.fault.lba * self._namespace.block_size)
+            if self.faults.triggers(one):
+                return max(offset, one.fault.lba * self.namespace.block_size)
         return None
 
     def _touching(self, kind: FaultKind, offset: int, length: int, *, writes: bool) -> list[_Armed]:
-        size = self._namespace.block_size
+        size = self.namespace.block_size
         lba = offset // size
         blocks = -(-(offset + length) // size) - lba
         access = FaultFlags.WRITES if writes else FaultFlags.READS
         return [
             one
-            for one in self._armed
+            for one in self.armed
             if one.fault.kind is kind and access in one.fault.flags and one.overlaps(lba, blocks)
         ]
 

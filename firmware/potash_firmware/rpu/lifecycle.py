@@ -7,6 +7,7 @@ Source: NVM Express Base Specification 2.0, section 3.1.3.5 (CC), 3.1.3.6 (CSTS)
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
@@ -66,25 +67,25 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Lifecycle:
     """CC and CSTS of one controller. `on_reset` is called whenever a host's session ends."""
 
-    def __init__(
-        self, controller: Controller, on_reset: Callable[[], None], clock: Callable[[], float]
-    ) -> None:
-        self.state = State.DISABLED
-        self.serving = False
-        """Commands may be fetched and executed."""
-        self._controller = controller
-        self._board = controller.board
-        self._on_reset = on_reset
-        self._clock = clock
-        self._logged: dict[str, float] = {}
-        """Until when a kind of failure has had its line in the log."""
-        self._flush: Future[list[Flushed]] | None = None
-        """The flush that a shutdown has begun, be it one of a session that is over."""
-        self._flush_is_due = False
-        """A shutdown waits for the media to end what it has begun, and then for a flush."""
+    controller: Controller
+    on_reset: Callable[[], None]
+    clock: Callable[[], float]
+    state: State = State.DISABLED
+    serving: bool = False
+    """Commands may be fetched and executed."""
+    _logged: dict[str, float] = field(default_factory=dict)
+    """Until when a kind of failure has had its line in the log."""
+    _flush: Future[list[Flushed]] | None = None
+    """The flush that a shutdown has begun, be it one of a session that is over."""
+    _flush_is_due: bool = False
+    """A shutdown waits for the media to end what it has begun, and then for a flush."""
+
+    def __post_init__(self) -> None:
+        self._board = self.controller.board
 
     def configure(self, configuration: ControllerConfiguration) -> None:
         self._enter(Event.ENABLE if configuration.en else Event.DISABLE)
@@ -102,7 +103,7 @@ class Lifecycle:
 
     def fail(self, reason: str) -> None:
         """Controller fatal status: only a reset leads out."""
-        now, kind = self._clock(), reason.partition(":")[0]
+        now, kind = self.clock(), reason.partition(":")[0]
         if now >= self._logged.get(kind, now):  # a host may fail as often as it likes
             self._logged[kind] = now + LOG_INTERVAL
             log.error("controller fatal status: %s", reason)
@@ -114,7 +115,7 @@ class Lifecycle:
         A write that a reset has forgotten may still be on its way to the media. If new ones were
         taken before it ends, it could undo one that was acknowledged.
         """
-        if self.state is not State.ENABLING or self._controller.media_work.unfinished:
+        if self.state is not State.ENABLING or self.controller.media_work.unfinished:
             return
         if self._controller.compute.executions:
             return  # a program of the session before may still write to memory
@@ -132,7 +133,7 @@ class Lifecycle:
             self._flush = None
             for namespace, error in future.result():
                 if error is not None:
-                    self._controller.failures.writing(
+                    self.controller.failures.writing(
                         namespace.settings.nsid, namespace.media, error, lba=0
                     )
             if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
@@ -154,14 +155,14 @@ class Lifecycle:
             # A host that shut down with EN = 0 has no other way to begin again than to set it.
             self._no_shutdown()
         elif after is State.READY:
-            self._controller.select_command_sets()
-            self._controller.persistence.in_use()
-            self._controller.began()
+            self.controller.select_command_sets()
+            self.controller.persistence.in_use()
+            self.controller.began()
             self._update_status(rdy=1)
         elif after is State.FAILED:
             self._board.dma.stop()
             self._update_status(cfs=1)
-            self._controller.failed()
+            self.controller.failed()
 
     def _end_session(self, *, next_host: bool) -> None:
         """After this no data moves, no command is answered and no interrupt waits."""
@@ -169,8 +170,8 @@ class Lifecycle:
         self._board.queues.clear()
         self._board.interrupts.clear()
         self._board.registers.unmask()
-        self._controller.reset(next_host=next_host)
-        self._on_reset()
+        self.controller.reset(next_host=next_host)
+        self.on_reset()
         self._no_shutdown()
         self._update_status(rdy=0, cfs=0)
 
@@ -222,11 +223,11 @@ class Lifecycle:
         A write that ended after the flush would be acknowledged and not durable. It also keeps the
         flushes of a host that shuts down again and again to one at a time.
         """
-        if not self._flush_is_due or self._controller.media_work.unfinished:
+        if not self._flush_is_due or self.controller.media_work.unfinished:
             return
         self._flush_is_due = False
-        namespaces = list(self._controller.namespaces.blocks.values())
-        remember = self._controller.persistence.shut_down()
+        namespaces = list(self.controller.namespaces.blocks.values())
+        remember = self.controller.persistence.shut_down()
 
         def flush() -> list[Flushed]:
             ended = flush_all(namespaces)
@@ -234,7 +235,7 @@ class Lifecycle:
                 remember()
             return ended
 
-        self._flush = self._controller.media_work.submit(flush)
+        self._flush = self.controller.media_work.submit(flush)
 
     def _status(self) -> ControllerStatus:
         return ControllerStatus(self._board.registers.read(Register.CSTS))

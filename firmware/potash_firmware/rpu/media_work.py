@@ -10,6 +10,7 @@ import errno
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nvme_spec.status import NvmeError, Status
@@ -166,23 +167,18 @@ def _named(qualified: str) -> str:
     return parts[-1].strip("_") if named or len(parts) < 2 else parts[-2]
 
 
+@dataclass(eq=False, repr=False)
 class MediaFailures:
     """The failures of one controller's media.
 
     `on_failure` is called for each, `on_loss` once for media that have lost data.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        on_failure: Callable[[], None],
-        on_loss: Callable[[], None],
-    ) -> None:
-        self._clock = clock
-        self._on_failure = on_failure
-        self._on_loss = on_loss
-        self._logged: dict[tuple[int, int, int | None], float] = {}
-        self._lost: set[int] = set()
+    clock: Callable[[], float]
+    on_failure: Callable[[], None]
+    on_loss: Callable[[], None]
+    _logged: dict[tuple[int, int, int | None], float] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
 
     def reading(self, nsid: int, error: MediaError, lba: int) -> NvmeError:
         """A read of namespace `nsid` has failed at `lba`; what its command ends with."""
@@ -201,12 +197,12 @@ class MediaFailures:
                 "namespace %d has lost what was written since its last flush, and takes no more: %s",
                 nsid, error.strerror,
             )  # fmt: skip
-            self._on_loss()
+            self.on_loss()
         return self._failure(Status.WRITE_FAULT, nsid, error, lba)
 
     def _failure(self, status: Status, nsid: int, error: MediaError, lba: int) -> NvmeError:
-        self._on_failure()
-        key, now = (nsid, status, error.errno), self._clock()
+        self.on_failure()
+        key, now = (nsid, status, error.errno), self.clock()
         if now >= self._logged.get(key, now):
             self._logged[key] = now + LOG_INTERVAL
             log.error("namespace %d, block %d: %s", nsid, lba, error.strerror)

@@ -8,7 +8,7 @@ import errno
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from potash_device.media import MediaError
@@ -54,28 +54,19 @@ class _Begun(NamedTuple):
     healed: list[tuple[int, int]]
 
 
+@dataclass(eq=False, repr=False)
 class WriteBacks:
     """The write-backs in flight for the APU that is running."""
 
-    def __init__(
-        self,
-        apu: ApuLink,
-        namespaces: Namespaces,
-        uncorrectable: UncorrectableRecord,
-        media_work: MediaWork,
-        failures: MediaFailures,
-        faults: Faults,
-        sanitizing: Sanitizing,
-    ) -> None:
-        self._apu = apu
-        self._namespaces = namespaces
-        self._uncorrectable = uncorrectable
-        self._media_work = media_work
-        self._failures = failures
-        self._faults = faults
-        self._sanitizing = sanitizing
-        self._parts: dict[int, list[WriteBack]] = {}
-        self._begun: dict[Future[None], _Begun] = {}
+    apu: ApuLink
+    namespaces: Namespaces
+    uncorrectable: UncorrectableRecord
+    media_work: MediaWork
+    failures: MediaFailures
+    faults: Faults
+    sanitizing: Sanitizing
+    _parts: dict[int, list[WriteBack]] = field(default_factory=dict)
+    _begun: dict[Future[None], _Begun] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self._begun)
@@ -97,7 +88,7 @@ class WriteBacks:
             return
         work = _Work(message.tag, len(pieces))
         for nsid, items in pieces.items():
-            self._begin(work, message.accelerator, self._namespaces.attached_blocks[nsid], items)
+            self._begin(work, message.accelerator, self.namespaces.attached_blocks[nsid], items)
 
     def apu_lost(self) -> None:
         """Nobody will send the rest of what has come in part."""
@@ -105,14 +96,14 @@ class WriteBacks:
 
     def _refusal(self, accelerator: int, pieces: Mapping[int, list[Piece]]) -> int:
         """The errno of what cannot be written, and then none of it is; 0 where all can be."""
-        if self._apu.resetting is not None:
+        if self.apu.resetting is not None:
             return errno.ECANCELED
         try:
-            size = len(self._apu.buffers.arena(accelerator))
+            size = len(self.apu.buffers.arena(accelerator))
         except MailboxError:
             size = 0
         for nsid, items in pieces.items():
-            namespace = self._namespaces.attached_blocks.get(nsid)
+            namespace = self.namespaces.attached_blocks.get(nsid)
             if namespace is None or any(
                 item.source + item.length > size or item.first + item.length > namespace.size
                 for item in items
@@ -127,8 +118,8 @@ class WriteBacks:
     def _begin(
         self, work: _Work, accelerator: int, namespace: Namespace, pieces: list[Piece]
     ) -> None:
-        self._sanitizing.data_written()
-        arena, media = self._apu.buffers.arena(accelerator), namespace.media
+        self.sanitizing.data_written()
+        arena, media = self.apu.buffers.arena(accelerator), namespace.media
         healed = [
             blocks
             for item in pieces
@@ -144,17 +135,17 @@ class WriteBacks:
                 media.flush()
 
         ranges = [(item.first, item.length) for item in pieces]
-        future = self._media_work.on_blocks(namespace.in_flight, ranges, write, writes=True)
+        future = self.media_work.on_blocks(namespace.in_flight, ranges, write, writes=True)
         self._begun[future] = _Begun(work, namespace, healed)
 
     def check(self, message: ReadCheck) -> None:
         """Say whether a job may read the blocks of its input, as a host's Read would find."""
-        if self._apu.port is not None:
-            self._apu.send(ReadChecked(message.tag, *self._readable(message)))
+        if self.apu.port is not None:
+            self.apu.send(ReadChecked(message.tag, *self._readable(message)))
 
     def _readable(self, message: ReadCheck) -> tuple[int, int]:
         """An errno, and the first byte that cannot be read; 0 and 0 where all can."""
-        namespace = self._namespaces.attached_blocks.get(message.nsid)
+        namespace = self.namespaces.attached_blocks.get(message.nsid)
         if namespace is None:
             return errno.ENODEV, message.ranges[0][0]
         if namespace.in_flight.closed is not None:
@@ -165,7 +156,7 @@ class WriteBacks:
             bad = namespace.uncorrectable.first_in(lba, count)
             if bad is not None:
                 return errno.EIO, bad * namespace.block_size
-            failing = self._faults.unreadable_at(message.nsid, first, length)
+            failing = self.faults.unreadable_at(message.nsid, first, length)
             if failing is not None:
                 return errno.EIO, failing
         return 0, 0
@@ -179,13 +170,13 @@ class WriteBacks:
         error = future.exception()
         if isinstance(error, MediaError):
             log.error("a job's output could not be written: %s", error.strerror)
-            self._failures.writing(
+            self.failures.writing(
                 namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
             )
         elif error is None and healed:
             for blocks in healed:
                 namespace.uncorrectable.remove(*blocks)
-            self._uncorrectable.save()
+            self.uncorrectable.save()
         if error is not None:
             known = isinstance(error, OSError) and error.errno
             work.error = work.error or known or errno.EIO
@@ -195,8 +186,8 @@ class WriteBacks:
         return True
 
     def _answer(self, tag: int, error: int) -> None:
-        if self._apu.port is not None:
-            self._apu.send(WriteBackDone(tag, error))
+        if self.apu.port is not None:
+            self.apu.send(WriteBackDone(tag, error))
 
 
 def _by_namespace(parts: Iterable[WriteBack]) -> dict[int, list[Piece]]:

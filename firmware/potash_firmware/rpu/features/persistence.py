@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from nvme_spec.logs import SmartLog
@@ -43,59 +44,46 @@ SHUTDOWN = "shutdown"
 """Sections of the sidecar."""
 
 
+@dataclass(eq=False, repr=False)
 class Persistence:
     """What one controller stores in `sidecar`.
 
     `smart` gives the health log; `began` is called once everything is restored at power-on.
     """
 
-    def __init__(
-        self,
-        sidecar: Sidecar,
-        executor: MediaExecutor,
-        features: Features,
-        health: Health,
-        errors: ErrorLog,
-        events: PersistentEvents,
-        telemetry: Telemetry,
-        lba_status: LbaStatus,
-        smart: Callable[[], SmartLog],
-        began: Callable[[], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._sidecar = sidecar
-        self._executor = executor
-        self._features = features
-        self._health = health
-        self._errors = errors
-        self._events = events
-        self._telemetry = telemetry
-        self._lba_status = lba_status
-        self._smart = smart
-        self._began = began
-        self._clock = clock
-        self._due = 0.0
-        self._recorded = 0
-        self._sample_at = 0.0
-        self._snapshot_at = 0.0
-        self._saving: Future[None] | None = None
+    sidecar: Sidecar
+    executor: MediaExecutor
+    features: Features
+    health: Health
+    errors: ErrorLog
+    events: PersistentEvents
+    telemetry: Telemetry
+    lba_status: LbaStatus
+    smart: Callable[[], SmartLog]
+    began: Callable[[], None]
+    clock: Callable[[], float]
+    _due: float = 0.0
+    _recorded: int = 0
+    _sample_at: float = 0.0
+    _snapshot_at: float = 0.0
+    _saving: Future[None] | None = None
 
     def power_on(self) -> bool:
         """Remember, and count this power cycle; whether the last one ended as it should."""
-        self._health.restore(self._sidecar.get(HEALTH), self._errors)
-        self._features.restore(self._sidecar.get(FEATURES))
-        self._events.restore()
-        self._telemetry.restore()
-        self._lba_status.restore(self._sidecar.get(LBA_STATUS))
-        shutdown = self._sidecar.get(SHUTDOWN)
-        self._health.power_cycles += 1
+        self.health.restore(self.sidecar.get(HEALTH), self.errors)
+        self.features.restore(self.sidecar.get(FEATURES))
+        self.events.restore()
+        self.telemetry.restore()
+        self.lba_status.restore(self.sidecar.get(LBA_STATUS))
+        shutdown = self.sidecar.get(SHUTDOWN)
+        self.health.power_cycles += 1
         if shutdown is False:
-            self._health.unsafe_shutdowns += 1
-            self._events.add(HardwareError(code=HardwareErrorCode.UNSAFE_SHUTDOWN))
+            self.health.unsafe_shutdowns += 1
+            self.events.add(HardwareError(code=HardwareErrorCode.UNSAFE_SHUTDOWN))
             log.warning("the drive was not shut down before its power went")
-        self._began()
+        self.began()
         self._snapshot()
-        self._sidecar.put(SHUTDOWN, False)
+        self.sidecar.put(SHUTDOWN, False)
         self._record()
         self._try_to_save()
         return shutdown is not False
@@ -104,14 +92,14 @@ class Persistence:
         """The last record; `clean` when everything acknowledged is on stable storage."""
         self._record()
         if clean:
-            self._sidecar.put(SHUTDOWN, True)
+            self.sidecar.put(SHUTDOWN, True)
         self._try_to_save()
 
     def in_use(self) -> None:
         """A host uses the drive again after it was shut down."""
-        if self._sidecar.get(SHUTDOWN):
-            self._sidecar.put(SHUTDOWN, False)
-            self._due = self._clock()
+        if self.sidecar.get(SHUTDOWN):
+            self.sidecar.put(SHUTDOWN, False)
+            self._due = self.clock()
             self._start_saving()
 
     def shut_down(self) -> Callable[[], None]:
@@ -119,19 +107,19 @@ class Persistence:
         self._record()
 
         def save() -> None:
-            self._sidecar.put(SHUTDOWN, True)
+            self.sidecar.put(SHUTDOWN, True)
             self._try_to_save()
 
         return save
 
     def save_features(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to store the saved values. Raises MediaError."""
-        self._sidecar.put(FEATURES, self._features.saved_values())
-        return self._sidecar.save
+        self.sidecar.put(FEATURES, self.features.saved_values())
+        return self.sidecar.save
 
     def hurry(self) -> None:
         """Something is worth a record soon."""
-        self._due = min(self._due, self._clock() + EVENT_INTERVAL)
+        self._due = min(self._due, self.clock() + EVENT_INTERVAL)
 
     @property
     def timeout(self) -> float | None:
@@ -141,15 +129,15 @@ class Persistence:
         due = max(self._snapshot_at, self._due)  # a snapshot waits for the next record
         if self._activity != self._recorded:
             due = min(due, self._due)
-        return max(0.0, due - self._clock())
+        return max(0.0, due - self.clock())
 
     def service(self) -> None:
         """Record the counters if it is time."""
         # Called at every pass of the loop: the clock alone says no nearly always.
-        now = self._clock()
-        if now >= self._sample_at or self._health.waited:
+        now = self.clock()
+        if now >= self._sample_at or self.health.waited:
             self._sample_at = now + SAMPLE
-            self._health.sample()
+            self.health.sample()
         if now >= self._due and self.timeout == 0.0:
             if now >= self._snapshot_at:
                 self._snapshot()
@@ -166,26 +154,26 @@ class Persistence:
     @property
     def _activity(self) -> int:
         """Changes with every counter that is worth a record."""
-        counted = self._health.reads + self._health.writes + self._errors.count
-        return counted + self._events.added + self._telemetry.changes
+        counted = self.health.reads + self.health.writes + self.errors.count
+        return counted + self.events.added + self.telemetry.changes
 
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""
-        self._snapshot_at = self._clock() + SNAPSHOT_INTERVAL
-        self._events.add(SmartSnapshot(smart=self._smart()))
+        self._snapshot_at = self.clock() + SNAPSHOT_INTERVAL
+        self.events.add(SmartSnapshot(smart=self.smart()))
 
     def _record(self) -> None:
         self._recorded = self._activity
-        self._due = self._clock() + INTERVAL
-        self._sidecar.put(HEALTH, self._health.state(self._errors))
-        self._sidecar.put(LBA_STATUS, self._lba_status.generation)
+        self._due = self.clock() + INTERVAL
+        self.sidecar.put(HEALTH, self.health.state(self.errors))
+        self.sidecar.put(LBA_STATUS, self.lba_status.generation)
 
     def _start_saving(self) -> None:
         if self._saving is None:
-            self._saving = self._executor.submit(self._try_to_save)
+            self._saving = self.executor.submit(self._try_to_save)
 
     def _try_to_save(self) -> None:
         try:
-            self._sidecar.save()
+            self.sidecar.save()
         except MediaError:
             pass  # The sidecar has said so; what comes later may have better luck.

@@ -4,6 +4,7 @@ Event Configuration lets it through, and which bit of Identify Controller announ
 Source: NVM Express Base Specification 2.0, section 5.2.1, 5.27.1.8 and figure 275 (OAES)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nvme_spec.features import AsyncEventConfiguration
@@ -57,24 +58,18 @@ _HEALTH = {
 """Every other warning is one of reliability."""
 
 
+@dataclass(eq=False, repr=False)
 class Alerts:
     """The alerts of one controller. Each call says whether the event is to reach the host.
 
     `configuration` gives the Asynchronous Event Configuration, `warning` the critical warnings.
     """
 
-    def __init__(
-        self,
-        events: AsyncEvents,
-        errors: ErrorLog,
-        configuration: Callable[[], int],
-        warning: Callable[[], CriticalWarning],
-    ) -> None:
-        self._events = events
-        self._errors = errors
-        self._configuration = configuration
-        self._warning = warning
-        self._warned = CriticalWarning(0)
+    events: AsyncEvents
+    errors: ErrorLog
+    configuration: Callable[[], int]
+    warning: Callable[[], CriticalWarning]
+    _warned: CriticalWarning = field(default_factory=lambda: CriticalWarning(0))
 
     def reset(self) -> None:
         """A new session is notified again of what still deserves a warning."""
@@ -83,9 +78,9 @@ class Alerts:
     def notice(self, what: NoticeEvent) -> bool:
         """Something happened that the host may want to know. Raises KeyError for what never does."""
         notice = NOTICES[what]
-        if not self._configuration() & notice.configured_by:
+        if not self.configuration() & notice.configured_by:
             return False
-        return self._events.add(
+        return self.events.add(
             AsyncEvent(type=AsyncEventType.NOTICE, info=what, log_page=notice.log_page)
         )
 
@@ -95,16 +90,16 @@ class Alerts:
         A command that fails has an entry of its own. There is none for each repetition, as a host
         could bury all others.
         """
-        added = self._events.add(
+        added = self.events.add(
             AsyncEvent(type=AsyncEventType.ERROR, info=what, log_page=LogPage.ERROR_INFORMATION)
         )
         if added and status is not None:
-            self._errors.add_event(status)
+            self.errors.add_event(status)
         return added
 
     def vendor(self, info: int, log_page: int) -> bool:
         """A vendor specific event; no feature masks these."""
-        return self._events.add(
+        return self.events.add(
             AsyncEvent(type=AsyncEventType.VENDOR_SPECIFIC, info=info, log_page=log_page)
         )
 
@@ -113,10 +108,10 @@ class Alerts:
 
         To be called when something has changed on either side, the device's or the host's.
         """
-        warning = self._warning() & self._wanted_warnings
+        warning = self.warning() & self._wanted_warnings
         new, self._warned = warning & ~self._warned, warning
         for bit in new:
-            self._events.add(
+            self.events.add(
                 AsyncEvent(
                     type=AsyncEventType.SMART,
                     info=_health_event(bit),
@@ -126,21 +121,21 @@ class Alerts:
 
     def configured(self) -> None:
         """The host has changed the configuration: what it wants to hear no more is dropped."""
-        configuration = self._configuration()
+        configuration = self.configuration()
         wanted: dict[int, set[int]] = {
             AsyncEventType.NOTICE: {
                 what for what, notice in NOTICES.items() if configuration & notice.configured_by
             },
             AsyncEventType.SMART: {_health_event(bit) for bit in self._wanted_warnings},
         }
-        self._events.drop(
+        self.events.drop(
             lambda event: event.type in wanted and event.info not in wanted[event.type]
         )
         self.health()
 
     @property
     def _wanted_warnings(self) -> CriticalWarning:
-        return CriticalWarning(AsyncEventConfiguration(self._configuration()).smart)
+        return CriticalWarning(AsyncEventConfiguration(self.configuration()).smart)
 
 
 def _health_event(warning: CriticalWarning) -> SmartEvent:

@@ -10,6 +10,7 @@ import binascii
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from nvme_spec.persistent_events import (
@@ -54,33 +55,31 @@ SUPPORTED = frozenset(PersistentEventType) - {
 }
 
 
+@dataclass(eq=False, repr=False)
 class PersistentEvents:
     """The events of one controller, and the reporting context while there is one.
 
     `timestamp` gives the Timestamp feature's value, as its structure is laid out in memory.
     """
 
-    def __init__(
-        self, sidecar: Sidecar, clock: Callable[[], float], timestamp: Callable[[], int]
-    ) -> None:
-        self.added = 0
-        """Grows with each event, for those that keep it."""
-        self.on_add: Callable[[], None] = lambda: None
-        self._sidecar = sidecar
-        self._clock = clock
-        self._timestamp = timestamp
-        self._events: deque[bytes] = deque()
-        self._size = 0
-        self._last: dict[PersistentEventType, float] = {}
-        self._context: bytes | None = None
-        self._generation = 0
+    sidecar: Sidecar
+    clock: Callable[[], float]
+    timestamp: Callable[[], int]
+    added: int = 0
+    """Grows with each event, for those that keep it."""
+    on_add: Callable[[], None] = lambda: None
+    _events: deque[bytes] = field(default_factory=deque)
+    _size: int = 0
+    _last: dict[PersistentEventType, float] = field(default_factory=dict)
+    _context: bytes | None = None
+    _generation: int = 0
 
     def restore(self) -> None:
-        for event in _events(self._sidecar.get(SECTION)):
+        for event in _events(self.sidecar.get(SECTION)):
             self._keep(event)
 
     def add(self, data: EventData) -> None:
-        now = self._clock()
+        now = self.clock()
         if data.TYPE in FREQUENT and now - self._last.get(data.TYPE, -MIN_INTERVAL) < MIN_INTERVAL:
             return
         self._last[data.TYPE] = now
@@ -89,12 +88,12 @@ class PersistentEvents:
             revision=EVENT_REVISION,
             ehl=EHL,
             pit=PortType.NONE,
-            timestamp=self._timestamp(),
+            timestamp=self.timestamp(),
             el=len(data),
         )
         self._keep(bytes(header) + bytes(data))
         self.added += 1
-        self._sidecar.put(SECTION, base64.b64encode(b"".join(self._events)).decode())
+        self.sidecar.put(SECTION, base64.b64encode(b"".join(self._events)).decode())
         self.on_add()
 
     def _keep(self, event: bytes) -> None:
@@ -120,7 +119,7 @@ class PersistentEvents:
         header.tll = PersistentEventHeader.SIZE + self._size
         header.revision = LOG_REVISION
         header.lhl = LHL
-        header.timestamp = self._timestamp()
+        header.timestamp = self.timestamp()
         header.generation = self._generation
         header.seb = supported.to_bytes(32, "little")
         self._context = bytes(header) + b"".join(reversed(self._events))

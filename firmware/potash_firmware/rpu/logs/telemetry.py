@@ -45,19 +45,21 @@ class Capture:
 NOTHING = Capture()
 
 
+@dataclass(eq=False, repr=False)
 class Telemetry:
     """The telemetry logs of one controller; `collect` gives what is captured."""
 
-    def __init__(self, sidecar: Sidecar, collect: Callable[[], Areas]) -> None:
-        self._sidecar = sidecar
-        self._collect = collect
-        self.changes = 0
-        """Grows with what is to be stored."""
+    sidecar: Sidecar
+    collect: Callable[[], Areas]
+    changes: int = 0
+    """Grows with what is to be stored."""
+
+    def __post_init__(self) -> None:
         self._host = self._controller = NOTHING
         self._host_generation = self._controller_generation = 0
 
     def restore(self) -> None:
-        section = self._sidecar.get(SECTION)
+        section = self.sidecar.get(SECTION)
         if not isinstance(section, dict):
             return
         self._host_generation = _generation(section.get("host"))
@@ -115,7 +117,7 @@ class Telemetry:
 
     def _capture(self, reason: str) -> Capture:
         data, last_blocks = b"", []
-        for area in self._collect():
+        for area in self.collect():
             data += _block_aligned(json.dumps(area, default=str).encode() + b"\n")
             data = data[: BLOCK_LIMIT * TELEMETRY_BLOCK_SIZE]
             last_blocks.append(len(data) // TELEMETRY_BLOCK_SIZE)
@@ -125,7 +127,7 @@ class Telemetry:
 
     def _keep(self) -> None:
         self.changes += 1
-        self._sidecar.put(
+        self.sidecar.put(
             SECTION,
             {
                 "host": self._host_generation,

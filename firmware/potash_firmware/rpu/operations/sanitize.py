@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 import csd_spec.opcodes
@@ -82,45 +83,33 @@ ALLOWED_ADMIN = frozenset(
 """What a host may do while an operation is in progress, and after one that has failed."""
 
 
+@dataclass(eq=False, repr=False)
 class Sanitizing:
     """The sanitize operations of one controller.
 
     `erase_accelerators` gives futures that end when the accelerators hold no user data.
     """
 
-    def __init__(
-        self,
-        sidecar: Sidecar,
-        namespaces: Namespaces,
-        uncorrectable: UncorrectableRecord,
-        tasks: Tasks,
-        self_tests: SelfTests,
-        firmware: FirmwareSlots,
-        health: Health,
-        events: AsyncEvents,
-        persistent_events: PersistentEvents,
-        erase_accelerators: Callable[[], set[Future[None]]],
-    ) -> None:
-        self._sidecar = sidecar
-        self._namespaces = namespaces
-        self._uncorrectable = uncorrectable
-        self._tasks = tasks
-        self._self_tests = self_tests
-        self._firmware = firmware
-        self._health = health
-        self._events = events
-        self._persistent_events = persistent_events
-        self._erase_accelerators = erase_accelerators
-        self.state = SanitizeState.NEVER_SANITIZED
-        self.failure_mode = False
-        """The last operation has failed, and nobody has done anything about it."""
-        self._fields = Sanitize(0)
-        self._passes = 0
-        self._done = 0
-        self._total = 1
-        self._erased: int | None = None
-        """What the health log had counted as writes when everything was erased."""
-        self._dword10 = 0
+    sidecar: Sidecar
+    namespaces: Namespaces
+    uncorrectable: UncorrectableRecord
+    tasks: Tasks
+    self_tests: SelfTests
+    firmware: FirmwareSlots
+    health: Health
+    events: AsyncEvents
+    persistent_events: PersistentEvents
+    erase_accelerators: Callable[[], set[Future[None]]]
+    state: SanitizeState = SanitizeState.NEVER_SANITIZED
+    failure_mode: bool = False
+    """The last operation has failed, and nobody has done anything about it."""
+    _fields: Sanitize = field(default_factory=lambda: Sanitize(0))
+    _passes: int = 0
+    _done: int = 0
+    _total: int = 1
+    _erased: int | None = None
+    """What the health log had counted as writes when everything was erased."""
+    _dword10: int = 0
 
     # What the host may do.
 
@@ -175,11 +164,11 @@ class Sanitizing:
             return None
         if fields.sanact not in ACTIONS:
             raise NvmeError(Status.INVALID_FIELD, f"sanitize action {fields.sanact} is not there")
-        if self._firmware.next is not None:
+        if self.firmware.next is not None:
             raise NvmeError(
                 Status.FIRMWARE_NEEDS_CONTROLLER_RESET, "a reset is to activate firmware"
             )
-        if not all(one.media.writable for one in self._namespaces.blocks.values()):
+        if not all(one.media.writable for one in self.namespaces.blocks.values()):
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "a namespace takes no writes")
         before = (self._fields, self._dword10, self._passes, self._erased)
         self._fields, self._dword10, self._erased = fields, dword10, None
@@ -192,15 +181,15 @@ class Sanitizing:
             self._close(self._restriction)
             raise
         self.state, self.failure_mode = SanitizeState.IN_PROGRESS, False
-        self._persistent_events.add(
+        self.persistent_events.add(
             SanitizeStarted(
                 sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
                 cdw10=dword10,
                 cdw11=fields.ovrpat,
             )
         )
-        self._self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
-        self._tasks.start(self._work(), exclusive=True)
+        self.self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
+        self.tasks.start(self._work(), exclusive=True)
         return None
 
     def restore(self, *, clean: bool) -> None:
@@ -208,7 +197,7 @@ class Sanitizing:
 
         After a power cycle that was not `clean`, who knows what was written.
         """
-        match self._sidecar.get(SECTION):
+        match self.sidecar.get(SECTION):
             case {
                 "state": int(state),
                 "failed": bool(failed),
@@ -224,21 +213,21 @@ class Sanitizing:
                 self._erased = erased if clean else None
         if self.state is SanitizeState.IN_PROGRESS:
             log.warning("a sanitize operation goes on")
-            self._tasks.start(self._work(), exclusive=True)
+            self.tasks.start(self._work(), exclusive=True)
         self._close(self._restriction)
 
     # The log.
 
     def encode(self) -> bytes:
         """The log page."""
-        size = sum(namespace.media.size for namespace in self._namespaces.blocks.values())
+        size = sum(namespace.media.size for namespace in self.namespaces.blocks.values())
         overwrite = 16 * size // WRITE_RATE + 1
         return bytes(
             SanitizeStatusLog(
                 sprog=self._progress,
                 state=self.state,
                 passes=self._passes if self._fields.sanact == SanitizeAction.OVERWRITE else 0,
-                global_data_erased=int(self._erased == self._health.writes),
+                global_data_erased=int(self._erased == self.health.writes),
                 scdw10=self._dword10,
                 overwrite_time=overwrite,
                 block_erase_time=size // PUNCH_RATE + 1,
@@ -258,9 +247,9 @@ class Sanitizing:
     # The operation itself.
 
     def _work(self) -> Steps:
-        namespaces = list(self._namespaces.blocks.values())
-        yield from self._tasks.quiet([one.in_flight for one in namespaces])
-        yield self._erase_accelerators()
+        namespaces = list(self.namespaces.blocks.values())
+        yield from self.tasks.quiet([one.in_flight for one in namespaces])
+        yield self.erase_accelerators()
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(one.size for one in media)
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
@@ -280,9 +269,9 @@ class Sanitizing:
                 yield partial(_flush, media)
             for namespace in namespaces:
                 namespace.uncorrectable = UncorrectableBlocks()
-            yield from self._uncorrectable.saving()
+            yield from self.uncorrectable.saving()
             # What says that it is over is durable before the host writes anything again.
-            self._erased = self._health.writes
+            self._erased = self.health.writes
             yield self._save(SanitizeState.SUCCEEDED, failed=False)
         except MediaError as error:
             log.error("a sanitize operation has failed: %s", error.strerror)
@@ -296,8 +285,8 @@ class Sanitizing:
         self._close(self._restriction)
         # Its data begins as the log page does: SPROG, SSTAT.
         event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
-        self._persistent_events.add(event)
-        self._events.add(
+        self.persistent_events.add(event)
+        self.events.add(
             AsyncEvent(
                 type=AsyncEventType.IO_COMMAND_SET,
                 info=IoCommandSetEvent.SANITIZE_COMPLETED,
@@ -318,7 +307,7 @@ class Sanitizing:
 
     def _save(self, state: SanitizeState, *, failed: bool) -> Callable[[], None]:
         """What is to be called, where it may wait, to have that remembered. Raises MediaError."""
-        self._sidecar.put(
+        self.sidecar.put(
             SECTION,
             {
                 "state": int(state),
@@ -328,11 +317,11 @@ class Sanitizing:
                 "erased": self._erased,
             },
         )
-        return self._sidecar.save
+        return self.sidecar.save
 
     def _close(self, status: Status | None) -> None:
         """Keep commands from the blocks of all namespaces, or no longer."""
-        for namespace in self._namespaces.blocks.values():
+        for namespace in self.namespaces.blocks.values():
             namespace.in_flight.closed = status
 
 

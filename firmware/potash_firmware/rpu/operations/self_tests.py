@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -82,26 +82,18 @@ class Running:
     total: int = 1
 
 
+@dataclass(eq=False, repr=False)
 class SelfTests:
     """The self-tests of one controller; `warning` gives its critical warnings."""
 
-    def __init__(
-        self,
-        board: Board,
-        namespaces: Namespaces,
-        tasks: Tasks,
-        health: Health,
-        warning: Callable[[], CriticalWarning],
-        clock: Callable[[], float],
-    ) -> None:
-        self._board = board
-        self._inventory = namespaces
-        self._tasks = tasks
-        self._health = health
-        self._warning = warning
-        self._clock = clock
-        self._results: list[bytes] = []
-        self.running: Running | None = None
+    board: Board
+    namespaces: Namespaces
+    tasks: Tasks
+    health: Health
+    warning: Callable[[], CriticalWarning]
+    clock: Callable[[], float]
+    _results: list[bytes] = field(default_factory=list)
+    running: Running | None = None
 
     # What a host and its other commands do.
 
@@ -136,7 +128,7 @@ class SelfTests:
 
     def restore(self) -> None:
         """The power is back: remember the results, and go on with an extended test."""
-        section = self._board.sidecar.get(SECTION)
+        section = self.board.sidecar.get(SECTION)
         match section:
             case {"results": [*results]}:
                 self._results = [one for one in map(_entry, results) if one][:SELF_TEST_RESULTS]
@@ -153,7 +145,7 @@ class SelfTests:
     @property
     def extended_minutes(self) -> int:
         """EDSTT: how long an extended test may take, generously."""
-        size = sum(namespace.size for namespace in self._inventory.blocks.values())
+        size = sum(namespace.size for namespace in self.namespaces.blocks.values())
         return min(1 + size // (READ_RATE * 60), 0xFFFF)
 
     def encode(self) -> bytes:
@@ -172,7 +164,7 @@ class SelfTests:
     def save(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to have all this saved."""
         run = self.running
-        sidecar = self._board.sidecar
+        sidecar = self.board.sidecar
         sidecar.put(
             SECTION,
             {
@@ -196,8 +188,8 @@ class SelfTests:
         if nsid == 0:
             return []
         if nsid == BROADCAST_NSID:
-            return list(self._inventory.attached_blocks.values())
-        return [self._inventory.of_kind(Namespace, nsid)]
+            return list(self.namespaces.attached_blocks.values())
+        return [self.namespaces.of_kind(Namespace, nsid)]
 
     def _run(self, run: Running) -> None:
         namespaces = self._namespaces(run.nsid)
@@ -206,13 +198,13 @@ class SelfTests:
         if run.code == SelfTestCode.EXTENDED:
             run.total += sum(namespace.size for namespace in namespaces)
         self.running = run
-        self._tasks.start(self._steps(run, namespaces))
+        self.tasks.start(self._steps(run, namespaces))
 
     def _steps(self, run: Running, namespaces: list[Namespace]) -> Steps:
         yield self.save()
-        begun = self._clock()
+        begun = self.clock()
         for piece in self._pieces(run.code, namespaces):
-            ahead = begun + SHORTEST * (run.done + piece.weight) / run.total - self._clock()
+            ahead = begun + SHORTEST * (run.done + piece.weight) / run.total - self.clock()
             if ahead > 0 and self.running is run:
                 yield ahead
             if self.running is not run:
@@ -228,7 +220,7 @@ class SelfTests:
         return None
 
     def _pieces(self, code: SelfTestCode, namespaces: list[Namespace]) -> Iterator[Piece]:
-        board = self._board
+        board = self.board
         yield Piece(Segment.SMART_CHECK, self._check_health)
         yield Piece(Segment.METADATA, board.sidecar.check)
         for slot in list(board.flash.images):
@@ -242,7 +234,7 @@ class SelfTests:
                 yield _reading(Segment.DATA_INTEGRITY, namespace, at, PIECE)
 
     def _check_health(self) -> None:
-        if self._warning() & CriticalWarning.RELIABILITY_DEGRADED:
+        if self.warning() & CriticalWarning.RELIABILITY_DEGRADED:
             raise MediaError(0, "the media have lost data")
 
     def _end(
@@ -259,7 +251,7 @@ class SelfTests:
         entry = SelfTestEntry(
             result=result,
             code=run.code,
-            power_on_hours=self._health.power_on_hours,
+            power_on_hours=self.health.power_on_hours,
         )
         if piece is not None:
             entry.segment = piece.segment

@@ -6,35 +6,33 @@ notified. Host controlled thermal management counts what it would do, and slows 
 Source: NVM Express Base Specification 2.0, section 5.27.1.3, 5.16.1.3 and 8.15.5."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nvme_spec.features import HostControlledThermalManagement
 from potash_firmware.rpu.features.table import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
 from potash_firmware.rpu.logs.health import Health
 
 
+@dataclass(eq=False, repr=False)
 class Thermal:
     """Follows `health.temperature`, and counts in `health` for how long it was too high."""
 
-    def __init__(
-        self,
-        health: Health,
-        clock: Callable[[], float],
-        thresholds: Callable[[], HostControlledThermalManagement],
-    ) -> None:
-        self._health = health
-        self._clock = clock
-        self._thresholds = thresholds
-        self._level = 0
-        self._since = clock()
+    health: Health
+    clock: Callable[[], float]
+    thresholds: Callable[[], HostControlledThermalManagement]
+    _level: int = 0
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
 
     def update(self) -> None:
         """Update the counters.
 
         To be called before they are read, and when the thresholds have changed.
         """
-        now = self._clock()
+        now = self.clock()
         passed, self._since = now - self._since, now
-        health = self._health
+        health = self.health
         if self._level == 1:
             health.thermal_time_1 += passed
         elif self._level == 2:
@@ -48,11 +46,11 @@ class Thermal:
     def changed(self, temperature: int) -> None:
         """The thermometer shows another temperature."""
         self.update()
-        self._health.temperature = temperature
+        self.health.temperature = temperature
         self._enter(self._wanted_level())
 
     def _wanted_level(self) -> int:
-        temperature, thresholds = self._health.temperature, self._thresholds()
+        temperature, thresholds = self.health.temperature, self.thresholds()
         if 0 < thresholds.tmt2 <= temperature:
             return 2
         return 1 if 0 < thresholds.tmt1 <= temperature else 0
@@ -62,6 +60,6 @@ class Thermal:
             return
         self._level = level
         if level == 1:
-            self._health.thermal_transitions_1 += 1
+            self.health.thermal_transitions_1 += 1
         elif level == 2:
-            self._health.thermal_transitions_2 += 1
+            self.health.thermal_transitions_2 += 1

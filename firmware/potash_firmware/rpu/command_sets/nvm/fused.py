@@ -8,7 +8,7 @@ Source: NVM Express Base Specification 2.0, section 3.4.2; NVM Command Set Speci
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import Fuse
@@ -78,22 +78,26 @@ def _missing() -> Result:
     )
 
 
+@dataclass(eq=False, repr=False)
 class _CompareAndWrite:
     """One pair; `compare` and `write` are the first steps of its halves, in this order."""
 
-    def __init__(self, controller: Controller, first: Command, second: Command) -> None:
-        self._controller = controller
-        self._first = first
-        self._second = second
-        self._conflict = first.key == second.key or second.key in controller.outstanding
-        trigger = controller.faults.triggered
-        self._first_faults = [] if self._conflict else trigger(first)
-        self._second_faults = [] if self._conflict else trigger(second)
-        self._before: set[Future[object]] = set()
-        self._work: Future[Outcome] | None = None
-        self._aborted: NvmeError | None = None
-        self._write_refused: NvmeError | None = None
-        self._write_lost = False
+    controller: Controller
+    first: Command
+    second: Command
+    _before: set[Future[object]] = field(default_factory=set)
+    _work: Future[Outcome] | None = None
+    _aborted: NvmeError | None = None
+    _write_refused: NvmeError | None = None
+    _write_lost: bool = False
+
+    def __post_init__(self) -> None:
+        self._conflict = (
+            self.first.key == self.second.key or self.second.key in self.controller.outstanding
+        )
+        trigger = self.controller.faults.triggered
+        self._first_faults = [] if self._conflict else trigger(self.first)
+        self._second_faults = [] if self._conflict else trigger(self.second)
 
     def compare(self) -> Result:
         """The first half's first step: after its delays, check both halves and begin the work."""
@@ -108,7 +112,7 @@ class _CompareAndWrite:
     ) -> Result:
         """An injected delay of either half delays both."""
         triggered = (*self._first_faults, *self._second_faults)
-        return self._controller.faults.delayed(triggered, step, recall)
+        return self.controller.faults.delayed(triggered, step, recall)
 
     def _recalled(self) -> bool:
         """A host aborts the first half, of which nothing has begun yet."""
@@ -118,7 +122,7 @@ class _CompareAndWrite:
     def _compare(self) -> Result:
         """Check both halves, and have the work done when nothing is in its way."""
         try:
-            return outcome(self._first_faults, self._first, self._begin)
+            return outcome(self._first_faults, self.first, self._begin)
         except NvmeError as error:
             # Where the pair makes no sense both halves say why; else the second says that it
             # failed with the first.
@@ -131,16 +135,16 @@ class _CompareAndWrite:
             raise self._aborted
         if self._work is not None:
             return Pending(
-                self._controller.media_work.end_of({self._work}), lambda _: self._written()
+                self.controller.media_work.end_of({self._work}), lambda _: self._written()
             )
         if not self._before:
             return lost()  # an injected fault has lost the first half
         return Pending(
-            self._controller.media_work.end_of(set(self._before)), lambda _: self._write()
+            self.controller.media_work.end_of(set(self._before)), lambda _: self._write()
         )
 
     def _begin(self) -> Result:
-        controller, first, second = self._controller, self._first, self._second
+        controller, first, second = self.controller, self.first, self.second
         if self._conflict:
             self._aborted = NvmeError(
                 Status.COMMAND_ID_CONFLICT, "the other half's identifier is outstanding"
@@ -185,15 +189,15 @@ class _CompareAndWrite:
 
     def _content(self, blocks: Target) -> tuple[memoryview | None, bool]:
         """What is to be written and whether durably; a write that is refused leaves it at that."""
-        controller = self._controller
+        controller = self.controller
         try:
-            if outcome(self._second_faults, self._second, lambda: None) is not None:
+            if outcome(self._second_faults, self.second, lambda: None) is not None:
                 self._write_lost = True
                 return None, False
-            require_pointer(self._second)
-            fua = target(controller, self._second).fua
+            require_pointer(self.second)
+            fua = target(controller, self.second).fua
             require_writable(controller, blocks.namespace)
-            content = controller.transfer.receive(self._second, blocks.length)
+            content = controller.transfer.receive(self.second, blocks.length)
         except NvmeError as error:
             self._write_refused = error
             return None, False
@@ -204,8 +208,8 @@ class _CompareAndWrite:
         try:
             at, _ = future.result()
         except MediaError as error:
-            raise self._first_failed(read_error(self._controller, namespace, error)) from None
-        self._controller.health.count_read(self._blocks.length)
+            raise self._first_failed(read_error(self.controller, namespace, error)) from None
+        self.controller.health.count_read(self._blocks.length)
         if at is not None:
             raise self._first_failed(differs(namespace, at))
 
@@ -225,8 +229,8 @@ class _CompareAndWrite:
             return lost()
         _, error = self._work.result()
         if error is not None:
-            raise write_error(self._controller, self._blocks.namespace, error)
-        self._controller.health.count_write(self._blocks.length)
+            raise write_error(self.controller, self._blocks.namespace, error)
+        self.controller.health.count_write(self._blocks.length)
         return None
 
 
