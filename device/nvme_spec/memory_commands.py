@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.identify.lists import IDENTIFY_SIZE
 from nvme_spec.layout import Structure, u64
 from nvme_spec.ranges import SOURCE_RANGE_SIZES
@@ -32,22 +33,11 @@ class MemoryOpcode(IntEnum):
     WRITE = 0x05
 
 
-class MemoryAccess(NamedTuple):
-    """Memory Read, Write and Fill: CDW10 and CDW11 first byte, CDW12 length. Fill writes zeroes."""
+class MemoryAccess(CommandDwords):
+    """Memory Read, Write and Fill: first byte and length. Fill writes zeroes."""
 
-    start: int
-    length: int
-
-    def encode(self) -> tuple[int, int, int, int, int, int]:
-        """Command dwords 10 to 15. Raises ValueError for what does not fit."""
-        if not (0 <= self.start < 1 << 64 and 0 <= self.length < 1 << 32):
-            raise ValueError(f"{self.length} bytes from {self.start} on do not fit in a command")
-        return (self.start & 0xFFFF_FFFF, self.start >> 32, self.length, 0, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> MemoryAccess:
-        """From command dwords 10 to 15."""
-        return cls(cdws[1] << 32 | cdws[0], cdws[2])
+    start: int = bits(10, 0, 63)
+    length: int = bits(12, 0, 31)
 
 
 class MemoryCopy(NamedTuple):

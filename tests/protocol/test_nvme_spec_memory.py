@@ -19,9 +19,9 @@ from nvme_spec.reachability import (
 
 def test_memory_read_write_and_fill() -> None:
     cdws = (0x5566_7788, 0x1122_3344, 0x1000, 0, 0, 0)
-    assert MemoryAccess.decode(cdws) == (0x1122_3344_5566_7788, 0x1000)
+    assert MemoryAccess.decode(cdws) == MemoryAccess(0x1122_3344_5566_7788, 0x1000)
     assert MemoryAccess(0x1122_3344_5566_7788, 0x1000).encode() == cdws
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="does not fit"):
         MemoryAccess(0, 1 << 32).encode()
 
 
