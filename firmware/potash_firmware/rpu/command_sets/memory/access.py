@@ -70,7 +70,8 @@ def flush(controller: Controller, command: Command) -> Result:
 def _target(controller: Controller, command: Command) -> tuple[MemoryNamespace, int, int]:
     """The namespace, first byte and length. Raises NvmeError."""
     namespace = controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)
-    start, length = MemoryAccess.decode(command.entry.cdws)
+    fields = MemoryAccess.decode(command.entry.cdws)
+    start, length = fields.start, fields.length
     require_granularity(start, length)
     namespace.require_range(start, length)
     return namespace, start, length
