@@ -12,7 +12,7 @@ import pytest
 
 from potash_device import cache as caches
 from potash_device.vta import engines
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.fast import compiling, layout
 from potash_device.vta.fast.admission import decode
@@ -30,7 +30,7 @@ from potash_device.vta.isa import (
     Store,
     encode_stream,
 )
-from potash_device.vta.simulator import DRAM_BASE, Event, Simulator
+from potash_device.vta.simulator import Event, Simulator
 from potash_device.vta.stream import StreamError
 from support.vta import CONFIGS
 from support.vta_engines import Pair, finished

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from potash_device.vta.config import Config
+from potash_device.vta.config import DRAM_BASE, Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
-from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event
+from potash_device.vta.simulator import STEP_LIMIT, Event
 from potash_device.vta.stream import Order, StreamError
 
 

@@ -117,7 +117,7 @@ class Lifecycle:
         """
         if self.state is not State.ENABLING or self.controller.media_work.unfinished:
             return
-        if self._controller.compute.executions:
+        if self.controller.compute.executions:
             return  # a program of the session before may still write to memory
         if not self._board.dma.mastering:
             return  # no entry could be fetched: ready once the host sets Bus Master Enable

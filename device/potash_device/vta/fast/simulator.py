@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
@@ -22,7 +22,7 @@ from potash_device.vta.fast.foresight import SURE, foresee, gather
 from potash_device.vta.fast.positions import TABLE_PAIRS
 from potash_device.vta.fast.runs import KINDS, look_ahead
 from potash_device.vta.isa import Alu, Gemm
-from potash_device.vta.simulator import DRAM_BASE, STEP_LIMIT, Event, Simulator
+from potash_device.vta.simulator import STEP_LIMIT, Event, Simulator
 from potash_device.vta.stream import Order
 
 KEPT_INSTRUCTIONS = 1 << 17

@@ -9,7 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.fast.compiling import cache_folder
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import (
@@ -22,7 +22,6 @@ from potash_device.vta.isa import (
     Store,
     encode_stream,
 )
-from potash_device.vta.simulator import DRAM_BASE
 from potash_device.vta.timing import PYNQ, run
 
 DRAM_BYTES = 1 << 16
