@@ -17,9 +17,8 @@ from typing import Any
 
 import csd_spec.opcodes
 from nvme_spec.features import FeatureId
-from nvme_spec.identify import (
+from nvme_spec.identify.capabilities import (
     FRMW_SLOTS_SHIFT,
-    Cns,
     CommandSet,
     Ctratt,
     Dlfeat,
@@ -28,19 +27,22 @@ from nvme_spec.identify import (
     Frmw,
     Fuses,
     Hctma,
-    IdentifyController,
-    IdentifyNamespace,
-    LbaFormat,
     Lpa,
     Nsfeat,
     Nvmsr,
     Oacs,
     Oaes,
     Oncs,
-    PowerStateDescriptor,
     Sanicap,
     Sgls,
     Vwc,
+)
+from nvme_spec.identify.structures import (
+    Cns,
+    IdentifyController,
+    IdentifyNamespace,
+    LbaFormat,
+    PowerStateDescriptor,
 )
 from nvme_spec.layout import Bits, Field, Structure, Table
 from nvme_spec.logs import LogPage

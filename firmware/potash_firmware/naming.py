@@ -2,7 +2,7 @@
 
 import csd_spec.opcodes
 from nvme_spec.computational import EXECUTE_PROGRAM
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 

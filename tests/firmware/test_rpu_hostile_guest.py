@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media import Drive, NamespaceShape
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.messages import (

@@ -5,7 +5,11 @@ import struct
 import pytest
 
 from nvme_spec.features import AsyncEventConfiguration, HostBehavior
-from nvme_spec.identify import CommandSetCombinations, IdentifyController, IndependentNamespace
+from nvme_spec.identify.structures import (
+    CommandSetCombinations,
+    IdentifyController,
+    IndependentNamespace,
+)
 from nvme_spec.memory_commands import MemoryAccess, MemoryCopy, MemoryNamespace
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
 from nvme_spec.reachability import (

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from nvme_spec import identify, logs
+from nvme_spec import logs
 from nvme_spec.features import (
     AsyncEventConfiguration,
     FeatureId,
@@ -21,12 +21,13 @@ from nvme_spec.features import (
     TemperatureThreshold,
     Timestamp,
 )
-from nvme_spec.identify import (
+from nvme_spec.identify import capabilities, lists, structures
+from nvme_spec.identify.lists import NamespaceIdentificationDescriptor
+from nvme_spec.identify.structures import (
     Cns,
     IdentifyController,
     IdentifyNamespace,
     LbaFormat,
-    NamespaceIdentificationDescriptor,
     PowerStateDescriptor,
 )
 from nvme_spec.layout import Structure
@@ -164,10 +165,10 @@ POWER_STATE: Offsets = {
 SIZES = {
     IdentifyController: 4096,
     IdentifyNamespace: 4096,
-    identify.IndependentNamespace: 4096,
-    identify.NvmCommandSetController: 4096,
-    identify.NvmCommandSetNamespace: 4096,
-    identify.CommandSetCombinations: 4096,
+    structures.IndependentNamespace: 4096,
+    structures.NvmCommandSetController: 4096,
+    structures.NvmCommandSetNamespace: 4096,
+    structures.CommandSetCombinations: 4096,
     PowerStateDescriptor: 32,
     LbaFormat: 4,
     ErrorLogEntry: 64,
@@ -208,9 +209,9 @@ def test_identify_controller_is_little_endian_and_padded() -> None:
         IdentifyController(
             vid=0x1B96,
             sn="123",
-            oacs=identify.Oacs.DOORBELL_BUFFER_CONFIG | identify.Oacs.FIRMWARE,
-            sqes=identify.entry_sizes(6, 6),
-            cqes=identify.entry_sizes(4, 4),
+            oacs=capabilities.Oacs.DOORBELL_BUFFER_CONFIG | capabilities.Oacs.FIRMWARE,
+            sqes=capabilities.entry_sizes(6, 6),
+            cqes=capabilities.entry_sizes(4, 4),
             nn=1,
             subnqn="nqn.2024-01.org.example:drive",
             psd=(PowerStateDescriptor(mp=2500),),
@@ -239,15 +240,22 @@ def test_a_namespaces_block_size_comes_from_its_current_format() -> None:
 
 
 def test_capability_bits_are_the_standards() -> None:
-    assert (identify.Oacs.FORMAT_NVM, identify.Oacs.DOORBELL_BUFFER_CONFIG) == (0x2, 0x100)
-    assert (identify.Oncs.DATASET_MANAGEMENT, identify.Oncs.WRITE_ZEROES) == (0x4, 0x8)
-    assert (identify.Oncs.COMPARE, identify.Oncs.VERIFY, identify.Oncs.COPY) == (1, 0x80, 0x100)
-    assert (identify.Lpa.SUPPORTED_LOG_PAGES, identify.Lpa.EXTENDED_DATA) == (0x20, 0x4)
-    assert (identify.Vwc.PRESENT, identify.Vwc.FLUSH_BROADCAST_SUPPORTED) == (1, 6)
-    assert (identify.Oaes.NAMESPACE_ATTRIBUTES, identify.Oaes.FIRMWARE_ACTIVATION) == (256, 512)
-    assert identify.Sgls.OFFSET == 1 << 20
-    assert (identify.Nvmsr.STORAGE_DEVICE, identify.Hctma.SUPPORTED) == (1, 1)
-    assert (identify.KEEP_ALIVE_UNIT, identify.THIS_CONTROLLER) == (100, 0xFFFF)
+    assert (capabilities.Oacs.FORMAT_NVM, capabilities.Oacs.DOORBELL_BUFFER_CONFIG) == (0x2, 0x100)
+    assert (capabilities.Oncs.DATASET_MANAGEMENT, capabilities.Oncs.WRITE_ZEROES) == (0x4, 0x8)
+    assert (capabilities.Oncs.COMPARE, capabilities.Oncs.VERIFY, capabilities.Oncs.COPY) == (
+        1,
+        0x80,
+        0x100,
+    )
+    assert (capabilities.Lpa.SUPPORTED_LOG_PAGES, capabilities.Lpa.EXTENDED_DATA) == (0x20, 0x4)
+    assert (capabilities.Vwc.PRESENT, capabilities.Vwc.FLUSH_BROADCAST_SUPPORTED) == (1, 6)
+    assert (capabilities.Oaes.NAMESPACE_ATTRIBUTES, capabilities.Oaes.FIRMWARE_ACTIVATION) == (
+        256,
+        512,
+    )
+    assert capabilities.Sgls.OFFSET == 1 << 20
+    assert (capabilities.Nvmsr.STORAGE_DEVICE, capabilities.Hctma.SUPPORTED) == (1, 1)
+    assert (capabilities.KEEP_ALIVE_UNIT, capabilities.THIS_CONTROLLER) == (100, 0xFFFF)
 
 
 def test_the_first_tier_of_identify_structures_has_its_numbers() -> None:
@@ -270,10 +278,10 @@ def test_a_namespace_identification_descriptor_list() -> None:
 
 
 def test_namespace_and_controller_lists() -> None:
-    assert identify.encode_namespace_list({7, 1}) == struct.pack("<II4088x", 1, 7)
-    assert identify.decode_namespace_list(struct.pack("<II4088x", 1, 7)) == [1, 7]
-    assert len(identify.encode_namespace_list(range(1, 2000))) == 4096
-    assert identify.encode_controller_list([1]) == struct.pack("<HH4092x", 1, 1)
+    assert lists.encode_namespace_list({7, 1}) == struct.pack("<II4088x", 1, 7)
+    assert lists.decode_namespace_list(struct.pack("<II4088x", 1, 7)) == [1, 7]
+    assert len(lists.encode_namespace_list(range(1, 2000))) == 4096
+    assert lists.encode_controller_list([1]) == struct.pack("<HH4092x", 1, 1)
 
 
 def test_an_error_log_entry_holds_a_status() -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.rpu import NamespaceSettings, RpuSettings
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange

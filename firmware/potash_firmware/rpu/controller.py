@@ -14,7 +14,7 @@ from nvme_spec.features import (
     TemperatureThreshold,
     ThresholdType,
 )
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import CommandEffectsLog, CriticalWarning, NoticeEvent, SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register

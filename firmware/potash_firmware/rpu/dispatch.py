@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import (
     COMMAND_COUNT,
     CSE_SHIFT,

@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from csd_spec.faults import Fault
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media import NamespaceShape
 from potash_firmware import __version__
 

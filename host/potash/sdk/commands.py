@@ -13,14 +13,9 @@ from typing import Protocol, TypedDict, Unpack
 
 from csd_spec.descriptors import dwords
 from nvme_spec import commands
-from nvme_spec.identify import (
-    IDENTIFY_SIZE,
-    NAMESPACE_LIST_ENTRIES,
-    Cns,
-    CommandSet,
-    IdentifyController,
-    decode_namespace_list,
-)
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.identify.lists import IDENTIFY_SIZE, NAMESPACE_LIST_ENTRIES, decode_namespace_list
+from nvme_spec.identify.structures import Cns, IdentifyController
 from nvme_spec.logs import AsyncEvent, SmartLog
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode, DataDirection, data_direction

@@ -31,7 +31,8 @@ from nvme_spec.computational import (
     RangeSetSelect,
 )
 from nvme_spec.computational import ComputeNamespace as ComputeNamespaceData
-from nvme_spec.identify import Cns, CommandSet
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.identify.structures import Cns
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
 from potash.sdk.commands import Commands, Layout, encoded, pieces_of

@@ -7,7 +7,7 @@ from typing import Self
 from csd_spec import fields
 from csd_spec.descriptors import DescriptorError, IdentifyData, dwords, identify_length
 from csd_spec.opcodes import DWORD_SIZE, AdminOpcode
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.commands import DEFAULT_TIMEOUT, Commands, encoded
 from potash.sdk.compute_namespace import ComputeNamespace

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from csd_spec.opcodes import PAGE_SIZE
-from nvme_spec.identify import Cns, CommandSet
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.identify.structures import Cns
 from nvme_spec.memory_commands import (
     MEMORY_GRANULARITY,
     MemoryAccess,

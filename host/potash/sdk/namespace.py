@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Unpack
 
 from nvme_spec.commands import ReadWrite
-from nvme_spec.identify import Cns, IdentifyNamespace
+from nvme_spec.identify.structures import Cns, IdentifyNamespace
 from nvme_spec.opcodes import IoOpcode
 from potash.sdk.commands import Commands, Fields, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, InvalidRequest

@@ -2,7 +2,7 @@
 
 from csd_spec.opcodes import AdminOpcode as AcceleratorOpcode
 from csd_spec.opcodes import FaultOpcode
-from nvme_spec.identify import CommandSet, Oacs
+from nvme_spec.identify.capabilities import CommandSet, Oacs
 from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.admin import (

@@ -11,42 +11,46 @@ from uuid import UUID
 from nvme_spec.commands import Identify
 from nvme_spec.computational import ComputeNamespace as ComputeStructure
 from nvme_spec.features import FeatureId
-from nvme_spec.identify import (
+from nvme_spec.identify.capabilities import (
     FPI_SUPPORTED,
     FRMW_SLOTS_SHIFT,
     FWUG_NO_RESTRICTION,
-    IDENTIFY_SIZE,
     NMIC_SHARED,
     NSATTR_WRITE_PROTECTED,
     NSFEAT_NO_WRITE_CACHE,
     NSTAT_READY,
     THIS_CONTROLLER,
-    Cns,
     CommandSet,
-    CommandSetCombinations,
     ControllerType,
     Ctratt,
     Dsto,
     Frmw,
     Hctma,
+    Nvmsr,
+    Oacs,
+    Oncs,
+    Sanicap,
+    Sgls,
+    Vwc,
+    entry_sizes,
+)
+from nvme_spec.identify.lists import (
+    IDENTIFY_SIZE,
+    NamespaceIdentificationDescriptor,
+    NamespaceIdType,
+    encode_controller_list,
+    encode_namespace_list,
+)
+from nvme_spec.identify.structures import (
+    Cns,
+    CommandSetCombinations,
     IdentifyController,
     IdentifyNamespace,
     IndependentNamespace,
     LbaFormat,
-    NamespaceIdentificationDescriptor,
-    NamespaceIdType,
     NvmCommandSetController,
     NvmCommandSetNamespace,
-    Nvmsr,
-    Oacs,
-    Oncs,
     PowerStateDescriptor,
-    Sanicap,
-    Sgls,
-    Vwc,
-    encode_controller_list,
-    encode_namespace_list,
-    entry_sizes,
 )
 from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure

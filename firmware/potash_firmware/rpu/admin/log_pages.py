@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage
-from nvme_spec.identify import CommandSet, Lpa
+from nvme_spec.identify.capabilities import CommandSet, Lpa
 from nvme_spec.logs import (
     LOG_PAGE_SPECIFIC_SHIFT,
     TELEMETRY_BLOCK_SIZE,

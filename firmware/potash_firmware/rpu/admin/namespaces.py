@@ -15,7 +15,7 @@ from nvme_spec.commands import (
     NamespaceManagementOperation,
     SecureErase,
 )
-from nvme_spec.identify import IDENTIFY_SIZE, decode_controller_list
+from nvme_spec.identify.lists import IDENTIFY_SIZE, decode_controller_list
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import Controller

@@ -2,7 +2,7 @@
 
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.computational import EXECUTE_PROGRAM
-from nvme_spec.identify import CommandSet, Oncs
+from nvme_spec.identify.capabilities import CommandSet, Oncs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode

@@ -20,7 +20,7 @@ from nvme_spec.computational import (
     encode_program_types,
     encode_range_sets,
 )
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo

@@ -42,7 +42,7 @@ from nvme_spec.features import (
     VolatileWriteCache,
     WriteAtomicityNormal,
 )
-from nvme_spec.identify import KEEP_ALIVE_UNIT, CommandSet
+from nvme_spec.identify.capabilities import KEEP_ALIVE_UNIT, CommandSet
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.words import Word

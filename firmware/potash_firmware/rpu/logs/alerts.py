@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nvme_spec.features import AsyncEventConfiguration
-from nvme_spec.identify import Oaes
+from nvme_spec.identify.capabilities import Oaes
 from nvme_spec.logs import (
     AsyncEvent,
     AsyncEventType,

@@ -7,7 +7,7 @@ Set Specification 1.0, section 4.1.4.5 (LBA Status Information).
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nvme_spec.identify import encode_namespace_list
+from nvme_spec.identify.lists import encode_namespace_list
 from nvme_spec.logs import (
     CHANGED_NAMESPACE_LIST_OVERFLOW,
     CHANGED_NAMESPACE_LIST_SIZE,

@@ -6,7 +6,7 @@ Source: NVM Express Computational Programs Command Set Specification 1.1.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from potash_firmware.rpu.settings import NamespaceSettings
 
 

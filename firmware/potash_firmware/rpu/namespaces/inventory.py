@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 3.2.1 (namespaces), 8.12 (ma
 from collections.abc import Iterable
 from typing import TypeVar
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media import MOST_NAMESPACES, Media

@@ -18,7 +18,8 @@ from typing import Any
 from uuid import uuid4
 
 from nvme_spec.commands import NamespaceManagementOperation
-from nvme_spec.identify import NMIC_SHARED, CommandSet, IdentifyNamespace
+from nvme_spec.identify.capabilities import NMIC_SHARED, CommandSet
+from nvme_spec.identify.structures import IdentifyNamespace
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SelfTestResult
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.persistent_events import NamespaceChanged

@@ -10,7 +10,7 @@ import mmap
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import MemoryMedia
 from potash_firmware.mailbox.execution import next_serial

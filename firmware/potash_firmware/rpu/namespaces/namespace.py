@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
 from nvme_spec.status import NvmeError, Status
 from potash_device.media import BLOCK_SIZES, Media, MediaError, NamespaceShape

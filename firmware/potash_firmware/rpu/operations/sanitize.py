@@ -16,7 +16,7 @@ from functools import partial
 
 import csd_spec.opcodes
 from nvme_spec.commands import GetLogPage, Sanitize, SanitizeAction
-from nvme_spec.identify import Sanicap
+from nvme_spec.identify.capabilities import Sanicap
 from nvme_spec.logs import (
     NO_TIME_REPORTED,
     SANITIZE_NO_PROGRESS,

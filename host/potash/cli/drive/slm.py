@@ -10,7 +10,7 @@ from typing import Annotated
 
 import click
 
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from potash.cli.drive.common import (
     input_file,
     json_option,

@@ -5,7 +5,7 @@ of a queue, be it a flag, an address or an error, is left in the queue for the s
 """
 
 from nvme_spec.commands import READ_WRITE_ENTRY
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryOpcode
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError

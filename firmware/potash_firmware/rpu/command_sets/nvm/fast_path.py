@@ -9,7 +9,7 @@ the queue for the slow path. What a namespace asks beyond moving data is behind
 from collections.abc import Callable, Sequence
 
 from nvme_spec.commands import NLB_MASK, READ_WRITE_ENTRY
-from nvme_spec.identify import CommandSet
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError

@@ -7,7 +7,7 @@ Source: NVM Command Set Specification 1.0, section 4.1.5 (Identify data structur
 
 from typing import Any, NamedTuple
 
-from nvme_spec.identify import Dlfeat, Fuses, Nsfeat
+from nvme_spec.identify.capabilities import Dlfeat, Fuses, Nsfeat
 from nvme_spec.ranges import COPY_FORMAT_0
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER
