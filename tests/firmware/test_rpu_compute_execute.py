@@ -198,7 +198,7 @@ def test_a_program_that_is_not_activated(host: ComputeHost, queue: Queue) -> Non
     [
         (Outcome.FAULTED, INTERNAL_ERROR, True),
         (Outcome.EXPIRED, INTERNAL_ERROR, True),
-        (Outcome.REFUSED, INVALID_DATA, True),
+        (Outcome.REFUSED, INVALID_FIELD, True),
         (Outcome.LOST, INTERNAL_ERROR, False),
         (Outcome.CANCELLED, INTERNAL_ERROR, False),
     ],
@@ -212,6 +212,15 @@ def test_how_an_execution_can_end(
     host.begin(queue, 0)
     host.engine.end()
     assert host.answers(queue) == [(1, 0, False)], "the next one runs"
+
+
+def test_a_program_that_cannot_run_after_all(host: ComputeHost, queue: Queue) -> None:
+    """A device-defined one is sound: there it is the ranges or the parameters."""
+    assert host.load(2, bytes(8)).status == 0
+    assert host.activate(2).status == 0
+    host.begin(queue, 2)
+    host.engine.end(outcome=Outcome.REFUSED)
+    assert host.answers(queue) == [(1, INVALID_DATA, True)]
 
 
 @pytest.mark.parametrize("value", [0, 1, 0xFFFF_FFFF, 1 << 32, (1 << 64) - 1])

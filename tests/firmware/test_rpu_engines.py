@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
 
 import pytest
 
 from potash_firmware.mailbox import ApuPort, SharedBuffers, pair
 from potash_firmware.mailbox.execution import (
+    FIRST_SERIAL,
     Cancel,
     CheckProgram,
     CloseEngine,
@@ -22,7 +26,8 @@ from potash_firmware.mailbox.execution import (
 )
 from potash_firmware.mailbox.messages import ToApu
 from potash_firmware.rpu import ApuLink
-from potash_firmware.rpu.accelerators.engines import MOST_IN_FLIGHT, Shared, sealed
+from potash_firmware.rpu.accelerators.engines import sealed
+from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 
 LENGTH = 8192
 
@@ -44,16 +49,15 @@ def apu(link: ApuLink) -> Iterator[ApuPort]:
 
 
 @pytest.fixture
-def memory(link: ApuLink) -> Shared:
-    return shared(link)
-
-
-def shared(link: ApuLink) -> Shared:
-    descriptor = sealed("memory", bytes(LENGTH))
-    try:
-        return link.engines.memory(descriptor, LENGTH)
-    finally:
-        os.close(descriptor)
+def shared() -> Iterator[list[Shared]]:
+    """A program and two memories."""
+    made = [
+        Shared(serial, sealed("shared", bytes(LENGTH)), LENGTH)
+        for serial, _ in zip(count(FIRST_SERIAL), range(3), strict=False)
+    ]
+    yield made
+    for one in made:
+        os.close(one.fd)
 
 
 def heard(apu: ApuPort) -> list[ToApu]:
@@ -66,121 +70,133 @@ def heard(apu: ApuPort) -> list[ToApu]:
     return found
 
 
+def ended(link: ApuLink) -> list[Future[Any]]:
+    assert list(link.messages()) == []
+    return list(link.engines.finished())
+
+
 def test_what_an_execution_names_is_shared_once(
-    link: ApuLink, apu: ApuPort, memory: Shared
+    link: ApuLink, apu: ApuPort, shared: list[Shared]
 ) -> None:
+    program, memory, _ = shared
     engines = link.engines
-    program = engines.program(b"an object file")
-    first = engines.execute(3, program, [(memory, 4096, 4096)], (1, 2))
-    second = engines.execute(3, program, [(memory, 0, 4096)])
-    assert heard(apu) == [
-        ShareProgram(program.serial, 14),
-        ShareMemory(memory.serial, LENGTH),
-        Execute(first, 3, program.serial, (1, 2), (MemoryRange(memory.serial, 4096, 4096),)),
-        Execute(second, 3, program.serial, (0, 0), (MemoryRange(memory.serial, 0, 4096),)),
-    ]
-    assert program.serial != memory.serial
-    for tag in (second, first):
-        apu.send(Executed(tag, Outcome.RETURNED, tag))
-    assert list(link.messages()) == [
-        Executed(second, Outcome.RETURNED, second),
-        Executed(first, Outcome.RETURNED, first),
-    ]
-    assert not list(engines.executions)
+    first = engines.execute(3, program, [SharedRange(memory, 4096, 4096)], (1, 2))
+    second = engines.execute(3, program, [SharedRange(memory, 0, 4096)])
+    *given, one, two = heard(apu)
+    assert given == [ShareProgram(program.serial, LENGTH), ShareMemory(memory.serial, LENGTH)]
+    assert isinstance(one, Execute)
+    assert isinstance(two, Execute)
+    expected = (MemoryRange(memory.serial, 4096, 4096),)
+    assert one == Execute(one.tag, 3, program.serial, (1, 2), expected)
+    expected = (MemoryRange(memory.serial, 0, 4096),)
+    assert two == Execute(two.tag, 3, program.serial, (0, 0), expected)
+    apu.send(Executed(two.tag, Outcome.RETURNED, 22))
+    apu.send(Executed(one.tag, Outcome.FAULTED))
+    assert ended(link) == [second, first]
+    assert second.result() == Execution(Outcome.RETURNED, 22)
+    assert first.result() == Execution(Outcome.FAULTED, 0)
+    assert not engines.asked
 
 
 def test_data_goes_by_a_descriptor(link: ApuLink, apu: ApuPort) -> None:
-    tag = link.engines.execute(3, 2, data=b"pattern")
+    link.engines.execute(3, 2, data=b"pattern")
     message = apu.receive()
-    assert message == Execute(tag, 3, 2, data_length=7)
     assert isinstance(message, Execute)
+    assert (message.program, message.data_length) == (2, 7)
     assert os.pread(message.descriptor, 100, 0) == b"pattern"
     with pytest.raises(PermissionError):
         os.write(message.descriptor, b"changed")
     os.close(message.descriptor)
 
 
-def test_a_program_is_checked(link: ApuLink, apu: ApuPort) -> None:
-    program = link.engines.program(b"an object file")
-    tag = link.engines.check(3, program)
-    assert heard(apu) == [ShareProgram(program.serial, 14), CheckProgram(tag, 3, program.serial)]
-    apu.send(ProgramChecked(tag, True))
-    assert list(link.messages()) == [ProgramChecked(tag, True)]
+@pytest.mark.parametrize("sound", [False, True])
+def test_a_program_is_checked(
+    link: ApuLink, apu: ApuPort, shared: list[Shared], sound: bool
+) -> None:
+    program = shared[0]
+    check = link.engines.check(3, program)
+    given, asked = heard(apu)
+    assert given == ShareProgram(program.serial, LENGTH)
+    assert isinstance(asked, CheckProgram)
+    assert (asked.nsid, asked.serial) == (3, program.serial)
+    apu.send(ProgramChecked(asked.tag, sound))
+    assert ended(link) == [check]
+    assert check.result() is (Outcome.RETURNED if sound else Outcome.REFUSED)
 
 
 def test_what_is_forgotten_is_told_where_it_was_known(
-    link: ApuLink, apu: ApuPort, memory: Shared
+    link: ApuLink, apu: ApuPort, shared: list[Shared]
 ) -> None:
-    other = shared(link)
-    link.engines.execute(3, 0, [(memory, 0, LENGTH)])
+    _, known, other = shared
+    link.engines.execute(3, 0, [SharedRange(known, 0, LENGTH)])
     heard(apu)
-    for one in (memory, other, memory):
-        link.engines.forget(one)
-    assert heard(apu) == [Forget(memory.serial)]
-    tag = link.engines.execute(3, 0, [(other, 0, LENGTH)])
-    assert list(link.messages()) == [Executed(tag, Outcome.CANCELLED)]
+    for one in (known, other, known):
+        link.engines.forget(one.serial)
+    assert heard(apu) == [Forget(known.serial)]
 
 
 def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
-    link: ApuLink, apu: ApuPort, memory: Shared
+    link: ApuLink, apu: ApuPort, shared: list[Shared]
 ) -> None:
+    program, memory, _ = shared
     engines = link.engines
     engines.open(3)
-    tag = engines.execute(3, 0, [(memory, 0, LENGTH)])
-    checked = engines.check(3, engines.program(b"x"))
+    execution = engines.execute(3, 0, [SharedRange(memory, 0, LENGTH)])
+    check = engines.check(3, program)
     apu.close()
     list(link.messages())
     assert link.lost
     link.disconnect()
     assert link.due
-    assert list(link.messages()) == [Executed(tag, Outcome.LOST), ProgramChecked(checked, False)]
+    assert ended(link) == [check, execution]
+    assert (check.result(), execution.result()) == (Outcome.LOST, Execution(Outcome.LOST))
     without = engines.execute(3, 0)
-    assert list(link.messages()) == [Executed(without, Outcome.LOST)]
+    assert ended(link) == [without]
+    assert without.result().outcome is Outcome.LOST
+    lost = engines.check(3, program)
+    assert ended(link) == [lost]
 
     rpu, second = pair()
     with second:
         link.connect(rpu)
-        again = engines.execute(3, 0, [(memory, 0, LENGTH)])
-        assert heard(second) == [
-            OpenEngine(3),
-            ShareMemory(memory.serial, LENGTH),
-            Execute(again, 3, 0, ranges=(MemoryRange(memory.serial, 0, LENGTH),)),
-        ]
+        engines.execute(3, 0, [SharedRange(memory, 0, LENGTH)])
+        opened, given, asked = heard(second)
+        assert (opened, given) == (OpenEngine(3), ShareMemory(memory.serial, LENGTH))
+        assert isinstance(asked, Execute)
 
 
-def test_more_executions_than_fit_wait_for_their_turn(link: ApuLink, apu: ApuPort) -> None:
-    engines = link.engines
-    tags = [engines.execute(3, 0, user=number) for number in range(MOST_IN_FLIGHT + 2)]
-    assert [one.tag for one in engines.executions] == tags
-    assert len(heard(apu)) == MOST_IN_FLIGHT
-    engines.cancel(tags[-1])
-    assert list(link.messages()) == [Executed(tags[-1], Outcome.CANCELLED)]
-    apu.send(Executed(tags[5], Outcome.FAULTED))
-    assert list(link.messages()) == [Executed(tags[5], Outcome.FAULTED)]
-    assert heard(apu) == [Execute(tags[-2], 3, 0)]
-    engines.cancel(tags[0])
-    assert heard(apu) == [Cancel(tags[0])]
+def test_an_execution_is_cancelled_and_ends_when_the_apu_says_so(
+    link: ApuLink, apu: ApuPort
+) -> None:
+    link.engines.execute(3, 0)
+    second = link.engines.execute(3, 0)
+    _, asked = heard(apu)
+    assert isinstance(asked, Execute)
+    link.engines.cancel(second)
+    assert heard(apu) == [Cancel(asked.tag)]
+    assert ended(link) == []
+    apu.send(Executed(asked.tag, Outcome.CANCELLED))
+    assert ended(link) == [second]
+    link.engines.cancel(second)
+    assert heard(apu) == []
 
 
-def test_a_closed_engine_and_a_reset_end_what_waits(link: ApuLink, apu: ApuPort) -> None:
-    engines = link.engines
-    engines.open(3)
-    for _ in range(MOST_IN_FLIGHT):
-        engines.execute(3, 0)
-    waiting = engines.execute(3, 0)
-    heard(apu)
-    engines.close(3)
-    assert heard(apu) == [CloseEngine(3)]
-    assert list(link.messages()) == [Executed(waiting, Outcome.CANCELLED)]
-    engines.execute(4, 0)
-    link.reset()
-    assert len(list(engines.executions)) == MOST_IN_FLIGHT
-    assert list(link.messages()) == []
+def test_engines_come_and_go(link: ApuLink, apu: ApuPort) -> None:
+    link.engines.open(3)
+    link.engines.open(4)
+    link.engines.close(3)
+    assert heard(apu) == [OpenEngine(3), OpenEngine(4), CloseEngine(3)]
+    rpu, second = pair()
+    with second:
+        link.disconnect()
+        link.connect(rpu)
+        assert heard(second) == [OpenEngine(4)]
 
 
 def test_an_answer_that_nobody_asked_for_is_dropped(link: ApuLink, apu: ApuPort) -> None:
     apu.send(Executed(77, Outcome.RETURNED, 1))
-    assert list(link.messages()) == []
+    apu.send(ProgramChecked(77, True))
+    assert ended(link) == []
 
 
 def test_an_apu_that_owes_an_execution_is_asked_whether_it_is_there(

@@ -42,7 +42,7 @@ class Asked:
 class FakeEngine:
     """Keeps what it is asked, until the test has it end."""
 
-    device_defined = ("first", "second")
+    device_defined = BUILT_IN
 
     def __init__(self) -> None:
         self.checks: deque[tuple[Shared, Future[Outcome]]] = deque()

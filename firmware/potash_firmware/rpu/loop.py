@@ -39,7 +39,7 @@ from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.arbitration import Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
-from potash_firmware.rpu.compute.engine import Engine, NoEngine
+from potash_firmware.rpu.compute.engine import Engine
 from potash_firmware.rpu.compute.runs import Turn
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
@@ -77,7 +77,7 @@ class Rpu:
         clock: Callable[[], float],
         engine: Engine | None = None,
     ) -> None:
-        engine = engine or NoEngine()
+        engine = engine or apu.engines
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
         self.controller = Controller(board, settings, apu, engine, support(admin, COMMANDS), clock)
         self._engine = engine

@@ -225,7 +225,6 @@ class ApuLink:
         logs, transfer slots.
         """
         self._slot_waiters.clear()
-        self.engines.reset()
         if next_host:
             self._stale = set(range(SLOTS)) - set(self._free)
             for slot in self._free:
@@ -302,10 +301,7 @@ class ApuLink:
             if isinstance(message, Alive):
                 continue
             if isinstance(message, Executed | ProgramChecked):
-                if self.engines.answered(message):
-                    yield message
-                else:
-                    log.error("the APU has ended %#x, which nobody asked", message.tag)
+                self.engines.answered(message)
             elif not isinstance(message, Reply):
                 yield message
             elif message.tag in self._in_flight:
@@ -315,7 +311,6 @@ class ApuLink:
         while self._failures:
             reply = self._failures.popleft()
             yield Answer(reply, self._in_flight.pop(reply.tag))
-        yield from self.engines.ended()
 
 
 def _failure(tag: int) -> Reply:

@@ -9,7 +9,7 @@ that the APU was lost meanwhile. It never has an exception.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from potash_firmware.mailbox.execution import Outcome
 
@@ -42,9 +42,8 @@ class Execution(NamedTuple):
 class Engine(Protocol):
     """What runs the programs of all compute namespaces."""
 
-    @property
-    def device_defined(self) -> Sequence[str]:
-        """The names of the programs that are there from the start; their place is their index."""
+    device_defined: int
+    """Programs that are there from the start, at the first indexes."""
 
     def open(self, nsid: int) -> None:
         """There is a compute namespace `nsid`."""
@@ -77,40 +76,3 @@ class Engine(Protocol):
 
     def finished(self) -> Iterator[Future[Outcome] | Future[Execution]]:
         """Futures that have ended since the last call."""
-
-
-class NoEngine:
-    """None is there: everything is lost."""
-
-    device_defined = ()
-
-    def __init__(self) -> None:
-        self._finished: list[Future[Any]] = []
-
-    def open(self, nsid: int) -> None: ...
-    def close(self, nsid: int) -> None: ...
-    def cancel(self, execution: Future[Execution]) -> None: ...
-    def forget(self, serial: int) -> None: ...
-
-    def check(self, nsid: int, program: Shared) -> Future[Outcome]:
-        return self._end(Outcome.LOST)
-
-    def execute(
-        self,
-        nsid: int,
-        program: Shared | int,
-        ranges: Sequence[SharedRange],
-        parameters: tuple[int, int],
-        data: memoryview,
-    ) -> Future[Execution]:
-        return self._end(Execution(Outcome.LOST))
-
-    def finished(self) -> Iterator[Future[Any]]:
-        while self._finished:
-            yield self._finished.pop()
-
-    def _end(self, result: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(result)
-        self._finished.append(future)
-        return future

@@ -238,7 +238,7 @@ class Programs:
             self._drop(program)
         self._programs = {
             index: Program(index, active=True, sound=True)
-            for index in range(len(self._engine.device_defined))
+            for index in range(self._engine.device_defined)
         }
 
     def _at(self, index: int) -> Program | None:

@@ -135,6 +135,8 @@ class Runs:
             return execution.value
         if execution.outcome is Outcome.CANCELLED and run.stopped is not None:
             raise run.stopped
+        if execution.outcome is Outcome.REFUSED and run.program.device_defined:
+            raise NvmeError(Status.INVALID_FIELD, detail="ranges or parameters make no sense")
         failure = _FAILURES[execution.outcome]
         raise NvmeError(failure.status, dnr=failure.dnr, detail=failure.detail)
 
