@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 
 from potash.models.builder import FusedActivation, GraphBuilder, Padding
 from potash_device.vta.config import Config
-from potash_device.vta.core import Core
 from potash_device.vta.isa import Gemm
 from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
-from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import FLOATS
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
-from potash_firmware.tflite.runtime import infer, inspect
-from potash_firmware.vta_runtime import Runtime
+from potash_firmware.tflite.runtime import inspect
 from potash_firmware.vta_runtime.schedules import Plane
 from support.tflite import Int8, bench, reference, scale_down
 
@@ -45,15 +42,9 @@ def values(shape: tuple[int, ...], seed: int) -> Int8:
 
 def check(model: bytes, inputs: Int8, size: int, config: Config | None = None) -> None:
     """Every node runs on the VTA, in one partition, and what comes out is the reference's."""
-    core = Core.create(config or Config.default(), 1 << 24, engine="fast")
-    with Runtime(core) as runtime:
-        delegate = VtaDelegate(runtime)
-        assert [report.reason for report in inspect(model, delegate)] == [None] * len(
-            inspect(model, delegate)
-        )
-        output = bytearray(size)
-        infer(model, inputs.tobytes(), memoryview(output), delegate=delegate)
-        assert bytes(output) == reference(model, [inputs])
+    with bench(config, dram_bytes=1 << 24) as vta:
+        assert vta.infer(model, [inputs], size) == reference(model, [inputs])
+        assert set(vta.reasons) == {None}
 
 
 @st.composite

@@ -67,13 +67,8 @@ def test_an_addition_is_claimed_and_runs_as_vta_instructions() -> None:
 def test_adjacent_nodes_become_one_partition_with_the_tensor_between_them_inside() -> None:
     partitions = []
 
-    class Counting(Bench):
-        def _count(self, event: Any) -> None:
-            super()._count(event)
-            partitions.append(self.delegate.partitions)
-
-    vta = Counting()
-    with vta.runtime:
+    with bench() as vta:
+        vta.core.observer = lambda *_: partitions.append(vta.delegate.partitions)
         assert vta.infer(chain(None), (LEFT, RIGHT), 256) == reference(chain(None), (LEFT, RIGHT))
         assert vta.delegate.nodes_run == 2
         assert set(partitions) == {1}

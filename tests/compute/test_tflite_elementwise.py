@@ -276,7 +276,7 @@ def test_other_cores_give_the_same_bytes(config: Config, shapes: tuple[Shape, Sh
 def test_the_alu_takes_each_value_in_few_steps(vta: Bench, size: int) -> None:
     model = binary("add", ((size,), (size,)), (0.05183, 0.03141, 0.07012), (3, -7, 5))
     inputs = [np.resize(values, size) for values in (GRID, GRID[::-3])]
-    vta.executed.clear()
+    vta.streams.clear()
     same(vta, model, inputs)
     elements = -(-size // 16)
     steps = sum(one.steps for one in vta.executed if isinstance(one, Alu))

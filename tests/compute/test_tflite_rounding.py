@@ -68,9 +68,9 @@ def float32(value: float) -> float:
 def once(values: Integers, real: float) -> Integers:
     significand, shift = parts(real, 31)
     total = 31 - shift
-    return np.array(
-        [(int(value) * significand + (1 << total - 1)) >> total for value in values.reshape(-1)]
-    ).reshape(values.shape)
+    distinct, places = np.unique(values, return_inverse=True)
+    scaled = [(int(value) * significand + (1 << total - 1)) >> total for value in distinct]
+    return np.array(scaled)[places].reshape(values.shape)
 
 
 SCALES = [
@@ -104,23 +104,23 @@ def test_once_rounded_every_pair_is_as_defined(
     grid = GRID.astype(np.int64)
     if name == "mul":
         ratio = float(np.float32(left) * np.float32(right) / np.float32(output))
-        products = np.unique(np.multiply.outer(grid - points[0], grid - points[1]))
-        scaled = dict(zip(products.tolist(), once(products, ratio).tolist(), strict=True))
-        total = [
-            scaled[(int(x) - points[0]) * (int(y) - points[1])] for x, y in zip(*PAIRS, strict=True)
-        ]
+        x, y = (
+            side.astype(np.int64) - point for side, point in zip(PAIRS, points[:2], strict=True)
+        )
+        total = once(x * y, ratio)
     else:
         twice = 2 * max(left, right)
         first, second = (
             once((grid - point) << 20, scale / twice)
             for scale, point in zip((left, right), points[:2], strict=True)
         )
-        sums = [
-            int(first[x + 128]) + (1 if name == "add" else -1) * int(second[y + 128])
-            for x, y in np.array(PAIRS, np.int64).T
-        ]
-        total = once(np.array(sums), twice / (2**20 * output)).tolist()
-    expected = np.clip(np.array(total) + points[2], -128, 127)
+        left_sums, right_sums = (
+            first[PAIRS[0].view(np.uint8) ^ 128],
+            second[PAIRS[1].view(np.uint8) ^ 128],
+        )
+        sums = left_sums + right_sums if name == "add" else left_sums - right_sums
+        total = once(sums, twice / (2**20 * output))
+    expected = np.clip(total + points[2], -128, 127)
     assert (ran(single, model, *PAIRS) == expected).all()
 
 

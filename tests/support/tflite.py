@@ -1,5 +1,5 @@
 """TensorFlow Lite on the bench: its reference kernels, an addition in exact arithmetic, and a VTA
-whose instructions are counted.
+whose streams are kept.
 """
 
 import math
@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_device.vta.isa import Instruction
-from potash_device.vta.simulator import Event
+from potash_device.vta.isa import INSTRUCTION_BYTES, Instruction, decode
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.lowering import Rounding
@@ -41,7 +40,7 @@ def reference(model: bytes, inputs: Sequence[npt.NDArray[np.generic]]) -> bytes:
 
 
 class Bench:
-    """A VTA with its delegate, and the instructions that it executed."""
+    """A VTA with its delegate, and the streams that it executed."""
 
     def __init__(
         self,
@@ -49,14 +48,26 @@ class Bench:
         dram_bytes: int = 1 << 22,
         rounding: Rounding = Rounding.EXACT,
     ) -> None:
-        self.core = Core.create(config or Config.default(), dram_bytes)
-        self.core.trace = self._count
+        self.core = Core.create(config or Config.default(), dram_bytes, engine="fast")
+        self.streams: list[bytes] = []
+        # Not traced, which would leave everything to the readable simulator.
+        self.core.observer = lambda stream, began: self.streams.append(stream)
         self.runtime = Runtime(self.core)
         self.delegate = VtaDelegate(self.runtime, rounding)
-        self.executed: list[Instruction] = []
 
-    def _count(self, event: Event) -> None:
-        self.executed.append(event.instruction)
+    @property
+    def executed(self) -> list[Instruction]:
+        """The instructions of all streams, as they are in them."""
+        code = b"".join(self.streams)
+        return [
+            decode(int.from_bytes(code[at : at + INSTRUCTION_BYTES], "little"), self.core.config)
+            for at in range(0, len(code), INSTRUCTION_BYTES)
+        ]
+
+    @property
+    def reasons(self) -> list[str | None]:
+        """Why nodes of the last model were left, in their order; None for those that were taken."""
+        return [one.reason for graph in self.delegate.decisions for one in graph]
 
     @property
     def counts(self) -> Counter[str]:
