@@ -561,7 +561,7 @@ class Blocks(RuleBasedStateMachine):
 
 
 TestBlocks = Blocks.TestCase
-TestBlocks.settings = settings(max_examples=50, stateful_step_count=40)
+TestBlocks.settings = settings(max_examples=20, stateful_step_count=40)
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def test_a_life_that_is_cut_short_leaves_nothing_to_the_next(cut: int, end: str)
         while host.executor.waiting:  # what is written, and the flush that a shutdown has behind it
             host.executor.run_all()
             host.service()
-        assert host.memory.view == quiet, "memory changed though RDY is 0"
+        assert bytes(host.memory.view) == quiet, "memory changed though RDY is 0"
         assert host.lines.fired == []
         host.enable()
         assert host.read32(CSTS) & ~(1 << 4) == 1  # NSSRO alone may be left of the time before

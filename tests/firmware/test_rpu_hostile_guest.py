@@ -475,7 +475,7 @@ class HostileGuest(RuleBasedStateMachine):
     def nothing_else_is_touched(self) -> None:
         if hasattr(self, "host"):
             assert self.read_only.view == self.secret
-            assert self.host.memory.view[MEMORY - HIDDEN :] == self.hidden
+            assert bytes(self.host.memory.view[MEMORY - HIDDEN :]) == self.hidden
 
     @invariant()
     def what_is_begun_stays_bounded(self) -> None:

@@ -239,7 +239,7 @@ class ResetAtAnyStep(RuleBasedStateMachine):
         self.host.lines.fired.clear()
         self.host.rpu.service()
         if memory:
-            assert memory == self.host.memory.view, "memory changed without Bus Master Enable"
+            assert memory == bytes(self.host.memory.view), "memory changed without Bus Master Enable"
             assert not self.host.lines.fired, "an interrupt without Bus Master Enable"
         heard = set(self.host.lines.fired) | self.pending_vectors()
         for vector, count in self.posted().items():
@@ -319,7 +319,8 @@ class ResetAtAnyStep(RuleBasedStateMachine):
         elif self.quiet is None:
             self.quiet = bytes(self.host.memory.view)
         else:
-            assert self.quiet == self.host.memory.view, "memory changed while RDY is 0"
+            # Comparing with a view of it would go byte by byte.
+            assert self.quiet == bytes(self.host.memory.view), "memory changed while RDY is 0"
 
     def posted(self) -> dict[int, int]:
         """Completions that lie in each queue and are not taken yet, by interrupt vector."""
