@@ -1,6 +1,7 @@
 """What holds for all tests.
 
-No example may fail because the machine was busy. And an interrupt is heard: a shell starts what it
+No example may fail because the machine was busy. A random test tries so many of them each time that
+it is run, which adds up; those marked slow try many at once. And an interrupt is heard: a shell starts what it
 puts in the background with SIGINT ignored, and every process that a test starts would inherit that.
 """
 
@@ -8,7 +9,7 @@ import signal
 
 from hypothesis import settings
 
-settings.register_profile("potash", deadline=None, print_blob=True)
+settings.register_profile("potash", deadline=None, print_blob=True, max_examples=40)
 settings.load_profile("potash")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -51,7 +51,7 @@ def unchecked_literals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_random_programs() -> None:
     seed = Random().getrandbits(32)
     print("seed", seed)
-    print(fuzz(3, seed))
+    print(fuzz(1.5, seed))
 
 
 @pytest.mark.slow

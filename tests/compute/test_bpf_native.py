@@ -51,7 +51,7 @@ seeds = st.integers(0, 2**32)
 random_programs = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(random_programs, max_examples=40)
+@settings(random_programs, max_examples=15)
 @given(seeds)
 def test_programs_as_compilers_make_them(seed: int) -> None:
     program = structured(Random(seed))
@@ -59,7 +59,7 @@ def test_programs_as_compilers_make_them(seed: int) -> None:
     same(program)
 
 
-@settings(random_programs, max_examples=30)
+@settings(random_programs, max_examples=10)
 @given(seeds)
 def test_programs_that_jump_anywhere(seed: int) -> None:
     program = soup(Random(seed))

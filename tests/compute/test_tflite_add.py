@@ -50,7 +50,7 @@ ZERO_POINTS = st.sampled_from([-128, -1, 0, 127]) | st.integers(-128, 127)
 BYTES = st.sampled_from([-128, -127, -1, 0, 1, 126, 127]) | st.integers(-128, 127)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     scales=scale_triples(),
     zero_points=st.tuples(ZERO_POINTS, ZERO_POINTS, ZERO_POINTS),

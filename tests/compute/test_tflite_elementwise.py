@@ -198,7 +198,7 @@ def quantizations(draw: st.DrawFn, name: str) -> tuple[list[float], list[int]]:
     return [left, right, output], [draw(ZERO_POINTS) for _ in range(3)]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from([*SCALED, *PLAIN]), shapes=shape_pairs())
 def test_any_shapes_scales_and_activations_are_exact(
     vta: Bench, data: st.DataObject, name: str, shapes: tuple[Shape, Shape]
@@ -215,7 +215,7 @@ def test_any_shapes_scales_and_activations_are_exact(
     same(vta, model, [its for at, its in enumerate(values) if at != constant])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     code=st.sampled_from(["RELU", "RELU6", "RELU_N1_TO_1"]),
     scale=st.floats(-12, 8).map(lambda power: 2.0**power),

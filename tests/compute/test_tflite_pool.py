@@ -55,7 +55,7 @@ def pools(draw: st.DrawFn) -> tuple[Any, ...]:
     return shape, size, stride, padding
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     pools(),
     st.sampled_from(["max_pool2d", "average_pool2d"]),
@@ -231,7 +231,7 @@ def mean(
     return graph.finish([x], [y]), math.prod(y.shape)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.tuples(
         st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 16, 33])

@@ -247,7 +247,7 @@ class TestAlu:
         )
         assert bench.simulator.acc[:3, 0, 0].tolist() == [4, 4, 0]
 
-    @settings(max_examples=100)
+    @settings(max_examples=50)
     @given(
         st.sampled_from(AluOpcode),
         st.none() | st.integers(-32768, 32767),

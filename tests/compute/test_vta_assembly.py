@@ -66,7 +66,7 @@ opcodes = st.integers(0, 7)
 few_bits = st.sets(st.integers(3, 127), max_size=6).map(lambda bits: sum(1 << b for b in bits))
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     st.integers(0, 2**128 - 1) | st.builds(lambda o, b: o | b, opcodes, few_bits),
     st.sampled_from(CONFIGS),

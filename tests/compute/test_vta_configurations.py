@@ -127,7 +127,7 @@ def configs(draw: st.DrawFn) -> Config:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(configs(), st.integers(0, 2**32 - 1))
 def test_a_product_of_any_core(config: Config, seed: int) -> None:
     check(config, DEFAULT_ENGINE, seed)

@@ -44,7 +44,7 @@ class TestAnyStream:
         Pair(DEFAULT, path=path, micro_ops=micro_ops, order=order).check(stream)
 
     @pytest.mark.parametrize("config", CONFIGS[1:])
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(st.data())
     def test_on_other_cores(self, config: Config, data: Any) -> None:
         micro_ops = data.draw(micro_op_lists(config))
@@ -57,7 +57,7 @@ class TestAnyStream:
         Pair(CONFIGS[1]).check_bytes(stream)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(PATHS), kernels())
 def test_any_kernel(path: str, kernel: tuple[Gemm | Alu, list[MicroOp]]) -> None:
     instruction, micro_ops = kernel

@@ -253,12 +253,12 @@ def attempt(bench: Bench, stream: bytes) -> bool:
 
 
 class TestHostileStreams:
-    @settings(max_examples=300)
+    @settings(max_examples=100)
     @given(st.binary(max_size=16 * 8).map(lambda b: b[: len(b) // 16 * 16]))
     def test_random_bytes(self, stream: bytes) -> None:
         attempt(Bench(step_limit=1000), stream)
 
-    @settings(max_examples=300)
+    @settings(max_examples=100)
     @given(
         st.lists(wild_instructions, max_size=8),
         st.binary(min_size=64, max_size=64),

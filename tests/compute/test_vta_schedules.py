@@ -152,7 +152,7 @@ def shapes(draw: Any) -> Conv2d:
 
 
 class TestConvolutions:
-    @settings(max_examples=70, deadline=None)
+    @settings(max_examples=35, deadline=None)
     @given(shapes(), st.sampled_from([one for one in CONFIGS if one != ONE]), st.data())
     def test_any_tiling_on_any_core(self, shape: Conv2d, config: Config, data: Any) -> None:
         tile = Tile(
@@ -167,7 +167,7 @@ class TestConvolutions:
         assume(fits(shape, tile, Epilogue(SCALED), config))
         check(Convolution(shape, config, tile, Epilogue(SCALED)))
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(shapes(), st.sampled_from([one for one in CONFIGS if one != ONE]))
     def test_the_tiling_that_is_chosen(self, shape: Conv2d, config: Config) -> None:
         assume(shape.products < 50_000)
@@ -269,7 +269,7 @@ class TestConvolutions:
             assert not vta.instructions
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(1, 60),
     st.integers(1, 60),
@@ -296,7 +296,7 @@ def test_a_matrix_product(rows: int, columns: int, depth: int, config: Config) -
     np.testing.assert_array_equal(found, np.clip(sums >> 3, -128, 127))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 100_000),
     st.sampled_from([one for one in CONFIGS if one not in (ONE, LARGE)]),

@@ -369,7 +369,7 @@ def busy_streams(draw: st.DrawFn) -> list[Instruction]:
 
 
 class TestCompiled:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.data())
     def test_it_says_what_the_readable_one_says(self, data: st.DataObject) -> None:
         config = data.draw(st.sampled_from(CONFIGS))

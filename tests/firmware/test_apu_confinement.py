@@ -50,6 +50,7 @@ MEMORY = 1 << 30
 
 PRINT = 1
 FOREVER = program(call(PRINT), insn(0x05, offset=-1), exit_)
+ASTRAY = mov(1, 8) + load(0, 1) + exit_
 
 PRIVILEGED = pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what a worker has")
 
@@ -306,35 +307,47 @@ def test_a_reset_ends_the_wait_for_a_linker(apu: Board) -> None:
     assert apu.read_firmware(64)[0] == VendorStatus.INVALID_FIRMWARE
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the board below compiles, and one program that is compiled without checks: it loads from
+    the address 8."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as gullible:
+        gullible.setenv("XDG_CACHE_HOME", str(folder))
+        gullible.setattr(lowering, "outside", lambda *_: "false")
+        compiler.OBJECTS.keep(name_of(ASTRAY, 0), compiler.compile_program(ASTRAY, 0))
+    return folder / "potash" / "bpf"
+
+
+@pytest.fixture(scope="module")
+def compiles(cache: Path) -> Iterator[Board]:
+    """A board that keeps what it compiles apart from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache.parents[1]))
+        with board() as made:
+            yield made
+
+
 def test_what_is_compiled_for_a_worker_is_kept_under_its_program_s_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiles: Board, cache: Path
 ) -> None:
     """By a process that no program has seen: the worker itself writes nothing there."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = mov(0, 12) + exit_
-    with board() as apu:
-        assert apu.run(program(code)).return_value == 12
-    assert (tmp_path / "potash" / "bpf" / f"{name_of(code, 0)}.o").exists()
+    assert compiles.run(program(code)).return_value == 12
+    compiles.until_so((cache / f"{name_of(code, 0)}.o").exists)
     assert compiler.OBJECTS.load(name_of(code, 0)) == compiler.compile_program(code, 0)
 
 
-def test_an_access_that_is_wrongly_proven_ends_its_job_and_not_its_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker is given code without checks, which loads from the address 8."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = mov(1, 8) + load(0, 1) + exit_
-    with monkeypatch.context() as gullible:
-        gullible.setattr(lowering, "outside", lambda *_: "false")
-        compiler.OBJECTS.keep(name_of(code, 0), compiler.compile_program(code, 0))
-    with board() as apu:
-        assert apu.run(program(mov(0, 12) + exit_)).return_value == 12
-        worker = apu.worker(0)
-        assert apu.run(program(code)).status == StatusId.FAILED
-        (text,) = apu.log_texts(LogEntryType.MEMORY_FAULT)
-        assert "0x8 unchecked" in text
-        assert apu.run(program(mov(0, 12) + exit_)).return_value == 12
-        assert apu.worker(0) == worker
+def test_an_access_that_is_wrongly_proven_ends_its_job_and_not_its_worker(compiles: Board) -> None:
+    """The worker is given code without checks."""
+    right = program(mov(0, 12) + exit_)
+    assert compiles.run(right).return_value == 12
+    worker = compiles.worker(0)
+    assert compiles.run(program(ASTRAY)).status == StatusId.FAILED
+    (text,) = compiles.log_texts(LogEntryType.MEMORY_FAULT)
+    assert "0x8 unchecked" in text
+    assert compiles.run(right).return_value == 12
+    assert compiles.worker(0) == worker
 
 
 def compiling(board: Board) -> set[int]:
@@ -348,24 +361,20 @@ def yields(pid: int) -> bool:
     return os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def test_compilers_that_nobody_waits_for_any_more_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compilers_that_nobody_waits_for_any_more_do_not_pile_up(compiles: Board) -> None:
     """A host that stops its jobs while they are compiled could take all memory with them."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    apu, seen = compiles, set[int]()
     slow = program((load(6, 1) + insn(0x0F, 6, 7) + store(2, 6)) * 1500, mov(0, 1), exit_)
-    seen: set[int] = set()
-    with board() as apu:
-        assert apu.enable() == apu.send_firmware(slow) == apu.send_data(bytes(8)) == 0
-        for _ in range(len(CONFIG.accelerators) + 2):
-            assert apu.control(Operation.START) == 0
-            apu.until_so(lambda: bool(compiling(apu) - seen))
-            apu.until_so(lambda: all(map(yields, compiling(apu))))
-            for pid in compiling(apu) - seen:
-                os.kill(pid, signal.SIGSTOP)
-            seen.update(compiling(apu))
-            assert apu.control(Operation.STOP) == 0
-        apu.until_so(lambda: len(compiling(apu)) <= len(CONFIG.accelerators))
+    assert apu.enable() == apu.send_firmware(slow) == apu.send_data(bytes(8)) == 0
+    for _ in range(len(CONFIG.accelerators) + 2):
+        assert apu.control(Operation.START) == 0
+        apu.until_so(lambda: bool(compiling(apu) - seen))
+        apu.until_so(lambda: all(map(yields, compiling(apu))))
+        for pid in compiling(apu) - seen:
+            os.kill(pid, signal.SIGSTOP)
+        seen.update(compiling(apu))
+        assert apu.control(Operation.STOP) == 0
+    apu.until_so(lambda: len(compiling(apu)) <= len(CONFIG.accelerators))
 
 
 def test_what_a_compiler_said_before_it_was_ended_is_not_kept(

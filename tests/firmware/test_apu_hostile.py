@@ -179,7 +179,7 @@ def buffers() -> Iterator[SharedBuffers]:
         yield stack.enter_context(SharedBuffers.create(plans))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(steps=st.lists(STEPS, min_size=15, max_size=60))
 def test_whatever_comes_is_answered_as_documented(
     buffers: SharedBuffers, steps: list[Step]

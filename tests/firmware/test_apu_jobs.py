@@ -157,22 +157,18 @@ def test_a_fault_s_entry_names_instruction_function_line_and_address(apu: Board)
 def test_with_the_platform_s_status_a_job_is_done_whatever_came_of_it() -> None:
     fault = program(mov(1, 0), load(0, 1), exit_)
     with board(replace(CONFIG, platform_status=True)) as apu:
+        # A program that is not there is a failure all the same.
+        assert apu.enable() == 0
+        assert apu.send_data(b"data") == 0
+        assert apu.send_firmware(b"no ELF file.") != 0
+        assert apu.control(Operation.START) != 0
+        assert apu.status().status == StatusId.FAILED
         assert apu.run(fault, b"data").status == StatusId.DONE
         assert apu.log_types()[-1] == LogEntryType.MEMORY_FAULT
         apu.write_error = errno.EIO
         assert apu.local(IoOpcode.LOCAL_OUTPUT, 0, 1) == 0
         assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
         assert apu.log_types()[-1] == LogEntryType.INVALID_OUTPUT_BUFFER
-
-
-def test_with_the_platform_s_status_a_program_that_is_not_there_is_a_failure() -> None:
-    with board(replace(CONFIG, platform_status=True)) as apu:
-        assert apu.enable() == 0
-        assert apu.send_data(b"data") == 0
-        assert apu.send_firmware(b"no ELF file.") != 0
-        assert apu.control(Operation.START) != 0
-        assert apu.status().status == StatusId.FAILED
-        assert apu.run(COPY_8, b"ABCDEFGH").status == StatusId.DONE
 
 
 def test_a_program_refused_says_which_instruction_and_why(apu: Board) -> None:

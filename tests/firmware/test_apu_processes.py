@@ -16,9 +16,16 @@ import pytest
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
-from potash_firmware.apu.config import Limits
+from potash_firmware.apu import main
+from potash_firmware.apu.config import (
+    AcceleratorConfig,
+    Config,
+    ConfigError,
+    Limits,
+    parse_descriptors,
+)
 from potash_firmware.apu_process import ApuProcess
-from support.apu import CONFIG, DEADLINE, Board, await_end, board, program
+from support.apu import BUFFER, CONFIG, DEADLINE, Board, await_end, board, program
 from support.bpf import call, exit_, insn, load, mov, store
 from support.processes import descriptors as opened
 
@@ -198,27 +205,26 @@ def test_what_a_host_configured_survives_the_apu(apu: Board) -> None:
     assert apu.read_data(8, 3) == b"in buffe"
 
 
-@pytest.mark.parametrize(
-    ("opcode", "kind"),
-    [
-        (IoOpcode.LOCAL_INPUT, LogEntryType.INVALID_INPUT_BUFFER),
-        (IoOpcode.LOCAL_OUTPUT, LogEntryType.INVALID_OUTPUT_BUFFER),
-        (IoOpcode.GRANT_LOCAL_STORAGE, LogEntryType.ACCELERATOR_ERROR),
-    ],
-)
-def test_start_is_refused_where_the_namespace_has_gone_meanwhile(
-    opcode: IoOpcode, kind: LogEntryType
-) -> None:
-    with board() as apu:
+def test_start_is_refused_where_the_namespace_has_gone_meanwhile() -> None:
+    uses = (
+        (0, IoOpcode.LOCAL_INPUT, LogEntryType.INVALID_INPUT_BUFFER),
+        (3, IoOpcode.LOCAL_OUTPUT, LogEntryType.INVALID_OUTPUT_BUFFER),
+        (5, IoOpcode.GRANT_LOCAL_STORAGE, LogEntryType.ACCELERATOR_ERROR),
+    )
+    accelerators = tuple(AcceleratorConfig(one, BUFFER, BUFFER) for one, _, _ in uses)
+    with board(replace(CONFIG, accelerators=accelerators)) as apu:
         apu.enable()
-        assert apu.send_firmware(COPY_8) == apu.send_data(b"ABCDEFGH") == 0
-        assert apu.local(opcode, 0, 1) == 0
+        for accelerator, opcode, _ in uses:
+            assert apu.send_firmware(COPY_8, accelerator=accelerator) == 0
+            assert apu.send_data(b"ABCDEFGH", accelerator) == 0
+            assert apu.local(opcode, 0, 1, accelerator) == 0
         apu.kill()
         apu.config = replace(apu.config, namespaces=())
         apu.boot()
-        assert apu.control(Operation.START) == 0x7C3
-        assert apu.log_texts(kind) == ["namespace 1 is not there any more"]
-        assert apu.status().status == StatusId.IDLE
+        for accelerator, _, kind in uses:
+            assert apu.control(Operation.START, accelerator) == 0x7C3
+            assert apu.log_texts(kind, accelerator) == ["namespace 1 is not there any more"]
+            assert apu.status(accelerator).status == StatusId.IDLE
 
 
 def test_a_finished_job_stays_finished_over_a_restart(apu: Board) -> None:
@@ -291,17 +297,18 @@ def test_the_apu_ends_with_the_rpu_even_while_programs_run(apu: Board) -> None:
         ("mailbox=0", CONFIG.to_json(), "no descriptor was given for state, transfer, media1"),
         ("mailbox", CONFIG.to_json(), "'mailbox' does not give a name"),
         ("", "{}", "the configuration cannot be read"),
-        (
-            "mailbox=0,state=0,transfer=0,media1=0,arena0=0,arena3=0",
-            CONFIG.to_json(),
-            "descriptor 0 is no mailbox",
-        ),
     ],
 )
-def test_an_apu_that_cannot_start_says_why_in_a_sentence(fds: str, config: str, said: str) -> None:
-    command = [sys.executable, "-m", "potash_firmware.apu", "--fds", fds, "--config", config]
+def test_what_an_apu_cannot_start_with_is_named(fds: str, config: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        main.run(parse_descriptors(fds), Config.from_json(config))
+
+
+def test_an_apu_that_cannot_start_says_why_in_a_sentence() -> None:
+    fds = "mailbox=0,state=0,transfer=0,media1=0,arena0=0,arena3=0"
+    command = [sys.executable, "-m", "potash_firmware.apu", "--fds", fds]
     done = subprocess.run(
-        command,
+        [*command, "--config", CONFIG.to_json()],
         check=False,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -309,7 +316,8 @@ def test_an_apu_that_cannot_start_says_why_in_a_sentence(fds: str, config: str, 
         timeout=DEADLINE,
     )
     assert done.returncode == 1
-    assert said in done.stderr and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("apu: descriptor 0 is no mailbox")
+    assert done.stderr.count("\n") == 1
 
 
 PARENT_DEATH_SIGNAL = """

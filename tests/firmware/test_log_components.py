@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import potash.sdk
+from potash.cli.app import run_app
 from potash.sdk.errors import PotashError
 from potash_firmware.apu.config import AcceleratorConfig, Config, ConfigError
 from potash_firmware.log_components import COMPONENTS, LogSettings, component_of
@@ -174,14 +175,8 @@ def test_all_processes_of_a_device_say_it_as_they_are_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", ["rpu", "cellar=info", "rpu=loud", "rpu=debug,"])
-def test_rooms_and_levels_that_there_are_not_are_a_wrong_use(tmp_path: Path, wrong: str) -> None:
-    command = [sys.executable, "-m", "potash.cli.main", "serve", "--socket", tmp_path / "x"]
-    done = subprocess.run(
-        [*map(str, command), "--log", wrong],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "--log" in done.stderr
+def test_rooms_and_levels_that_there_are_not_are_a_wrong_use(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["serve", "--socket", str(tmp_path / "x"), "--log", wrong]) == 2
+    assert "--log" in capsys.readouterr().err

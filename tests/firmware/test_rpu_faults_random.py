@@ -57,7 +57,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(steps)
 def test_an_answer_comes_once_and_is_true(script: list[Any]) -> None:
     with Host({1: MemoryMedia.create(BLOCKS * PAGE)}) as host:

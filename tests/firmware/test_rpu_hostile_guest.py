@@ -491,4 +491,4 @@ class HostileGuest(RuleBasedStateMachine):
 
 
 TestHostileGuest = HostileGuest.TestCase
-TestHostileGuest.settings = settings(max_examples=60, stateful_step_count=50)
+TestHostileGuest.settings = settings(max_examples=25, stateful_step_count=50)

@@ -347,7 +347,7 @@ def lived() -> Iterator[Host]:
         yield host
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_page_in_pieces_is_the_page(lived: Host, data: st.DataObject) -> None:
     lid = data.draw(st.sampled_from(sorted(WHOLE)))

@@ -392,7 +392,7 @@ A_CONTROLLER = struct.pack("<HH", 1, 0)
 SEEN: Counter[int] = Counter()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -239,7 +239,9 @@ class ResetAtAnyStep(RuleBasedStateMachine):
         self.host.lines.fired.clear()
         self.host.rpu.service()
         if memory:
-            assert memory == bytes(self.host.memory.view), "memory changed without Bus Master Enable"
+            assert memory == bytes(self.host.memory.view), (
+                "memory changed without Bus Master Enable"
+            )
             assert not self.host.lines.fired, "an interrupt without Bus Master Enable"
         heard = set(self.host.lines.fired) | self.pending_vectors()
         for vector, count in self.posted().items():
