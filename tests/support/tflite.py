@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_device.vta.isa import INSTRUCTION_BYTES, Instruction, decode
+from potash_device.vta.encoding import INSTRUCTION_BYTES
+from potash_device.vta.isa import Instruction, decode
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.lowering import Rounding
