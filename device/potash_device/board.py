@@ -12,10 +12,18 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.registers import RegisterFile
-from potash_device.media import Drive, Flash, Media, MediaExecutor, Sidecar
-from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
-from potash_device.pcie.config_space import BarLayout
-from potash_device.pcie.layout import MSIX_MASKED, MSIX_TABLE_ENTRY_SIZE, MSIX_VECTOR_CONTROL
+from potash_device.media.drive import Drive
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.flash import Flash
+from potash_device.media.sidecar import Sidecar
+from potash_device.media.store import Media
+from potash_device.pcie.config_space import BarLayout, ConfigSpace, PciIdentity
+from potash_device.pcie.layout import (
+    CONFIG_SPACE_SIZE,
+    MSIX_MASKED,
+    MSIX_TABLE_ENTRY_SIZE,
+    MSIX_VECTOR_CONTROL,
+)
 from potash_device.register_bytes import RegisterBytes
 from potash_device.trace import Trace
 from potash_device.vta.config import Config

@@ -54,7 +54,11 @@ from nvme_spec.opcodes import (
 )
 from nvme_spec.status import Status, describe
 from potash_device.board import Board, BoardSettings
-from potash_device.media import BLOCK_SIZES, Drive, Flash, MediaExecutor, NamespaceShape, Sidecar
+from potash_device.media.drive import Drive
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.flash import Flash
+from potash_device.media.shapes import BLOCK_SIZES, NamespaceShape
+from potash_device.media.sidecar import Sidecar
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify

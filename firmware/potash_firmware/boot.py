@@ -16,16 +16,13 @@ from types import TracebackType
 from typing import Self
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import (
-    SIDECAR_SIZE,
-    Drive,
-    Flash,
-    Media,
-    MediaExecutor,
-    MemoryMedia,
-    Sidecar,
-)
-from potash_device.pcie import PciIdentity
+from potash_device.media.drive import Drive
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.flash import Flash
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
+from potash_device.media.store import Media
+from potash_device.pcie.config_space import PciIdentity
 from potash_device.trace import record
 from potash_firmware.apu.config import (
     AcceleratorConfig,
@@ -39,7 +36,9 @@ from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.counters import Counters
-from potash_firmware.rpu import ApuLink, Identity, Rpu, RpuSettings
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.loop import Rpu
+from potash_firmware.rpu.settings import Identity, RpuSettings
 from potash_firmware.status import StatusSocket, snapshot
 from potash_firmware.waiting import READ, WRITE, Source, Waiting
 from pyvfio_user.server import Server

@@ -20,7 +20,8 @@ from potash_device.board import Board
 from potash_firmware.apu_process import ApuProcess
 from potash_firmware.mailbox.counters import Counters, Row, Word
 from potash_firmware.naming import command_name
-from potash_firmware.rpu import ApuLink, Rpu
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.loop import Rpu
 from pyvfio_user.places import listen, unlink
 from pyvfio_user.server import Server
 

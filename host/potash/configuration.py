@@ -18,21 +18,21 @@ from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.errors import PotashError
 from potash.units import LARGEST, human, parse_size, short
 from potash.vm.guest import CPUS, MEMORY
-from potash_device.media import (
+from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
     MEMORY_UNIT,
+    MOST_NAMESPACES,
     NamespaceShape,
 )
-from potash_device.media.shapes import MOST_NAMESPACES
 from potash_device.vta.config import Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
 from potash_firmware.boot import PROFILES, DeviceSettings
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LEVELS
 from potash_firmware.mailbox.execution import MAX_RANGES
-from potash_firmware.rpu import ComputeSettings, RpuSettings
+from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
 
 LARGEST_FILE = 1 << 20
 """Bytes of a configuration."""

@@ -12,6 +12,7 @@ from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.isa import encode_stream
 from potash_device.vta.stream import StreamError
+from potash_device.vta.timing import parameters
 from potash_firmware.apu.meter import Meter
 from potash_firmware.mailbox.counters import Counters, Word, unshared_row
 from potash_firmware.vta_runtime import Runtime
@@ -39,7 +40,7 @@ def test_streams_are_counted_and_their_cycles_if_that_is_wanted(counted: bool) -
         stream = run_once(runtime)
         core.execute(stream)
     # The readable clock, which is the specification, while the meter may take another.
-    cycles = timing.run(CONFIG, timing.PYNQ, stream, compiled=False).cycles
+    cycles = timing.run(CONFIG, parameters.PYNQ, stream, compiled=False).cycles
     assert row[Word.STREAMS] == 2
     assert row[Word.INSTRUCTIONS] == 2 * len(stream) // 16
     assert row[Word.CYCLES] == (2 * cycles if counted else 0)

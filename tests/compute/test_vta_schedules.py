@@ -14,6 +14,7 @@ from potash_device.vta import timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.isa import AluOpcode, MicroOp
+from potash_device.vta.timing.parameters import PYNQ
 from potash_firmware.vta_runtime import Buffer, Loop, Runtime
 from potash_firmware.vta_runtime.schedules import (
     TILE,
@@ -373,26 +374,26 @@ class TestChoice:
                 RESNET_3X3[name], DEFAULT, (Step(AluOpcode.SHR, 5), *CLIPPED), threads=threads
             )
             stream = search.stream_of(plan)
-            used[threads] = timing.run(DEFAULT, timing.PYNQ, stream).utilisation
+            used[threads] = timing.run(DEFAULT, PYNQ, stream).utilisation
         assert used[1] < used[2]
         assert used[2] > 0.75
 
     def test_the_cost_that_is_given_decides(self) -> None:
         shape = RESNET_3X3["C12"]
         longest = max(
-            search.likeliest(shape, DEFAULT, Epilogue(), timing.PYNQ),
+            search.likeliest(shape, DEFAULT, Epilogue(), PYNQ),
             key=lambda tile: len(search.stream_of(Convolution(shape, DEFAULT, tile))),
         )
         tile = search.best_tile(
-            shape, DEFAULT, Epilogue(), timing.PYNQ, cost=lambda config, p, stream: -len(stream)
+            shape, DEFAULT, Epilogue(), PYNQ, cost=lambda config, p, stream: -len(stream)
         )
         assert tile == longest
 
     def test_what_was_found_is_asked_for_only_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         shape = Conv2d(1, 16, 5, 5, 16, (3, 3))
-        first = search.best_tile(shape, TINY, Epilogue(), timing.PYNQ)
+        first = search.best_tile(shape, TINY, Epilogue(), PYNQ)
         monkeypatch.setattr(search, "likeliest", lambda *_: pytest.fail("looked again"))
-        assert search.best_tile(shape, TINY, Epilogue(), timing.PYNQ) == first
+        assert search.best_tile(shape, TINY, Epilogue(), PYNQ) == first
 
     @pytest.mark.parametrize(
         "kept",
@@ -433,24 +434,24 @@ class TestChoice:
         self, kept: object, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         shape = Conv2d(1, 16, 5, 5, 16, (3, 3))
-        expected = search.best_tile(shape, TINY, Epilogue(), timing.PYNQ)
+        expected = search.best_tile(shape, TINY, Epilogue(), PYNQ)
         monkeypatch.setattr(search.TILINGS, "load", lambda name: json.dumps(kept).encode())
-        assert search.best_tile(shape, TINY, Epilogue(), timing.PYNQ) == expected
+        assert search.best_tile(shape, TINY, Epilogue(), PYNQ) == expected
 
     @pytest.mark.parametrize("kept", [b"", b"\xff", b"[" * 100_000, b"[1]"])
     def test_what_is_no_tiling_is_no_answer(
         self, kept: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         shape = Conv2d(1, 16, 5, 5, 16, (3, 3))
-        expected = search.best_tile(shape, TINY, Epilogue(), timing.PYNQ)
+        expected = search.best_tile(shape, TINY, Epilogue(), PYNQ)
         monkeypatch.setattr(search.TILINGS, "load", lambda name: kept)
-        assert search.best_tile(shape, TINY, Epilogue(), timing.PYNQ) == expected
+        assert search.best_tile(shape, TINY, Epilogue(), PYNQ) == expected
 
     def test_what_was_found_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         shape = Conv2d(1, 16, 6, 7, 16, (3, 3))
-        expected = search.best_tile(shape, TINY, Epilogue(), timing.PYNQ)
+        expected = search.best_tile(shape, TINY, Epilogue(), PYNQ)
         monkeypatch.setattr(search, "likeliest", None)
-        assert search.best_tile(shape, TINY, Epilogue(), timing.PYNQ) == expected
+        assert search.best_tile(shape, TINY, Epilogue(), PYNQ) == expected
 
 
 @given(

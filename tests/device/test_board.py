@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from potash_device.pcie import PciIdentity
+from potash_device.pcie.config_space import PciIdentity
 from pyvfio_user.memory import AccessFault
 from support.nvme_host import BAR0, CC, CONFIG, NSSR, Host
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from potash_device.pcie import CONFIG_SPACE_SIZE, ConfigSpace, PciIdentity
-from potash_device.pcie.config_space import BarLayout
+from potash_device.pcie.config_space import BarLayout, ConfigSpace, PciIdentity
+from potash_device.pcie.layout import CONFIG_SPACE_SIZE
 
 BAR = BarLayout(size=0x4000, msix_table=0x2000, msix_pending=0x3000)
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media import FileMedia, MediaError, MediaExecutor, MemoryMedia
+from potash_device.media.errors import MediaError
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
 
 
 def test_a_new_file_is_sparse_and_keeps_what_is_written(tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_more_views_than_a_system_call_takes_are_moved() -> None:
 
 def test_a_full_disk_is_an_error_and_no_crash() -> None:
     with open("/dev/full", "r+b", buffering=0) as full:
-        from potash_device.media import Media
+        from potash_device.media.store import Media
 
         media = Media(os.dup(full.fileno()), 0)
         with pytest.raises(MediaError) as caught:

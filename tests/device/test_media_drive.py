@@ -7,15 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from potash_device.media import (
-    FLASH_SIZE,
-    SIDECAR_SIZE,
-    Drive,
-    DriveError,
-    Media,
-    MediaError,
-    NamespaceShape,
-)
+from potash_device.media.drive import Drive
+from potash_device.media.errors import MediaError
+from potash_device.media.flash import FLASH_SIZE
+from potash_device.media.shapes import DriveError, NamespaceShape
+from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_device.media.store import Media
 
 KIB = 1024
 TWO = (NamespaceShape(64 * KIB, 512), NamespaceShape(128 * KIB, 4096))

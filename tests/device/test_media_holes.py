@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media import FileMedia, Media, MediaError, MemoryMedia, store
+from potash_device.media import store
+from potash_device.media.errors import MediaError
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import Media
 
 UNIT = 4096
 SIZE = 64 * UNIT

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from potash_device.media import SIDECAR_SIZE, FileMedia, Media, MediaError, MemoryMedia, Sidecar
+from potash_device.media.errors import MediaError
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
+from potash_device.media.store import Media
 from support.recording import RecordingMedia, Step
 
 HALF = SIDECAR_SIZE // 2

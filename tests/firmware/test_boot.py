@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from potash_device.media import SIDECAR_SIZE, Media, MemoryMedia, Sidecar
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
+from potash_device.media.store import Media
 from potash_firmware import boot
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack

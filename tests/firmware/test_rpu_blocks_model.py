@@ -28,7 +28,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from potash_device.media import Drive, NamespaceShape
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
 from support.namespaces import (
     ATTACH,
     FORMAT,

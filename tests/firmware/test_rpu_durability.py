@@ -11,7 +11,7 @@ from itertools import chain
 
 import pytest
 
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host, Queue
 from support.recording import Life, Line, RecordingMedia, Step, may_remain
 

@@ -14,7 +14,7 @@ from csd_spec.faults import (
     FaultFlags,
     FaultKind,
 )
-from potash_device.media import MemoryMedia
+from potash_device.media.memory import MemoryMedia
 from potash_firmware.mailbox.messages import (
     ReadCheck,
     ReadChecked,
@@ -23,7 +23,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.namespaces import attach, create, log_page, powered
 from support.nvme_host import DATA, PAGE, Host, Queue
 

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import SIDECAR_SIZE, FileMedia, MemoryMedia
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host
 
 IDENTIFY, SET_FEATURES, GET_FEATURES = 6, 9, 0xA

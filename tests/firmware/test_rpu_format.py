@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media import Media, MediaError
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
 from support.namespaces import (
     ALL,
     EVENT_REQUEST,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from csd_spec.faults import Fault, FaultFlags, FaultKind
-from potash_device.media import FileMedia
+from potash_device.media.file import FileMedia
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 WRITE, READ, COMPARE, VERIFY = 1, 2, 5, 12

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nvme_spec.identify.capabilities import CommandSet
-from potash_device.media import Drive, NamespaceShape
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.messages import (
     NO_SLOT,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.media import MemoryMedia
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_device.media.memory import MemoryMedia
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host
 
 GET_LOG, IDENTIFY, SET_FEATURES, GET_FEATURES, KEEP_ALIVE = 2, 6, 9, 0xA, 0x18

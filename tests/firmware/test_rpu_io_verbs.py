@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from potash_device.media import FileMedia, Media, MemoryMedia
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import Media
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 WRITE, READ, COMPARE, WRITE_ZEROES, DSM, VERIFY, COPY = 1, 2, 5, 8, 9, 0xC, 0x19

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.media import MemoryMedia
+from potash_device.media.memory import MemoryMedia
 from potash_firmware.mailbox.messages import Reply, Request
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host

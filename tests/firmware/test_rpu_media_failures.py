@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media import FileMedia, Media, MemoryMedia
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import Media
 from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ = 0, 1, 2

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.media import Drive, Media, MediaError
+from potash_device.media.drive import Drive
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
 from support.namespaces import (
     ALL,
     ATTACH,

@@ -8,11 +8,11 @@ import pytest
 
 from csd_spec.fields import LocalStorage
 from nvme_spec.status import NvmeError
-from potash_device.media import MemoryMedia
+from potash_device.media.memory import MemoryMedia
 from potash_firmware.apu.config import NamespaceConfig, RangeBlocks
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.ranges import first_bytes, overhang, resolve
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 FLUSH, WRITE, READ = 0, 1, 2

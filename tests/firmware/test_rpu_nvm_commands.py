@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media import FileMedia
+from potash_device.media.file import FileMedia
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 FLUSH, WRITE, READ = 0, 1, 2

@@ -12,8 +12,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from potash_device.media import Media, MemoryMedia
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import Media
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, MEMORY, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES, DATASET = 0, 1, 2, 4, 5, 8, 9

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media import SIDECAR_SIZE, FileMedia
+from potash_device.media.file import FileMedia
+from potash_device.media.sidecar import SIDECAR_SIZE
 from support.nvme_host import CC, CSTS, DATA, Host
 
 FLUSH, WRITE, READ = 0, 1, 2

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nvme_spec.persistent_events import FormatStarted
-from potash_device.media import SIDECAR_SIZE, FileMedia
+from potash_device.media.file import FileMedia
+from potash_device.media.sidecar import SIDECAR_SIZE
 from support.nvme_host import CC, DATA, PAGE, Host
 
 GET_LOG, SET_FEATURES, DOWNLOAD, COMMIT, IDENTIFY = 0x02, 0x09, 0x11, 0x10, 0x06

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from potash_device.media import MemoryMedia
+from potash_device.media.memory import MemoryMedia
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, DOORBELLS, PAGE, Cqe, Host, Queue
 

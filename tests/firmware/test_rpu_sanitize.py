@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from potash_device.media import Media, MediaError
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
 from support.namespaces import (
     ALL,
     ATTACH,

@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
-from potash_device.media import Drive, Media, MediaError, NamespaceShape
+from potash_device.media.drive import Drive
+from potash_device.media.errors import MediaError
+from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import Media
 from support.namespaces import (
     ALL,
     ATTACH,

@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from potash_device.media import SIDECAR_SIZE, FileMedia
+from potash_device.media.file import FileMedia
+from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_firmware.rpu.transfer import Transfer
 from support.nvme_host import DATA, Host
 

@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvme_spec.status import Status
-from potash_device.media import SIDECAR_SIZE, FileMedia, MediaError, MemoryMedia
+from potash_device.media.errors import MediaError
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, UncorrectableBlocks
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DSM, VERIFY, COPY = 0, 1, 2, 4, 5, 8, 9, 12, 25

@@ -17,7 +17,8 @@ from potash.sdk.errors import PotashError
 from potash.vta.inference import Clocked, Inference, infer
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_device.vta.timing import CHISEL, PYNQ, PYNQ_CORE, Facts, Moments, Timing
+from potash_device.vta.timing.parameters import CHISEL, PYNQ, PYNQ_CORE
+from potash_device.vta.timing.result import Facts, Moments, Timing
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.partition import Mark

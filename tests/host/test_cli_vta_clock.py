@@ -22,6 +22,7 @@ from potash_device.vta.isa import (
     Store,
     encode_stream,
 )
+from potash_device.vta.timing import parameters
 
 SVG = "{http://www.w3.org/2000/svg}"
 STREAM: list[Instruction] = [
@@ -84,7 +85,7 @@ def test_the_table_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_stream_of_one_s_own_is_timed(insns: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = told(capsys, "time", "--insns", insns, "--build", "chisel")
     (stream,) = report["streams"]
-    assert stream["cycles"] == timing.run(Config.default(), timing.CHISEL, STREAM).cycles
+    assert stream["cycles"] == timing.run(Config.default(), parameters.CHISEL, STREAM).cycles
     assert stream["read_bytes"] == 5 * 16 + 3 * 64
     assert stream["written_bytes"] == 2 * 16
 
@@ -156,7 +157,7 @@ def test_the_trace_is_one_that_perfetto_reads(insns: Path, tmp_path: Path) -> No
                 open_until.pop()
             assert not open_until or end <= open_until[-1]
             open_until.append(end)
-    found = timing.run(Config.default(), timing.PYNQ, STREAM)
+    found = timing.run(Config.default(), parameters.PYNQ, STREAM)
     work = [one for slices in tracks.values() for one in slices if one[2]["cat"] == "work"]
     assert len(work) == len(STREAM)
     assert max(end for _, end, _ in work) == found.cycles == document["otherData"]["cycles"]

@@ -16,7 +16,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 import potash_firmware
-from potash_firmware.rpu import Identity
+from potash_firmware.rpu.settings import Identity
 from support.docs import ROOT
 
 PACKAGES = {

@@ -26,7 +26,7 @@ from potash.sweep.space import Core, SpaceError
 from potash.sweep.work import Outcome, Task, carry_out
 from potash.vta.scheduled import SHAPES
 from potash_device.vta.config import Config
-from potash_device.vta.timing import PYNQ, PYNQ_CORE
+from potash_device.vta.timing.parameters import PYNQ, PYNQ_CORE
 from potash_firmware.vta_runtime.schedules import Conv2d
 from support.processes import descendants
 

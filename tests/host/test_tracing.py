@@ -23,7 +23,7 @@ from potash.tracing.recording import VARIABLE, folder_for_lines, write_trace
 from potash.vm.drive import device_process
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Finish, encode_stream
-from potash_device.vta.timing import PYNQ
+from potash_device.vta.timing.parameters import PYNQ
 from support.processes import descriptors as opened
 from support.tracing import Viewed
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from potash_device.media import FLASH_SIZE, MemoryMedia
+from potash_device.media.flash import FLASH_SIZE
+from potash_device.media.memory import MemoryMedia
 from potash_firmware.boot import Device
 from support import vfio_user as wire
 from support.hostile import (

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media import FLASH_SIZE, MemoryMedia
+from potash_device.media.flash import FLASH_SIZE
+from potash_device.media.memory import MemoryMedia
 from potash_firmware.boot import Device
 from pyvfio_user.memory import AddressSpace
 from support import vfio_user as wire

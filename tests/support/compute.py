@@ -10,9 +10,8 @@ from typing import Any
 
 from nvme_spec.identify.capabilities import CommandSet
 from potash_firmware.mailbox.execution import Outcome
-from potash_firmware.rpu import NamespaceSettings, RpuSettings
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
-from potash_firmware.rpu.settings import ComputeSettings
+from potash_firmware.rpu.settings import ComputeSettings, NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, Cqe, Host, Queue
 
 LOAD, ACTIVATION, RANGE_SETS, EXECUTE = 0x85, 0x88, 0x89, 0x01

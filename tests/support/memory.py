@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from potash_device.media import Drive, NamespaceShape
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
 from support.nvme_host import DATA, Cqe, Host
 
 FLUSH, COPY, READ, FILL, WRITE = 0, 1, 2, 4, 5

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from potash_device.media import Drive, NamespaceShape
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 WRITE, READ = 1, 2

@@ -12,20 +12,18 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Self, cast
 
 from potash_device.board import Board, BoardSettings
-from potash_device.media import (
-    FLASH_SIZE,
-    SIDECAR_SIZE,
-    Drive,
-    Flash,
-    Media,
-    MediaExecutor,
-    MemoryMedia,
-    Sidecar,
-)
-from potash_device.pcie import PciIdentity
+from potash_device.media.drive import Drive
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.flash import FLASH_SIZE, Flash
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
+from potash_device.media.store import Media
+from potash_device.pcie.config_space import PciIdentity
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
-from potash_firmware.rpu import ApuLink, NamespaceSettings, Rpu, RpuSettings
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Engine
+from potash_firmware.rpu.loop import Rpu
+from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from pyvfio_user.client import SealedMemory
 from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace

@@ -10,6 +10,7 @@ from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.stream import StreamError
+from potash_device.vta.timing import parameters
 from potash_firmware.mailbox.counters import Row, Word, unshared_row
 
 KEPT = 256
@@ -55,7 +56,7 @@ class Meter:
         if found is None:
             try:
                 compiled = len(stream) >= COMPILED_FROM * INSTRUCTION_BYTES
-                found = timing.run(config, timing.PYNQ, stream, compiled=compiled).cycles
+                found = timing.run(config, parameters.PYNQ, stream, compiled=compiled).cycles
             except (StreamError, InstructionError):
                 found = 0
             if len(self._cycles) >= KEPT:

@@ -27,7 +27,7 @@ from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, Steps, finished, nothing_to_undo
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.tasks import Tasks

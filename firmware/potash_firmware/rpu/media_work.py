@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError, MediaExecutor
+from potash_device.media.errors import MediaError
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.store import Media
 from potash_device.trace import Trace
 
 log = logging.getLogger(__name__)

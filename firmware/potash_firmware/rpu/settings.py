@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from csd_spec.faults import Fault
 from nvme_spec.identify.capabilities import CommandSet
-from potash_device.media import NamespaceShape
+from potash_device.media.shapes import NamespaceShape
 from potash_firmware import __version__
 
 

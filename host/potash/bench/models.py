@@ -26,7 +26,7 @@ from potash.sdk.progress import Progress
 from potash.vta.inference import Inference, infer
 from potash_device.vta.config import Config
 from potash_device.vta.core import Control, Core, Register
-from potash_device.vta.timing import PYNQ_CORE
+from potash_device.vta.timing.parameters import PYNQ_CORE
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite.capi import BuiltinOperator
 from potash_firmware.tflite.delegate import VtaDelegate

@@ -11,7 +11,7 @@ from potash.sweep.space import Core
 from potash.sweep.work import Outcome, Task
 from potash_device.vta import figures
 from potash_device.vta.config import Config
-from potash_device.vta.timing import Parameters
+from potash_device.vta.timing.parameters import Parameters
 
 GIGA = 1e9
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from potash.units import parse_size
 from potash_device.vta.config import Config, ConfigError
-from potash_device.vta.timing import ParameterError, Parameters
+from potash_device.vta.timing.parameters import ParameterError, Parameters
 
 MOST_CORES = 10_000
 """Cores of one sweep: more are a slip of the hand."""

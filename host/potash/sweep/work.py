@@ -7,7 +7,7 @@ from typing import NamedTuple
 from potash.vta.scheduled import STEPS
 from potash_device.vta import timing
 from potash_device.vta.config import Config
-from potash_device.vta.timing import Parameters
+from potash_device.vta.timing.parameters import Parameters
 from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, conv2d
 from potash_firmware.vta_runtime.schedules.search import stream_of
 

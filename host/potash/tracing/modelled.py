@@ -18,7 +18,8 @@ from potash_device.vta.config import Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.isa import Stage
 from potash_device.vta.stream import StreamError
-from potash_device.vta.timing import Parameters, Timing
+from potash_device.vta.timing.parameters import Parameters
+from potash_device.vta.timing.result import Timing
 
 SHOWN_IN_FULL = 50_000
 """Instructions of a whole trace that are shown one by one; of later streams their modules are."""

@@ -20,7 +20,7 @@ from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 
 if TYPE_CHECKING:
-    from potash_device.vta.timing import Parameters
+    from potash_device.vta.timing.parameters import Parameters
 
 VARIABLE = "POTASH_TRACE"
 """The environment variable that names a folder, into which each device then writes its lines."""
@@ -152,7 +152,7 @@ def _write(
     from potash.tracing.device import DeviceTrace
     from potash.tracing.document import Document
     from potash.tracing.modelled import Modelled
-    from potash_device.vta.timing import PYNQ
+    from potash_device.vta.timing.parameters import PYNQ
 
     parameters = parameters or PYNQ
     about = {"clock": "CLOCK_MONOTONIC", "began": began, "vta_clock_hz": parameters.clock}

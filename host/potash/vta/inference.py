@@ -15,7 +15,8 @@ import numpy as np
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_device.vta.timing import PYNQ, Moments, Parameters, Timing
+from potash_device.vta.timing.parameters import PYNQ, Parameters
+from potash_device.vta.timing.result import Moments, Timing
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate

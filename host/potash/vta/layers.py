@@ -12,7 +12,8 @@ from enum import StrEnum
 from potash.vta import scheduled, streams
 from potash_device.vta import timing
 from potash_device.vta.config import Config
-from potash_device.vta.timing import Parameters, Timing
+from potash_device.vta.timing.parameters import Parameters
+from potash_device.vta.timing.result import Timing
 from potash_firmware.vta_runtime.schedules import ScheduleError
 from potash_firmware.vta_runtime.schedules.search import stream_of
 

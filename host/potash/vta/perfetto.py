@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from potash_device.vta.isa import Stage
-from potash_device.vta.timing import Kind, Timing
+from potash_device.vta.timing.result import Kind, Timing
 from potash_device.vta.timing.tokens import QUEUES, Token, tokens
 
 PROCESS = 1

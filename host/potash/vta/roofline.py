@@ -14,7 +14,7 @@ from potash.vta.layers import THREADS, Timed
 from potash.vta.svg import Picture
 from potash_device.vta import figures
 from potash_device.vta.config import Config
-from potash_device.vta.timing import Parameters
+from potash_device.vta.timing.parameters import Parameters
 
 GIGA = 1e9
 WIDTH, HEIGHT = 760, 480

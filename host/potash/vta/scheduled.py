@@ -16,7 +16,7 @@ from potash.vta.streams import CONVOLUTIONS, SHIFT, Stream
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, decode, encode_stream
-from potash_device.vta.timing import PYNQ, Parameters
+from potash_device.vta.timing.parameters import PYNQ, Parameters
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Conv2d, Convolution, Step, conv2d, layouts
 

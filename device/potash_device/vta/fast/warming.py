@@ -22,7 +22,8 @@ from potash_device.vta.isa import (
     Store,
     encode_stream,
 )
-from potash_device.vta.timing import PYNQ, run
+from potash_device.vta.timing import run
+from potash_device.vta.timing.parameters import PYNQ
 
 DRAM_BYTES = 1 << 16
 

@@ -11,30 +11,8 @@ from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.isa import Instruction, decode, encode_stream
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import model
-from potash_device.vta.timing.parameters import (
-    BUILDS,
-    CHISEL,
-    PYNQ,
-    PYNQ_CORE,
-    ParameterError,
-    Parameters,
-)
-from potash_device.vta.timing.result import Facts, Kind, Moments, Stall, Timing
-
-__all__ = [
-    "BUILDS",
-    "CHISEL",
-    "PYNQ",
-    "PYNQ_CORE",
-    "Facts",
-    "Kind",
-    "Moments",
-    "ParameterError",
-    "Parameters",
-    "Stall",
-    "Timing",
-    "run",
-]
+from potash_device.vta.timing.parameters import Parameters
+from potash_device.vta.timing.result import Timing
 
 
 def run(

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, WriteBackDone
 from potash_firmware.rpu.accelerators.apu_link import ApuLink

@@ -11,7 +11,7 @@ from nvme_spec.commands import CommitAction, FirmwareCommit, FirmwareImageDownlo
 from nvme_spec.logs import NoticeEvent
 from nvme_spec.persistent_events import FirmwareCommitted
 from nvme_spec.status import NvmeError, Status, split
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_device.media.flash import LAST_SLOT, StoredImage
 from potash_firmware.rpu.command import Command, Pending, Result, finished
 from potash_firmware.rpu.controller import Controller

@@ -58,8 +58,8 @@ from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import PAGE_SIZE
-from potash_device.media import BLOCK_SIZES
 from potash_device.media.flash import LAST_SLOT
+from potash_device.media.shapes import BLOCK_SIZES
 from potash_firmware.rpu.admin import log_pages
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm.limits import (

@@ -18,7 +18,8 @@ from nvme_spec.ranges import (
     encode_lba_status,
 )
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm.blocks import STEP, Step, one_by_one, pieces, read_error
 from potash_firmware.rpu.controller import Controller

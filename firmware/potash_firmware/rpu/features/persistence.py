@@ -18,7 +18,9 @@ from typing import Any
 
 from nvme_spec.logs import SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
-from potash_device.media import MediaError, MediaExecutor, Sidecar
+from potash_device.media.errors import MediaError
+from potash_device.media.executor import MediaExecutor
+from potash_device.media.sidecar import Sidecar
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.errors import ErrorLog
 from potash_firmware.rpu.logs.health import SAMPLE, Health

@@ -27,7 +27,7 @@ from nvme_spec.persistent_events import (
     PortType,
 )
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Sidecar
+from potash_device.media.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
 

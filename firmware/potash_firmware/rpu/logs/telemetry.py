@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvme_spec.logs import TELEMETRY_BLOCK_SIZE, LogPage, TelemetryHeader
-from potash_device.media import Sidecar
+from potash_device.media.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ from typing import TypeVar
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.media import MOST_NAMESPACES, Media
+from potash_device.media.shapes import MOST_NAMESPACES
+from potash_device.media.store import Media
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace

@@ -26,7 +26,8 @@ from nvme_spec.persistent_events import NamespaceChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.media import BLOCK_SIZES, MEMORY_UNIT, MOST_NAMESPACES, MediaError
+from potash_device.media.errors import MediaError
+from potash_device.media.shapes import BLOCK_SIZES, MEMORY_UNIT, MOST_NAMESPACES
 from potash_firmware.rpu.command import Step, Steps
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.faults import Faults

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import MemoryMedia
+from potash_device.media.memory import MemoryMedia
 from potash_firmware.mailbox.execution import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.settings import NamespaceSettings

@@ -7,7 +7,9 @@ from typing import ClassVar
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import BLOCK_SIZES, Media, MediaError, NamespaceShape
+from potash_device.media.errors import MediaError
+from potash_device.media.shapes import BLOCK_SIZES, NamespaceShape
+from potash_device.media.store import Media
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import MediaError, Sidecar
+from potash_device.media.errors import MediaError
+from potash_device.media.sidecar import Sidecar
 from potash_firmware.rpu.command import Pending, Result, Steps
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces

@@ -16,7 +16,7 @@ from nvme_spec.persistent_events import FormatCompleted, FormatStarted
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features

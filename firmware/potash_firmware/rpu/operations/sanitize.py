@@ -32,7 +32,9 @@ from nvme_spec.logs import (
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError, Sidecar
+from potash_device.media.errors import MediaError
+from potash_device.media.sidecar import Sidecar
+from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.logs.async_events import AsyncEvents
 from potash_firmware.rpu.logs.health import Health

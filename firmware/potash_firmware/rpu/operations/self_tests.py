@@ -27,7 +27,7 @@ from nvme_spec.logs import (
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.board import Board
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.namespaces.inventory import Namespaces

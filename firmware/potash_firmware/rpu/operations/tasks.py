@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Pending, Result, Steps
 from potash_firmware.rpu.media_work import BlocksInFlight, MediaWork
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.timing import Parameters
+from potash_device.vta.timing.parameters import Parameters
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.tiles import Outer, Share, Tile

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import AluOpcode
-from potash_device.vta.timing import PYNQ, Parameters
+from potash_device.vta.timing.parameters import PYNQ, Parameters
 from potash_firmware.vta_runtime.schedules import estimate, pool, search
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, largest_piece

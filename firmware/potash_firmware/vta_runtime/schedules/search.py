@@ -15,7 +15,7 @@ from potash_device.cache import Store, package
 from potash_device.vta import timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
-from potash_device.vta.timing import Parameters
+from potash_device.vta.timing.parameters import Parameters
 from potash_firmware.vta_runtime.buffers import VtaMemoryError
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import estimate

@@ -22,7 +22,7 @@ from potash.configuration import (
     NamespaceSection,
 )
 from potash.units import Size, human
-from potash_device.media import MEMORY_UNIT, NamespaceShape
+from potash_device.media.shapes import MEMORY_UNIT, NamespaceShape
 
 DEFAULTS = Configuration()
 

@@ -36,7 +36,7 @@ from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.qemu import ROOT_PORTS, Accelerator
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
-from potash_device.media import NamespaceShape
+from potash_device.media.shapes import NamespaceShape
 from potash_firmware.boot import PROFILES
 
 SHARE = "/share"

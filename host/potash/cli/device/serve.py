@@ -40,13 +40,13 @@ from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
 from potash.units import Parsed, Size, human
-from potash_device.media import (
+from potash_device.media.drive import Drive
+from potash_device.media.errors import MediaError
+from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
-    Drive,
     DriveError,
-    MediaError,
     NamespaceShape,
 )
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
@@ -54,7 +54,7 @@ from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, 
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.log_components import COMPONENTS, FORMATS, LEVELS, TEXT, LogSettings
-from potash_firmware.rpu import NamespaceSettings
+from potash_firmware.rpu.settings import NamespaceSettings
 
 PROCESS = "potash"
 

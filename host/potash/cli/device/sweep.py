@@ -18,7 +18,7 @@ from potash.files import STREAM, replacing
 from potash.tables import columns
 from potash.units import human
 from potash_device.vta.config import Config
-from potash_device.vta.timing import PYNQ_CORE
+from potash_device.vta.timing.parameters import PYNQ_CORE
 
 if TYPE_CHECKING:
     from potash.sweep.networks import Network

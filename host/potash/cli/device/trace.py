@@ -19,7 +19,7 @@ from potash.files import STREAM
 from potash.sdk.errors import PotashError
 from potash.signals import Handler, handling
 from potash.tracing.recording import folder_for_lines, lines_of, require_writable, write_trace
-from potash_device.vta.timing import BUILDS, Parameters
+from potash_device.vta.timing.parameters import BUILDS, Parameters
 
 SIGNALLED = 128
 """Added to a signal's number for the exit code of what it has ended, as shells do."""

@@ -32,7 +32,8 @@ from potash_device.vta import assembly, figures, timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Stage
 from potash_device.vta.stream import StreamError
-from potash_device.vta.timing import BUILDS, PYNQ_CORE, ParameterError, Parameters, Stall, Timing
+from potash_device.vta.timing.parameters import BUILDS, PYNQ_CORE, ParameterError, Parameters
+from potash_device.vta.timing.result import Stall, Timing
 
 if TYPE_CHECKING:
     from potash.vta.layers import Timed

@@ -13,7 +13,8 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.logs import CommandByte, parameter_error_location
 from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace

@@ -14,7 +14,7 @@ from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError
 from potash_device.controller.queues import SubmissionQueue
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER

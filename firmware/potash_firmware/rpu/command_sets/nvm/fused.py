@@ -14,7 +14,8 @@ from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import Fuse
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.queues import SubmissionQueue
-from potash_device.media import Media, MediaError
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,

@@ -14,7 +14,8 @@ from nvme_spec.commands import DatasetManagement, DatasetRange
 from nvme_spec.logs import CommandByte
 from nvme_spec.ranges import COPY_FORMAT_0, Copy, SourceRange
 from nvme_spec.status import NvmeError, Status
-from potash_device.media import Media, MediaError
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     HOLE_STEP,

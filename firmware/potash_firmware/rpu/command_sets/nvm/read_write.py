@@ -9,7 +9,7 @@ Source: NVM Command Set Specification 1.0, section 3.2."""
 from concurrent.futures import Future
 
 from nvme_spec.queues import BROADCAST_NSID
-from potash_device.media import MediaError
+from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     after,
