@@ -25,7 +25,7 @@ from potash_firmware.mailbox.execution import (
     ShareProgram,
 )
 from potash_firmware.mailbox.messages import ToApu
-from potash_firmware.rpu import ApuLink
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.accelerators.engines import sealed
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 
