@@ -6,7 +6,8 @@ import pytest
 from potash.models.networks import make
 from potash.vta.inference import Clocked, infer
 from potash_device.vta.config import Config
-from potash_device.vta.timing import CHISEL, PYNQ, PYNQ_CORE, Parameters, run
+from potash_device.vta.timing import run
+from potash_device.vta.timing.parameters import CHISEL, PYNQ, PYNQ_CORE, Parameters
 from potash_firmware.tflite.capi import BuiltinOperator
 from potash_firmware.tflite.runtime import Model
 from support.tflite import bench, reference
