@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from potash.vm import images
 from potash.vm.channel import Channel
 from potash.vm.errors import PackagesUnavailable
+from potash.vm.guest import Captured, Guest
 
 AGENT = """
 import sys
@@ -22,6 +24,40 @@ try:
     agent.serve()
 finally:
     agent.close()
+"""
+
+ONE_BY_ONE = """
+import json, os, sys, tempfile
+from potash.cli.drive import acc, fault, fw, run
+from potash.cli.main import main
+from potash.sdk import ioctl
+
+def become(words):
+    if words[0] != "potash":
+        os.execvp(words[0], words)
+    sys.argv[:] = words
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(end.code)
+
+while True:
+    with open("/tmp/ask") as asking:
+        commands = json.load(asking)
+    done = []
+    for words in commands:
+        files = [tempfile.TemporaryFile() for _ in range(2)]
+        process = os.fork()
+        if not process:
+            for descriptor, file in enumerate(files, 1):
+                os.dup2(file.fileno(), descriptor)
+            become(words)
+        _, status = os.waitpid(process, 0)
+        said = [os.pread(file.fileno(), 1 << 20, 0).decode("latin-1") for file in files]
+        done.append([os.waitstatus_to_exitcode(status), *said])
+    with open("/tmp/answer", "w") as answering:
+        json.dump(done, answering)
 """
 
 
@@ -70,3 +106,23 @@ def processes_with(word: str) -> list[int]:
             if word.encode() in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
+
+
+def prepare_each(guest: Guest) -> None:
+    """Start in a guest what `each` asks: Python takes seconds to start in an emulated one."""
+    assert guest.run(["mkfifo", "/tmp/ask", "/tmp/answer"]) == 0
+    guest.start(["python3", "-s", "-c", ONE_BY_ONE])
+
+
+def each(guest: Guest, *commands: Sequence[str]) -> list[Captured]:
+    """What comes of commands, one after the other, each in a process of its own.
+
+    Those of `potash` are forked from one that has imported them.
+    """
+    argv = ["sh", "-c", "cat > /tmp/ask && cat /tmp/answer"]
+    done = guest.capture(argv, json.dumps(commands).encode(), timeout=120.0)
+    assert (done.code, done.stderr) == (0, b""), done
+    return [
+        Captured(code, out.encode("latin-1"), err.encode("latin-1"))
+        for code, out, err in json.loads(done.stdout)
+    ]

@@ -22,6 +22,7 @@ from support.apu import program
 from support.bpf import ADD as PLUS
 from support.bpf import ALU64, JA, JGE, JMP, MOV, STX, XOR, B, K, X, call, exit_, insn, load
 from support.docs import blocks
+from support.vm import each, prepare_each
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
 SIZE = 64 << 20
@@ -73,24 +74,12 @@ os.fsync(filler)
 """Leaves free blocks on a file system only here and there."""
 
 
-ONE_BY_ONE = """
-import contextlib, io, json, sys
-from potash.cli.app import run_app
-done = []
-for words in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        with contextlib.redirect_stderr(io.StringIO()) as err:
-            code = run_app(words)
-    done.append((code, out.getvalue(), err.getvalue()))
-print(json.dumps(done))
-"""
-
-
 @pytest.fixture(scope="module")
 def linux(images: GuestImages) -> Iterator[Guest]:
     with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
         put(guest, "/tmp/xor.o", XORED)
         put(guest, "/tmp/forever.o", FOREVER)
+        prepare_each(guest)
         yield guest
 
 
@@ -119,37 +108,20 @@ def sh(guest: Guest, script: str) -> str:
     return done.stdout.decode()
 
 
-def potash(guest: Guest, *words: str) -> Captured:
-    return guest.capture(["potash", *words], timeout=LIMIT)
-
-
-def said(guest: Guest, *words: str) -> str:
-    done = potash(guest, *words)
-    assert (done.code, done.stderr) == (0, b""), (words, done)
+def said(done: Captured) -> str:
+    assert (done.code, done.stderr) == (0, b""), done
     return done.stdout.decode()
 
 
-def report(guest: Guest, *words: str) -> Any:
-    return json.loads(said(guest, *words, "--json"))
+def report(done: Captured) -> Any:
+    return json.loads(said(done))
 
 
-def refused(guest: Guest, *words: str) -> str:
+def refused(done: Captured) -> str:
     """The one sentence that a command says which cannot be carried out."""
-    done = potash(guest, *words)
-    assert (done.code, done.stdout) == (1, b""), (words, done)
+    assert (done.code, done.stdout) == (1, b""), done
     (line,) = done.stderr.decode().splitlines()
     return line.removeprefix("potash: ")
-
-
-def all_refused(guest: Guest, *commands: Sequence[str]) -> list[str]:
-    """What each says, from one process: Python takes seconds to start in an emulated guest."""
-    done = guest.capture(["python3", "-s", "-c", ONE_BY_ONE, json.dumps(commands)], timeout=LIMIT)
-    assert done.code == 0, done
-    sentences = []
-    for words, (code, out, err) in zip(commands, json.loads(done.stdout), strict=True):
-        assert (code, out, err.count("\n")) == (1, "", 1), (words, code, out, err)
-        sentences.append(err.removeprefix("potash: "))
-    return sentences
 
 
 def changed(data: bytes) -> bytes:
@@ -158,30 +130,45 @@ def changed(data: bytes) -> bytes:
 
 def test_each_command_by_itself(linux: Guest) -> None:
     """As a script would send them: every process is another host, the drive remembers."""
-    (one,) = report(linux, "acc", "identify", DISK)["accelerators"]
-    assert one == {"id": 0, "firmware": True, "input_size": 64 << 20, "output_size": 64 << 20}
-    assert "subsystem is disabled" in refused(linux, "acc", "start", DISK)
-    said(linux, "acc", "enable", DISK)
-    said(linux, "acc", "reset", DISK)
-    assert report(linux, "acc", "status", DISK)["status"] == "idle"
-    sent = report(linux, "fw", "send", DISK, "/tmp/xor.o", "--firmware", "5")
-    assert sent == {"accelerator": 0, "firmware": 5, "sent": len(XORED)}
-    said(linux, "fw", "read", DISK, "/tmp/back.o", "--firmware", "5")
-    assert get(linux, "/tmp/back.o") == XORED
     put(linux, "/tmp/in", b"half")
-    assert report(linux, "acc", "write", DISK, "/tmp/in")["written"] == 4
-    said(linux, "acc", "write", DISK, "/tmp/in", "--offset", "4")
-    said(linux, "acc", "select", DISK, "5")
-    ended = report(linux, "acc", "start", DISK, "--arg", "8", "--wait")
-    assert (ended["status"], ended["firmware"], ended["return_value"]) == ("done", 5, 7)
-    assert (ended["consumed"], ended["produced"]) == (8, 8)
-    said(linux, "acc", "read", DISK, "/tmp/out")
+    acc, fw = ("potash", "acc"), ("potash", "fw")
+    answers = each(
+        linux,
+        (*acc, "identify", DISK, "--json"),
+        (*acc, "start", DISK),
+        (*acc, "enable", DISK),
+        (*acc, "reset", DISK),
+        (*acc, "status", DISK, "--json"),
+        (*fw, "send", DISK, "/tmp/xor.o", "--firmware", "5", "--json"),
+        (*fw, "read", DISK, "/tmp/back.o", "--firmware", "5"),
+        (*acc, "write", DISK, "/tmp/in", "--json"),
+        (*acc, "write", DISK, "/tmp/in", "--offset", "4"),
+        (*acc, "select", DISK, "5"),
+        (*acc, "start", DISK, "--arg", "8", "--wait", "--json"),
+        (*acc, "read", DISK, "/tmp/out"),
+        (*acc, "read", DISK, "-", "--offset=4", "--data-len=4"),
+        (*acc, "log", DISK, "--rae", "--json"),
+        (*acc, "log", DISK),
+    )
+    identified, early, enabled, reset, idle, sent, back, written, more, selected = answers[:10]
+    ended, out, piece, held, log = answers[10:]
+    (one,) = report(identified)["accelerators"]
+    assert one == {"id": 0, "firmware": True, "input_size": 64 << 20, "output_size": 64 << 20}
+    assert "subsystem is disabled" in refused(early)
+    assert report(idle)["status"] == "idle"
+    assert report(sent) == {"accelerator": 0, "firmware": 5, "sent": len(XORED)}
+    assert report(written)["written"] == 4
+    for done in (enabled, reset, back, more, selected, out):
+        said(done)
+    assert get(linux, "/tmp/back.o") == XORED
+    job = report(ended)
+    assert (job["status"], job["firmware"], job["return_value"]) == ("done", 5, 7)
+    assert (job["consumed"], job["produced"]) == (8, 8)
     assert get(linux, "/tmp/out") == changed(b"halfhalf")
-    piece = linux.capture(["potash", "acc", "read", DISK, "-", "--offset=4", "--data-len=4"])
     assert (piece.stdout, piece.stderr) == (changed(b"half"), b"4 bytes\n")
-    held = report(linux, "acc", "log", DISK, "--rae")["entries"]
-    assert [entry["name"] for entry in held[-2:]] == ["job started", "job finished"]
-    assert "job finished: returned 7" in said(linux, "acc", "log", DISK)
+    entries = report(held)["entries"]
+    assert [entry["name"] for entry in entries[-2:]] == ["job started", "job finished"]
+    assert "job finished: returned 7" in said(log)
 
 
 def test_pages_of_the_drive_and_a_job_that_is_stopped(linux: Guest) -> None:
@@ -206,20 +193,31 @@ wait --timeout 60 --json
     found = linux.capture(["dd", f"if={DISK}", "bs=4096", "skip=30", "count=4"]).stdout
     assert found[: 2 * PAGE] == changed(data[: 2 * PAGE])
     assert found[3 * PAGE :] == changed(data[2 * PAGE :])
-    said(linux, "acc", "start", DISK, "--firmware", "1")
-    assert report(linux, "acc", "status", DISK)["status"] == "running"
-    assert "Command Sequence Error" in refused(linux, "acc", "start", DISK)
-    assert "still runs after 0.2 s" in refused(linux, "acc", "wait", DISK, "--timeout", "0.2")
-    said(linux, "acc", "stop", DISK)
-    assert report(linux, "acc", "status", DISK)["status"] == "stopped"
-    said(linux, "acc", "disable", DISK)
+    acc = ("potash", "acc")
+    started, running, twice, waited, stopped, after, disabled = each(
+        linux,
+        (*acc, "start", DISK, "--firmware", "1"),
+        (*acc, "status", DISK, "--json"),
+        (*acc, "start", DISK),
+        (*acc, "wait", DISK, "--timeout", "0.2"),
+        (*acc, "stop", DISK),
+        (*acc, "status", DISK, "--json"),
+        (*acc, "disable", DISK),
+    )
+    assert report(running)["status"] == "running"
+    assert "Command Sequence Error" in refused(twice)
+    assert "still runs after 0.2 s" in refused(waited)
+    assert report(after)["status"] == "stopped"
+    for done in (started, stopped, disabled):
+        said(done)
 
 
 def run_file(guest: Guest, folder: str, data: bytes, *, pieces: int = 1) -> None:
     """A file through the drive, in place, whose input and output each have at least `pieces`."""
     put(guest, f"{folder}/input", data)
     files = [f"{folder}/input", f"{folder}/output"]
-    done = potash(guest, "run", DISK, "/tmp/xor.o", *files, "--arg", "length", "-v", "--json")
+    run = ("potash", "run", DISK, "/tmp/xor.o", *files, "--arg", "length", "-v", "--json")
+    (done,) = each(guest, run)
     assert done.code == 0, done
     told = json.loads(done.stdout)
     assert (told["in_place"], told["produced"]) == ({"input": True, "output": True}, len(data))
@@ -234,8 +232,8 @@ def test_a_file_in_many_pieces_is_read_and_written_where_it_is(mounted: Guest) -
     sh(mounted, f"python3 -c '{FRAGMENTS}' {MOUNT} 2")
     run_file(mounted, MOUNT, os.urandom(11 * PAGE + 5), pieces=10)
     put(mounted, f"{MOUNT}/many", bytes(70 * PAGE))
-    many = refused(mounted, "run", DISK, "/tmp/xor.o", f"{MOUNT}/many", "/tmp/out")
-    assert "there can be 64 ranges, not 65" in many
+    (many,) = each(mounted, ("potash", "run", DISK, "/tmp/xor.o", f"{MOUNT}/many", "/tmp/out"))
+    assert "there can be 64 ranges, not 65" in refused(many)
     sh(mounted, f"rm {MOUNT}/many")
     # What the kernel kept in memory is not what the comparison saw.
     sh(mounted, f"umount {MOUNT} && mount {DISK} {MOUNT} && rm {MOUNT}/filler")
@@ -272,20 +270,23 @@ def test_an_output_takes_the_old_ones_place_and_what_is_elsewhere_is_copied(
         f"chmod 640 {MOUNT}/output && ln -s output {MOUNT}/link && cp {MOUNT}/input /tmp/in",
     )
     there, away = f"{MOUNT}/link", "/tmp/out"
-    xor = ["run", DISK, "/tmp/xor.o"]
-    for source, target, options in (
-        (f"{MOUNT}/input", there, []),
-        ("/tmp/in", there, ["--output-size", "64K"]),
-        (f"{MOUNT}/input", away, []),
-        (f"{MOUNT}/input", there, ["--copy"]),
-    ):
-        told = report(mounted, *xor, source, target, "--arg", "length", *options)
-        assert told["in_place"] == {
+    cases: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+        (f"{MOUNT}/input", there, ()),
+        ("/tmp/in", there, ("--output-size", "64K")),
+        (f"{MOUNT}/input", away, ()),
+        (f"{MOUNT}/input", there, ("--copy",)),
+    )
+    commands: list[Sequence[str]] = []
+    for source, target, options in cases:
+        run = ("potash", "run", DISK, "/tmp/xor.o", source, target, "--arg", "length", "--json")
+        commands += [(*run, *options), ("cat", target), ("rm", "-f", away)]
+    answers = each(mounted, *commands)
+    for number, (source, target, options) in enumerate(cases):
+        assert report(answers[3 * number])["in_place"] == {
             "input": source != "/tmp/in" and "--copy" not in options,
             "output": target == there and "--copy" not in options,
         }
-        assert get(mounted, target) == changed(data)
-        sh(mounted, f"rm -f {away}")
+        assert answers[3 * number + 1].stdout == changed(data)
     assert sh(mounted, f"stat -c %a {MOUNT}/output && ls -A {MOUNT}").split() == [
         "640", "input", "link", "lost+found", "output",
     ]  # fmt: skip
@@ -296,7 +297,7 @@ def test_files_that_no_program_can_use_in_place_are_refused(mounted: Guest) -> N
     put(mounted, f"{MOUNT}/holed", b"x" * PAGE)
     sh(mounted, f"truncate -s 64K {MOUNT}/holed && touch {MOUNT}/empty && mkdir {MOUNT}/folder")
     put(mounted, f"{MOUNT}/good", b"good")
-    run = ["run", DISK, "/tmp/xor.o"]
+    run = ["potash", "run", DISK, "/tmp/xor.o"]
     good = f"{MOUNT}/good"
     wrong = {
         "were never written": (f"{MOUNT}/reserved", f"{MOUNT}/output"),
@@ -306,16 +307,17 @@ def test_files_that_no_program_can_use_in_place_are_refused(mounted: Guest) -> N
         "No space left": (good, f"{MOUNT}/out", "--output-size", "60M"),
         f"file system at {MOUNT}": (good, "/tmp/out", "--lba", "0"),
     }
-    sentences = all_refused(mounted, *((*run, *words) for words in wrong.values()))
-    for reason, sentence in zip(wrong, sentences, strict=True):
-        assert reason in sentence
+    answers = each(mounted, *((*run, *words) for words in wrong.values()))
+    for reason, answer in zip(wrong, answers, strict=True):
+        assert reason in refused(answer)
     assert sh(mounted, f"ls -A {MOUNT}").split() == [
         "empty", "folder", "good", "holed", "holes", "lost+found", "reserved",
     ]  # fmt: skip
     sh(mounted, f"umount {MOUNT} && mount -o data=journal {DISK} {MOUNT}")
-    assert "journal" in refused(mounted, *run, good, "/tmp/out")
-    told = report(mounted, *run, good, "/tmp/out", "--copy", "--arg", "length")
-    assert (told["produced"], get(mounted, "/tmp/out")) == (4, changed(b"good"))
+    in_place = (*run, good, "/tmp/out")
+    journal, copied = each(mounted, in_place, (*in_place, "--copy", "--arg", "length", "--json"))
+    assert "journal" in refused(journal)
+    assert (report(copied)["produced"], get(mounted, "/tmp/out")) == (4, changed(b"good"))
 
 
 def test_an_interrupt_stops_the_job_and_leaves_nothing_behind(mounted: Guest) -> None:
@@ -329,15 +331,18 @@ def test_an_interrupt_stops_the_job_and_leaves_nothing_behind(mounted: Guest) ->
     deadline = time.monotonic() + LIMIT
     while b"\nstart\n" not in heard and time.monotonic() < deadline:
         assert mounted.capture(["true"]).code == 0  # the channel brings what was said
-    assert report(mounted, "acc", "status", DISK)["status"] == "running"
-    assert "busy with another job" in refused(
-        mounted, "run", DISK, "/tmp/xor.o", f"{MOUNT}/input", "/tmp/out"
+    status = ("potash", "acc", "status", DISK, "--json")
+    running, busy = each(
+        mounted, status, ("potash", "run", DISK, "/tmp/xor.o", f"{MOUNT}/input", "/tmp/out")
     )
+    assert report(running)["status"] == "running"
+    assert "busy with another job" in refused(busy)
     command.signal(signal.SIGTERM)
     assert command.wait(LIMIT) == 143
     # Nobody who starts a job now writes to the blocks that the output was to have.
-    assert report(mounted, "acc", "status", DISK)["status"] == "idle"
-    assert "no firmware 0" in refused(mounted, "acc", "start", DISK, "--firmware", "0")
+    idle, gone = each(mounted, status, ("potash", "acc", "start", DISK, "--firmware", "0"))
+    assert report(idle)["status"] == "idle"
+    assert "no firmware 0" in refused(gone)
     assert sh(mounted, f"ls -A {MOUNT}").split() == ["input", "lost+found", "output"]
     assert get(mounted, f"{MOUNT}/output") == b"output"
 
@@ -352,8 +357,9 @@ def test_what_is_asked_wrongly_is_said_in_one_sentence(linux: Guest) -> None:
         "Is a directory": ("run", "/tmp", "/tmp/xor.o", "/tmp/in", "/tmp/out"),
         "no compiler here": ("run", DISK, "/tmp/program.c", "/tmp/in", "/tmp/out"),
     }
-    for reason, sentence in zip(wrong, all_refused(linux, *wrong.values()), strict=True):
-        assert reason in sentence
+    answers = each(linux, *(("potash", *words) for words in wrong.values()))
+    for reason, answer in zip(wrong, answers, strict=True):
+        assert reason in refused(answer)
     command = f"potash acc status {DISK}"
     done = linux.capture(["su", "-s", "/bin/sh", "nobody", "-c", command])
     assert (done.code, done.stderr.count(b"\n")) == (1, 1), done
