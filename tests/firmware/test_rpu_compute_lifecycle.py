@@ -335,8 +335,12 @@ def test_those_that_wait_for_their_turn_lose_their_memory(host: ComputeHost, que
         host.begin(queue, 0, cid)
     host.begin(queue, 2, 4, rsid=1)
     host.begin(queue, 0, 5)
-    submit_delete(host, MEMORY)
-    assert host.answers(queue) == [(4, INVALID_MEMORY, True)]
+    host.place(host.admin, MANAGE, 0x77, nsid=MEMORY, cdws=(1,))
+    host.ring(host.admin)
+    host.service()
+    (done,) = host.reap(queue)  # nothing else has to happen for that
+    assert (done.cid, done.status, done.dnr) == (4, INVALID_MEMORY, True)
+    go_on(host)
     assert host.answers(host.admin) == [(0x77, 0, False)]
     host.engine.end()
     assert host.answers(queue) == [(0, 0, False)]

@@ -32,7 +32,6 @@ from potash_device.controller.queues import (
     InvalidDoorbell,
 )
 from potash_firmware.mailbox import RpuPort
-from potash_firmware.mailbox.execution import Executed, ProgramChecked
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
@@ -81,6 +80,7 @@ class Rpu:
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
         self.controller = Controller(board, settings, apu, engine, support(admin, COMMANDS), clock)
         self._engine = engine
+        self._compute = self.controller.compute
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
@@ -221,8 +221,8 @@ class Rpu:
             self._take_media()
         if apu or self._apu.due:
             self._take_apu()
-        for turn in self.controller.compute.turns():
-            self._take_turn(turn)
+        while self._compute.ready:
+            self._take_turn(self._compute.ready.popleft())
         if self._tasks.resting:
             for task in self._tasks.time_passed():
                 self._commands.resume(task, None)
@@ -240,6 +240,7 @@ class Rpu:
         return (
             bool(self._board.registers.host_writes)
             or self._apu.due
+            or bool(self._compute.ready)
             or (
                 self.lifecycle.serving
                 and not self._commands.paused
@@ -328,10 +329,8 @@ class Rpu:
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
-            elif isinstance(message, Executed | ProgramChecked):
-                self._commands.resume(message.tag, message)
         for ended in self._engine.finished():
-            self.controller.compute.finished(ended)
+            self._compute.finished(ended)
             come = self._media_work.finished(ended)
             self._commands.resume(ended, ended)
             for token in come:
@@ -364,7 +363,7 @@ class Rpu:
         if self._commands.has_to_wait(turn):
             self._commands.hold(partial(self._take_turn, turn))
         elif not self._commands.resume(turn, None):
-            self.controller.compute.release(turn)
+            turn.drop()
 
     # Commands.
 

@@ -8,7 +8,6 @@ Source: Computational Programs Command Set 1.1, figures 16 to 23, as implementer
 """
 
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -57,6 +56,11 @@ class Turn:
     """The token of a command that waits for its turn."""
 
     run: Run
+    runs: "Runs"
+
+    def drop(self) -> None:
+        """Its command is gone."""
+        self.runs.release(self.run)
 
 
 @dataclass(eq=False)
@@ -67,8 +71,8 @@ class Runs:
     engine: Engine
     transfer: Transfer
     outstanding: Outstanding
-    stopped: deque[Turn]
-    """Commands that were stopped while they waited, of all namespaces: they end at once."""
+    ready: deque[Turn]
+    """Commands of all namespaces whose turn has come, or that were stopped while they waited."""
     running: set[Run] = field(default_factory=set)
     """Those with the engine, and those whose turn has come."""
     _turns: deque[Turn] = field(default_factory=deque)
@@ -79,7 +83,7 @@ class Runs:
         if len(self.running) < RUN_LIMIT and not self._turns:
             self.running.add(run)
             return self.start(run, sets)
-        turn = Turn(run)
+        turn = Turn(run, self)
         self._turns.append(turn)
         return Pending(turn, lambda _: self.start(run, sets), lambda: self._withdraw(turn))
 
@@ -158,7 +162,7 @@ class Runs:
         for turn in [one for one in self._turns if concerns(one.run)]:
             self.stop(turn.run, error)
             self._turns.remove(turn)
-            self.stopped.append(turn)
+            self.ready.append(turn)
         concerned = [run for run in self.running if concerns(run)]
         for run in concerned:
             self.stop(run, error)
@@ -167,6 +171,7 @@ class Runs:
     def reset(self) -> None:
         """The session is over: nobody waits for its commands any more."""
         self._turns.clear()
+        self.running = {run for run in self.running if run.execution is not None}
         self.stop_all(NvmeError(Status.ABORT_REQUESTED, dnr=False))
 
     def _withdraw(self, turn: Turn) -> bool:
@@ -177,16 +182,13 @@ class Runs:
 
     # Turns.
 
-    def turns(self) -> Iterator[Turn]:
-        """Commands that may begin, if they are still there; each counts as running."""
+    def release(self, run: Run) -> None:
+        """It does not run any more: others may."""
+        self.running.discard(run)
         while self._turns and len(self.running) < RUN_LIMIT:
             turn = self._turns.popleft()
             self.running.add(turn.run)
-            yield turn
-
-    def release(self, run: Run) -> None:
-        """It does not run any more."""
-        self.running.discard(run)
+            self.ready.append(turn)
 
     def finished(self, future: Future[Execution]) -> bool:
         """Whether `future` was of a command here, which no longer runs."""

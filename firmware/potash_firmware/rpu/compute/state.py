@@ -5,7 +5,6 @@ with the namespace, with the power, and where the next host may be another one.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -46,14 +45,15 @@ class Compute:
         self._outstanding = outstanding
         self._memory = memory
         self._states: dict[int, ComputeState] = {}
-        self._stopped: deque[Turn] = deque()
+        self.ready: deque[Turn] = deque()
+        """Commands that have waited, and may begin or end now: resume each, or drop it."""
 
     def of(self, nsid: int) -> ComputeState:
         """The state of compute namespace `nsid`, of which there has to be one."""
         state = self._states.get(nsid)
         if state is None:
             self._engine.open(nsid)
-            runs = Runs(nsid, self._engine, self._transfer, self._outstanding, self._stopped)
+            runs = Runs(nsid, self._engine, self._transfer, self._outstanding, self.ready)
             programs = Programs(nsid, self._settings, self._engine, runs.uses)
             sets = RangeSets(self._settings, self._memory, runs.uses)
             state = self._states[nsid] = ComputeState(programs, sets, runs)
@@ -66,18 +66,6 @@ class Compute:
         for state in self._states.values():
             if state.programs.finished(future) or state.runs.finished(future):
                 return
-
-    def turns(self) -> Iterator[Turn]:
-        """Commands that have waited and may begin, or end: resume each, or `release` it."""
-        while self._stopped:
-            yield self._stopped.popleft()
-        for state in self._states.values():
-            yield from state.runs.turns()
-
-    def release(self, turn: Turn) -> None:
-        """The command of a turn is gone."""
-        for state in self._states.values():
-            state.runs.release(turn.run)
 
     @property
     def executions(self) -> set[Future[Execution]]:
@@ -109,7 +97,7 @@ class Compute:
 
     def reset(self, *, next_host: bool) -> None:
         """The session is over; the `next_host` is to find nothing of this one's."""
-        self._stopped.clear()
+        self.ready.clear()
         for state in self._states.values():
             state.runs.reset()
             if next_host:
