@@ -13,6 +13,8 @@ from potash.sdk.transport import Request
 from support.sdk import RecordingTransport, data
 
 ADMIN, IO = True, False
+MEMORY = {"csi": 3}
+COMPUTE = {"csi": 4}
 MDTS_OF_8_KIB = bytes(77) + b"\x01" + bytes(4096 - 78)
 
 
@@ -54,10 +56,10 @@ def test_memory_is_read_and_written_in_pieces() -> None:
     opened.write(8192, content)
     low, high = 0x0000_2000, 0x0000_4000
     assert transport.requests[1:] == [
-        Request(IO, 0x02, 2, (0, 1, 8192, 0, 0, 0), None, 8192),
-        Request(IO, 0x02, 2, (8192, 1, 4096, 0, 0, 0), None, 4096),
-        Request(IO, 0x05, 2, (low, 0, 8192, 0, 0, 0), content[:8192]),
-        Request(IO, 0x05, 2, (high, 0, 4096, 0, 0, 0), content[8192:]),
+        Request(IO, 0x02, 2, (0, 1, 8192, 0, 0, 0), None, 8192, **MEMORY),
+        Request(IO, 0x02, 2, (8192, 1, 4096, 0, 0, 0), None, 4096, **MEMORY),
+        Request(IO, 0x05, 2, (low, 0, 8192, 0, 0, 0), content[:8192], **MEMORY),
+        Request(IO, 0x05, 2, (high, 0, 4096, 0, 0, 0), content[8192:], **MEMORY),
     ]
 
 
@@ -69,9 +71,9 @@ def test_memory_is_filled_and_copied_by_the_drive() -> None:
     blocks = struct.pack("<I4xQH14x", 1, 7, 3)
     other = struct.pack("<I4xQI12x", 6, 16, 32)
     assert [one for one in transport.requests if not one.admin] == [
-        Request(IO, 0x04, 2, (4, 0, 8, 0, 0, 0)),
-        Request(IO, 0x01, 2, (0, 2, 0x200, 0, 0, 0), blocks, 0, 2048, 0),
-        Request(IO, 0x01, 2, (2048, 2, 0x400, 0, 0, 0), other, 0, 32, 0),
+        Request(IO, 0x04, 2, (4, 0, 8, 0, 0, 0), None, 0, **MEMORY),
+        Request(IO, 0x01, 2, (0, 2, 0x200, 0, 0, 0), blocks, 0, 2048, 0, **MEMORY),
+        Request(IO, 0x01, 2, (2048, 2, 0x400, 0, 0, 0), other, 0, 32, 0, **MEMORY),
     ]
 
 
@@ -141,8 +143,8 @@ def test_execute_carries_ranges_parameters_and_data() -> None:
     assert opened.execute(9, [Bytes(2, 0, 4096)], data=b"grep") == 2
     inline = range_descriptor(2, 4096, 0) + b"grep"
     assert transport.requests == [
-        Request(IO, 0x01, 3, (2, 256, 3, 0, 0, 0), None, 0, 4 << 16 | 9, 0, 0),
-        Request(IO, 0x01, 3, (0, 0, 0, 0, 0, 0), inline, 0, 9, 1, 36),
+        Request(IO, 0x01, 3, (2, 256, 3, 0, 0, 0), None, 0, 4 << 16 | 9, 0, 0, **COMPUTE),
+        Request(IO, 0x01, 3, (0, 0, 0, 0, 0, 0), inline, 0, 9, 1, 36, **COMPUTE),
     ]
     assert transport.timeouts[0] == 5
 
@@ -154,5 +156,7 @@ def test_linux_gets_no_length_of_data_and_no_data() -> None:
         opened.execute(0, data=b"x")
     opened.execute(0, [Bytes(2, 0, 4096)])
     assert transport.requests == [
-        Request(IO, 0x01, 3, (0, 0, 0, 0, 0, 0), range_descriptor(2, 4096, 0), 0, 0, 1, 0)
+        Request(
+            IO, 0x01, 3, (0, 0, 0, 0, 0, 0), range_descriptor(2, 4096, 0), 0, 0, 1, 0, **COMPUTE
+        )
     ]

@@ -51,6 +51,8 @@ class Fields(Dwords, total=False):
     data_out: Buffer | None
     data_in_length: int
     """Bytes to receive."""
+    csi: int
+    """The command set of an I/O command, if it is not the NVM one, for messages."""
     timeout: float | None
     """Seconds that the command may take, if not as many as the device was opened with."""
 
@@ -128,10 +130,10 @@ class Commands:
                 f"{size} bytes are too many for one command; the maximum is "
                 f"{self.transport.max_transfer}"
             )
-        timeout = fields.get("timeout")
+        timeout, csi = fields.get("timeout"), fields.get("csi", CommandSet.NVM)
         if early[2] and not self.transport.carries_cdw4:
             raise InvalidRequest("Linux has no place for dword 4 of a command")
-        request = Request(admin, opcode, nsid, cdws, data_out, data_in_length, *early)
+        request = Request(admin, opcode, nsid, cdws, data_out, data_in_length, *early, csi)
         return self.transport.submit(request, self.timeout if timeout is None else timeout)
 
     def completions(self, submitted: Iterable[PendingCommand]) -> Iterator[Completion]:

@@ -215,6 +215,7 @@ class ComputeNamespace:
         return self.device.submit(
             EXECUTE_PROGRAM,
             nsid=self.nsid,
+            csi=CommandSet.COMPUTE,
             data_out=sent or None,
             timeout=timeout,
             cdw2=fields["cdw2"],

@@ -6,11 +6,17 @@ and of the accelerator command set.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import IntEnum
+
 import csd_spec.opcodes
 import csd_spec.status
 import nvme_spec.opcodes
 from csd_spec.descriptors import AcceleratorStatus, LogPage
 from nvme_spec import status as nvme_status
+from nvme_spec.computational import EXECUTE_PROGRAM
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.memory_commands import MemoryOpcode
 from potash.sdk.log import of_last_job, printed
 
 
@@ -41,12 +47,22 @@ class CommandTimeout(PotashError):
 class CommandFailed(PotashError):
     """A command completed with an error.
 
-    `status` is `SCT << 8 | SC`, `dnr` its Do Not Retry bit, `opcode` and `admin` say which command.
+    `status` is `SCT << 8 | SC`, `dnr` its Do Not Retry bit; `opcode`, `admin` and, of an I/O
+    command, the command set `csi` say which command.
     `log` is what the accelerator's log says of the reason, where it says something.
     """
 
-    def __init__(self, admin: bool, opcode: int, status: int, *, dnr: bool = False) -> None:
+    def __init__(
+        self,
+        admin: bool,
+        opcode: int,
+        status: int,
+        *,
+        dnr: bool = False,
+        csi: int = CommandSet.NVM,
+    ) -> None:
         super().__init__(admin, opcode, status)
+        self.csi = csi
         self.admin = admin
         self.opcode = opcode
         self.status = status
@@ -60,7 +76,7 @@ class CommandFailed(PotashError):
             described = nvme_status.describe(self.status)
         else:
             described = f"{meaning} (SCT {sct:X}h, SC {sc:02X}h)"
-        return f"{command_name(self.admin, self.opcode)} failed: {described}"
+        return f"{command_name(self.admin, self.opcode, self.csi)} failed: {described}"
 
 
 class JobFailed(PotashError):
@@ -81,15 +97,19 @@ class JobTimeout(PotashError):
     """A job still runs after the time that it was given."""
 
 
-_NAMES = {
-    True: (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode),
-    False: (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
+_ADMIN_NAMES = (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode)
+_IO_NAMES: Mapping[int, tuple[type[IntEnum], ...]] = {
+    CommandSet.NVM: (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
+    CommandSet.MEMORY: (MemoryOpcode,),
 }
 
 
-def command_name(admin: bool, opcode: int) -> str:
+def command_name(admin: bool, opcode: int, csi: int = CommandSet.NVM) -> str:
     """A command's name in words, or its opcode when it has none."""
-    for opcodes in _NAMES[admin]:
+    if not admin and (csi, opcode) == (CommandSet.COMPUTE, EXECUTE_PROGRAM):
+        return "Execute program"
+    for opcodes in _ADMIN_NAMES if admin else _IO_NAMES.get(csi, ()):
         if opcode in opcodes.__members__.values():
-            return opcodes(opcode).name.replace("_", " ").capitalize()
+            name = opcodes(opcode).name.replace("_", " ").capitalize()
+            return f"Memory {name.lower()}" if csi == CommandSet.MEMORY else name
     return f"{'Admin' if admin else 'I/O'} command {opcode:02X}h"

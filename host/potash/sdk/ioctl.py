@@ -143,7 +143,11 @@ class IoctlTransport:
         status = self._call(fd, number, command)
         if status:
             raise CommandFailed(
-                request.admin, request.opcode, status & STATUS_MASK, dnr=bool(status & DNR_BIT)
+                request.admin,
+                request.opcode,
+                status & STATUS_MASK,
+                dnr=bool(status & DNR_BIT),
+                csi=request.csi,
             )
         (result,) = struct.unpack_from("<Q", command, RESULT_OFFSET)
         return Completion(result, data.tobytes() if request.data_in_length else b"")

@@ -169,6 +169,7 @@ class MemoryNamespace:
         return self.device.submit(
             MemoryOpcode.COPY,
             nsid=self.nsid,
+            csi=CommandSet.MEMORY,
             data_out=data,
             cdw2=cdw2,
             cdw3=cdw3,
@@ -183,7 +184,12 @@ class MemoryNamespace:
     ) -> PendingCommand:  # fmt: skip
         layout = encoded(MemoryAccess(start, length))
         return self.device.submit(
-            opcode, nsid=self.nsid, data_out=data_out, data_in_length=data_in_length, **layout
+            opcode,
+            nsid=self.nsid,
+            csi=CommandSet.MEMORY,
+            data_out=data_out,
+            data_in_length=data_in_length,
+            **layout,
         )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from nvme_spec.identify.capabilities import CommandSet
+
 Buffer = bytes | bytearray | memoryview
 Cdws = tuple[int, int, int, int, int, int]
 """Command dwords 10 to 15."""
@@ -28,6 +30,8 @@ class Request(NamedTuple):
     cdw2: int = 0
     cdw3: int = 0
     cdw4: int = 0
+    csi: int = CommandSet.NVM
+    """The command set of an I/O command, for messages."""
 
 
 class Completion(NamedTuple):

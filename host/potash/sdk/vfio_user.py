@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from nvme_spec.queues import CompletionEntry, SubmissionEntry
 from nvme_spec.status import Status
-from potash.sdk.driver.controller import Controller, command_failed, command_timeout
+from potash.sdk.driver.controller import Controller, command_timeout
 from potash.sdk.driver.memory import BASE_ADDRESS, MAX_TRANSFER, DriverMemory
 from potash.sdk.driver.pci import PciFunction, translated
 from potash.sdk.errors import (
@@ -181,9 +181,11 @@ class _PendingCommand:
         outcome: Completion | PotashError
         if entry is None:
             aborted = Status.COMMAND_ABORTED_BY_HOST
-            outcome = CommandFailed(request.admin, request.opcode, aborted)
+            outcome = CommandFailed(request.admin, request.opcode, aborted, csi=request.csi)
         elif entry.status:
-            outcome = command_failed(request.admin, request.opcode, entry)
+            outcome = CommandFailed(
+                request.admin, request.opcode, entry.status, dnr=entry.dnr, csi=request.csi
+            )
         else:
             outcome = Completion(entry.dw1 << 32 | entry.dw0, data)
         self.outcome = self.outcome or outcome

@@ -289,14 +289,17 @@ def shell(device: str, script: Any) -> None:
     """Carry out the lines of a script as one host.
 
     They come from SCRIPT, or else from standard input. A line is a command as it stands behind
-    "potash acc", or "fw" and one of "potash fw", or "fault" and one of "potash fault", without
+    "potash acc", or one of "potash fw", "slm", "cp" and "fault" with that name before it, without
     DEVICE; # begins a comment. The first line that fails ends it.
     """
+    from potash.cli.drive.cp import cp
     from potash.cli.drive.fault import fault
     from potash.cli.drive.fw import fw
     from potash.cli.drive.shell import run_lines
+    from potash.cli.drive.slm import slm
 
-    run_lines(device, script, {"acc": acc, "fw": fw, "fault": fault})
+    groups = {"acc": acc, "fw": fw, "slm": slm, "cp": cp, "fault": fault}
+    run_lines(device, script, groups)
 
 
 def _wait(one: Accelerator, timeout: float | None) -> None:

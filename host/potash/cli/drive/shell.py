@@ -59,8 +59,10 @@ def _run_line(device: str, line: str, groups: Mapping[str, click.Group], kept: K
         words = words[1:]
     else:
         group = next(iter(groups.values()))
-    name = words[0] if words else ""
-    command = group.commands.get(name)
+    command: click.Command | None = group
+    while isinstance(command, click.Group):
+        name, words = words[0] if words else "", words[1:]
+        command = command.commands.get(name)
     if command is None or name == "shell":
         raise click.UsageError(f"there is no command {line.strip()!r} here")
-    command.main([device, *words[1:]], name, standalone_mode=False, obj=kept)
+    command.main([device, *words], name, standalone_mode=False, obj=kept)

@@ -68,7 +68,8 @@ def slm() -> None:
     """Read, write, fill and copy to a drive's memory namespaces (Subsystem Local Memory).
 
     DEVICE is /dev/nvme0n1 or /dev/nvme0, vfio-user:SOCKET or the socket's path. First bytes and
-    lengths are multiples of 4.
+    lengths are multiples of 4. Memory is cleared when a host leaves, and at a socket each command
+    is a host of its own: use "potash acc shell" there for several.
     """
 
 

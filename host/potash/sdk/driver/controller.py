@@ -27,6 +27,7 @@ from nvme_spec.registers import (
     AdminQueueAttributes,
     Capabilities,
     CommandSets,
+    CommandSetSelected,
     ControllerConfiguration,
     ControllerStatus,
     Register,
@@ -80,8 +81,10 @@ class Controller:
         self._write(Register.AQA, AdminQueueAttributes(asqs_z=last, acqs_z=last).encode())
         self._write(Register.ASQ, self._memory.admin.submission_address)
         self._write(Register.ACQ, self._memory.admin.completion_address)
+        several = self._capabilities.css & CommandSets.IO_COMMAND_SETS
+        sets = CommandSetSelected.ALL_SUPPORTED if several else CommandSetSelected.NVM
         enabled = ControllerConfiguration(
-            en=1, iosqes=SUBMISSION_ENTRY_SHIFT, iocqes=COMPLETION_ENTRY_SHIFT
+            en=1, css=sets, iosqes=SUBMISSION_ENTRY_SHIFT, iocqes=COMPLETION_ENTRY_SHIFT
         )
         self._write(Register.CC, enabled.encode())
         self._await("become ready", self._ready_timeout, lambda status: status.rdy == 1)
@@ -187,7 +190,7 @@ class Controller:
             if not self.wait(True, deadline):
                 raise command_timeout(timeout)
         if completions[0] is not None and completions[0].status:
-            raise command_failed(True, command.opcode, completions[0])
+            raise CommandFailed(True, command.opcode, completions[0].status, dnr=completions[0].dnr)
 
     def _handle_completions(self, queue: QueuePair) -> bool:
         """End the commands that have completed; whether there are any."""
@@ -258,10 +261,6 @@ class _Interrupt:
 
 def command_timeout(timeout: float) -> CommandTimeout:
     return CommandTimeout(f"the device did not complete a command in {timeout:g} s")
-
-
-def command_failed(admin: bool, opcode: int, entry: CompletionEntry) -> CommandFailed:
-    return CommandFailed(admin, opcode, entry.status, dnr=entry.dnr)
 
 
 def _queue_pair(qid: int, entries: int, memory: QueueMemory) -> QueuePair:
