@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from potash.sweep.points import COSTS, Point
 from potash.units import human
-from potash.vta.svg import Picture
+from potash.vta.svg import LogAxes, Picture
 
 WIDTH, HEIGHT = 760, 480
 LEFT, RIGHT, TOP, BOTTOM = 80, 730, 50, 420
@@ -29,21 +29,30 @@ def draw(points: Sequence[Point], against: Sequence[str]) -> bytes:
     if not feasible:
         picture.text(WIDTH / 2, HEIGHT / 2, "no configuration is feasible", text_anchor="middle")
         return bytes(picture)
-    axes = _Axes(feasible, across)
-    axes.draw(picture)
+
+    def cost(point: Point) -> float:
+        return COSTS[across](point.core.config, point.core.parameters)
+
+    def place(point: Point) -> tuple[float, float]:
+        return axes.at(cost(point), point.latency)
+
+    costs, times = map(cost, feasible), (point.latency for point in feasible)
+    axes = LogAxes(LEFT, TOP, RIGHT, BOTTOM, _span(list(costs)), _span(list(times)))
+    say = (lambda value: human(int(value))) if across == "sram" else "{:g}".format
+    axes.draw(picture, (LABELS[across], "latency in ms"), say, lambda value: f"{value * 1e3:.3g}")
     names = list(dict.fromkeys(point.network.name for point in points))
     for number, name in enumerate(names):
         colour = COLOURS[number % len(COLOURS)]
         mine = [point for point in feasible if point.network.name == name]
-        front = sorted((point for point in mine if point.front), key=axes.at)
+        front = sorted((point for point in mine if point.front), key=place)
         if len(against) == 1:
             for one, next_ in itertools.pairwise(front):
-                start, end = axes.at(one), axes.at(next_)
+                start, end = place(one), place(next_)
                 # Until the next core can be paid, it is this one's latency.
                 picture.line(start, (end[0], start[1]), stroke=colour, stroke_width=1.5)
                 picture.line((end[0], start[1]), end, stroke=colour, stroke_width=1.5)
         for point in sorted(mine, key=lambda one: one.front):
-            x, y = axes.at(point)
+            x, y = place(point)
             fill = {"fill": colour} if point.front else {"fill": "white", "stroke": colour}
             picture.add("circle", cx=x, cy=y, r=4, hint=_hint(point), **fill)
         picture.add("rect", x=LEFT + 150 * number, y=18, width=12, height=12, fill=colour)
@@ -59,58 +68,7 @@ def _hint(point: Point) -> str:
     )
 
 
-class _Axes:
-    """Both logarithmic, in powers of two across and of two upwards, as long as the points need."""
-
-    def __init__(self, points: Sequence[Point], across: str) -> None:
-        self._across = across
-        costs = [self._cost(point) for point in points]
-        times = [point.latency for point in points]
-        self.low, self.high = _span(costs)
-        self.floor, self.ceiling = _span(times)
-
-    def at(self, point: Point) -> tuple[float, float]:
-        """Where a point lies in the picture."""
-        return self._x(self._cost(point)), self._y(point.latency)
-
-    def draw(self, picture: Picture) -> None:
-        """Lines at the powers of two, and what they mean."""
-        for value in _powers(self.low, self.high):
-            x = self._x(value)
-            picture.line((x, TOP), (x, BOTTOM), stroke="#dddddd")
-            said = human(int(value)) if self._across == "sram" else f"{value:g}"
-            picture.text(x, BOTTOM + 18, said, text_anchor="middle")
-        for value in _powers(self.floor, self.ceiling):
-            y = self._y(value)
-            picture.line((LEFT, y), (RIGHT, y), stroke="#dddddd")
-            picture.text(LEFT - 8, y + 4, f"{value * 1e3:.3g}", text_anchor="end")
-        middle = (TOP + BOTTOM) / 2
-        picture.text((LEFT + RIGHT) / 2, BOTTOM + 42, LABELS[self._across], text_anchor="middle")
-        picture.text(
-            20,
-            middle,
-            "latency in ms",
-            text_anchor="middle",
-            transform=f"rotate(-90 20 {middle:g})",
-        )
-
-    def _cost(self, point: Point) -> float:
-        return COSTS[self._across](point.core.config, point.core.parameters)
-
-    def _x(self, cost: float) -> float:
-        return LEFT + (RIGHT - LEFT) * math.log(cost / self.low) / math.log(self.high / self.low)
-
-    def _y(self, seconds: float) -> float:
-        share = math.log(seconds / self.floor) / math.log(self.ceiling / self.floor)
-        return BOTTOM - (BOTTOM - TOP) * share
-
-
 def _span(values: Sequence[float]) -> tuple[float, float]:
     """The powers of two around all values, which are not the same."""
     low = 2.0 ** math.floor(math.log2(min(values)) - 0.1)
     return low, max(2.0 ** math.ceil(math.log2(max(values)) + 0.1), 2 * low)
-
-
-def _powers(low: float, high: float) -> list[float]:
-    count = round(math.log2(high / low))
-    return [low * 2.0**power for power in range(count + 1)]

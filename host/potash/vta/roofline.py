@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from potash.vta.layers import THREADS, Timed
-from potash.vta.svg import Picture
+from potash.vta.svg import LogAxes, Picture
 from potash_device.vta import figures
 from potash_device.vta.config import Config
 from potash_device.vta.timing.parameters import Parameters
@@ -27,7 +27,8 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
     """The picture as SVG."""
     peak = figures.peak_throughput(config, parameters.clock) / GIGA
     channel = parameters.bus_bytes * parameters.clock / GIGA
-    axes = _Axes(points, peak, channel)
+    axes = _axes(points, peak, channel)
+    low, high = axes.across
     picture = Picture(WIDTH, HEIGHT, "Roofline of the tensor accelerator")
     picture.text(
         (LEFT + RIGHT) / 2,
@@ -37,11 +38,11 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
         text_anchor="middle",
         font_size=14,
     )
-    axes.draw(picture)
+    axes.draw(picture, ("operations for each byte on the busier memory channel", "GOP/s"))
     ridge = peak / channel
     roof: dict[str, str | float] = {"stroke": "#333333", "stroke_width": 2}
-    picture.line(axes.at(axes.low, axes.low * channel), axes.at(ridge, peak), **roof)
-    picture.line(axes.at(ridge, peak), axes.at(axes.high, peak), **roof)
+    picture.line(axes.at(low, low * channel), axes.at(ridge, peak), **roof)
+    picture.line(axes.at(ridge, peak), axes.at(high, peak), **roof)
     for name, of_layer in _by_layer(points).items():
         places = [axes.at(one.timing.intensity, one.throughput / GIGA) for one in of_layer]
         for start, end in itertools.pairwise(places):
@@ -62,48 +63,15 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
     return bytes(picture)
 
 
-class _Axes:
-    """Both axes are logarithmic, and as long as the points need."""
-
-    def __init__(self, points: Sequence[Timed], peak: float, channel: float) -> None:
-        across = [one.timing.intensity for one in points] + [peak / channel]
-        up = [one.throughput / GIGA for one in points] + [peak]
-        self.low = 2.0 ** math.floor(math.log2(min(across)) - 0.5)
-        self.high = 2.0 ** math.ceil(math.log2(max(across)) + 0.5)
-        self.floor = 2.0 ** math.floor(math.log2(min(*up, self.low * channel)))
-        self.ceiling = 2.0 ** math.ceil(math.log2(max(up)) + 0.2)
-
-    def at(self, intensity: float, throughput: float) -> tuple[float, float]:
-        """Where a point lies in the picture."""
-        right = math.log2(intensity / self.low) / math.log2(self.high / self.low)
-        up = math.log2(throughput / self.floor) / math.log2(self.ceiling / self.floor)
-        return LEFT + right * (RIGHT - LEFT), BOTTOM - up * (BOTTOM - TOP)
-
-    def draw(self, picture: Picture) -> None:
-        """Lines at the powers of two, and what they mean."""
-        grid: dict[str, str | float] = {"stroke": "#dddddd"}
-        value = self.low
-        while value <= self.high:
-            x, _ = self.at(value, self.floor)
-            picture.line((x, TOP), (x, BOTTOM), **grid)
-            picture.text(x, BOTTOM + 18, f"{value:g}", text_anchor="middle")
-            value *= 2
-        value = self.floor
-        while value <= self.ceiling:
-            _, y = self.at(self.low, value)
-            picture.line((LEFT, y), (RIGHT, y), **grid)
-            picture.text(LEFT - 8, y + 4, f"{value:g}", text_anchor="end")
-            value *= 2
-        picture.text(
-            (LEFT + RIGHT) / 2,
-            BOTTOM + 42,
-            "operations for each byte on the busier memory channel",
-            text_anchor="middle",
-        )
-        middle = (TOP + BOTTOM) / 2
-        picture.text(
-            20, middle, "GOP/s", text_anchor="middle", transform=f"rotate(-90 20 {middle:g})"
-        )
+def _axes(points: Sequence[Timed], peak: float, channel: float) -> LogAxes:
+    """Axes as long as the points need."""
+    across = [one.timing.intensity for one in points] + [peak / channel]
+    up = [one.throughput / GIGA for one in points] + [peak]
+    low = 2.0 ** math.floor(math.log2(min(across)) - 0.5)
+    high = 2.0 ** math.ceil(math.log2(max(across)) + 0.5)
+    floor = 2.0 ** math.floor(math.log2(min(*up, low * channel)))
+    ceiling = 2.0 ** math.ceil(math.log2(max(up)) + 0.2)
+    return LogAxes(LEFT, TOP, RIGHT, BOTTOM, (low, high), (floor, ceiling))
 
 
 def _by_layer(points: Sequence[Timed]) -> dict[str, list[Timed]]:
