@@ -19,13 +19,23 @@ MICROSECONDS = 1e6
 
 
 class Document:
-    """A trace that is being written to `file`; `began` is the time that it calls zero."""
+    """A trace that is being written to `file`; `began` is the time that it calls zero.
 
-    def __init__(self, file: BinaryIO, began: float, about: Mapping[str, object]) -> None:
+    A moment's unit is `scale` microseconds, by default a second.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        began: float,
+        about: Mapping[str, object],
+        scale: float = MICROSECONDS,
+    ) -> None:
         self.events = 0
         """How many have been written, names of tracks not counted."""
         self._file = file
         self._began = began
+        self._scale = scale
         self._flows = 0
         self._tracks: dict[tuple[int, str], int] = {}
         head = {"displayTimeUnit": "ns", "otherData": dict(about), "traceEvents": []}
@@ -38,8 +48,8 @@ class Document:
         self._file.write(b"\n]}\n")
 
     def microseconds(self, moment: float) -> float:
-        """A moment of the monotonic clock, in seconds, on the document's axis."""
-        return round((moment - self._began) * MICROSECONDS, 3)
+        """A moment on the document's axis."""
+        return round((moment - self._began) * self._scale, 3)
 
     def write(self, event: Event) -> None:
         """Append an event as it is."""
@@ -107,23 +117,34 @@ class Document:
         event = {"ph": "E", "pid": process, "tid": self.track(process, track)}
         self.write(event | {"ts": self.microseconds(moment), "args": dict(about or {})})
 
-    def arrow_from(self, process: int, track: str, name: str, moment: float) -> int:
+    def counter(self, process: int, name: str, moment: float, values: Mapping[str, object]) -> None:
+        """A process's counter has these values from that moment on."""
+        event = {"ph": "C", "pid": process, "name": name, "ts": self.microseconds(moment)}
+        self.write(event | {"args": values})
+
+    def arrow_from(
+        self, process: int, track: str, name: str, moment: float, *, category: str = "flow"
+    ) -> int:
         """An arrow leaves the slice that is there at that moment; gives its number."""
         self._flows += 1
-        self._arrow("s", process, track, name, moment, self._flows)
+        event = {"ph": "s", "pid": process, "tid": self.track(process, track), "name": name}
+        self.write(event | {"cat": category, "id": self._flows, "ts": self.microseconds(moment)})
         return self._flows
 
-    def arrow_to(self, process: int, track: str, name: str, moment: float, number: int) -> None:
-        """The arrow arrives at the slice that is there at that moment."""
-        self._arrow("f", process, track, name, moment, number)
-
-    def _arrow(
-        self, phase: str, process: int, track: str, name: str, moment: float, number: int
+    def arrow_to(
+        self,
+        process: int,
+        track: str,
+        name: str,
+        moment: float,
+        number: int,
+        *,
+        category: str = "flow",
     ) -> None:
-        end = {"bp": "e"} if phase == "f" else {}
-        place = {"pid": process, "tid": self.track(process, track)}
-        about = {"name": name, "cat": "flow", "id": number, "ts": self.microseconds(moment)}
-        self.write({"ph": phase, **end, **place, **about})
+        """The arrow arrives at the slice that is there at that moment."""
+        event = {"ph": "f", "bp": "e", "pid": process, "tid": self.track(process, track)}
+        about = {"name": name, "cat": category, "id": number, "ts": self.microseconds(moment)}
+        self.write(event | about)
 
 
 def _about_track(process: int, number: int, what: str, args: Event) -> Event:

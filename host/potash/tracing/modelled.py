@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from potash.tracing import streams
 from potash.tracing.document import MICROSECONDS, Document
-from potash.vta import perfetto
 from potash_device.vta import assembly, timing
 from potash_device.vta.config import Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
@@ -67,14 +67,13 @@ class Modelled:
     """When each accelerator's modules have ended what they were shown to do."""
     _known: dict[tuple[int, bytes], Timing | None] = field(default_factory=dict)
     _configs: list[Config] = field(default_factory=list)
-    _arrows: int = 1 << 32
 
     def name(self, process: int, of: str, place: int) -> None:
         """Make the tracks of a core, whose number in the document is `process`."""
         clock = self.parameters.clock / MICROSECONDS
         title = f"{of}: VTA, modelled at {clock:g} MHz"
         self.document.name_process(process, title, place)
-        for below, track in enumerate((NODES, *perfetto.TRACKS)):
+        for below, track in enumerate((NODES, *streams.TRACKS)):
             self.document.sort_track(process, track, below)
 
     def add(
@@ -94,7 +93,7 @@ class Modelled:
             self.left -= len(found)
             self._in_full(process, config, stream, found, start)
             # In the middle of its first cycle, so that rounding leaves it there.
-            track, first = perfetto.FETCH, (next(iter(found)).fetching + 0.5) / clock
+            track, first = streams.FETCH, (next(iter(found)).fetching + 0.5) / clock
         else:
             self._in_short(process, found, start)
             track, first = Stage.LOAD.name, 0.0
@@ -138,19 +137,8 @@ class Modelled:
         self, process: int, config: Config, stream: bytes, found: Timing, start: float
     ) -> None:
         texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
-        begin = self.document.microseconds(start)
-        cycle = MICROSECONDS / found.parameters.clock
-        for event in perfetto.events(found, texts):
-            event["pid"] = process
-            event["ts"] = round(begin + event["ts"] * cycle, 3)
-            if "dur" in event:
-                event["dur"] = round(event["dur"] * cycle, 3)
-            if "tid" in event:
-                event["tid"] = self.document.track(process, perfetto.TRACKS[event["tid"] - 1])
-            if "id" in event:
-                event["id"] += self._arrows
-            self.document.write(event)
-        self._arrows += len(found) * len(perfetto.TRACKS)
+        clock = found.parameters.clock
+        streams.show(self.document, process, found, texts, lambda cycle: start + cycle / clock)
 
     def _in_short(self, process: int, found: Timing, start: float) -> None:
         end = start + found.cycles / found.parameters.clock

@@ -197,16 +197,19 @@ def trace(
 
     It shows the modules, what they wait for, tokens, and the transfers from and to DRAM.
     """
-    from potash.vta import perfetto, timeline
+    from potash.tracing import streams
+    from potash.vta import timeline
 
     parameters = parameters_of(build, assumed)
     with showing(steps=True) as progress:
         stream = read_stream(insns, progress)
     found = _clocked(insns, stream, config, parameters)
     texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
-    draw = timeline.draw if output.suffix == ".svg" else perfetto.document
     with replacing(output) as file:
-        file.write(draw(found, texts))
+        if output.suffix == ".svg":
+            file.write(timeline.draw(found, texts))
+        else:
+            streams.write(file, found, texts)
     line = f"{len(found)} instructions take {found.cycles} cycles; {output} shows them"
     report = reports.StreamTrace(str(output), len(found), found.cycles)
     say(report, [line], aside=output == STREAM)
