@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,20 @@ class Tensor:
     def scale(self) -> float | None:
         """The one scale of all values; None for a tensor that is not quantised, or by channels."""
         return self.scales[0] if len(self.scales) == 1 else None
+
+
+class Steps(TypedDict, total=False):
+    """How a window moves over an image."""
+
+    stride: Pair
+    padding: Padding
+    activation: FusedActivation
+
+
+class Window(Steps, total=False):
+    """The same of a convolution's, which by default moves by one and has the padding SAME."""
+
+    dilation: Pair
 
 
 class GraphBuilder:
@@ -98,17 +112,12 @@ class GraphBuilder:
         bias: Tensor | None = None,
         scale: float | None = None,
         zero_point: int = 0,
-        *,
-        stride: Pair = 1,
-        dilation: Pair = 1,
-        padding: Padding = Padding.SAME,
-        activation: FusedActivation = FusedActivation.NONE,
+        **window: Unpack[Window],
     ) -> Tensor:
         """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O, zeroes if there is none."""
-        options = schema.Conv2DOptionsT()
-        _set_window(options, stride, dilation, padding, activation)
-        code, channels = schema.BuiltinOperator.CONV_2D, weights.shape[0]
-        return self._convolution(code, x, weights, bias, channels, options, scale, zero_point)
+        code, options = schema.BuiltinOperator.CONV_2D, schema.Conv2DOptionsT()
+        shape = x, weights, bias, weights.shape[0]
+        return self._convolution(code, options, *shape, scale, zero_point, window)
 
     def depthwise_conv2d(
         self,
@@ -117,20 +126,15 @@ class GraphBuilder:
         bias: Tensor | None = None,
         scale: float | None = None,
         zero_point: int = 0,
-        *,
-        stride: Pair = 1,
-        dilation: Pair = 1,
-        padding: Padding = Padding.SAME,
-        activation: FusedActivation = FusedActivation.NONE,
+        **window: Unpack[Window],
     ) -> Tensor:
         """DEPTHWISE_CONV_2D of N×H×W×I with weights 1×h×w×O, O a multiple of I, scales along the
         last axis (3), and a bias O, zeroes if there is none.
         """
         options = schema.DepthwiseConv2DOptionsT()
         options.depthMultiplier = weights.shape[3] // x.shape[3]
-        _set_window(options, stride, dilation, padding, activation)
-        code, channels = schema.BuiltinOperator.DEPTHWISE_CONV_2D, weights.shape[3]
-        return self._convolution(code, x, weights, bias, channels, options, scale, zero_point)
+        code, shape = schema.BuiltinOperator.DEPTHWISE_CONV_2D, (x, weights, bias, weights.shape[3])
+        return self._convolution(code, options, *shape, scale, zero_point, window)
 
     def fully_connected(
         self,
@@ -216,31 +220,13 @@ class GraphBuilder:
 
     # Windows without weights
 
-    def max_pool2d(
-        self,
-        x: Tensor,
-        size: Pair,
-        *,
-        stride: Pair | None = None,
-        padding: Padding = Padding.VALID,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """MAX_POOL_2D; without a stride the windows do not overlap."""
-        code = schema.BuiltinOperator.MAX_POOL_2D
-        return self._pool(code, x, size, stride, padding, activation)
+    def max_pool2d(self, x: Tensor, size: Pair, **steps: Unpack[Steps]) -> Tensor:
+        """MAX_POOL_2D; the padding is VALID, and the windows do not overlap, if not said."""
+        return self._pool(schema.BuiltinOperator.MAX_POOL_2D, x, size, steps)
 
-    def average_pool2d(
-        self,
-        x: Tensor,
-        size: Pair,
-        *,
-        stride: Pair | None = None,
-        padding: Padding = Padding.VALID,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """AVERAGE_POOL_2D, padding left out of the averages; strides as in `max_pool2d`."""
-        code = schema.BuiltinOperator.AVERAGE_POOL_2D
-        return self._pool(code, x, size, stride, padding, activation)
+    def average_pool2d(self, x: Tensor, size: Pair, **steps: Unpack[Steps]) -> Tensor:
+        """AVERAGE_POOL_2D, padding left out of the averages; else as `max_pool2d`."""
+        return self._pool(schema.BuiltinOperator.AVERAGE_POOL_2D, x, size, steps)
 
     def mean(
         self,
@@ -410,17 +396,20 @@ class GraphBuilder:
     def _convolution(
         self,
         code: Operator,
+        options: Any,
         x: Tensor,
         weights: Tensor,
         bias: Tensor | None,
         channels: int,
-        options: Any,
         scale: float | None,
         zero_point: int,
+        window: Window,
     ) -> Tensor:
-        stride = options.strideH, options.strideW
-        dilation = options.dilationHFactor, options.dilationWFactor
-        size = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, options.padding)
+        stride, dilation = window.get("stride", 1), window.get("dilation", 1)
+        padding = window.get("padding", Padding.SAME)
+        _set_steps(options, stride, padding, window)
+        options.dilationHFactor, options.dilationWFactor = pair(dilation)
+        size = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
         inputs = (x, weights, bias or self._zeroes(channels, x, weights))
         shape = (x.shape[0], *size, channels)
         return self._add(code, inputs, shape, options, scale, zero_point, version=3)
@@ -443,19 +432,11 @@ class GraphBuilder:
         shape = np.broadcast_shapes(left.shape, right.shape)
         return self._move(code, (left, right), shape, schema.MaximumMinimumOptionsT())
 
-    def _pool(
-        self,
-        code: Operator,
-        x: Tensor,
-        size: Pair,
-        stride: Pair | None,
-        padding: Padding,
-        activation: FusedActivation,
-    ) -> Tensor:
+    def _pool(self, code: Operator, x: Tensor, size: Pair, steps: Steps) -> Tensor:
         options = schema.Pool2DOptionsT()
         options.filterHeight, options.filterWidth = pair(size)
-        stride = size if stride is None else stride
-        _set_window(options, stride, None, padding, activation)
+        stride, padding = steps.get("stride", size), steps.get("padding", Padding.VALID)
+        _set_steps(options, stride, padding, steps)
         height, width = extents(x.shape[1:3], pair(size), stride, 1, padding)
         return self._move(code, (x,), (x.shape[0], height, width, x.shape[3]), options)
 
@@ -476,18 +457,10 @@ class GraphBuilder:
         return self._add(code, inputs, shape, options, x.scale, x.zero_point, version=version)
 
 
-def _set_window(
-    options: Any,
-    stride: Pair,
-    dilation: Pair | None,
-    padding: Padding,
-    activation: FusedActivation,
-) -> None:
+def _set_steps(options: Any, stride: Pair, padding: Padding, steps: Steps) -> None:
     options.strideH, options.strideW = pair(stride)
-    if dilation is not None:
-        options.dilationHFactor, options.dilationWFactor = pair(dilation)
     options.padding = padding
-    options.fusedActivationFunction = activation
+    options.fusedActivationFunction = steps.get("activation", FusedActivation.NONE)
 
 
 def _options_type(options: Any) -> int:

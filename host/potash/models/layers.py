@@ -12,15 +12,15 @@ whole numbers, exact in any order, and what is not whole comes of single IEEE op
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from potash.models.builder import FusedActivation, GraphBuilder, Tensor
-from potash.models.windows import Padding, extents, pair
+from potash.models.builder import FusedActivation, GraphBuilder, Tensor, Window
+from potash.models.windows import Padding, Pair, extents, pair
 from potash.sdk.progress import Progress, silent
 from potash_firmware.tflite.windows import same_padding
 
@@ -128,30 +128,14 @@ class Layers:
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Activations:
         """A convolution and its batch normalisation."""
-        inputs = x.tensor.shape[3]
-        weights = self.random.weights(channels, kernel, kernel, inputs)
+        weights = self.random.weights(channels, kernel, kernel, x.tensor.shape[3])
         matrix = weights.reshape(channels, -1).T.astype(np.float64)
-        rows = [
-            windows.reshape(-1, matrix.shape[0]).astype(np.float64) @ matrix
+        sums = [
+            (windows.reshape(-1, matrix.shape[0]).astype(np.float64) @ matrix).astype(np.int64)
             for windows in _windows(x.centred, kernel, stride, padding)
         ]
-        shape = _output(x, kernel, stride, padding, channels)
-        sums = np.concatenate(rows).astype(np.int64).reshape(shape)
-        scales, bias, (scale, zero_point), values = self._normalise(x, sums, activation)
-        constant = self._graph.constant(weights, scales)
-        return self._activations(
-            self._graph.conv2d(
-                x.tensor,
-                constant,
-                self._graph.bias(bias, x.tensor, constant),
-                scale,
-                zero_point,
-                stride=stride,
-                padding=padding,
-                activation=activation,
-            ),
-            values,
-        )
+        window = Window(stride=stride, padding=padding, activation=activation)
+        return self._convolution(self._graph.conv2d, x, weights, 0, sums, window)
 
     def depthwise_conv2d(
         self,
@@ -165,26 +149,12 @@ class Layers:
         channels = x.tensor.shape[3]
         weights = self.random.weights(1, kernel, kernel, channels)
         down = weights[0].reshape(-1, channels).astype(np.int64)
-        rows = [
+        sums = [
             (windows.reshape(-1, kernel * kernel, channels) * down).sum(1)
             for windows in _windows(x.centred, kernel, stride, Padding.SAME)
         ]
-        shape = _output(x, kernel, stride, Padding.SAME, channels)
-        sums = np.concatenate(rows).reshape(shape)
-        scales, bias, (scale, zero_point), values = self._normalise(x, sums, activation)
-        constant = self._graph.constant(weights, scales, axis=3)
-        return self._activations(
-            self._graph.depthwise_conv2d(
-                x.tensor,
-                constant,
-                self._graph.bias(bias, x.tensor, constant),
-                scale,
-                zero_point,
-                stride=stride,
-                activation=activation,
-            ),
-            values,
-        )
+        window = Window(stride=stride, padding=Padding.SAME, activation=activation)
+        return self._convolution(self._graph.depthwise_conv2d, x, weights, 3, sums, window)
 
     def fully_connected(self, x: Activations, outputs: int) -> Activations:
         """The classifier: no normalisation, one scale for all weights."""
@@ -251,6 +221,25 @@ class Layers:
         self._progress(self._label, None)
         return Activations(tensor, values)
 
+    def _convolution(
+        self,
+        add: Callable[..., Tensor],
+        x: Activations,
+        weights: Int8,
+        axis: int,
+        rows: Sequence[Sums],
+        window: Window,
+    ) -> Activations:
+        """A convolution with `rows` of sums in each channel, `axis` of the weights."""
+        shape = _output(
+            x, weights.shape[1], window["stride"], window["padding"], weights.shape[axis]
+        )
+        sums = np.concatenate(rows).reshape(shape)
+        scales, bias, output, values = self._normalise(x, sums, window["activation"])
+        constant = self._graph.constant(weights, scales, axis=axis)
+        biases = self._graph.bias(bias, x.tensor, constant)
+        return self._activations(add(x.tensor, constant, biases, *output, **window), values)
+
     def _normalise(
         self, x: Activations, sums: Sums, activation: FusedActivation
     ) -> tuple[list[float], npt.NDArray[np.int32], tuple[float, int], Int8]:
@@ -283,7 +272,7 @@ def _quantised(
 
 
 def _output(
-    x: Activations, kernel: int, stride: int, padding: Padding, channels: int
+    x: Activations, kernel: int, stride: Pair, padding: Padding, channels: int
 ) -> tuple[int, ...]:
     height, width = extents(x.tensor.shape[1:3], pair(kernel), stride, 1, padding)
     return len(x.values), height, width, channels
