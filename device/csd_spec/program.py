@@ -6,14 +6,18 @@ r5, an extension, hold the two buffers' lengths and the address of the context."
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
 from csd_spec.descriptors import Buffer, DescriptorError, decode_arguments
 
-CONTEXT_VERSION = 1
+CONTEXT_VERSION = 2
 CONTEXT_HEADER = struct.Struct("<IIQ")
 CONTEXT_HEADER_SIZE = CONTEXT_HEADER.size
+_CONTEXT_ALIGNMENT = 8
+_EXECUTION = struct.Struct("<QQQ")
+_RANGE = struct.Struct("<QQ")
 
 
 class Helper(IntEnum):
@@ -54,11 +58,15 @@ NO_ARGUMENT = (1 << 64) - 1
 class Context(NamedTuple):
     """The context: 0:3 version, 4:7 number of arguments, 8:15 length of the list, 16:N the list.
 
-    The list is the argument list of Start as it was sent, its padding included.
+    From version 2 on follow, at the next multiple of 8, two parameters and the number of ranges, and
+    for each range its address and its length, 8 bytes each. The list is the argument list of Start
+    as it was sent, its padding included.
     """
 
     argument_list: bytes = b""
     version: int = CONTEXT_VERSION
+    parameters: tuple[int, int] = (0, 0)
+    ranges: tuple[tuple[int, int], ...] = ()
 
     @property
     def arguments(self) -> tuple[bytes, ...]:
@@ -67,8 +75,7 @@ class Context(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes that r5 points at. Raises DescriptorError when the list is malformed."""
-        count, length = len(self.arguments), len(self.argument_list)
-        return CONTEXT_HEADER.pack(self.version, count, length) + self.argument_list
+        return encode_context(len(self.arguments), *self)
 
     @classmethod
     def decode(cls, buffer: Buffer) -> Context:
@@ -79,9 +86,31 @@ class Context(NamedTuple):
         if length > len(buffer) - CONTEXT_HEADER_SIZE:
             raise DescriptorError(f"the context ends before its {length} bytes of arguments do")
         argument_list = bytes(buffer[CONTEXT_HEADER_SIZE : CONTEXT_HEADER_SIZE + length])
-        context = cls(argument_list, version)
+        at = CONTEXT_HEADER_SIZE + length + -length % _CONTEXT_ALIGNMENT
+        if len(buffer) < at + _EXECUTION.size:
+            raise DescriptorError("the context ends before its parameters do")
+        first, second, ranges = _EXECUTION.unpack_from(buffer, at)
+        table = buffer[at + _EXECUTION.size :][: ranges * _RANGE.size]
+        if len(table) != ranges * _RANGE.size:
+            raise DescriptorError(f"the context ends before its {ranges} ranges do")
+        places = tuple((address, size) for address, size in _RANGE.iter_unpack(table))
+        context = cls(argument_list, version, (first, second), places)
         if len(context.arguments) != count:
             raise DescriptorError(
                 f"the context says {count} arguments, but its list has {len(context.arguments)}"
             )
         return context
+
+
+def encode_context(
+    count: int,
+    argument_list: bytes,
+    version: int,
+    parameters: tuple[int, int],
+    ranges: Iterable[tuple[int, int]],
+) -> bytes:
+    """A `Context` whose list has `count` arguments, which nobody looks at."""
+    places = [_RANGE.pack(*item) for item in ranges]
+    head = CONTEXT_HEADER.pack(version, count, len(argument_list)) + argument_list
+    padding = bytes(-len(head) % _CONTEXT_ALIGNMENT)
+    return head + padding + _EXECUTION.pack(*parameters, len(places)) + b"".join(places)

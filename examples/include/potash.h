@@ -11,7 +11,7 @@
  *
  * Every pointer and length that a helper is given is checked against the program's memory before
  * anything is done. What is not wholly inside, and whatever else a helper cannot do, ends the
- * program with a fault: its job has failed, and the accelerator's log says why. So a value that a
+ * program with a fault: its job has failed, and the log says why. So a value that a
  * helper returns is never an error, but for `arg`.
  */
 #ifndef POTASH_H
@@ -26,12 +26,34 @@ typedef short s16;
 typedef int s32;
 typedef long long s64;
 
-/* What r5 points at: the arguments that the host gave with Start. */
+/*
+ * The same source runs both ways that a host can run a program. With the platform's commands (Start),
+ * `in` and `out` are the accelerator's buffers, and the arguments are the list that came with Start.
+ * With Execute of a compute namespace, `in` and `out` are the first and the second memory range of
+ * the command, each with its length, or 0 where there is none; the arguments are the list that is the
+ * command's data or, where it has none, CPARAM1 and CPARAM2 as four arguments of 32 bits. What `prog`
+ * returns is the command's 64-bit result, so it may be declared to return u64.
+ */
+
+/* A memory range: its first byte and its length in bytes. */
+struct memory_range {
+	char *start;
+	u64 length;
+};
+
+/* What r5 points at. */
 struct context {
-	u32 version; /* 1 */
+	u32 version; /* 2 */
 	u32 argument_count;
 	u64 list_length; /* bytes of the list that follows */
 	char list[];     /* for each argument: u32 length, its own four bytes included; the value */
+};
+
+/* What is behind the list, at the next multiple of 8. */
+struct execution {
+	u64 parameters[2]; /* CPARAM1 and CPARAM2; 0 with Start */
+	u64 range_count;
+	struct memory_range ranges[]; /* with Start: the input and the output */
 };
 
 /* ---- Helpers: calls by number into the accelerator's firmware ---- */
@@ -50,7 +72,10 @@ static long (*const tflite_apu)(const void *in, void *out, u64 input_len, u64 ou
 static long (*const tflite_vta)(const void *in, void *out, u64 input_len, u64 out_len,
 				u64 model_len) = (void *)3;
 
-/* Say how much of the output buffer is the result; without it the whole buffer is. */
+/*
+ * Say how much of the output buffer is the result; without it the whole buffer is. With Execute there
+ * is nobody to be told: a host that needs the length gets it as the result, or in the memory.
+ */
 static long (*const set_output_length)(u64 length) = (void *)4;
 
 /*
@@ -112,6 +137,29 @@ static inline const void *argument(const struct context *ctx, u32 index, u32 *le
 		at += *(const u32 *)at;
 	*length = *(const u32 *)at - sizeof(u32);
 	return at + sizeof(u32);
+}
+
+/* The parameters and the ranges. */
+static inline const struct execution *execution_of(const struct context *ctx)
+{
+	return (const struct execution *)(ctx->list + (ctx->list_length + 7) / 8 * 8);
+}
+
+/* CPARAM1 or CPARAM2, by its number 1 or 2. */
+static inline u64 parameter(const struct context *ctx, u32 number)
+{
+	return execution_of(ctx)->parameters[number == 2];
+}
+
+static inline u64 memory_range_count(const struct context *ctx)
+{
+	return execution_of(ctx)->range_count;
+}
+
+/* Memory range `index`, from 0 on, or 0 where there is none such. */
+static inline const struct memory_range *memory_range(const struct context *ctx, u64 index)
+{
+	return index < memory_range_count(ctx) ? &execution_of(ctx)->ranges[index] : 0;
 }
 
 /* Argument `index` as a number into `value`; 0 where there is none of that size. */

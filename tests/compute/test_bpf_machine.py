@@ -99,7 +99,7 @@ def test_the_input_is_what_was_given() -> None:
 def test_the_stack_and_the_data_hold_nothing_of_an_earlier_run() -> None:
     assert value(execute(load(0, 10, -8), exit_)) == 0
     assert value(execute(load(0, 10, -4096), exit_)) == 0
-    assert value(execute(load(0, 5, 16), exit_)) == 0  # behind an empty context
+    assert value(execute(load(0, 5, 72), exit_)) == 0  # behind the context
 
 
 def test_the_buffers_are_the_callers() -> None:
@@ -118,14 +118,15 @@ def test_what_a_program_writes_is_in_the_output() -> None:
 
 def test_the_context_is_version_count_length_and_the_list_as_sent() -> None:
     sent = struct.pack("<II", 8, 77) + struct.pack("<I3s", 7, b"abc") + b"\0"
-    expected = struct.pack("<IIQ", 1, 2, len(sent)) + sent
+    expected = struct.pack("<IIQ", 2, 2, len(sent)) + sent
+    expected += struct.pack("<QQQ QQQQ", 0, 0, 2, INPUT, 3, OUTPUT, OUTPUT_SIZE)
     for offset in range(0, len(expected), 8):
-        run = execute(load(0, 5, offset), exit_, arguments=sent)
+        run = execute(load(0, 5, offset), exit_, given=b"abc", arguments=sent)
         assert value(run) == struct.unpack_from("<Q", expected, offset)[0]
 
 
 def test_the_context_of_no_arguments() -> None:
-    assert value(execute(load(0, 5), exit_)) == 1
+    assert value(execute(load(0, 5), exit_)) == 2
     assert value(execute(load(0, 5, 8), exit_)) == 0
 
 
@@ -142,8 +143,7 @@ def test_a_malformed_argument_list_is_refused_before_anything_changes() -> None:
 
 
 def test_an_argument_list_too_long_is_refused() -> None:
-    sent = struct.pack("<I", (1 << 20) - 12) + bytes((1 << 20) - 16)
-    assert len(sent) + 16 == (1 << 20) + 4
+    sent = struct.pack("<I", (1 << 20) + 4096) + bytes((1 << 20) + 4092)
     with pytest.raises(ProgramError, match="context of"):
         execute(mov(0, 0), exit_, arguments=sent)
 
@@ -335,4 +335,4 @@ def test_any_program_fits_in_the_memory_that_the_layout_names() -> None:
         services=SILENT,
         context=Context(sent),
     )
-    assert outcome.return_value == 1 << 32 | 1
+    assert outcome.return_value == 1 << 32 | 2

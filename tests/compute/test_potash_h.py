@@ -10,7 +10,10 @@ import pytest
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Helper, Level, Processor
-from potash_firmware.bpf import Outcome, Services, buffer_layout, load_program, run_program
+from potash_firmware.bpf import Engine, Outcome, Services, buffer_layout, load_program, run_program
+from potash_firmware.bpf.ranged import Extent, Placed, Window
+from potash_firmware.bpf.reserve import Space
+from potash_firmware.mailbox.shared import SharedMemory
 from support.bpf_compiler import INCLUDE, NO_COMPILER, compile_program, compiler
 
 SIZE = 8192
@@ -229,7 +232,58 @@ def test_arguments_are_found_in_the_context(build: Callable[[str], bytes]) -> No
 """)
     arguments = (struct.pack("<I", 77), struct.pack("<Q", 1 << 40), b"xyz")
     done = run(image, arguments=arguments)
-    assert done.numbers[:12] == [ord("x"), 3, 1, 1, 77, 0, 1, 1 << 40, 0, 0, 3, 1]
+    assert done.numbers[:12] == [ord("x"), 3, 1, 1, 77, 0, 1, 1 << 40, 0, 0, 3, 2]
+
+
+SEES = """
+	const struct memory_range *second = memory_range(ctx, 1);
+	u32 number = 0;
+
+	results[0] = memory_range_count(ctx);
+	results[1] = memory_range(ctx, 0)->start == in && memory_range(ctx, 0)->length == in_len;
+	results[2] = second->start == out && second->length == out_len;
+	results[3] = memory_range(ctx, 9) == 0;
+	results[4] = parameter(ctx, 1);
+	results[5] = parameter(ctx, 2);
+	results[6] = ctx->argument_count;
+	results[7] = argument_u32(ctx, 3, &number);
+	results[8] = number;
+	results[9] = ctx->list_length;
+	results[10] = *(u64 *)memory_range(ctx, memory_range_count(ctx) - 1)->start;
+"""
+
+
+def test_buffers_are_ranges_of_a_program_that_was_started(build: Callable[[str], bytes]) -> None:
+    given = struct.pack("<Q", 5) * 4
+    done = run(build(SEES), given, (b"abc",))
+    zero_output = 2  # the last range is the output, whose first number was 2 by then
+    assert done.numbers[:11] == [2, 1, 1, 1, 0, 0, 1, 0, 0, 8, zero_output]
+
+
+@pytest.mark.parametrize("engine", [Engine.INTERPRETER, Engine.NATIVE])
+def test_the_same_source_runs_on_memory_ranges(
+    build: Callable[[str], bytes], engine: Engine
+) -> None:
+    program = load_program(build(SEES))
+    memory = [SharedMemory.create(f"range{index}", 4096) for index in range(3)]
+    memory[2].view[:8] = struct.pack("<Q", 1 << 63)
+    services = Services(lambda _: None, lambda *_: 0, lambda *_: 0)
+    window = Window(Space())
+    placed = Placed(program, window)
+
+    def numbers(parameters: tuple[int, int], data: bytes) -> list[int]:
+        window.show("three", [Extent(one.fd, 0, 4096) for one in memory])
+        assert placed.run(parameters, data, services, engine=engine).return_value == 0
+        return list(struct.unpack("<11Q", memory[1].view[:88]))
+
+    expected = [3, 1, 1, 1, 1 << 32 | 2, 4 << 32 | 3, 4, 1, 4, 32, 1 << 63]
+    assert numbers((1 << 32 | 2, 4 << 32 | 3), b"") == expected
+    arguments = encode_arguments([b"a", b"b", b"c", struct.pack("<I", 77), b"e"])
+    expected = [3, 1, 1, 1, 1, 0, 5, 1, 77, len(arguments), 1 << 63]
+    assert numbers((1, 0), arguments) == expected
+    assert numbers((1, 0), b"\xff" * 7)[6:10] == [0, 0, 0, 7]
+    for one in memory:
+        one.close()
 
 
 def documented(name: str, tmp_path: Path) -> bytes:

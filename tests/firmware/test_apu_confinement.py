@@ -435,7 +435,7 @@ def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:
     jobs.prepare()
     with held:
         held.send(channel.encode(channel.Line(LogEntryType.PROGRAM_OUTPUT, "last words")))
-        jobs.reap()
+        jobs.gone(worker.serial, "it exited with status 1")
     assert [entry.text for entry in accelerator.log.page().entries] == ["last words"]
     assert not jobs.workers
 

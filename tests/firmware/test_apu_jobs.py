@@ -85,7 +85,7 @@ def test_a_program_is_told_its_lengths_and_finds_its_arguments_in_the_context(ap
     assert apu.enable() == apu.send_firmware(image) == apu.send_data(bytes(20)) == 0
     assert apu.control(Operation.START, arguments=arguments) == 0
     assert apu.wait().status == StatusId.DONE
-    context = struct.pack("<IIQ", 1, 2, 16) + b"\x08\0\0\0\x11\x22\x33\x44\x07\0\0\0xyz\0"
+    context = struct.pack("<IIQ", 2, 2, 16) + b"\x08\0\0\0\x11\x22\x33\x44\x07\0\0\0xyz\0"
     assert apu.read_data(48) == struct.pack("<QQ", 20, BUFFER) + context
 
 

@@ -120,11 +120,14 @@ def test_an_argument_list_has_the_documented_bytes() -> None:
 
 
 def test_a_context_has_the_documented_bytes() -> None:
-    encoded = struct.pack("<IIQ", 1, 3, 20) + ARGUMENT_BYTES
-    assert Context(ARGUMENT_BYTES).encode() == encoded
-    context = Context.decode(encoded + b"what follows")
-    assert (context.version, context.arguments) == (1, ARGUMENTS)
-    assert Context().encode() == struct.pack("<IIQ", 1, 0, 0)
+    encoded = struct.pack("<IIQ", 2, 3, 20) + ARGUMENT_BYTES
+    encoded += struct.pack("<4xQQQ QQ", 1, 1 << 63, 1, 0x1000_1000, 4096)
+    assert len(ARGUMENT_BYTES) == 20
+    context = Context(ARGUMENT_BYTES, 2, (1, 1 << 63), ((0x1000_1000, 4096),))
+    assert context.encode() == encoded
+    assert Context.decode(encoded + b"what follows") == context
+    assert context.arguments == ARGUMENTS
+    assert Context().encode() == struct.pack("<IIQ QQQ", 2, 0, 0, 0, 0, 0)
 
 
 def test_helpers_have_the_documented_numbers() -> None:

@@ -1,5 +1,7 @@
 """What the service and a worker say to each other: one JSON object a datagram.
 
+A compute namespace's worker and the service use the mailbox's own form for what they say most.
+
 A worker runs what a host sent, so what it says is believed no further than a message's form: the
 service treats anything else as the worker's end.
 """
@@ -7,10 +9,21 @@ service treats anything else as the worker's end.
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import asdict, dataclass
 
 from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu.model import ByteRange, Grant
+from potash_firmware.mailbox import MailboxError
+from potash_firmware.mailbox.execution import (
+    Execute,
+    Executed,
+    Kind,
+    pack_execute,
+    pack_executed,
+    unpack_execute,
+    unpack_executed,
+)
 
 MAX_MESSAGE = 64 * 1024
 
@@ -112,14 +125,35 @@ class Faulted:
     text: str
 
 
-FromWorker = Ready | Line | Gathered | Returned | Faulted | Sound | Refused
+@dataclass(frozen=True, slots=True)
+class Perform:
+    """Service to a compute namespace's worker: run a program on ranges.
+
+    Descriptors come with it: first those of `new`, memory and programs that `execute` names and the
+    last `Perform` did not, then that of its data. Whatever else the worker has it lets go of.
+    `Executed` answers it.
+    """
+
+    execute: Execute
+    new: tuple[int, ...]
+
+
+FromWorker = Ready | Line | Gathered | Returned | Faulted | Sound | Refused | Executed
 
 _FROM_WORKER: dict[str, type[FromWorker]] = {
     kind.__name__: kind for kind in (Ready, Line, Gathered, Returned, Faulted, Sound, Refused)
 }
 
 
-def encode(message: Run | Check | FromWorker) -> bytes:
+_SERIAL_COUNT = struct.Struct("<Q")
+
+
+def encode(message: Run | Check | Perform | FromWorker) -> bytes:
+    if isinstance(message, Executed):
+        return pack_executed(message)
+    if isinstance(message, Perform):
+        count = len(message.new)
+        return struct.pack(f"<Q{count}Q", count, *message.new) + pack_execute(message.execute)
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 
@@ -143,8 +177,20 @@ def decode_check(data: bytes) -> Check:
     return Check(**fields)
 
 
+def decode_perform(data: bytes) -> Perform:
+    """What the service sent to a compute namespace's worker."""
+    (count,) = _SERIAL_COUNT.unpack_from(data)
+    new = struct.unpack_from(f"<{count}Q", data, _SERIAL_COUNT.size)
+    return Perform(unpack_execute(data[_SERIAL_COUNT.size * (1 + count) :]), new)
+
+
 def decode(data: bytes) -> FromWorker:
     """What a worker sent. Raises ChannelError."""
+    if data[:1] == bytes((Kind.EXECUTED,)):
+        try:
+            return unpack_executed(data)
+        except (MailboxError, struct.error) as error:
+            raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     try:
         name, fields = json.loads(data)
         message = _FROM_WORKER[name](**fields)

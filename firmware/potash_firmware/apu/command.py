@@ -13,9 +13,12 @@ from csd_spec.status import VendorStatus
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.jobs import Jobs
+from potash_firmware.apu.log import Log, Snapshot
 from potash_firmware.apu.model import Accelerator, Subsystem
 from potash_firmware.mailbox.messages import Request
 from potash_firmware.mailbox.shared import SharedBuffers
+
+LogOf = tuple[Log, Snapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Context:
     subsystem: Subsystem
     jobs: Jobs
     buffers: SharedBuffers
+    engine_log: Callable[[int], LogOf | None] = lambda nsid: None
+    """The log of a compute namespace's programs; None where there is none such."""
 
     def accelerator(self, identifier: int) -> Accelerator:
         """Raises NvmeError when there is none such."""

@@ -71,6 +71,8 @@ class Limits:
     ranges: int = 64
     log_entries: int = 1024
     log_text: int = 1024
+    engine_workers: int = 4
+    """Executions that run at once in one compute namespace."""
     patience: float = 5.0
     """Seconds in which the nursery has to tell of a worker's death."""
 

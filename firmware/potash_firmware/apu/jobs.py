@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,7 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
-from potash_firmware.apu.pool import NurseryLost, Pool, Worker, contents_of
+from potash_firmware.apu.pool import Pool, Worker, contents_of
 from potash_firmware.mailbox.counters import Word, add
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
@@ -62,12 +61,6 @@ TAG_LIMIT = 1 << 32
 
 ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
 """What the log says of a job whose worker has been killed for the host."""
-
-MEANINGS: Mapping[int, str] = {
-    signal.SIGSYS: ", as it made a system call that workers may not make",
-    signal.SIGXCPU: ", as it took more processor time than workers may take",
-}
-"""What a signal says that ended a worker."""
 
 Monotonic = Callable[[], float]
 
@@ -230,19 +223,18 @@ class Jobs:
         self._bury_orphan(worker)
         return heard
 
-    def reap(self) -> None:
-        """Take in which workers are gone."""
-        try:
-            for gone in self._pool.exits():
-                for worker in list(self._workers.values()):
-                    if worker.serial == gone.serial:
-                        self._last_words(worker)
-                        self._buried(worker, _cause(gone.code))
-        except NurseryLost:
-            log.warning("the nursery is gone")
-            for worker in list(self._workers.values()):
-                worker.orphaned = True
-                self._bury_orphan(worker)
+    def gone(self, serial: int, why: str) -> None:
+        """The nursery says that a process is gone."""
+        for worker in list(self._workers.values()):
+            if worker.serial == serial:
+                self._last_words(worker)
+                self._buried(worker, why)
+
+    def nursery_lost(self) -> None:
+        """Nobody will tell of a worker's death any more."""
+        for worker in list(self._workers.values()):
+            worker.orphaned = True
+            self._bury_orphan(worker)
 
     def checked(self, checked: ReadChecked) -> None:
         """The RPU says whether blocks of a job's input may be read."""
@@ -489,16 +481,6 @@ def _portions(
 def _besides(gathered: Sequence[ByteRange]) -> str:
     total = sum(item.length for item in gathered)
     return f", {total} bytes written to granted blocks" if total else ""
-
-
-def _cause(code: int) -> str:
-    if code >= 0:
-        return f"it exited with status {code}"
-    try:
-        name = signal.Signals(-code).name
-        return f"it was ended by {name}{MEANINGS.get(-code, '')}"
-    except ValueError:
-        return f"it was ended by signal {-code}"
 
 
 def _signed(value: int) -> int:

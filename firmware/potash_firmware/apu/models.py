@@ -50,6 +50,7 @@ class Models:
         self._meter = meter if meter is not None else Meter()
         self._delegate: VtaDelegate | None = None
         self._before_large = before_large
+        self._last: tuple[Processor, bytes, RunModel] | None = None
 
     def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model on the APU; returns the bytes of `output` written. Raises ModelError."""
@@ -73,6 +74,14 @@ class Models:
                 return loaded(inputs, output)
 
         return run
+
+    def load_again(self, model: memoryview, processor: Processor) -> RunModel:
+        """As `load`, which is done once for a model that is asked for again and again."""
+        last = self._last
+        if last is None or last[0] is not processor or last[1] != model:
+            self._last = None  # which is not to take memory beside its successor
+            self._last = last = processor, bytes(model), self.load(model, processor)
+        return last[2]
 
     def _accelerated(self) -> VtaDelegate:
         if self._delegate is None:

@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.confined import confine_maker, confine_worker
-from potash_firmware.apu.orders import CHECKER, MAX_ORDER, Exited, Kill, Spawn, decode, encode
+from potash_firmware.apu.orders import (
+    CHECKER,
+    ENGINE,
+    MAX_ORDER,
+    Exited,
+    Kill,
+    Spawn,
+    decode,
+    encode,
+)
 from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
 from potash_firmware.confinement import be_undumpable, libraries, missing
@@ -41,7 +50,8 @@ with who compiles for it."""
 
 def worker_name(accelerator: int) -> str:
     """What the process of an accelerator's worker is called."""
-    return f"potash-worker{accelerator}"
+    names = {CHECKER: "potash-checker", ENGINE: "potash-engine"}
+    return names.get(accelerator, f"potash-worker{accelerator}")
 
 
 class Child(NamedTuple):
@@ -148,7 +158,7 @@ class Nursery:
         try:
             die_with_parent(nursery)
             yield_to_others()
-            set_name("potash-checker" if accelerator == CHECKER else worker_name(accelerator))
+            set_name(worker_name(accelerator))
             workshop = Workshop(self._config, desk.its, SharedMemory.adopt(desk.exchange, EXCHANGE))
             with socket.socket(fileno=fd) as channel:
                 self._serve(channel, accelerator, workshop)
@@ -202,7 +212,9 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     """Load what every worker needs, once."""
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_device.vta import engines
-    from potash_firmware.apu import checks, worker
+    from potash_firmware.apu import checks, compute_worker, worker
+    from potash_firmware.apu.meter import Meter
+    from potash_firmware.apu.models import Models
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
     from potash_firmware.bpf.native import engine as native
@@ -228,14 +240,18 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
             return
         name = worker_name(accelerator)
         config.log.apply(name)
-        log.debug("accelerator %d has a worker", accelerator)
+        log.debug("%s is there", name)
         if "trace" in descriptors:
             record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
-        mine = {f"arena{accelerator}", "counters", "trace"}
+        mine = {"trace"} if accelerator == ENGINE else {f"arena{accelerator}", "counters", "trace"}
         keep = [fd for key, fd in descriptors.items() if key in mine]
         confine_worker(config.limits, [channel.fileno(), *workshop.descriptors, *keep])
         native.compile_elsewhere = workshop.program
         engines.before_fast = workshop.kernels
+        if accelerator == ENGINE:
+            models = Models(config.vta, Meter(), workshop.model)
+            compute_worker.serve(channel, models, config.limits.instructions, engine)
+            return
         worker.serve(
             channel,
             accelerators[accelerator],

@@ -9,6 +9,9 @@ MAX_ORDER = 4096
 CHECKER = -1
 """In an accelerator's place: make a process that checks one program."""
 
+ENGINE = -2
+"""Likewise: make a worker for a compute namespace."""
+
 
 class Spawn(NamedTuple):
     """Make a worker for an accelerator; the datagram carries the worker's end of its channel."""

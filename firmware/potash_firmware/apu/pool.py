@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from potash_firmware.apu import channel, orders
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, format_descriptors
@@ -30,6 +30,13 @@ START_PATIENCE = 60.0
 
 _VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "XDG_CACHE_HOME"})
 _PREFIXES = ("LC_", "LD_", "PYTHON", "POTASH_", "NUMBA_", "OMP_", "OPENBLAS_", "COVERAGE_")
+
+
+MEANINGS: Mapping[int, str] = {
+    signal.SIGSYS: ", as it made a system call that workers may not make",
+    signal.SIGXCPU: ", as it took more processor time than workers may take",
+}
+"""What a signal says that ended a worker."""
 
 
 class NurseryLost(Exception):
@@ -61,7 +68,9 @@ class Worker:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def run(self, job: channel.Run | channel.Check, descriptors: Sequence[int]) -> None:
+    def run(
+        self, job: channel.Run | channel.Check | channel.Perform, descriptors: Sequence[int]
+    ) -> None:
         """Hand over work, its contents the first of `descriptors`. Whether it arrives shows in the
         process's death."""
         self.used = True
@@ -123,12 +132,9 @@ class Pool:
         """The nursery has made a worker that is ready."""
 
     @property
-    def running(self) -> bool:
-        return self._control is not None
-
-    def fileno(self) -> int:
-        """The descriptor to wait on; -1 when there is no nursery."""
-        return self._control.fileno() if self._control is not None else -1
+    def control(self) -> socket.socket | None:
+        """What the nursery says comes from here; None when there is no nursery."""
+        return self._control
 
     def start(self) -> None:
         """Start a nursery, if there is none."""
@@ -242,3 +248,14 @@ class Pool:
             log.warning("the nursery does not take an order: %s", error)
             if self._process is not None:
                 self._process.send_signal(signal.SIGKILL)
+
+
+def cause(code: int) -> str:
+    """What an exit code, or a signal's number negated, says of a worker's end."""
+    if code >= 0:
+        return f"it exited with status {code}"
+    try:
+        name = signal.Signals(-code).name
+        return f"it was ended by {name}{MEANINGS.get(-code, '')}"
+    except ValueError:
+        return f"it was ended by signal {-code}"

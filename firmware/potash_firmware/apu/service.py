@@ -10,12 +10,12 @@ Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command 
 from __future__ import annotations
 
 import logging
-import selectors
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from csd_spec.opcodes import LOG_PAGE
 from nvme_spec.opcodes import DataDirection, data_direction
@@ -25,12 +25,13 @@ from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.command import Answer, Context, IfSound
 from potash_firmware.apu.commands import dispatch
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.engines import Engines
 from potash_firmware.apu.job_counts import count_restart
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, Subsystem
-from potash_firmware.apu.pool import Pool, Worker
+from potash_firmware.apu.pool import NurseryLost, Pool, Worker, cause
 from potash_firmware.apu.state import StateArea
-from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
+from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, execution
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.messages import (
     Alive,
@@ -45,6 +46,7 @@ from potash_firmware.mailbox.messages import (
     ToApu,
     WriteBackDone,
 )
+from potash_firmware.waiting import READ, WRITE, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +54,18 @@ REQUESTS_AT_ONCE = 64
 """Messages taken in one pass."""
 
 
-Source = ApuPort | Pool | Worker
-"""What the loop waits for."""
+UPKEEP = 0.1
+"""Seconds after which all that can be due is seen to, however busy the engines are."""
+EXECUTIONS = get_args(execution.ToApu)
+
+Source = ApuPort | socket.socket | Worker
+"""What the loop waits for; the socket is the nursery's."""
 
 
-class Waiting(NamedTuple):
-    """What happens when all these accelerators are at rest."""
+class Pending(NamedTuple):
+    """What happens when something is so."""
 
-    until: tuple[Accelerator, ...]
+    ready: Callable[[], bool]
     then: Callable[[], None]
 
 
@@ -84,13 +90,16 @@ class Service:
                 self._subsystem.accelerators[item.id].row = counters.row(place)
         self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send, media=media)
         self._checks = Checks(pool, config.limits)
-        self._context = Context(config, self._subsystem, self._jobs, buffers)
+        self._engines = Engines(config, pool, self._checks, port.send, time.time)
+        self._context = Context(config, self._subsystem, self._jobs, buffers, self._engines.log_of)
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
-        self._waiting: list[Waiting] = []
-        self._asked: deque[Request | Reset] = deque()
+        self._waiting = Waiting()
+        self._later: list[Pending] = []
+        self._asked: deque[Request | Reset | execution.ToApu] = deque()
         """What has come behind a reset that is under way: perhaps from the next host."""
         self._resetting = False
+        self._upkeep_at = 0.0
 
     def run(self) -> None:
         """Serve until the RPU is gone."""
@@ -102,42 +111,76 @@ class Service:
                 self.step()
         finally:
             self._checks.close()
+            self._engines.close()
             self._jobs.close()
 
     def step(self) -> None:
         """Wait for something to happen, and do what follows from it."""
-        for source in self._wait():
+        sources = self._wait()
+        others = [source for source in sources if not self._is_execution(source)]
+        # Executions are to be quick, and change nothing of what follows.
+        if sources and not others and time.monotonic() < self._upkeep_at:
+            return
+        for source in others:
             match source:
-                case ApuPort():
-                    self._serve_port()
+                case ApuPort() | Worker(accelerator=orders.ENGINE):
+                    pass  # that was `_is_execution`
                 case Worker(accelerator=orders.CHECKER):
                     self._checks.listen(source)
                 case Worker():
                     self._jobs.listen(source)
-                case Pool():
-                    self._jobs.reap()
+                case socket.socket():
+                    self._reap()
         self._jobs.expire()
         self._checks.expire()
+        self._engines.expire()
         self._answer_waiting()
         self._take_asked()
         # A job that has ended must not run again when this process is restarted.
         self._keep()
+        self._upkeep_at = time.monotonic() + UPKEEP
+
+    def _is_execution(self, source: Source) -> bool:
+        """Take in what engines are asked and say; False where there is something else, too."""
+        match source:
+            case Worker(accelerator=orders.ENGINE):
+                self._engines.listen(source)
+                return self._engines.undisturbed
+            case ApuPort():
+                return self._serve_port()
+        return False
 
     def _wait(self) -> list[Source]:
-        """Sources that have something. Few of them, and they change: `poll` needs no upkeep."""
-        with selectors.PollSelector() as selector:
-            writing = selectors.EVENT_WRITE if self._port.wants_write() else 0
-            selector.register(self._port, selectors.EVENT_READ | writing, self._port)
-            if self._pool.running:
-                selector.register(self._pool, selectors.EVENT_READ, self._pool)
-            for worker in (*self._jobs.workers, *self._checks.workers):
-                selector.register(worker, selectors.EVENT_READ, worker)
-            ends = (self._jobs.deadline(), self._checks.deadline())
-            limit = min((end for end in ends if end is not None), default=None)
-            return [key.data for key, _ in selector.select(limit)]
+        """Sources that have something."""
+        wanted: list[tuple[Source, int]] = [
+            (self._port, READ | WRITE if self._port.wants_write() else READ)
+        ]
+        control = self._pool.control
+        if control is not None:
+            wanted.append((control, READ))
+        engines = self._engines
+        for worker in (*engines.workers, *self._jobs.workers, *self._checks.workers):
+            wanted.append((worker, READ))
+        ends = (self._jobs.deadline(), self._checks.deadline(), engines.deadline())
+        limit = min((end for end in ends if end is not None), default=None)
+        ready = self._waiting.wait(wanted, limit)
+        return [source for source, _ in wanted if source.fileno() in ready]
 
-    def _serve_port(self) -> None:
+    def _reap(self) -> None:
+        """Take in which workers are gone."""
+        try:
+            for gone in self._pool.exits():
+                self._jobs.gone(gone.serial, cause(gone.code))
+                self._engines.gone(gone.serial, cause(gone.code))
+        except NurseryLost:
+            log.warning("the nursery is gone")
+            self._jobs.nursery_lost()
+            self._engines.nursery_lost()
+
+    def _serve_port(self) -> bool:
+        """Handle what has come; whether that was executions alone."""
         self._port.flush()
+        others = self._resetting
         for _ in range(REQUESTS_AT_ONCE):
             try:
                 message = self._port.receive()
@@ -145,8 +188,13 @@ class Service:
                 log.warning("%s", error)
                 continue
             if message is None:
-                return
-            self._handle(message)
+                break
+            if isinstance(message, EXECUTIONS) and not self._resetting:
+                self._engines.handle(message)
+            else:
+                others = True
+                self._handle(message)
+        return not (others or self._port.closed)
 
     def _handle(self, message: ToApu) -> None:
         match message:
@@ -156,7 +204,7 @@ class Service:
                 self._jobs.checked(message)
             case Ping(tag):
                 self._port.send(Alive(tag))
-            case Request() | Reset():
+            case _:
                 self._asked.append(message)
                 self._take_asked()
 
@@ -165,8 +213,10 @@ class Service:
             message = self._asked.popleft()
             if isinstance(message, Reset):
                 self._reset(message)
-            else:
+            elif isinstance(message, Request):
                 self._request(message)
+            else:
+                self._engines.handle(message)
 
     def _request(self, request: Request) -> None:
         try:
@@ -232,6 +282,8 @@ class Service:
             self._jobs.reset(accelerator)
             if forget:
                 self._jobs.replace_worker(accelerator)
+        cancel = ResetScope.DISABLE in reset.scope
+        self._engines.reset(forget=forget, cancel=cancel)
 
         def done() -> None:
             for accelerator in accelerators:
@@ -248,18 +300,21 @@ class Service:
             self._resetting = False
             self._port.send(ResetDone(reset.tag))
 
-        self._when_at_rest(accelerators, done)
+        self._when_at_rest(accelerators, done, engines=cancel)
 
-    def _when_at_rest(self, until: tuple[Accelerator, ...], then: Callable[[], None]) -> None:
-        self._waiting.append(Waiting(until, then))
+    def _when_at_rest(
+        self, until: tuple[Accelerator, ...], then: Callable[[], None], *, engines: bool = False
+    ) -> None:
+        def ready() -> bool:
+            return all(map(self._jobs.at_rest, until)) and (not engines or self._engines.at_rest)
+
+        self._later.append(Pending(ready, then))
         self._answer_waiting()
 
     def _answer_waiting(self) -> None:
         """Go on with what has waited for accelerators that are at rest now."""
-        at_rest = self._jobs.at_rest
-        ready = [item for item in self._waiting if all(map(at_rest, item.until))]
-        for item in ready:
-            self._waiting.remove(item)
+        for item in [one for one in self._later if one.ready()]:
+            self._later.remove(item)
             item.then()
 
     def _keep(self) -> None:

@@ -72,9 +72,60 @@ class Layout:
         return self.data_offset + page_aligned(self.data_size)
 
     @property
+    def rodata_end(self) -> int:
+        return self.rodata_offset + self.rodata_size
+
+    @property
     def size(self) -> int:
         """Bytes of the whole arena."""
-        return self.rodata_offset + self.rodata_size
+        return self.rodata_end
+
+    @property
+    def writable_size(self) -> int:
+        """Where writes have to end that nothing but this number stops."""
+        return self.rodata_offset
+
+
+@dataclass(frozen=True)
+class RangesLayout(Layout):
+    """The arena of a program that runs on memory ranges:
+
+        stack | data | rodata | context | ranges
+
+    What is the program's own comes first, so that it is linked and compiled once, whatever ranges
+    it runs on: `input_size` is the length of the first, `output_size` that of all others. Rodata is
+    whole pages, which are mapped read-only, as its end is not the arena's.
+    """
+
+    context_size: int = 0
+
+    @property
+    def data_offset(self) -> int:
+        return page_aligned(self.stack_size)
+
+    @property
+    def rodata_offset(self) -> int:
+        return self.data_offset + page_aligned(self.data_size)
+
+    @property
+    def rodata_end(self) -> int:
+        return self.rodata_offset + page_aligned(self.rodata_size)
+
+    @property
+    def context_offset(self) -> int:
+        return self.rodata_end
+
+    @property
+    def input_offset(self) -> int:
+        return self.context_offset + page_aligned(self.context_size)
+
+    @property
+    def size(self) -> int:
+        return self.output_offset + self.output_size
+
+    @property
+    def writable_size(self) -> int:
+        return self.size
 
 
 class Arena:
@@ -147,11 +198,15 @@ class Arena:
             raise Fault(FaultKind.OUT_OF_BOUNDS, None, address, reason)
         return text
 
+    def _reaches_rodata(self, offset: int, size: int) -> bool:
+        begin, end = self.layout.rodata_offset, self.layout.rodata_end
+        return begin < end and begin < offset + size and offset < end
+
     def _offset(self, address: int, size: int, *, write: bool) -> int:
         """Where in the memory an access begins: the one bounds check there is."""
         offset = address - BASE
         if 0 <= offset <= self.layout.size - size:
-            if not write or offset + size <= self.layout.rodata_offset:
+            if not write or not self._reaches_rodata(offset, size):
                 return offset
             kind, why = FaultKind.READ_ONLY, "it reaches into the read-only data"
         else:

@@ -11,7 +11,7 @@ from functools import partial
 
 from csd_spec.program import Context
 from potash_firmware.bpf import added, elf
-from potash_firmware.bpf.arena import Arena, Layout
+from potash_firmware.bpf.arena import PAGE, Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.engine import Engine, Execute, execute
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
@@ -20,8 +20,8 @@ from potash_firmware.bpf.verifier import verify
 
 INSTRUCTION_LIMIT = 1_000_000_000_000
 
-MAX_CONTEXT = 1 << 20
-"""Most bytes of a program's context, its argument list included."""
+MAX_CONTEXT = (1 << 20) + PAGE
+"""Most bytes of a program's context: an argument list of 1 MiB, and what is around it."""
 
 _NO_ARGUMENTS = Context()
 _CONTEXT_ALIGNMENT = 8
@@ -46,7 +46,7 @@ def load_program(data: bytes, *, entry: str | None = None) -> Program:
     `entry` names the function to begin with: else `prog`, else the first global function.
     """
     program = elf.load(data, entry=entry, helpers=helper_names())
-    with _placing(program):
+    with placing(program):
         verify(program.code, program.entry, HELPER_NUMBERS | added.found().helpers.keys())
     return program
 
@@ -57,7 +57,7 @@ def helper_names() -> Mapping[str, int]:
 
 
 @contextmanager
-def _placing(program: Program) -> Iterator[None]:
+def placing(program: Program) -> Iterator[None]:
     """Tell what is wrong with an instruction where that came from."""
     try:
         yield
@@ -100,24 +100,27 @@ def run_program(
         output_length = output_size
     if not 0 <= input_length <= input_size or not 0 <= output_length <= output_size:
         raise ValueError("the lengths of input and output exceed their buffers")
-    encoded = context.encode()
-    if len(encoded) > MAX_CONTEXT:
-        raise ProgramError(f"a context of {len(encoded)} bytes exceeds {MAX_CONTEXT}")
+    # Where the ranges are says the layout, which depends on the context's length alone.
+    length = len(context._replace(ranges=((0, 0), (0, 0))).encode())
+    if length > MAX_CONTEXT:
+        raise ProgramError(f"a context of {length} bytes exceeds {MAX_CONTEXT}")
     context_offset = len(program.data) + -len(program.data) % _CONTEXT_ALIGNMENT
     layout = Layout(
         input_size,
         output_size,
-        data_size=context_offset + len(encoded),
+        data_size=context_offset + length,
         rodata_size=len(program.rodata),
     )
     arena = Arena(memory, layout)
     image = elf.link(program, layout)
+    ranges = (arena.input, input_length), (arena.output, output_length)
+    encoded = context._replace(ranges=ranges).encode()
     _fill(memory, layout, image, context_offset, encoded)
     helpers = Helpers(arena, services, output_length, context.arguments)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
     run = partial(execute, engine) if isinstance(engine, Engine) else engine
     try:
-        with _placing(program):
+        with placing(program):
             value, executed = run(
                 image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
             )

@@ -40,6 +40,7 @@ _libc.mmap.argtypes = (
 )
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _sizes: dict[int, int] = {}
 """The arenas' memory that there is: its address in this process, and its bytes."""
@@ -56,6 +57,62 @@ def allocate(size: int) -> memoryview:
 def share(descriptor: int, size: int) -> memoryview:
     """As `allocate`, with the first `size` bytes of a file or memfd."""
     return _mapped(size, mmap.MAP_SHARED, descriptor)
+
+
+class Space:
+    """A range whose memory is put together of pieces, and changes; for as long as this object lives.
+
+    Offsets and sizes are in whole pages.
+    """
+
+    def __init__(self) -> None:
+        self._first = _reserved()
+        self._address = self._first + GUARD + BASE
+        self.memory = memoryview(b"")
+        """The first bytes of it, as many as `resize` was called with."""
+        weakref.finalize(self, _unmap, self._first, GUARD + REACH + GUARD, self._address)
+
+    def resize(self, size: int) -> None:
+        """Have `memory` be the first `size` bytes, all of which must be mapped. None else may be used."""
+        if not 0 <= size <= REACH - BASE:
+            raise ValueError(f"an arena of {size} bytes does not fit into {REACH - BASE}")
+        _sizes[self._address] = size
+        array = (ctypes.c_char * size).from_address(self._address)
+        self.memory = memoryview(array).cast("B")
+
+    def put_zeroes(self, offset: int, size: int) -> None:
+        """Map fresh zero bytes, which are nobody else's."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._map(offset, size, _PROT_READ_WRITE, flags, -1, 0)
+
+    def put_shared(self, offset: int, size: int, descriptor: int, start: int) -> None:
+        """Map `size` bytes of a memfd from its byte `start` on."""
+        self._map(offset, size, _PROT_READ_WRITE, mmap.MAP_SHARED, descriptor, start)
+
+    def put_nothing(self, offset: int, size: int) -> None:
+        """Make what is mapped there inaccessible, and give it back."""
+        nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._map(offset, size, _PROT_NONE, nothing, -1, 0)
+
+    def make_read_only(self, offset: int, size: int) -> None:
+        begin = self._address + offset
+        _protect(begin, begin + size, mmap.PROT_READ)
+
+    def clear(self, offset: int, size: int) -> None:
+        """Make what `put_zeroes` has mapped zero again."""
+        if size and _libc.madvise(self._address + offset, size, mmap.MADV_DONTNEED):
+            raise _error()
+
+    def _map(
+        self, offset: int, size: int, protection: int, flags: int, descriptor: int, start: int
+    ) -> None:
+        if offset + size > REACH - BASE:
+            raise ValueError(f"an arena of {offset + size} bytes does not fit")
+        where = self._address + offset
+        if size and _libc.mmap(where, size, protection, flags | _MAP_FIXED, descriptor, start) == (
+            _FAILED
+        ):
+            raise _error()
 
 
 def holds(memory: memoryview) -> bool:
@@ -91,10 +148,7 @@ def _mapped(size: int, flags: int, descriptor: int) -> memoryview:
     if not 0 < size <= REACH - BASE:
         raise ValueError(f"an arena of {size} bytes does not fit into {REACH - BASE}")
     whole = GUARD + REACH + GUARD
-    nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    first = _libc.mmap(None, whole, _PROT_NONE, nothing, -1, 0)
-    if first == _FAILED:
-        raise _error()
+    first = _reserved()
     address = first + GUARD + BASE
     found = _libc.mmap(address, size, _PROT_READ_WRITE, flags | _MAP_FIXED, descriptor, 0)
     if found == _FAILED:
@@ -107,6 +161,15 @@ def _mapped(size: int, flags: int, descriptor: int) -> memoryview:
     return memoryview(memory).cast("B")
 
 
+def _reserved() -> int:
+    """The first address of a new range, all of it inaccessible."""
+    nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    first: int | None = _libc.mmap(None, GUARD + REACH + GUARD, _PROT_NONE, nothing, -1, 0)
+    if first is None or first == _FAILED:
+        raise _error()
+    return first
+
+
 @functools.lru_cache
 def _array(size: int) -> type[ctypes.Array[ctypes.c_char]]:
     """An array of bytes that can be referred to weakly, which ctypes' own cannot."""
@@ -114,7 +177,7 @@ def _array(size: int) -> type[ctypes.Array[ctypes.c_char]]:
 
 
 def _unmap(first: int, whole: int, address: int) -> None:
-    del _sizes[address]
+    _sizes.pop(address, None)
     _libc.munmap(first, whole)
 
 

@@ -128,6 +128,12 @@ class Execute:
     data_length: int = 0
     descriptor: int = field(default=NO_DESCRIPTOR, compare=False)
 
+    @property
+    def named(self) -> frozenset[int]:
+        """The serial numbers of the memory and of the program that it needs."""
+        program = () if self.program < FIRST_SERIAL else (self.program,)
+        return frozenset((*(one.serial for one in self.ranges), *program))
+
 
 @dataclass(frozen=True, slots=True)
 class Executed:

@@ -57,10 +57,12 @@ def get_log_page(context: Context, request: Request) -> Result:
     command = GetLogPage.decode(request.cdws)
     if command.lid != LOG_PAGE:
         raise NvmeError(Status.INVALID_LOG_PAGE, f"there is no log page {command.lid:#x}")
-    accelerator = context.accelerator(command.lsi)
-    page = accelerator.log_snapshot.read(
-        lambda: accelerator.log.page().encode(), retain=command.rae
-    )
+    engine = context.engine_log(request.nsid)
+    if engine is None:
+        accelerator = context.accelerator(command.lsi)
+        engine = accelerator.log, accelerator.log_snapshot
+    log, snapshot = engine
+    page = snapshot.read(lambda: log.page().encode(), retain=command.rae)
     if command.offset > len(page):
         detail = f"the log page has {len(page)} bytes, none at {command.offset}"
         raise NvmeError(Status.INVALID_FIELD, detail)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from potash_device.trace import COMPUTE
 from potash_firmware.bpf import isa, reserve
 from potash_firmware.bpf.arena import (
+    BASE,
     CODE_BASE,
     FRAME_SIZE,
     MAX_CALL_DEPTH,
@@ -135,7 +136,8 @@ def execute(
 
 def _pointed_at(arena: Arena, count: int) -> list[int]:
     """The functions of a program of `count` instructions that its data has pointers to."""
-    data = bytes(arena.memory[arena.layout.data_offset :])
+    layout = arena.layout
+    data = bytes(arena.memory[layout.data_offset : layout.rodata_end])
     found = set()
     at = data.find(_HIGH_HALF)
     while at >= 0:
@@ -185,7 +187,7 @@ class _Run:
         with runtime.lock, reserve.fenced(self._memory, layout.size) as origin:
             context[Word.FUEL] = self._fuel
             context[Word.READABLE] = layout.size
-            context[Word.WRITABLE] = layout.rodata_offset
+            context[Word.WRITABLE] = layout.writable_size
             context[Word.BOTTOM] = stack_top - (MAX_CALL_DEPTH - 2) * FRAME_SIZE
             context[Word.FUNCTIONS] = ctypes.addressof(table)
             context[Word.COUNT] = count
@@ -211,9 +213,13 @@ class _Run:
             raise self._error
         match context[Word.LEAVE]:
             case Leave.FAULT:
-                at = context[Word.FAULT] - origin
-                reason = f"compiled code reached for 0x{at & MASK:x} unchecked, where nothing is"
-                raise Fault(FaultKind.OUT_OF_BOUNDS, None, at & MASK, reason)
+                at = (context[Word.FAULT] - origin) & MASK
+                layout = self._arena.layout
+                if layout.rodata_offset <= at - BASE < layout.rodata_end:
+                    reason = f"a write at 0x{at:x} was refused: it reaches into the read-only data"
+                    raise Fault(FaultKind.READ_ONLY, None, at, reason)
+                reason = f"compiled code reached for 0x{at:x} unchecked, where nothing is"
+                raise Fault(FaultKind.OUT_OF_BOUNDS, None, at, reason)
             case Leave.LIMIT:
                 raise self._exceeded()
         if left < 0:

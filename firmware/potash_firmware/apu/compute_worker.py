@@ -1,0 +1,170 @@
+"""A compute namespace's worker: programs on memory ranges, one execution after the other.
+
+What one execution names is all that this process has: descriptors of it come with the order, and go
+when an order comes that does not name them. While the next one names the same, its program stays
+compiled and its ranges stay mapped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+
+from csd_spec.descriptors import LogEntryType
+from csd_spec.program import Level
+from potash_device.trace import COMPUTE
+from potash_firmware import bpf
+from potash_firmware.apu import channel, device_programs
+from potash_firmware.apu.channel import FromWorker, Line, Perform, Ready
+from potash_firmware.apu.models import Models
+from potash_firmware.apu.worker import FAULTS, LEVELS
+from potash_firmware.bpf.ranged import Extent, Placed, Window
+from potash_firmware.bpf.reserve import Space
+from potash_firmware.mailbox.device_programs import DeviceProgram
+from potash_firmware.mailbox.execution import (
+    FIRST_SERIAL,
+    MAX_RANGES,
+    Execute,
+    Executed,
+    Outcome,
+)
+from potash_firmware.tflite.validation import ModelError
+
+log = logging.getLogger(__name__)
+
+MOST_DESCRIPTORS = MAX_RANGES + 2
+"""That come with an order: of its memory, its program and its data."""
+
+
+def serve(end: socket.socket, models: Models, instruction_limit: int, engine: bpf.Engine) -> None:
+    """Do what is ordered through `end`, until nobody is at its other side."""
+    worker = _Worker(end, models, instruction_limit, engine)
+    try:
+        worker.send(Ready())
+        while worker.step():
+            pass
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the service is gone, or wants nothing more from this worker
+
+
+class _Worker:
+    def __init__(
+        self, end: socket.socket, models: Models, instruction_limit: int, engine: bpf.Engine
+    ) -> None:
+        self._end = end
+        self._models = models
+        self._limit = instruction_limit
+        self._engine = engine
+        self._window = Window(Space())
+        self._has: dict[int, int] = {}
+        """Descriptors of what the last order named, by serial number."""
+        self._program = 0
+        self._placed: Placed | None = None
+        self._services = bpf.Services(
+            self._print,
+            models.infer_apu,
+            models.infer_vta,
+            log=self._log,
+            load_model=models.load,
+        )
+
+    def send(self, message: FromWorker) -> None:
+        self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
+
+    def step(self) -> bool:
+        """Wait for one order and follow it; False when there will be none any more."""
+        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
+        if not data:
+            return False
+        order = channel.decode_perform(data)
+        self._take(order, fds)
+        contents = _contents(fds[-1]) if order.execute.data_length else b""
+        with COMPUTE.span("worker.execution", namespace=order.execute.nsid):
+            answer = self._execute(order.execute, contents)
+        self.send(answer)
+        return True
+
+    def _take(self, order: Perform, fds: list[int]) -> None:
+        """Keep what the order names, and nothing else."""
+        named = order.execute.named
+        gone = self._has.keys() - named
+        if gone:
+            self._window.hide()
+        for serial in gone:
+            if serial == self._program:
+                self._forget()
+            os.close(self._has.pop(serial))
+        self._has.update(zip(order.new, fds, strict=False))
+
+    def _execute(self, job: Execute, data: bytes) -> Executed:
+        try:
+            value = self._run(job, data)
+        except device_programs.Refused as error:
+            return self._failed(job, Outcome.REFUSED, LogEntryType.ACCELERATOR_ERROR, error)
+        except bpf.Fault as fault:
+            if isinstance(fault.__cause__, MemoryError):
+                return self._out_of_memory(job)
+            kind = FAULTS.get(fault.kind, LogEntryType.ACCELERATOR_ERROR)
+            return self._failed(job, Outcome.FAULTED, kind, fault)
+        except MemoryError:
+            return self._out_of_memory(job)
+        except (bpf.ProgramError, ValueError) as error:
+            return self._failed(job, Outcome.REFUSED, LogEntryType.ACCELERATOR_ERROR, error)
+        except Exception as error:
+            if not isinstance(error, ModelError):
+                log.exception("an execution met a mistake of the firmware")
+            return self._failed(job, Outcome.FAULTED, LogEntryType.ACCELERATOR_ERROR, error)
+        return Executed(job.tag, Outcome.RETURNED, value)
+
+    def _run(self, job: Execute, data: bytes) -> int:
+        window = self._window
+        extents = [Extent(self._has[one.serial], one.offset, one.length) for one in job.ranges]
+        if job.program < FIRST_SERIAL:
+            if self._placed is not None:
+                self._forget()
+            window.show(job.ranges, extents)
+            program = DeviceProgram(job.program)
+            return device_programs.run(program, window.views, job.parameters, data, self._models)
+        if self._placed is None or self._program != job.program:
+            self._forget()
+            image = _contents(os.dup(self._has[job.program]))
+            self._placed = Placed(bpf.load_program(image), window)
+            self._program = job.program
+        window.show(job.ranges, extents)
+        arguments = (job.parameters, data, self._services, self._limit)
+        try:
+            return self._placed.run(*arguments, engine=self._engine).return_value
+        except bpf.EngineUnavailable as error:
+            log.warning("a program runs in the interpreter: %s", error)
+            return self._placed.run(*arguments, engine=bpf.Engine.INTERPRETER).return_value
+
+    def _forget(self) -> None:
+        """Have no program, and no memory of one."""
+        self._program, self._placed = 0, None
+        self._window.begin(0)
+
+    def _out_of_memory(self, job: Execute) -> Executed:
+        memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        text = f"the execution takes more memory than the {memory >> 20} MiB that it may have"
+        return self._failed(job, Outcome.FAULTED, LogEntryType.LIMIT_EXCEEDED, text)
+
+    def _failed(
+        self, job: Execute, outcome: Outcome, kind: LogEntryType, reason: Exception | str
+    ) -> Executed:
+        self.send(Line(kind, str(reason)[: channel.TEXT_LIMIT]))
+        return Executed(job.tag, outcome)
+
+    def _print(self, text: str) -> None:
+        self._log(Level.INFO, text)
+
+    def _log(self, level: Level, text: str) -> None:
+        self.send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
+
+
+def _contents(descriptor: int) -> bytes:
+    """All that is in a memfd, which is closed."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()

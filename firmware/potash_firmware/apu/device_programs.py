@@ -1,0 +1,176 @@
+"""What the device-defined programs do, in a confined worker, to the ranges that it is given.
+
+They are Python of the device's own, as they are trusted and no compiler for BPF can be taken for
+granted. Parameters and ranges are a stranger's; whatever does not fit is refused before a byte is
+written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from csd_spec.program import Processor
+from potash_firmware.apu.models import Models
+from potash_firmware.bpf.crc32c import crc32c
+from potash_firmware.mailbox.device_programs import DESCRIPTIONS, DeviceProgram
+
+INTEGER = np.dtype("<u8")
+FIELD = np.dtype("<u4")
+
+RECORD_BYTES_AT_ONCE = 1 << 20
+
+MASK = (1 << 64) - 1
+
+
+class Refused(Exception):
+    """The parameters or the ranges are not what the program takes, one sentence."""
+
+
+Views = Sequence[memoryview]
+
+
+def run(
+    program: DeviceProgram,
+    ranges: Views,
+    parameters: tuple[int, int],
+    data: bytes,
+    models: Models,
+) -> int:
+    """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
+    wanted = DESCRIPTIONS[program].ranges
+    given = len(ranges) + (program is DeviceProgram.GREP and bool(data))
+    if given < len(wanted):
+        raise Refused(f"{len(wanted)} ranges are needed ({', '.join(wanted)}), not {len(ranges)}")
+    if program is DeviceProgram.TFLITE:
+        return _infer(ranges, parameters, models)
+    if program is DeviceProgram.GREP:
+        return _grep(ranges, parameters, data)
+    return _FUNCTIONS[program](ranges, parameters)
+
+
+def _counted(view: memoryview, length: int) -> memoryview:
+    """The first `length` bytes of a range, all of it for 0. Raises Refused."""
+    if length > len(view):
+        raise Refused(f"range 0 has {len(view)} bytes, not {length}")
+    return view[: length or len(view)]
+
+
+def _copy(ranges: Views, parameters: tuple[int, int]) -> int:
+    source = _counted(ranges[0], parameters[0])
+    if len(source) > len(ranges[1]):
+        raise Refused(f"range 1 has no room for {len(source)} bytes")
+    ranges[1][: len(source)] = source
+    return len(source)
+
+
+def _fill(ranges: Views, parameters: tuple[int, int]) -> int:
+    target, pattern = _counted(ranges[0], parameters[0]), parameters[1].to_bytes(8, "little")
+    whole = len(target) // INTEGER.itemsize * INTEGER.itemsize
+    np.frombuffer(target[:whole], INTEGER)[:] = parameters[1]
+    target[whole:] = pattern[: len(target) - whole]
+    return len(target)
+
+
+def _crc32c(ranges: Views, parameters: tuple[int, int]) -> int:
+    if parameters[1] > 0xFFFF_FFFF:
+        raise Refused("a CRC-32C has 32 bits")
+    return crc32c(_counted(ranges[0], parameters[0]), parameters[1])
+
+
+def _integers(
+    ranges: Views, parameters: tuple[int, int]
+) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    view = _counted(ranges[0], parameters[0])
+    if len(view) % INTEGER.itemsize:
+        raise Refused(f"{len(view)} bytes are no whole number of 64-bit integers")
+    return np.frombuffer(view, INTEGER)
+
+
+def _grep(ranges: Views, parameters: tuple[int, int], data: bytes) -> int:
+    text, output = _counted(ranges[0], parameters[0]), ranges[1]
+    wanted = data
+    if not data:
+        if parameters[1] > len(ranges[2]):
+            raise Refused(f"range 2 has {len(ranges[2])} bytes, not {parameters[1]}")
+        wanted = bytes(ranges[2][: parameters[1]])
+    if not wanted or b"\n" in wanted:
+        raise Refused("the text to find is empty, or has a newline")
+    count = used = 0
+    room = True
+    for begin, end in _lines_with(text, wanted):
+        count += 1
+        room = room and used + end - begin + 1 <= len(output)
+        if room:
+            output[used : used + end - begin] = text[begin:end]
+            used += end - begin
+            output[used] = ord("\n")
+            used += 1
+    return count
+
+
+def _lines_with(text: memoryview, wanted: bytes) -> Iterator[tuple[int, int]]:
+    """Where each line with that text begins and ends."""
+    pattern, newline = re.compile(re.escape(wanted)), re.compile(b"\n")
+    at = 0
+    while found := pattern.search(text, at):
+        behind = newline.search(text, found.end())
+        end = behind.start() if behind else len(text)
+        yield _line_start(text, at, found.start()), end
+        at = end + 1
+
+
+def _line_start(text: memoryview, first: int, at: int) -> int:
+    """Where the line of byte `at` begins, which is at `first` or later."""
+    while at > first:
+        piece = max(first, at - 4096)
+        place = bytes(text[piece:at]).rfind(b"\n")
+        if place >= 0:
+            return piece + place + 1
+        at = piece
+    return first
+
+
+def _filter(ranges: Views, parameters: tuple[int, int]) -> int:
+    size, place, count = (
+        parameters[0] & 0xFFFF,
+        parameters[0] >> 16 & 0xFFFF,
+        parameters[0] >> 32,
+    )
+    least, largest = parameters[1] & 0xFFFF_FFFF, parameters[1] >> 32
+    if not size or place + FIELD.itemsize > size:
+        raise Refused(f"a record of {size} bytes has no 32-bit field at {place}")
+    count = count or len(ranges[0]) // size
+    records, output = _counted(ranges[0], count * size), ranges[1]
+    selected = used = 0
+    step = max(1, RECORD_BYTES_AT_ONCE // size)
+    for first in range(0, count, step):
+        piece = records[first * size : (first + step) * size]
+        rows = np.frombuffer(piece, np.uint8).reshape(-1, size)
+        fields = np.ascontiguousarray(rows[:, place : place + FIELD.itemsize]).view(FIELD)[:, 0]
+        found = np.flatnonzero((fields >= least) & (fields <= largest))
+        selected += len(found)
+        kept = rows[found[: (len(output) - used) // size]].tobytes()
+        output[used : used + len(kept)] = kept
+        used += len(kept)
+    return selected
+
+
+def _infer(ranges: Views, parameters: tuple[int, int], models: Models) -> int:
+    model = _counted(ranges[0], parameters[0])
+    return models.load_again(model, Processor.VTA)(ranges[1], ranges[2])
+
+
+_FUNCTIONS: Mapping[DeviceProgram, Callable[[Views, tuple[int, int]], int]] = {
+    DeviceProgram.COPY: _copy,
+    DeviceProgram.FILL: _fill,
+    DeviceProgram.CRC32C: _crc32c,
+    DeviceProgram.SUM: lambda ranges, parameters: (
+        int(_integers(ranges, parameters).sum(dtype=INTEGER)) & MASK
+    ),
+    DeviceProgram.MINIMUM: lambda ranges, parameters: int(_integers(ranges, parameters).min()),
+    DeviceProgram.MAXIMUM: lambda ranges, parameters: int(_integers(ranges, parameters).max()),
+    DeviceProgram.FILTER: _filter,
+}

@@ -1,0 +1,468 @@
+"""The engines of compute namespaces: executions on their way from the RPU to workers and back.
+
+Each engine has a few workers, each of which does one execution at a time; others wait in their
+order. A worker has descriptors of what its execution names, and keeps them until another order
+comes, as the next one often names the same. Whatever an execution meets, it is answered once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from csd_spec.descriptors import LogEntryType
+from potash_firmware.apu import orders
+from potash_firmware.apu.channel import ChannelError, Line, Perform, Ready
+from potash_firmware.apu.checks import Checks
+from potash_firmware.apu.config import Config
+from potash_firmware.apu.log import Log, Snapshot
+from potash_firmware.apu.pool import Pool, Worker
+from potash_firmware.mailbox.execution import (
+    FIRST_SERIAL,
+    Cancel,
+    CheckProgram,
+    CloseEngine,
+    Execute,
+    Executed,
+    Forget,
+    OpenEngine,
+    Outcome,
+    ProgramChecked,
+    ShareMemory,
+    ShareProgram,
+    ToApu,
+)
+from potash_firmware.mailbox.messages import ToRpu
+
+log = logging.getLogger(__name__)
+
+MESSAGES_AT_ONCE = 64
+"""Of one worker in one pass."""
+
+LAST_WORDS = 64
+"""Passes over what a worker said before it went."""
+
+ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
+"""What a worker can say of an execution."""
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Memory or a program, while the RPU has not forgotten it or an execution still waits for it."""
+
+    descriptor: int
+    length: int
+    users: int = 0
+    forgotten: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A worker process and what it does."""
+
+    process: Worker
+    job: _Job | None = None
+    names: frozenset[int] = frozenset()
+    """What it has descriptors of."""
+    stale: bool = False
+    """It has what nobody is to have any more, and ends when it has nothing to do."""
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """An execution that has not been answered."""
+
+    message: Execute
+    names: frozenset[int]
+    deadline: float
+    worker: _Worker | None = None
+    ended: Outcome = Outcome.LOST
+    """How it has ended when its worker is gone."""
+
+
+@dataclass(eq=False, slots=True)
+class _Engine:
+    """What one compute namespace has here."""
+
+    nsid: int
+    log: Log
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    workers: list[_Worker] = field(default_factory=list)
+    waiting: deque[_Job] = field(default_factory=deque)
+
+
+class Engines:
+    """All engines; answers go to the RPU by `send`."""
+
+    def __init__(
+        self,
+        config: Config,
+        pool: Pool,
+        checks: Checks,
+        send: Callable[[ToRpu], None],
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = config.limits
+        self._pool = pool
+        self._checks = checks
+        self._send = send
+        self._clock = clock
+        self._monotonic = monotonic
+        self._engines: dict[int, _Engine] = {}
+        self._leaving: list[_Engine] = []
+        """Closed, with workers that are not gone yet."""
+        self._shared: dict[int, _Shared] = {}
+        self._running: dict[Worker, tuple[_Engine, _Worker]] = {}
+
+    # What the service asks.
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Processes to listen to."""
+        return [process for process in self._running if not process.silent]
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing runs, and nobody that was killed may still be there."""
+        return not any(
+            one.job is not None or one.process.doomed for _, one in self._running.values()
+        )
+
+    @property
+    def undisturbed(self) -> bool:
+        """No worker has hung up: nobody but who is spoken to has to know."""
+        return not any(one.silent or one.doomed for one in self._running)
+
+    def deadline(self) -> float | None:
+        """Seconds until `expire` has something to do; None when nothing has a limit."""
+        ends = [one.job.deadline for _, one in self._running.values() if one.job is not None]
+        return max(0.0, min(ends) - self._monotonic()) if ends else None
+
+    def log_of(self, nsid: int) -> tuple[Log, Snapshot] | None:
+        """A compute namespace's log; None where there is none such."""
+        engine = self._engines.get(nsid)
+        return None if engine is None else (engine.log, engine.snapshot)
+
+    def close(self) -> None:
+        """Release descriptors and channels; the pool ends the processes."""
+        for process in self._running:
+            process.close()
+        for shared in self._shared.values():
+            os.close(shared.descriptor)
+        self._running.clear()
+        self._shared.clear()
+
+    # What the RPU asks.
+
+    def handle(self, message: ToApu) -> None:
+        """Do what a message asks."""
+        match message:
+            case Execute():
+                self._begin(message)
+            case Cancel(tag):
+                self._cancel(tag)
+            case ShareMemory() | ShareProgram():
+                self._share(message)
+            case Forget(serial):
+                self._forget(serial)
+            case CheckProgram():
+                self._check(message)
+            case OpenEngine(nsid):
+                self._open(nsid)
+            case CloseEngine(nsid):
+                self._close(nsid)
+
+    def reset(self, *, forget: bool, cancel: bool) -> None:
+        """A reset: `cancel` what is under way, `forget` what programs have said and left behind."""
+        for engine in (*self._engines.values(), *self._leaving):
+            if cancel:
+                self._cancel_all(engine)
+            if forget:
+                engine.log.clear()
+                engine.snapshot.release()
+                for worker in list(engine.workers):
+                    worker.stale |= worker.process.used
+                    self._retire(engine, worker)
+
+    def expire(self) -> None:
+        """End executions that have taken too long."""
+        now = self._monotonic()
+        for engine, worker in list(self._running.values()):
+            job = worker.job
+            if job is not None and job.deadline <= now and not worker.process.doomed:
+                engine.log.add(
+                    LogEntryType.LIMIT_EXCEEDED,
+                    f"the execution took more than {self._limits.seconds:g} s",
+                )
+                job.ended = Outcome.EXPIRED
+                self._pool.kill(worker.process)
+
+    def _open(self, nsid: int) -> None:
+        if nsid in self._engines:
+            return
+        limits = self._limits
+        engine = _Engine(nsid, Log(limits.log_entries, limits.log_text, self._clock))
+        self._engines[nsid] = engine
+        self._spawn(engine)
+
+    def _close(self, nsid: int) -> None:
+        engine = self._engines.pop(nsid, None)
+        if engine is None:
+            return
+        self._cancel_all(engine)
+        for worker in engine.workers:
+            if not worker.process.doomed:
+                self._pool.kill(worker.process)
+        if engine.workers:
+            self._leaving.append(engine)
+
+    def _share(self, message: ShareMemory | ShareProgram) -> None:
+        try:
+            sealed = fcntl.fcntl(message.descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+            fits = sealed and os.fstat(message.descriptor).st_size >= message.length
+        except OSError:
+            fits = False
+        if not fits or message.serial in self._shared:
+            log.error("what is shared as %d is not what it should be", message.serial)
+            os.close(message.descriptor)
+            return
+        self._shared[message.serial] = _Shared(message.descriptor, message.length)
+
+    def _forget(self, serial: int) -> None:
+        shared = self._shared.get(serial)
+        if shared is None:
+            return
+        shared.forgotten = True
+        self._release(serial, shared)
+        # Its memory is free when nobody has it mapped.
+        for engine, worker in list(self._running.values()):
+            if serial in worker.names:
+                worker.stale = True
+                self._retire(engine, worker)
+
+    def _release(self, serial: int, shared: _Shared) -> None:
+        if shared.forgotten and not shared.users:
+            os.close(shared.descriptor)
+            del self._shared[serial]
+
+    def _check(self, message: CheckProgram) -> None:
+        shared, engine = self._shared.get(message.serial), self._engines.get(message.nsid)
+
+        def decided(reason: str | None) -> None:
+            if reason is not None and engine is not None:
+                engine.log.add(LogEntryType.ACCELERATOR_ERROR, f"a program was refused: {reason}")
+            self._send(ProgramChecked(message.tag, reason is None))
+
+        if shared is None:
+            decided("it is not there")
+            return
+        image = os.pread(shared.descriptor, shared.length, 0)
+        self._checks.begin(
+            image, decided, lambda: self._send(ProgramChecked(message.tag, sound=False))
+        )
+
+    # Executions.
+
+    def _begin(self, message: Execute) -> None:
+        names = message.named
+        engine = self._engines.get(message.nsid)
+        reason = None if engine is not None else f"namespace {message.nsid} has no engine"
+        for one in message.ranges:
+            shared = self._shared.get(one.serial)
+            if shared is None or one.offset + one.length > shared.length:
+                reason = f"{one} is not there"
+        if message.program >= FIRST_SERIAL and message.program not in self._shared:
+            reason = f"program {message.program} is not there"
+        if engine is None or reason is not None:
+            log.error("an execution is refused: %s", reason)
+            if message.data_length:
+                os.close(message.descriptor)
+            self._send(Executed(message.tag, Outcome.REFUSED))
+            return
+        for serial in names:
+            self._shared[serial].users += 1
+        job = _Job(message, names, self._monotonic() + self._limits.seconds)
+        engine.waiting.append(job)
+        self._hand_over(engine)
+
+    def _hand_over(self, engine: _Engine) -> None:
+        """Give jobs that wait to workers that have nothing to do."""
+        while engine.waiting:
+            idle = [
+                one
+                for one in engine.workers
+                if one.job is None and one.process.ready and not one.process.doomed
+            ]
+            if not idle:
+                if len(engine.workers) < self._limits.engine_workers and all(
+                    one.process.ready for one in engine.workers
+                ):
+                    self._spawn(engine)
+                return
+            job = engine.waiting.popleft()
+            # One that has the program and the memory still has them in place.
+            worker = max(idle, key=lambda one: len(one.names & job.names))
+            self._start(worker, job)
+
+    def _start(self, worker: _Worker, job: _Job) -> None:
+        message = job.message
+        new = tuple(job.names - worker.names)
+        descriptors = [self._shared[serial].descriptor for serial in new]
+        if message.data_length:
+            descriptors.append(message.descriptor)
+        worker.job, worker.names, job.worker = job, job.names, worker
+        job.deadline = self._monotonic() + self._limits.seconds
+        worker.process.began = self._monotonic()
+        worker.process.run(Perform(message, new), descriptors)
+        self._let_go(job)
+
+    def _let_go(self, job: _Job) -> None:
+        """A job needs nothing from here any more: its worker has it, or nobody will."""
+        if job.message.data_length:
+            os.close(job.message.descriptor)
+        for serial in job.names:
+            shared = self._shared[serial]
+            shared.users -= 1
+            self._release(serial, shared)
+
+    def _cancel(self, tag: int) -> None:
+        for engine in self._engines.values():
+            for job in engine.waiting:
+                if job.message.tag == tag:
+                    engine.waiting.remove(job)
+                    self._let_go(job)
+                    self._send(Executed(tag, Outcome.CANCELLED))
+                    return
+            for worker in engine.workers:
+                if worker.job is not None and worker.job.message.tag == tag:
+                    self._end(worker)
+                    return
+
+    def _cancel_all(self, engine: _Engine) -> None:
+        for job in engine.waiting:
+            self._let_go(job)
+            self._send(Executed(job.message.tag, Outcome.CANCELLED))
+        engine.waiting.clear()
+        for worker in engine.workers:
+            if worker.job is not None:
+                self._end(worker)
+
+    def _end(self, worker: _Worker) -> None:
+        """Cancel what a worker does, which is answered when it is gone for certain."""
+        assert worker.job is not None
+        worker.job.ended = Outcome.CANCELLED
+        if not worker.process.doomed:
+            self._pool.kill(worker.process)
+
+    # Workers.
+
+    def _spawn(self, engine: _Engine) -> None:
+        worker = _Worker(self._pool.spawn(orders.ENGINE))
+        engine.workers.append(worker)
+        self._running[worker.process] = engine, worker
+
+    def _retire(self, engine: _Engine, worker: _Worker) -> None:
+        """End a worker that is not to be used again, if it does nothing."""
+        if worker.stale and worker.job is None and not worker.process.doomed:
+            self._pool.kill(worker.process)
+
+    def listen(self, process: Worker) -> bool:
+        """Take in what a worker has said; whether there was anything."""
+        engine, worker = self._running[process]
+        heard = False
+        try:
+            for message in process.messages(MESSAGES_AT_ONCE):
+                heard = True
+                self._heard(engine, worker, message)
+        except ChannelError as error:
+            log.warning("%s", error)
+            self._pool.kill(process)
+        if process.silent and not process.orphaned and not process.doomed:
+            self._pool.kill(process)  # it may have hung up and stayed
+        self._bury_orphan(process)
+        return heard
+
+    def _heard(self, engine: _Engine, worker: _Worker, message: object) -> None:
+        job = worker.job
+        match message:
+            case Ready():
+                worker.process.ready = True
+                self._pool.ready(worker.process)
+            case Line(kind, text):
+                engine.log.add(kind, text)
+                return
+            case Executed(tag, outcome) if (
+                job is not None and job.message.tag == tag and outcome in ANSWERS
+            ):
+                worker.job = None
+                self._rest(engine, worker)
+                self._send(message)
+            case _:
+                raise ChannelError(f"an engine's worker sent {message}")
+        self._hand_over(engine)
+
+    def _rest(self, engine: _Engine, worker: _Worker) -> None:
+        """A worker has ended its job, and gets another one if it may."""
+        process = worker.process
+        if process.began is not None:
+            process.seconds += self._monotonic() - process.began
+            process.began = None
+        # The kernel gives it the processor for two longest jobs.
+        worker.stale |= process.seconds > self._limits.seconds
+        self._retire(engine, worker)
+
+    def gone(self, serial: int, why: str) -> None:
+        """The nursery says that a process is gone."""
+        for process in list(self._running):
+            if process.serial == serial:
+                for _ in range(LAST_WORDS):
+                    if process.silent or not self.listen(process):
+                        break
+                self._buried(process, why)
+
+    def nursery_lost(self) -> None:
+        for process in list(self._running):
+            process.orphaned = True
+            self._bury_orphan(process)
+
+    def _bury_orphan(self, process: Worker) -> None:
+        """Without its nursery, the end of its channel is what tells of a worker's death."""
+        if process.orphaned and process.silent:
+            self._buried(process, "the process that workers are made by is gone")
+
+    def _buried(self, process: Worker, why: str) -> None:
+        """A worker is gone for certain."""
+        found = self._running.pop(process, None)
+        if found is None:
+            return
+        process.close()
+        engine, worker = found
+        engine.workers.remove(worker)
+        job = worker.job
+        if job is not None:
+            if job.ended is Outcome.LOST:
+                engine.log.add(
+                    LogEntryType.PROCESS_LOST, f"the execution's process was lost: {why}"
+                )
+            self._send(Executed(job.message.tag, job.ended))
+        if engine in self._leaving:
+            if not engine.workers:
+                self._leaving.remove(engine)
+        elif process.ready and not engine.workers:
+            self._spawn(engine)
+        elif not process.ready and not engine.workers and engine.waiting:
+            # None can be made: what waits for one would wait for ever.
+            self._fail(engine.waiting)
+        self._hand_over(engine)
+
+    def _fail(self, jobs: deque[_Job]) -> None:
+        while jobs:
+            job = jobs.popleft()
+            self._let_go(job)
+            self._send(Executed(job.message.tag, Outcome.LOST))

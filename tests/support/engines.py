@@ -1,0 +1,140 @@
+"""Executions of a compute namespace in a real APU, with the test in the RPU's place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from potash_firmware.apu.config import Config, Limits
+from potash_firmware.mailbox.execution import (
+    FIRST_SERIAL,
+    Cancel,
+    CheckProgram,
+    Execute,
+    Executed,
+    Forget,
+    MemoryRange,
+    OpenEngine,
+    Outcome,
+    ProgramChecked,
+    ShareMemory,
+    ShareProgram,
+)
+from potash_firmware.mailbox.messages import ToRpu
+from potash_firmware.mailbox.shared import SharedMemory
+from potash_firmware.rpu.accelerators.engines import sealed
+from support.apu import Board
+
+NSID = 7
+PAGE = 4096
+CONFIG = Config(
+    accelerators=(),
+    limits=Limits(instructions=10**12, seconds=25.0, log_entries=64, patience=2.0),
+)
+
+
+class EngineBoard(Board):
+    """A board whose APU has one compute namespace, 7."""
+
+    def boot(self) -> None:
+        self.ended_executions: dict[int, Executed] = {}
+        self.checked: dict[int, bool] = {}
+        self._serials = count(FIRST_SERIAL)
+        self._execution_tags = count(1 << 16)
+        super().boot()
+        self.port.send(OpenEngine(NSID))
+
+    def memory(self, contents: bytes = b"", pages: int = 1) -> tuple[SharedMemory, int]:
+        """Shared memory and its serial number."""
+        size = max(pages * PAGE, -(-len(contents) // PAGE) * PAGE)
+        memory = SharedMemory.create("memory", size)
+        memory.view[: len(contents)] = contents
+        serial = next(self._serials)
+        self.port.send(ShareMemory(serial, size, memory.fd))
+        return memory, serial
+
+    def program(self, image: bytes) -> int:
+        """The serial number of a program."""
+        serial, descriptor = next(self._serials), sealed("program", image)
+        self.port.send(ShareProgram(serial, len(image), descriptor))
+        os.close(descriptor)
+        return serial
+
+    def check(self, program: int) -> bool:
+        tag = next(self._execution_tags)
+        self.port.send(CheckProgram(tag, NSID, program))
+        self.until(lambda: tag in self.checked)
+        return self.checked[tag]
+
+    def begin(
+        self,
+        program: int,
+        *ranges: tuple[int, int, int],
+        parameters: tuple[int, int] = (0, 0),
+        data: bytes = b"",
+        nsid: int = NSID,
+    ) -> int:
+        """Send an execution; returns its tag."""
+        tag = next(self._execution_tags)
+        places = tuple(MemoryRange(*one) for one in ranges)
+        if not data:
+            self.port.send(Execute(tag, nsid, program, parameters, places))
+            return tag
+        descriptor = sealed("data", data)
+        self.port.send(Execute(tag, nsid, program, parameters, places, len(data), descriptor))
+        os.close(descriptor)
+        return tag
+
+    def end_of(self, tag: int) -> tuple[Outcome, int]:
+        self.until(lambda: tag in self.ended_executions)
+        ended = self.ended_executions.pop(tag)
+        return ended.outcome, ended.value
+
+    def execute(
+        self,
+        program: int,
+        *ranges: tuple[int, int, int],
+        parameters: tuple[int, int] = (0, 0),
+        data: bytes = b"",
+    ) -> tuple[Outcome, int]:
+        return self.end_of(self.begin(program, *ranges, parameters=parameters, data=data))
+
+    def cancel(self, tag: int) -> None:
+        self.port.send(Cancel(tag))
+
+    def forget(self, serial: int) -> None:
+        self.port.send(Forget(serial))
+
+    def texts(self) -> list[str]:
+        """What the engine's log says."""
+        from csd_spec.descriptors import LogPage
+        from csd_spec.opcodes import LOG_PAGE
+        from nvme_spec import opcodes as nvme
+        from nvme_spec.commands import GetLogPage
+
+        length = 64 * 1024
+        cdws = GetLogPage(LOG_PAGE, length // 4 - 1).encode()
+        status, data = self.command(
+            True, nvme.AdminOpcode.GET_LOG_PAGE, cdws, length=length, nsid=NSID
+        )
+        assert status == 0
+        return [entry.text for entry in LogPage.decode(data).entries]
+
+    def _take(self, message: ToRpu) -> None:
+        match message:
+            case Executed():
+                assert message.tag not in self.ended_executions
+                self.ended_executions[message.tag] = message
+            case ProgramChecked():
+                self.checked[message.tag] = message.sound
+            case _:
+                super()._take(message)
+
+
+@contextmanager
+def engine_board(config: Config = CONFIG) -> Iterator[EngineBoard]:
+    with EngineBoard(config) as made:
+        assert isinstance(made, EngineBoard)
+        yield made
