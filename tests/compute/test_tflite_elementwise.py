@@ -18,7 +18,7 @@ from potash_device.vta.isa import Alu
 from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.operators import addition, mul
+from potash_firmware.tflite.operators import addition, pointwise
 from potash_firmware.tflite.partition import Partition
 from potash_firmware.tflite.runtime import Model, inspect
 from support.tflite import Bench, Int8, bench, reference
@@ -93,7 +93,7 @@ def binary(
 @contextmanager
 def scheme(by_definition: bool) -> Iterator[None]:
     """Lines where there are some; or none is found any more, and all is scaled as it is defined."""
-    found = addition._line, addition._constant_line, mul._constant_line
+    found = addition._line, addition._constant_line, pointwise._constant_line
     for cached in found:
         cached.cache_clear()
     with pytest.MonkeyPatch.context() as patch:

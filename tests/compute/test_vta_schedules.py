@@ -36,7 +36,7 @@ from potash_firmware.vta_runtime.schedules import (
     transfers,
 )
 from potash_firmware.vta_runtime.schedules.nests import nests
-from potash_firmware.vta_runtime.schedules.tiles import fits
+from potash_firmware.vta_runtime.schedules.tiles import THREADS, fits
 from support.vta import CONFIGS, LARGE, ONE, TINY
 
 Array = NDArray[Any]
@@ -162,7 +162,7 @@ class TestConvolutions:
             data.draw(st.integers(1, shape.out_blocks(config))),
             data.draw(st.integers(1, shape.in_blocks(config))),
             data.draw(st.sampled_from([shape.kernel, (1, shape.kernel[1]), (1, 1)])),
-            data.draw(st.sampled_from(search.THREADS)),
+            data.draw(st.sampled_from(THREADS)),
             data.draw(st.sampled_from(Outer)),
         )
         assume(fits(shape, tile, Epilogue(SCALED), config))
@@ -174,7 +174,7 @@ class TestConvolutions:
         assume(shape.products < 50_000)
         check(conv2d(shape, config, SCALED))
 
-    @pytest.mark.parametrize("threads", search.THREADS)
+    @pytest.mark.parametrize("threads", THREADS)
     @pytest.mark.parametrize(
         "shape",
         [
@@ -369,7 +369,7 @@ class TestChoice:
     def test_two_virtual_threads_hide_the_loads(self, name: str) -> None:
         # The paper has 70 % of the core's peak at best without hiding latency, and 88 % with it.
         used = {}
-        for threads in search.THREADS:
+        for threads in THREADS:
             plan = conv2d(
                 RESNET_3X3[name], DEFAULT, (Step(AluOpcode.SHR, 5), *CLIPPED), threads=threads
             )

@@ -23,8 +23,8 @@ from potash_firmware.bpf.isa import Class, Instruction
 from potash_firmware.bpf.native import blocks, generator
 from potash_firmware.bpf.native.blocks import Function
 from potash_firmware.bpf.native.checks import Check
-from potash_firmware.bpf.native.claims import Claims, Hoist
 from potash_firmware.bpf.native.context import Word
+from potash_firmware.bpf.native.generator import Claims, Hoist
 from support.bpf_programs import Case, Observed, seen, surroundings
 
 BASE, FRAME, FARTHEST = 0x1000_0000, 512, 1 << 32

@@ -11,21 +11,7 @@ from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.lowering import Lower, Lowering, Refusal, Settings
-from potash_firmware.tflite.operators import (
-    added,
-    addition,
-    concatenation,
-    conv2d,
-    extremes,
-    fully_connected,
-    mean,
-    mul,
-    pad,
-    pooling,
-    rectifiers,
-    reshape,
-    transpose,
-)
+from potash_firmware.tflite.operators import added, addition, convolution, moves, pointwise, pooling
 from potash_firmware.tflite.quantization import QuantizationError
 from potash_firmware.vta_runtime.schedules import ScheduleError
 
@@ -33,22 +19,22 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
     {
         BuiltinOperator.ADD: addition.lower,
         BuiltinOperator.AVERAGE_POOL_2D: pooling.lower_average,
-        BuiltinOperator.CONCATENATION: concatenation.lower,
-        BuiltinOperator.CONV_2D: conv2d.lower,
-        BuiltinOperator.DEPTHWISE_CONV_2D: conv2d.lower_depthwise,
-        BuiltinOperator.FULLY_CONNECTED: fully_connected.lower,
-        BuiltinOperator.MAXIMUM: extremes.lower,
+        BuiltinOperator.CONCATENATION: moves.lower_concatenation,
+        BuiltinOperator.CONV_2D: convolution.lower,
+        BuiltinOperator.DEPTHWISE_CONV_2D: convolution.lower_depthwise,
+        BuiltinOperator.FULLY_CONNECTED: convolution.lower_fully_connected,
+        BuiltinOperator.MAXIMUM: pointwise.lower_extreme,
         BuiltinOperator.MAX_POOL_2D: pooling.lower_max,
-        BuiltinOperator.MEAN: mean.lower,
-        BuiltinOperator.MINIMUM: extremes.lower,
-        BuiltinOperator.MUL: mul.lower,
-        BuiltinOperator.PAD: pad.lower,
-        BuiltinOperator.RELU: rectifiers.lower,
-        BuiltinOperator.RELU6: rectifiers.lower,
-        BuiltinOperator.RELU_N1_TO_1: rectifiers.lower,
-        BuiltinOperator.RESHAPE: reshape.lower,
+        BuiltinOperator.MEAN: pooling.lower_mean,
+        BuiltinOperator.MINIMUM: pointwise.lower_extreme,
+        BuiltinOperator.MUL: pointwise.lower_mul,
+        BuiltinOperator.PAD: moves.lower_pad,
+        BuiltinOperator.RELU: pointwise.lower_rectifier,
+        BuiltinOperator.RELU6: pointwise.lower_rectifier,
+        BuiltinOperator.RELU_N1_TO_1: pointwise.lower_rectifier,
+        BuiltinOperator.RESHAPE: moves.lower_reshape,
         BuiltinOperator.SUB: addition.lower,
-        BuiltinOperator.TRANSPOSE: transpose.lower,
+        BuiltinOperator.TRANSPOSE: moves.lower_transpose,
     }
 )
 

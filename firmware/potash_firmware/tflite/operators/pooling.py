@@ -1,24 +1,35 @@
-"""MAX_POOL_2D and AVERAGE_POOL_2D of int8: windows on images, one scale for input and output.
+"""MAX_POOL_2D, AVERAGE_POOL_2D and MEAN of int8: windows on images.
 
 Padding has no part in a window: taps outside the image are left out. Averages are sums, divided by
 how many values a window has in the image; those at the borders have fewer, so that the output is
-computed in rectangles of windows with equally many.
+computed in rectangles of windows with equally many. A mean over height, width or both is one window
+of sums, less the zero points, scaled once: the multiplier between the scales is divided by the
+number of values beforehand, in integers. So do LiteRT's reference kernels; those of TensorFlow Lite
+2.14 divide twice where the axes are kept.
 
-Source: `tflite/kernels/pooling.cc`, `internal/reference/integer_ops/pooling.h`.
+Sources: `tflite/kernels/pooling.cc`, `reduce.cc`, `internal/reference/integer_ops/pooling.h`,
+`internal/reference/reduce.h` (QuantizedMeanOrSum).
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.arithmetic.division import divide
-from potash_firmware.tflite.arithmetic.requantization import Steps
+from potash_firmware.tflite.arithmetic.division import MOST_VALUES, divide
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.capi import Node, Tensor
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution
-from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
-from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN, activation_range
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
+from potash_firmware.tflite.quantization import (
+    INT8_MAX,
+    INT8_MIN,
+    Multiplier,
+    activation_range,
+    quantize_multiplier,
+)
 from potash_firmware.vta_runtime.schedules import (
     TILE,
     Plane,
@@ -142,3 +153,48 @@ def _runs(sweep: Sweep) -> Iterator[tuple[int, Sweep, int]]:
         first, *others = its
         before = sweep.before - first * sweep.stride
         yield first, sweep._replace(windows=1 + len(others), before=before), count
+
+
+def lower_mean(node: Node, settings: Settings) -> Lowering:
+    """MEAN over height, width or both. Raises Refusal, QuantizationError, ScheduleError."""
+    (source,), output = checks.tensors(node, settings, (2,), "a mean", 1)
+    rank, axes = len(source.shape), checks.numbers(node.inputs[1])
+    reduced = {axis % rank for axis in axes} if rank else set()
+    long = {axis for axis in reduced if source.shape[axis] > 1}
+    if rank < 3 or not long <= {rank - 3, rank - 2}:
+        raise Refusal("the mean is one of other axes than height and width")
+    image = Layout.image(source.shape)
+    images, height, width, channels = image.sizes
+    down = height if rank - 3 in reduced else 1
+    across = width if rank - 2 in reduced else 1
+    result = Layout(Sizes(images, height // down, width // across, channels))
+    if math.prod(result.sizes) != output.size:
+        raise Refusal("the mean's output has another shape than it should")
+    if down * across > MOST_VALUES:
+        raise Refusal("the mean is one of too many values for the VTA's 32 bits")
+    steps = Steps()
+    steps.add(AluOpcode.ADD, -source.zero_point * down * across)
+    scale = Scale.of(
+        [_multiplier(source, output, down * across)],
+        output.zero_point,
+        INT8_MIN,
+        INT8_MAX,
+        settings.rounding.elsewhere,
+        reach=down * across * (INT8_MAX - INT8_MIN) + 1,
+    )
+    requantize(steps, scale, (*SCRATCH, Plane(3)))
+    shape = Pool2d(
+        blocks(images, settings.config.batch),
+        blocks(channels, settings.config.block_out),
+        Sweep(height, result.sizes.height, down),
+        Sweep(width, result.sizes.width, across),
+    )
+    pooled = pool2d(shape, settings.config, AluOpcode.ADD, steps.steps)
+    return lowering([Part(pooled, steps)], (image, None), result)
+
+
+def _multiplier(source: Tensor, output: Tensor, count: int) -> Multiplier:
+    """That of the scales, divided by `count`."""
+    whole = quantize_multiplier(source.scale / output.scale)
+    shift = min(count.bit_length() - 1, 31 + whole.shift)
+    return Multiplier((whole.significand << shift) // count, whole.shift - shift)

@@ -15,9 +15,9 @@ from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import transfers
 from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
-from potash_firmware.vta_runtime.schedules.steps import Epilogue
+from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
 from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
-from potash_firmware.vta_runtime.schedules.tiles import Share
+from potash_firmware.vta_runtime.schedules.tiles import THREADS, Share
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,27 @@ class Elementwise:
                 transfers.load(runtime, tensor.buffer, memory, plane, *tensor.piece(at, size))
             finish.append(acc, at, size)
             store(runtime, stored, acc, *stored.piece(at, size))
+
+
+def elementwise(
+    extent: Extent,
+    config: Config,
+    tensors: Sequence[MemoryId],
+    steps: Sequence[Step],
+    *,
+    threads: int | None = None,
+) -> Elementwise:
+    """`steps` on the values of each of the tensors, surfaces of that extent in planes 0, 1, ….
+
+    There are two virtual threads where there is work for both, and the largest tiles that fit.
+    Raises ScheduleError as `Elementwise` does.
+    """
+    epilogue = Epilogue(tuple(steps), tuple(tensors))
+    for number in THREADS[::-1] if threads is None else (threads,):
+        piece = largest_piece(extent, config, epilogue, number)
+        if piece is not None and (extent.elements >= number or threads):
+            return Elementwise(extent, config, epilogue, piece, number)
+    raise ScheduleError("the accumulators have no room for the planes of the steps")
 
 
 def largest_piece(

@@ -24,9 +24,9 @@ from potash_firmware.vta_runtime.schedules.elementwise import cut, largest_exten
 from potash_firmware.vta_runtime.schedules.nests import nests
 from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.shapes import ScheduleError, blocks
-from potash_firmware.vta_runtime.schedules.steps import Epilogue
+from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
 from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
-from potash_firmware.vta_runtime.schedules.tiles import Share
+from potash_firmware.vta_runtime.schedules.tiles import THREADS, Share
 
 NEUTRAL = {AluOpcode.MAX: -128, AluOpcode.MIN: 127, AluOpcode.ADD: 0}
 """The operations, and which value of 8 bits changes no result of theirs."""
@@ -223,6 +223,27 @@ class Pooling:
         rows, columns = (Sweep(length, length) for length in (window.height, across.windows))
         yield from _taps(self.opcode, between, source, count, rows, across, limit)
         yield from _taps(self.opcode, target, between, count, down, columns, limit)
+
+
+def pool2d(
+    shape: Pool2d,
+    config: Config,
+    opcode: AluOpcode,
+    steps: Sequence[Step] = (),
+    *,
+    threads: int | None = None,
+) -> Pooling:
+    """`opcode` (MAX, MIN or ADD) on what each window sees, and `steps` on the results.
+
+    There are two virtual threads where there is work for both, and the largest tiles that fit.
+    Raises ScheduleError where none does.
+    """
+    epilogue = Epilogue(tuple(steps))
+    for number in THREADS[::-1] if threads is None else (threads,):
+        found = largest_piece(shape, config, epilogue, number)
+        if found is not None and (shape.extent.elements >= number or threads):
+            return Pooling(shape, config, opcode, epilogue, *found, number)
+    raise ScheduleError("the accumulators have no room for a pooling")
 
 
 def largest_piece(

@@ -3,8 +3,9 @@
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 3 (schedule exploration).
 """
 
+import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -15,16 +16,18 @@ from potash_device.cache import Store, package
 from potash_device.vta import timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
-from potash_device.vta.timing.parameters import Parameters
+from potash_device.vta.timing.parameters import PYNQ, Parameters
 from potash_firmware.vta_runtime.buffers import VtaMemoryError
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import estimate
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
-from potash_firmware.vta_runtime.schedules.steps import Epilogue
-from potash_firmware.vta_runtime.schedules.tiles import Outer, Tile, fits
+from potash_firmware.vta_runtime.schedules.steps import Epilogue, Step
+from potash_firmware.vta_runtime.schedules.tiles import THREADS, Outer, Tile, fits
 
-THREADS = (1, 2)
+PLANS = 256
+"""Plans that are cached in memory."""
+
 LIKELIEST = 6
 """Tilings for each number of virtual threads that are timed exactly."""
 
@@ -40,6 +43,46 @@ Cost = Callable[[Config, Parameters, bytes], float]
 def clocked(config: Config, parameters: Parameters, stream: bytes) -> float:
     """A stream's cycles."""
     return timing.run(config, parameters, stream).cycles
+
+
+def conv2d(
+    shape: Conv2d,
+    config: Config,
+    steps: Sequence[Step] = (),
+    *,
+    parameters: Parameters = PYNQ,
+    threads: int | None = None,
+    flat: bool = True,
+) -> Convolution:
+    """A convolution, and `steps` on its accumulators before they are stored.
+
+    The tiling is the best one on the clock of `parameters`, with `threads` virtual threads where
+    that is given. Where no pixel sees its neighbours all are taken for one row, which is not so
+    for surfaces with a margin: those want `flat=False`. Raises ScheduleError where no tiling fits,
+    as when ACC has no room for the planes.
+    """
+    epilogue = Epilogue(tuple(steps))
+    return _convolution(shape.flattened() if flat else shape, config, epilogue, parameters, threads)
+
+
+@functools.lru_cache(PLANS)
+def _convolution(
+    shape: Conv2d,
+    config: Config,
+    epilogue: Epilogue,
+    parameters: Parameters,
+    threads: int | None,
+) -> Convolution:
+    tile = best_tile(shape, config, epilogue, parameters, threads)
+    return Convolution(shape, config, tile, epilogue)
+
+
+def feasible(shape: Conv2d, config: Config, steps: Sequence[Step] = ()) -> bool:
+    """Whether any tiling of a convolution with these steps fits into the core."""
+    epilogue = Epilogue(tuple(steps))
+    return any(
+        len(estimate.candidates(shape, config, epilogue, threads).rows) for threads in THREADS
+    )
 
 
 def best_tile(

@@ -18,6 +18,9 @@ from potash_firmware.vta_runtime.schedules.shapes import Conv2d
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.transfers import MOST
 
+THREADS = (1, 2)
+"""How many virtual threads there can be."""
+
 
 class Outer(Enum):
     """The outer loop: what stays loaded longer, a piece of the weights or of the image."""

@@ -1,18 +1,21 @@
-"""MUL of two int8 tensors.
+"""MUL, MINIMUM and MAXIMUM of two int8 tensors, RELU, RELU6 and RELU_N1_TO_1 of one.
 
-Source: `tflite/kernels/mul.cc`, `internal/reference/integer_ops/mul.h`.
+Sources: `tflite/kernels/mul.cc`, `maximum_minimum.cc`, `activations.cc` (QuantizedReluX), and their
+reference kernels in `internal/reference`.
 """
 
 import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import lines
-from potash_firmware.tflite.arithmetic.requantization import Scale, Steps
+from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
 from potash_firmware.tflite.arithmetic.scaling import products, scale_down
-from potash_firmware.tflite.capi import Node
+from potash_firmware.tflite.capi import Activation, BuiltinOperator, Node
 from potash_firmware.tflite.lowering import Lowering, Rounding, Settings
 from potash_firmware.tflite.operators import checks, elementwise
 from potash_firmware.tflite.operators.elementwise import OTHER, VALUES, Operand, Quantization
@@ -25,9 +28,9 @@ from potash_firmware.vta_runtime.schedules import Plane
 
 LINES = 2048
 """Lines that are cached."""
-_REACH = 1 << 16
+_MUL_REACH = 1 << 16
 """Products are below it."""
-_SCRATCH = (OTHER, Plane(2), Plane(3))
+_MUL_SCRATCH = (OTHER, Plane(2), Plane(3))
 
 
 class Product(NamedTuple):
@@ -49,12 +52,12 @@ class Product(NamedTuple):
         """The scaling of the product. Raises QuantizationError where it leaves 32 bits."""
         multiplier = quantize_multiplier(self.real)
         return Scale.of(
-            [multiplier], self.output.zero_point, *self.limits, self.rounding, reach=_REACH
+            [multiplier], self.output.zero_point, *self.limits, self.rounding, reach=_MUL_REACH
         )
 
 
-def lower(node: Node, settings: Settings) -> Lowering:
-    """Raises Refusal, QuantizationError."""
+def lower_mul(node: Node, settings: Settings) -> Lowering:
+    """MUL. Raises Refusal, QuantizationError."""
     what = "a multiplication"
     sources, target = elementwise.tensors(node, settings, 2, what)
     left, right = operands = [Quantization.of(tensor) for tensor in sources]
@@ -82,7 +85,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
             steps.add(AluOpcode.ADD, -one.zero_point)
         steps.add(AluOpcode.MUL, other)
         every = products(VALUES - left.zero_point, VALUES - right.zero_point)
-        scale_down(steps, scale, its.real, every, _SCRATCH)
+        scale_down(steps, scale, its.real, every, _MUL_SCRATCH)
 
     return elementwise.lowering(sources, target, settings, emit)
 
@@ -92,3 +95,53 @@ def _constant_line(its: Product, zero_point: int, factor: int) -> lines.Line | N
     """The line of what has this zero point, times a constant."""
     wanted = its.scale.clamped(((VALUES - zero_point) * factor)[:, None])[:, 0]
     return lines.fit((its.real * factor,), (VALUES,), wanted)
+
+
+_OPCODES: Mapping[int, AluOpcode] = MappingProxyType(
+    {BuiltinOperator.MINIMUM: AluOpcode.MIN, BuiltinOperator.MAXIMUM: AluOpcode.MAX}
+)
+
+
+def lower_extreme(node: Node, settings: Settings) -> Lowering:
+    """MINIMUM and MAXIMUM, of the values as they are, whatever their scales. Raises Refusal."""
+    sources, output = elementwise.tensors(node, settings, 2, "an extreme of two tensors")
+
+    def emit(steps: Steps, _first: int, other: Operand | None) -> None:
+        assert other is not None
+        steps.add(_OPCODES[node.operator], other)
+
+    return elementwise.lowering(sources, output, settings, emit)
+
+
+_CLAMPS: Mapping[int, Activation] = MappingProxyType(
+    {
+        BuiltinOperator.RELU: Activation.RELU,
+        BuiltinOperator.RELU_N1_TO_1: Activation.RELU_N1_TO_1,
+        BuiltinOperator.RELU6: Activation.RELU6,
+    }
+)
+_REACH = 1 << 8
+"""Values without their zero point are below it."""
+_SCRATCH = (Plane(1), Plane(2))
+
+
+def lower_rectifier(node: Node, settings: Settings) -> Lowering:
+    """RELU and its kind: scaled to the output's scale, and clamped. Raises Refusal,
+    QuantizationError."""
+    (source,), output = elementwise.tensors(node, settings, 1, "a rectifier")
+    limits = activation_range(_CLAMPS[node.operator], output.scale, output.zero_point)
+    real = single_precision_ratio((source.scale,), output.scale)
+    multiplier = quantize_multiplier(real)
+    rounding = settings.rounding.elsewhere
+    scale = Scale.of([multiplier], output.zero_point, *limits, rounding, reach=_REACH)
+
+    def emit(steps: Steps, _first: int, _other: Operand | None) -> None:
+        wanted = scale.clamped((VALUES - source.zero_point)[:, None])[:, 0]
+        line = lines.fit((real,), (VALUES,), wanted)
+        if line is not None:
+            lines.emit_each(steps, [line])
+            return
+        steps.add(AluOpcode.ADD, -source.zero_point)
+        requantize(steps, scale, _SCRATCH)
+
+    return elementwise.lowering([source], output, settings, emit)

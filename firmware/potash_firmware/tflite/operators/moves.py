@@ -1,0 +1,188 @@
+"""Operators that move int8 values without computing: CONCATENATION, PAD, RESHAPE and TRANSPOSE.
+
+Where whole elements move the accelerator moves them, and where nothing does the output is the
+input's surface, or a part of it. What permutes values within elements is packing.
+
+Sources: `tflite/kernels/concatenation.cc`, `pad.cc`, `reshape.cc`, `transpose.cc`.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from potash_device.vta.config import Config
+from potash_firmware.tflite.capi import Activation, Node, Tensor
+from potash_firmware.tflite.lowering import (
+    Alias,
+    Arrange,
+    Builder,
+    Compute,
+    Layouts,
+    Lowering,
+    Placement,
+    Refusal,
+    Settings,
+)
+from potash_firmware.tflite.operators import checks
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
+from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, between, move
+
+
+def lower_concatenation(node: Node, settings: Settings) -> Lowering:
+    """CONCATENATION: moves where the pieces begin with an element. Raises Refusal."""
+    what = "a concatenation"
+    counts = range(1, len(node.inputs) + 1)
+    sources, output = checks.tensors(node, settings, counts, what)
+    options = checks.options(node, what)
+    if options.activation != Activation.NONE:
+        raise Refusal("the concatenation has a fused activation")
+    rank = len(output.shape)
+    if not -rank <= options.axis < rank:
+        raise Refusal("the concatenation is along no axis of its output")
+    axis = options.axis % rank
+    if any(len(source.shape) != rank for source in sources):
+        raise Refusal("the tensors of the concatenation differ in rank")
+    sizes = [source.shape[axis] for source in sources]
+    if output.shape[axis] != sum(sizes) or any(
+        (*source.shape[:axis], output.shape[axis], *source.shape[axis + 1 :]) != output.shape
+        for source in sources
+    ):
+        raise Refusal("the shapes of the concatenation do not fit together")
+    for source in sources:
+        checks.same_scale(source, output)
+    firsts = [0, *itertools.accumulate(sizes)][:-1]
+    inputs = [Layout.image(source.shape) for source in sources]
+    outputs = (Layout.image(output.shape),)
+    # Axes after it: none for channels, then columns, rows, images.
+    inner = min(rank - 1 - axis, 3)
+    if rank == 2 and inner == 1:
+        inner = 3
+    step = _step(inner, rank, settings.config)
+    if step is None or any(first % step for first in firsts):
+        arrange = Arrange(lambda *values: np.concatenate(values, axis))
+        return Lowering.fixed(inputs, outputs, arrange)
+
+    def emit(builder: Builder, pieces: Sequence[Surface | None], wholes: Sequence[Surface]) -> None:
+        for surface, first in zip(pieces, firsts, strict=True):
+            assert surface is not None
+            target = _part(wholes[0], inner, first // step, surface)
+            move(builder.runtime, surface, target, between(surface, target))
+
+    return Lowering.fixed(inputs, outputs, Compute(emit))
+
+
+def _step(inner: int, rank: int, config: Config) -> int | None:
+    """How many places of the axis an element takes; None where the images have several axes."""
+    if inner > 2:
+        return config.batch if rank <= 4 else None
+    return config.block_out if inner == 0 else 1
+
+
+def _part(whole: Surface, inner: int, first: int, size: Surface) -> Surface:
+    """As much as `size` of a surface, from an element of an axis on."""
+    group, row, column, block = (first if inner == axis else 0 for axis in (3, 2, 1, 0))
+    return replace(
+        whole,
+        first=whole.place(group, block, row, column),
+        groups=size.groups,
+        blocks=size.blocks,
+        height=size.height,
+        width=size.width,
+    )
+
+
+def lower_pad(node: Node, settings: Settings) -> Lowering:
+    """PAD around images with the zero point, which is what a margin holds: the output is the
+    input's surface with a part of its margin. Raises Refusal."""
+    (source,), output = checks.tensors(node, settings, (2,), "a padding", 1)
+    checks.same_scale(source, output)
+    numbers, pads = checks.numbers(node.inputs[1]), node.inputs[1]
+    if pads is None or pads.shape != (len(source.shape), 2):
+        raise Refusal("the padding has other numbers than two for each axis")
+    if min(numbers, default=0) < 0:
+        raise Refusal("the padding is negative")
+    each = list(zip(numbers[::2], numbers[1::2], strict=True))
+    if output.shape != tuple(map(sum, zip(source.shape, *zip(*each, strict=True), strict=True))):
+        raise Refusal("the padding's output has another shape than it should")
+    spatial = [number for pair in each[-3:-1] for number in pair] if len(each) >= 3 else []
+    if sum(numbers) > sum(spatial):
+        raise Refusal("the padding is one of other axes than height and width")
+    margin = Margin(*spatial)
+    work = Alias(lambda surface: surface.grown(*margin), margin.plus)
+    layouts = Layout.image(source.shape), Layout.image(output.shape)
+    return Lowering.fixed((layouts[0], None), layouts[1:], work)
+
+
+def lower_reshape(node: Node, settings: Settings) -> Lowering:
+    """RESHAPE: a tensor of any shape may have a layout of images of any sizes, so that nothing is
+    done until a node wants another layout. Raises Refusal."""
+    (source,), output = checks.tensors(node, settings, (1, 2), "a reshape", 1)
+    checks.same_scale(source, output)
+    if source.size != output.size:
+        raise Refusal("the reshape's output has another size than its input")
+    return _same_surface(output)
+
+
+def _same_surface(output: Tensor) -> Lowering:
+    """The output is the first input."""
+
+    def place(given: Layouts) -> Placement:
+        first, *others = given
+        # Without a layout it gets the one that the output's readers are likely to want.
+        layout = first.with_margin(NO_MARGIN) if first else Layout.image(output.shape)
+        work = Alias(lambda surface: surface, lambda margin: margin)
+        return Placement((layout, *[None] * len(others)), (layout,), work)
+
+    return Lowering(place)
+
+
+def lower_transpose(node: Node, settings: Settings) -> Lowering:
+    """TRANSPOSE: nothing where values stay in order, moves where channels stay last. Raises
+    Refusal."""
+    (source,), output = checks.tensors(node, settings, (2,), "a transposition", 1)
+    checks.same_scale(source, output)
+    rank, batch = len(source.shape), settings.config.batch
+    order = [axis + rank if axis < 0 else axis for axis in checks.numbers(node.inputs[1])]
+    if sorted(order) != list(range(rank)):
+        raise Refusal("the transposition has other axes than its input")
+    if tuple(source.shape[axis] for axis in order) != output.shape:
+        raise Refusal("the transposition's output has another shape than it should")
+    moving = [axis for axis in order if source.shape[axis] > 1]
+    if moving == sorted(moving):
+        return _same_surface(output)
+    inputs, outputs = (Layout.image(source.shape), None), (Layout.image(output.shape),)
+    channels = rank - 1
+    # With several images in an element, their axes have to stay as well.
+    kept = {channels, *(range(channels - 2) if batch > 1 else ())}
+    if channels < 2 or any(order[axis] != axis for axis in kept):
+        return Lowering.fixed(inputs, outputs, Arrange(lambda values: np.transpose(values, order)))
+
+    def emit(
+        builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
+    ) -> None:
+        before, after = inputs[0], outputs[0]
+        assert before is not None
+        its, others = _strides(before, source.shape), _strides(after, output.shape)
+        axes = [
+            MovedAxis(extent, its[axis], stride)
+            for extent, axis, stride in zip(output.shape[:-1], order, others, strict=False)
+        ]
+        if batch > 1:
+            # Images stay where they are, by groups.
+            axes = [MovedAxis(before.groups, before.group, after.group), *axes[-2:]]
+        deep = MovedAxis(before.blocks, before.plane, after.plane)
+        move(builder.runtime, before, after, [*axes, deep])
+
+    return Lowering.fixed(inputs, outputs, Compute(emit))
+
+
+def _strides(surface: Surface, shape: Sequence[int]) -> list[int]:
+    """The distance in elements of neighbours along each axis but the channels'."""
+    strides = [surface.row, 1]
+    image = surface.group
+    for extent in shape[-4::-1]:
+        strides.insert(0, image)
+        image *= extent
+    return strides
