@@ -6,8 +6,9 @@ import os
 import signal
 import struct
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -309,9 +310,16 @@ def test_what_is_forgotten_is_freed_and_names_nothing(native: EngineBoard) -> No
         native.forget(seven)
         assert native.execute(seven) == (Outcome.REFUSED, 0)
         needle = os.fstat(memory.fd).st_ino
-        for pid in (native.process.pid, *workers(native)):
-            for line in open(f"/proc/{pid}/maps", "rb"):  # noqa: SIM115
-                assert int(line.split()[4]) != needle
+
+        def is_mapped() -> bool:
+            for pid in (native.process.pid, *workers(native)):
+                with suppress(FileNotFoundError, ProcessLookupError):  # one that goes
+                    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+                    if any(int(line.split()[4]) == needle for line in maps):
+                        return True
+            return False
+
+        native.until_so(lambda: not is_mapped())
 
 
 def test_a_closed_engine_cancels_and_is_gone(native: EngineBoard) -> None:

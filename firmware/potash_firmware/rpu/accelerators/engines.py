@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.execution import (
     NO_DESCRIPTOR,
     Cancel,
@@ -45,7 +46,7 @@ class Engines:
         asking: called before something is asked of the APU.
     """
 
-    device_defined = 0
+    device_defined = len(DeviceProgram)
 
     def __init__(
         self,
