@@ -61,7 +61,7 @@ class Copy(CommandDwords):
 
     @property
     def length(self) -> int:
-        """Bytes of the source ranges in format 0."""
+        """Bytes of the source ranges in format 0 or 4h, which are as long."""
         return SOURCE_RANGE_SIZE * (self.nr_z + 1)
 
 

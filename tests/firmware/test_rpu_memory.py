@@ -1,6 +1,6 @@
 """Memory namespaces: Memory Read, Write, Fill and Flush, in bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -91,6 +91,65 @@ def test_commands_of_other_command_sets_are_no_commands_here(host: Host) -> None
         done = host.command(host.io[1], opcode, nsid=MEMORY)
         assert (done.status, done.dnr) == (INVALID_OPCODE, True), hex(opcode)
     assert host.command(host.io[1], READ, nsid=COMPUTE, prp1=DATA).status == INVALID_OPCODE
+
+
+def test_a_controller_reset_keeps_the_bytes(host: Host) -> None:
+    write(host, b"A" * 4096)
+    host.disable()
+    host.enable()
+    host.create_io_queue()
+    assert read(host, 4096) == b"A" * 4096
+
+
+@pytest.mark.parametrize(
+    "reset",
+    [
+        lambda host: host.write32(0x20, 0x4E56_4D65),
+        lambda host: host.board.reset(),
+        lambda host: (host.board.detached(), host.board.attached(host.space, host.lines)),
+    ],
+    ids=["subsystem reset", "function reset", "another client"],
+)
+def test_who_may_be_another_tenant_finds_zeroes(
+    host: Host, reset: Callable[[Host], object]
+) -> None:
+    write(host, b"A" * 4096)
+    for _ in range(2):
+        reset(host)
+        host.service()
+    assert len(host.executor.waiting) <= 1, "memory that was not used is not replaced"
+    host.enable()
+    host.create_io_queue()
+    assert read(host, 4096) == bytes(4096)
+    write(host, b"B" * 4096)
+    host.executor.run_all()
+    assert read(host, 4096) == b"B" * 4096
+
+
+def test_there_is_no_memory_left_for_the_next_tenant(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(host, b"A" * 4096)
+
+    def fails(size: int) -> None:
+        raise OSError(12, "no memory")
+
+    monkeypatch.setattr("potash_firmware.rpu.namespaces.memory.Memory", fails)
+    host.board.reset()
+    host.enable()
+    host.create_io_queue()
+    assert read(host, 4096) == bytes(4096)
+
+
+def test_a_deleted_namespace_leaves_nothing_to_the_next_one(host: Host) -> None:
+    write(host, b"A" * 4096)
+    assert host.command(host.admin, 0x0D, nsid=MEMORY, cdws=(1,)).status == 0
+    host.put(SIZE.to_bytes(8, "little") * 2 + bytes(4080))
+    made = host.command(host.admin, 0x0D, cdws=(0, 3 << 24))
+    assert (made.status, made.dw0) == (0, MEMORY)
+    host.put(b"\x01\0\0\0" + bytes(4092))
+    assert host.command(host.admin, 0x15, nsid=MEMORY, cdws=(0,)).status == 0
+    assert read(host, 4096) == bytes(4096)
 
 
 def test_flush_of_each_and_of_all(host: Host) -> None:

@@ -2,13 +2,15 @@
 
 Everything happens when the test says so: the firmware runs in `service`, the media executor does a
 piece of work in `executor.run_next`, and the APU is whatever the test puts at the mailbox's end.
-Entries are written and read with `struct` and literal offsets, apart from the code under test.
+Entries are written and read with `struct` and literal offsets, apart from the
+code under test.
 """
 
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
 from potash_device.board import Board, BoardSettings
@@ -152,10 +154,11 @@ class Host:
     ) -> None:
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
-            settings = RpuSettings(
+            settings = replace(
+                settings or RpuSettings(),
                 namespaces=tuple(
                     NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
-                )
+                ),
             )
         self.memory = SealedMemory(memory)
         self.space = AddressSpace()

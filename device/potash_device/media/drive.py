@@ -202,10 +202,11 @@ class Drive:
         self, shapes: Mapping[int, NamespaceShape], *, remove: Collection[int] = ()
     ) -> None:
         capacity = self.capacity  # also of a drive that was never told: it must not shrink
+        memory_capacity = self.memory_capacity or None
         if self._places is not None:
-            listed = Listed(dict(shapes), capacity, tuple(remove), self._memory_capacity)
+            listed = Listed(dict(shapes), capacity, tuple(remove), memory_capacity)
             write_list(self._places.list, listed)
-        self._capacity = capacity
+        self._capacity, self._memory_capacity = capacity, memory_capacity
         self.shapes = dict(sorted(shapes.items()))
 
     # Opening.

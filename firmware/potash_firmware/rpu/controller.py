@@ -39,6 +39,7 @@ from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.management import Management
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.format import Formatting
@@ -100,6 +101,7 @@ class Controller:
             clock,
         )
         self.namespaces = Namespaces(settings.namespaces, board, self.features)
+        self.reachability = Reachability(self.namespaces)
         self.uncorrectable = UncorrectableRecord(board.sidecar, self.namespaces, self.media_work)
 
         self.events = AsyncEvents()
@@ -211,6 +213,8 @@ class Controller:
         self._unreported = True
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False
+        self._memory_is_new = True
+        """No host has been served since memory namespaces have begun with zeroes."""
 
     # Power and resets.
 
@@ -257,14 +261,26 @@ class Controller:
         self.compute.reset(next_host=next_host)
         self.apu.reset(next_host=next_host)
         if next_host:
+            self._renew_memory()
             self.board.trace.recent.clear()
             self.telemetry.forget_host()
         self.self_tests.reset()
         self._unreported = True
         self._activated |= self.firmware.active != active
 
+    def _renew_memory(self) -> None:
+        """Give memory namespaces other memory; that of before is freed where it may take time."""
+        if self._memory_is_new:  # a host may reset as often as it likes
+            return
+        self._memory_is_new = True
+        for namespace in self.namespaces.every.values():
+            if isinstance(namespace, MemoryNamespace) and (before := namespace.renew()):
+                self.compute.forget(before.serial)
+                self.board.executor.submit(before.close)
+
     def select_command_sets(self) -> None:
         """The host has enabled command sets: by CC, or by its profile."""
+        self._memory_is_new = False
         configuration = ControllerConfiguration(self.board.registers.read(Register.CC))
         self.namespaces.select(
             by_identifier=configuration.css == CommandSetSelected.ALL_SUPPORTED,

@@ -22,12 +22,14 @@ from nvme_spec.identify.capabilities import (
     THIS_CONTROLLER,
     CommandSet,
     ControllerType,
+    Crcap,
     Ctratt,
     Dsto,
     Frmw,
     Hctma,
     Nvmsr,
     Oacs,
+    Oaes,
     Oncs,
     Sanicap,
     Sgls,
@@ -55,6 +57,7 @@ from nvme_spec.identify.structures import (
 from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
+from nvme_spec.ranges import CopyFormat
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import PAGE_SIZE
@@ -82,6 +85,7 @@ from potash_firmware.rpu.logs.errors import ERROR_LOG_ENTRIES
 from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID, AnyNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.reachability import GROUP
 from potash_firmware.rpu.operations.sanitize import ACTIONS
 from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
 
@@ -124,7 +128,7 @@ def controller_structure(controller: Controller) -> IdentifyController:
     """What the controller says of itself."""
     identity = controller.settings.identity
     pci = controller.board.settings.identity
-    return IdentifyController(
+    says = IdentifyController(
         vid=pci.vendor_id,
         ssvid=pci.subsystem_vendor_id,
         sn=identity.serial,
@@ -134,7 +138,7 @@ def controller_structure(controller: Controller) -> IdentifyController:
         cntlid=CONTROLLER_ID,
         ver=VERSION_2_0,
         rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
-        oaes=OPTIONAL_EVENTS,
+        oaes=OPTIONAL_EVENTS & ~Oaes.REACHABILITY,
         cntrltype=ControllerType.IO,
         ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128),
         nvmsr=Nvmsr.STORAGE_DEVICE,
@@ -176,6 +180,11 @@ def controller_structure(controller: Controller) -> IdentifyController:
         psd=(PowerStateDescriptor(mp=2500),),
         **CONTROLLER_FIELDS,
     )
+    if CommandSet.MEMORY in controller.namespaces.enabled:
+        says.oaes |= Oaes.REACHABILITY
+        says.crcap = Crcap.REPORTING | Crcap.GROUPS_FIXED
+        says.copy_formats |= 1 << CopyFormat.MEMORY
+    return says
 
 
 def _if_there(fid: int, says: int) -> int:
@@ -375,6 +384,7 @@ def _independent(controller: Controller, namespace: AnyNamespace | None) -> byte
             nmic=NMIC_SHARED if namespace.settings.shared else 0,
             nsattr=_nsattr(namespace) if isinstance(namespace, Namespace) else 0,
             nstat=NSTAT_READY,
+            rgrpid=GROUP if CommandSet.MEMORY in controller.namespaces.enabled else 0,
         )
     )
 

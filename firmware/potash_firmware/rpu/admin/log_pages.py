@@ -287,6 +287,14 @@ PAGES: dict[int, Page] = {
     ),
     LogPage.LBA_STATUS: Page(_lba_status),
     LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(_feature_effects),
+    LogPage.REACHABILITY_GROUPS: Page(
+        lambda controller, command, fields: controller.reachability.groups(fields.lsp),
+        command_set=CommandSet.MEMORY,
+    ),
+    LogPage.REACHABILITY_ASSOCIATIONS: Page(
+        lambda controller, command, fields: controller.reachability.associations(fields.lsp),
+        command_set=CommandSet.MEMORY,
+    ),
     LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
     LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
     LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),

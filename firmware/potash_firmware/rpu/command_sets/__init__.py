@@ -8,7 +8,8 @@ from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.command_sets.memory import access
-from potash_firmware.rpu.command_sets.nvm import optional, read_write
+from potash_firmware.rpu.command_sets.memory import copy as memory_copy
+from potash_firmware.rpu.command_sets.nvm import copy, optional, read_write
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, Table, accelerator_command, table
 
 _WRITES = CommandEffects.LBCC
@@ -34,7 +35,7 @@ IO_COMMANDS = table(
         Oncs.DATASET_MANAGEMENT,
     ),
     Row(IoOpcode.VERIFY, optional.verify, NamespaceUse.ONE, capability=Oncs.VERIFY),
-    Row(IoOpcode.COPY, optional.copy, NamespaceUse.ONE, _WRITES, Oncs.COPY),
+    Row(IoOpcode.COPY, copy.copy, NamespaceUse.ONE, _WRITES, Oncs.COPY),
     Row(AcceleratorOpcode.SEND_DATA, accelerator_command),
     Row(AcceleratorOpcode.READ_DATA, accelerator_command),
     Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command),
@@ -50,6 +51,7 @@ IO_COMMANDS = table(
 
 MEMORY_COMMANDS = table(
     Row(MemoryOpcode.FLUSH, access.flush, NamespaceUse.ONE),
+    Row(MemoryOpcode.COPY, memory_copy.copy, NamespaceUse.ONE, _WRITES),
     Row(MemoryOpcode.READ, access.read, NamespaceUse.ONE),
     Row(MemoryOpcode.FILL, access.fill, NamespaceUse.ONE, _WRITES),
     Row(MemoryOpcode.WRITE, access.write, NamespaceUse.ONE, _WRITES),

@@ -5,6 +5,8 @@ Source: NVM Express Base Specification 2.0, section 5.2.1, 5.27.1.8 and figure 2
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from nvme_spec.features import AsyncEventConfiguration
@@ -41,6 +43,16 @@ NOTICES = {
         LogPage.FIRMWARE_SLOT,
         Oaes.FIRMWARE_ACTIVATION,
     ),
+    NoticeEvent.REACHABILITY_GROUP_CHANGE: Notice(
+        AsyncEventConfiguration.reachability_groups.mask,
+        LogPage.REACHABILITY_GROUPS,
+        Oaes.REACHABILITY,
+    ),
+    NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE: Notice(
+        AsyncEventConfiguration.reachability_associations.mask,
+        LogPage.REACHABILITY_ASSOCIATIONS,
+        Oaes.REACHABILITY,
+    ),
     # Announced by the telemetry bit of LPA.
     NoticeEvent.TELEMETRY_LOG_CHANGED: Notice(
         AsyncEventConfiguration.telemetry.mask, LogPage.TELEMETRY_CONTROLLER
@@ -48,8 +60,8 @@ NOTICES = {
 }
 """The notices that the device gives; it cannot give another one."""
 
-OPTIONAL_EVENTS = Oaes(sum(notice.announced_by for notice in NOTICES.values()))
-"""OAES of Identify Controller."""
+OPTIONAL_EVENTS = reduce(or_, (notice.announced_by for notice in NOTICES.values()))
+"""OAES of Identify Controller; that of reachability is for a drive with memory namespaces."""
 
 _HEALTH = {
     CriticalWarning.SPARE_BELOW_THRESHOLD: SmartEvent.SPARE_BELOW_THRESHOLD,

@@ -13,6 +13,7 @@ from typing import ClassVar
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import Media
 from potash_firmware.mailbox.execution import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.settings import NamespaceSettings
@@ -62,6 +63,11 @@ class MemoryNamespace:
         """Bytes of the namespace."""
         return self.settings.size
 
+    @property
+    def media(self) -> Media:
+        """Its bytes as a source of work that waits."""
+        return self.memory.media
+
     def require_range(self, start: int, length: int) -> None:
         """Raise NvmeError for bytes that are not all inside the namespace."""
         if start + length > self.size:
@@ -70,9 +76,17 @@ class MemoryNamespace:
                 detail=f"{length} bytes from {start} on leave the namespace's {self.size}",
             )
 
-    def renew(self) -> Memory:
-        """Begin again with zeroes; the memory of before is the caller's to close."""
-        before, self.memory = self.memory, Memory(self.size)
+    def renew(self) -> Memory | None:
+        """Begin again with zeroes; the memory of before is the caller's to close, if there is any.
+
+        Who still has that of before sees nothing of what is written from now on.
+        """
+        try:
+            new = Memory(self.size)
+        except OSError:  # no memory or descriptors, of now: what there is has to do
+            self.memory.media.punch(0, self.size)
+            return None
+        before, self.memory = self.memory, new
         return before
 
     def close(self) -> None:

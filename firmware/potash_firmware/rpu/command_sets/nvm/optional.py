@@ -1,4 +1,4 @@
-"""Compare, Verify, Write Zeroes, Write Uncorrectable, Dataset Management and Copy.
+"""Compare, Verify, Write Zeroes, Write Uncorrectable and Dataset Management.
 
 All of their work on media is the executor's, and long ones are done in steps: MDTS limits only what
 is moved to or from the host, so some of these commands touch 65536 blocks, or all that there are.
@@ -6,13 +6,11 @@ is moved to or from the host, so some of these commands touch 65536 blocks, or a
 Source: NVM Command Set Specification 1.0, section 3.2.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 
 from nvme_spec.commands import DatasetManagement, DatasetRange
-from nvme_spec.logs import CommandByte
-from nvme_spec.ranges import COPY_FORMAT_0, Copy, SourceRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
@@ -35,7 +33,6 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     target,
     write_error,
 )
-from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
 
@@ -172,88 +169,3 @@ def dataset_management(controller: Controller, command: Command) -> Result:
             yield Step(0, 0, media.flush)
 
     return one_by_one(controller, command, namespace, steps(), write_error, writes=True)
-
-
-def copy(controller: Controller, command: Command) -> Result:
-    """Blocks to other blocks: as if all were read before the first is written."""
-    fields = Copy.decode(command.entry.cdws)
-    namespace = controller.namespaces.usable(command.entry.nsid)
-    if fields.desfmt != COPY_FORMAT_0:
-        raise NvmeError(Status.INVALID_FIELD, "source ranges come in format 0 only")
-    if fields.prinfor or fields.prinfow or fields.dtype:
-        raise NvmeError(
-            Status.INVALID_FIELD, "the device has no protection information or directives"
-        )
-    limits = copy_limits(namespace.block_size)
-    if fields.nr_z > limits.msrc_z:
-        raise _too_much(f"{fields.nr_z + 1} ranges")
-    listed = list(SourceRange.decode_list(controller.transfer.receive(command, fields.length)))
-    total = sum(one.blocks for one in listed)
-    if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
-        raise _too_much(f"{total} blocks in {len(listed)} ranges")
-    sources = [namespace.byte_range(one.slba, one.blocks) for one in listed]
-    offset, length = namespace.byte_range(fields.sdlba, total, location=CommandByte.CDW10)
-    require_writable(controller, namespace)
-
-    def begin() -> Result:
-        ranges = ((offset, length), *sources)
-        wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
-        if wait is not None:
-            return wait
-        for one in listed:
-            require_correctable(namespace, one.slba, one.blocks)
-        heal = heals(controller, namespace, fields.sdlba, total)
-        durable = heal or fields.fua or namespace.write_through
-        call = _copying(namespace.media, sources, offset, length, durable=durable, dulbe=dulbe)
-
-        def finish(future: "Future[MediaError | None]") -> Result:
-            try:
-                unread = future.result()
-            except MediaError as error:
-                raise write_error(controller, namespace, error) from None
-            if unread is not None:
-                raise read_error(controller, namespace, unread)
-            controller.health.count_write(length)
-            return healed(controller, namespace, fields.sdlba, total) if heal else None
-
-        work = controller.media_work.on_blocks(
-            namespace.in_flight, ranges, call, writes=True, alone=True
-        )
-        return Pending(work, finish)
-
-    dulbe = namespace.dulbe
-    return begin()
-
-
-def _copying(
-    media: Media,
-    sources: list[tuple[int, int]],
-    offset: int,
-    length: int,
-    *,
-    durable: bool,
-    dulbe: bool,
-) -> Callable[[], MediaError | None]:
-    """The work of Copy; it gives the error of a source, and raises MediaError for the rest."""
-
-    def move() -> MediaError | None:
-        buffer = memoryview(bytearray(length))
-        at = 0
-        try:
-            for first, size in sources:
-                if dulbe:
-                    require_allocated(media, first, size)
-                media.read_into([buffer[at : at + size]], first)
-                at += size
-        except MediaError as error:
-            return error
-        media.write_from([buffer], offset)
-        if durable:
-            media.flush()
-        return None
-
-    return move
-
-
-def _too_much(what: str) -> NvmeError:
-    return NvmeError(Status.COMMAND_SIZE_LIMIT_EXCEEDED, f"{what} are more than one Copy takes")

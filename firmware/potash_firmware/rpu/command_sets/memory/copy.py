@@ -1,0 +1,219 @@
+"""Memory Copy: blocks, or bytes of memory, to a memory namespace.
+
+A small copy that no disk delays is done at once. A larger one is done in steps by the media
+executor, between which other commands are served.
+
+Source: NVM Express Subsystem Local Memory Command Set Specification 1.0 (`nvme_spec.memory_commands`
+says how sure its layouts are); NVM Command Set Specification 1.2, section 3.3.2 (source ranges).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from nvme_spec.memory_commands import MemoryCopy
+from nvme_spec.ranges import (
+    FAST_COPY_ONLY,
+    SOURCE_RANGE_SIZES,
+    BlockSourceRange,
+    CopyFormat,
+    MemorySourceRange,
+)
+from nvme_spec.status import NvmeError, Status
+from potash_device.media.errors import MediaError
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
+from potash_firmware.rpu.command_sets.nvm.blocks import (
+    STEP,
+    after,
+    pieces,
+    read_error,
+    require_allocated,
+    require_correctable,
+)
+from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.namespace import Namespace
+
+
+class Source(NamedTuple):
+    """Bytes of a namespace, from byte `first` on."""
+
+    namespace: Namespace | MemoryNamespace
+    first: int
+    length: int
+
+
+class Step(NamedTuple):
+    """A part of a copy that is done in one go."""
+
+    source: Source
+    target: memoryview
+
+
+def copy(controller: Controller, command: Command) -> Result:
+    """Copy the source ranges, one behind the other, to the command's namespace."""
+    entry = command.entry
+    namespace = controller.namespaces.of_kind(MemoryNamespace, entry.nsid)
+    fields = MemoryCopy.decode(entry.cdw2, entry.cdw3, entry.cdws)
+    if fields.desfmt not in SOURCE_RANGE_SIZES:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no format {fields.desfmt} here")
+    require_granularity(fields.sdaddr, fields.length)
+    namespace.require_range(fields.sdaddr, fields.length)
+    if fields.nr_z >= MOST_SOURCE_RANGES:
+        raise NvmeError(
+            Status.COMMAND_SIZE_LIMIT_EXCEEDED,
+            f"{fields.nr_z + 1} ranges are more than one Memory Copy takes",
+        )
+    listed = controller.transfer.receive(command, fields.data_length)
+    if fields.desfmt == CopyFormat.MEMORY:
+        sources = [
+            _bytes(controller, namespace, one) for one in MemorySourceRange.decode_list(listed)
+        ]
+    else:
+        kind = CopyFormat(fields.desfmt)
+        sources = [
+            _blocks(controller, namespace, one)
+            for one in BlockSourceRange.decode_list(listed, kind)
+        ]
+    total = sum(one.length for one in sources)
+    if total != fields.length:
+        raise NvmeError(Status.INVALID_FIELD, f"the ranges have {total} bytes, not {fields.length}")
+    for one in sources:
+        if one.namespace is namespace and (
+            one.first < fields.sdaddr + total and fields.sdaddr < one.first + one.length
+        ):
+            raise NvmeError(Status.OVERLAPPING_IO_RANGE, "a range is copied over itself")
+    target = namespace.memory.bytes[fields.sdaddr : fields.sdaddr + total]
+    return _take(controller, command, _steps(sources, target), at_once=total <= AT_ONCE)
+
+
+def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRange) -> Source:
+    """A source range of memory. Raises NvmeError."""
+    namespace = source_memory(controller, target.nsid, one.snsid, one.sopt)
+    require_granularity(one.saddr, one.nbyte)
+    namespace.require_range(one.saddr, one.nbyte)
+    return Source(namespace, one.saddr, one.nbyte)
+
+
+def source_memory(controller: Controller, nsid: int, snsid: int, options: int) -> MemoryNamespace:
+    """The memory namespace that a source range of a copy to `nsid` names. Raises NvmeError."""
+    namespace = controller.namespaces.attached.get(snsid)
+    if not isinstance(namespace, MemoryNamespace):
+        raise NvmeError(Status.INVALID_NAMESPACE, f"namespace {snsid:#x} is no memory")
+    _require_copyable(controller, nsid, snsid, options)
+    return namespace
+
+
+def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> Source:
+    """A source range of blocks. Raises NvmeError."""
+    if one.snsid == target.nsid:
+        raise NvmeError(
+            Status.INCOMPATIBLE_NAMESPACE, "blocks are of another namespace than the target"
+        )
+    namespace = controller.namespaces.attached.get(one.snsid)
+    if not isinstance(namespace, Namespace):
+        raise NvmeError(Status.INVALID_NAMESPACE, f"namespace {one.snsid:#x} has no blocks")
+    controller.namespaces.require_usable(one.snsid)
+    _require_copyable(controller, target.nsid, one.snsid, one.sopt)
+    first, length = namespace.byte_range(one.slba, one.blocks)
+    require_correctable(namespace, one.slba, one.blocks)
+    return Source(namespace, first, length)
+
+
+def _require_copyable(controller: Controller, nsid: int, snsid: int, options: int) -> None:
+    controller.reachability.require(nsid, snsid)
+    if options & FAST_COPY_ONLY:
+        raise NvmeError(Status.FAST_COPY_NOT_POSSIBLE, "no copy is a fast one here")
+
+
+def _steps(sources: Sequence[Source], target: memoryview) -> Iterator[Step]:
+    at = 0
+    for source in sources:
+        for first, length in pieces(source.first, source.length, STEP):
+            yield Step(source._replace(first=first, length=length), target[at : at + length])
+            at += length
+
+
+def _take(
+    controller: Controller, command: Command, steps: Iterator[Step], *, at_once: bool
+) -> Result:
+    """Take the steps that are left, one after the other. Raises NvmeError."""
+
+    def take(step: Step) -> Result | Step:
+        """Begin one: how to wait for it, or the step itself when it is done."""
+        source, target = step
+        namespace, ranges = source.namespace, ((source.first, source.length),)
+        if controller.namespaces.attached.get(namespace.nsid) is not namespace:
+            raise controller.namespaces.absent(namespace.nsid)
+        if isinstance(namespace, Namespace):
+            wait = after(controller, namespace, ranges, lambda: go_on(step), writes=False)
+            if wait is not None:
+                return wait
+        try:
+            if at_once and _moved(source, target):
+                return step
+        except MediaError as error:
+            raise _failed(controller, namespace, error) from None
+        return Pending(
+            controller.media_work.on_blocks(
+                namespace.in_flight, ranges, _moving(source, target), writes=False
+            ),
+            lambda future: finish(namespace, future),
+        )
+
+    def finish(namespace: Namespace | MemoryNamespace, future: "Future[None]") -> Result:
+        try:
+            future.result()
+        except MediaError as error:
+            raise _failed(controller, namespace, error) from None
+        if command.queue.closed:
+            raise NvmeError(
+                Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
+            )
+        controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # it may have gone
+        return go_on(None)
+
+    def go_on(step: Step | None) -> Result:
+        step = next(steps, None) if step is None else step
+        while step is not None:
+            taken = take(step)
+            if taken is not step:
+                assert not isinstance(taken, Step)
+                return taken
+            step = next(steps, None)
+        return None
+
+    return go_on(None)
+
+
+def _moved(source: Source, target: memoryview) -> bool:
+    """Copy what needs no waiting; whether it did. Raises MediaError."""
+    namespace, first, length = source
+    if isinstance(namespace, MemoryNamespace):
+        target[:] = namespace.memory.bytes[first : first + length]
+        return True
+    return not namespace.dulbe and namespace.media.read_at_once([target], first)
+
+
+def _moving(source: Source, target: memoryview) -> Callable[[], None]:
+    """As much for the media executor."""
+    namespace, first, length = source
+    dulbe = isinstance(namespace, Namespace) and namespace.dulbe
+    media = namespace.media
+
+    def move() -> None:
+        if dulbe:
+            require_allocated(media, first, length)
+        media.read_into([target], first)
+
+    return move
+
+
+def _failed(
+    controller: Controller, namespace: Namespace | MemoryNamespace, error: MediaError
+) -> NvmeError:
+    if isinstance(namespace, MemoryNamespace):
+        return NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error.strerror))
+    return read_error(controller, namespace, error)

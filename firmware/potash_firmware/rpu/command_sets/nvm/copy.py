@@ -1,0 +1,182 @@
+"""Copy: blocks of the same namespace, or bytes of memory namespaces, to blocks.
+
+It is done in one, so that all sources are read before the first block is written.
+
+Source: NVM Command Set Specification 1.0, section 3.2.2 (Copy); 1.2, figure 41 (format 4h).
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from nvme_spec.features import FeatureId, HostBehavior, Select
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.logs import CommandByte
+from nvme_spec.ranges import COPY_FORMAT_0, Copy, CopyFormat, MemorySourceRange, SourceRange
+from nvme_spec.status import NvmeError, Status
+from potash_device.media.errors import MediaError
+from potash_device.media.store import Media
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command_sets.memory.copy import source_memory
+from potash_firmware.rpu.command_sets.nvm.blocks import (
+    after,
+    healed,
+    heals,
+    read_error,
+    require_allocated,
+    require_correctable,
+    require_writable,
+    write_error,
+)
+from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.namespace import Namespace
+
+
+def copy(controller: Controller, command: Command) -> Result:
+    """Blocks or bytes to blocks: as if all were read before the first is written."""
+    fields = Copy.decode(command.entry.cdws)
+    namespace = controller.namespaces.usable(command.entry.nsid)
+    if fields.desfmt not in (COPY_FORMAT_0, CopyFormat.MEMORY) or (
+        fields.desfmt == CopyFormat.MEMORY and not _memory_enabled(controller)
+    ):
+        raise NvmeError(
+            Status.INVALID_FIELD, f"source ranges of format {fields.desfmt} are not enabled"
+        )
+    if fields.prinfor or fields.prinfow or fields.dtype:
+        raise NvmeError(
+            Status.INVALID_FIELD, "the device has no protection information or directives"
+        )
+    limits = copy_limits(namespace.block_size)
+    if fields.nr_z > limits.msrc_z:
+        raise _too_much(f"{fields.nr_z + 1} ranges")
+    data = controller.transfer.receive(command, fields.length)
+    if fields.desfmt == CopyFormat.MEMORY:
+        return _from_memory(controller, command, namespace, fields, data)
+    listed = list(SourceRange.decode_list(data))
+    total = sum(one.blocks for one in listed)
+    if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
+        raise _too_much(f"{total} blocks in {len(listed)} ranges")
+    sources = [namespace.byte_range(one.slba, one.blocks) for one in listed]
+
+    def readable() -> None:
+        for one in listed:
+            require_correctable(namespace, one.slba, one.blocks)
+
+    read = _reading(namespace.media, sources, dulbe=namespace.dulbe)
+    return _write(controller, namespace, fields, total, sources, readable, read)
+
+
+def _from_memory(
+    controller: Controller, command: Command, namespace: Namespace, fields: Copy, data: memoryview
+) -> Result:
+    """Format 4h. Raises NvmeError."""
+    limits, block_size = copy_limits(namespace.block_size), namespace.block_size
+    listed = list(MemorySourceRange.decode_list(data))
+    total = sum(one.nbyte for one in listed)
+    if total % block_size or not total:
+        raise NvmeError(Status.INVALID_FIELD, f"{total} bytes are no whole blocks")
+    largest = max(one.nbyte for one in listed)
+    if largest > limits.mssrl * block_size or total > limits.mcl * block_size:
+        raise _too_much(f"{total} bytes in {len(listed)} ranges")
+    sources = []
+    for one in listed:
+        controller.namespaces.active(one.snsid)
+        memory = source_memory(controller, namespace.nsid, one.snsid, one.sopt)
+        memory.require_range(one.saddr, one.nbyte)
+        sources.append(memory.memory.bytes[one.saddr : one.saddr + one.nbyte])
+    return _write(
+        controller, namespace, fields, total // block_size, (), lambda: None, lambda: sources
+    )
+
+
+def _memory_enabled(controller: Controller) -> bool:
+    """Format 4h can be used: there is memory, and the host has enabled the format if it has to."""
+    if CommandSet.MEMORY not in controller.namespaces.enabled:
+        return False
+    value = controller.features.read(Select.CURRENT, FeatureId.HOST_BEHAVIOR_SUPPORT)
+    enabled = HostBehavior(value.data).copy_formats & 1 << CopyFormat.MEMORY
+    return controller.settings.copy_formats_enabled or bool(enabled)
+
+
+Read = Callable[[], Sequence[memoryview]]
+"""Gives what is to be written, where it may wait. Raises MediaError."""
+
+
+def _write(
+    controller: Controller,
+    namespace: Namespace,
+    fields: Copy,
+    blocks: int,
+    sources: Sequence[tuple[int, int]],
+    readable: Callable[[], None],
+    read: Read,
+) -> Result:
+    """Write what `read` gives over `blocks` blocks, while nobody else touches `sources`.
+
+    Raises NvmeError, as `readable` may.
+    """
+    offset, length = namespace.byte_range(fields.sdlba, blocks, location=CommandByte.CDW10)
+    require_writable(controller, namespace)
+    ranges = ((offset, length), *sources)
+
+    def begin() -> Result:
+        wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
+        if wait is not None:
+            return wait
+        readable()
+        heal = heals(controller, namespace, fields.sdlba, blocks)
+        durable = heal or fields.fua or namespace.write_through
+        call = _copying(namespace.media, read, offset, durable=durable)
+
+        def finish(future: "Future[MediaError | None]") -> Result:
+            try:
+                unread = future.result()
+            except MediaError as error:
+                raise write_error(controller, namespace, error) from None
+            if unread is not None:
+                raise read_error(controller, namespace, unread)
+            controller.health.count_write(length)
+            return healed(controller, namespace, fields.sdlba, blocks) if heal else None
+
+        work = controller.media_work.on_blocks(
+            namespace.in_flight, ranges, call, writes=True, alone=True
+        )
+        return Pending(work, finish)
+
+    return begin()
+
+
+def _reading(media: Media, sources: Sequence[tuple[int, int]], *, dulbe: bool) -> Read:
+    def read() -> Sequence[memoryview]:
+        buffer = memoryview(bytearray(sum(size for _, size in sources)))
+        at = 0
+        for first, size in sources:
+            if dulbe:
+                require_allocated(media, first, size)
+            media.read_into([buffer[at : at + size]], first)
+            at += size
+        return [buffer]
+
+    return read
+
+
+def _copying(
+    media: Media, read: Read, offset: int, *, durable: bool
+) -> Callable[[], MediaError | None]:
+    """The work of Copy; it gives the error of a source, and raises MediaError for the rest."""
+
+    def move() -> MediaError | None:
+        try:
+            content = read()
+        except MediaError as error:
+            return error
+        media.write_from(content, offset)
+        if durable:
+            media.flush()
+        return None
+
+    return move
+
+
+def _too_much(what: str) -> NvmeError:
+    return NvmeError(Status.COMMAND_SIZE_LIMIT_EXCEEDED, f"{what} are more than one Copy takes")
