@@ -20,6 +20,15 @@ MEMORY_GRANULARITY = 4
 """Bytes; first byte and length of Memory Read, Write, Fill and Copy are multiples of it."""
 
 
+UNVERIFIED = {
+    "MemoryNamespace": "no layout is public; size and capacity in bytes, as one implementer creates it",
+    "MemoryOpcode.FILL": "one implementer; others use 00h, which is Flush in every command set",
+    "MemoryCopy.nr_z": "implementers disagree whether the number of ranges is 0's based",
+    "MemoryCopy.desfmt": "whether formats have to be enabled by the host (CDFE) is not known",
+}
+"""Parts of this module that no two independent implementers confirm, and how sure they are."""
+
+
 class MemoryOpcode(IntEnum):
     """I/O commands of a memory namespace; Flush is that of every command set.
 

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 import csd_spec.opcodes
+from nvme_spec import computational, memory_commands
 from nvme_spec.features import FeatureId
 from nvme_spec.identify.capabilities import (
     FRMW_SLOTS_SHIFT,
@@ -60,10 +61,11 @@ from potash_device.media.flash import Flash
 from potash_device.media.shapes import BLOCK_SIZES, NamespaceShape
 from potash_device.media.sidecar import Sidecar
 from potash_firmware.mailbox import SharedBuffers
+from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify
 from potash_firmware.rpu.admin.log_pages import PAGES
-from potash_firmware.rpu.command_sets import IO_COMMANDS
+from potash_firmware.rpu.command_sets import COMMANDS, IO_COMMANDS
 from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
 from potash_firmware.rpu.features.table import FEATURES
@@ -72,7 +74,17 @@ from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 
 YES, NO = "yes", "–"
 IF_ALLOWED = "with `--allow-faults`"
-IF_COMPUTE = "with compute namespaces"
+IF_THERE = {
+    CommandSet.MEMORY: "with memory namespaces",
+    CommandSet.COMPUTE: "with compute namespaces",
+}
+"""Of what needs another command set than NVM."""
+
+OTHER_COMMANDS = {
+    "Memory commands (CSI 03h)": CommandSet.MEMORY,
+    "Compute commands (CSI 04h)": CommandSet.COMPUTE,
+}
+UNVERIFIED = {**memory_commands.UNVERIFIED, **computational.UNVERIFIED}
 
 VENDOR_LOG_PAGES = {csd_spec.opcodes.LOG_PAGE: "Accelerators' Log"}
 
@@ -187,6 +199,20 @@ def _parts(stack: ExitStack) -> Iterator[str]:
             IO_COMMANDS, (IoOpcode, csd_spec.opcodes.IoOpcode), "ONCS", FIRST_VENDOR_IO_OPCODE
         ),
     )
+    for title, csi in OTHER_COMMANDS.items():
+        yield _section(
+            title,
+            "Any other opcode is refused in the same way.",
+            ("opcode", "command", "state"),
+            ((f"{opcode:02X}h", name, YES) for opcode, name in _others(csi)),
+        )
+    yield _section(
+        "Unverified layouts",
+        "The text of the two command set specifications of computational storage was not at hand. "
+        "These parts follow one implementer, or nobody; each is in one table of the source.",
+        ("layout", "how sure"),
+        ((f"`{name}`", sure) for name, sure in UNVERIFIED.items()),
+    )
     yield _section(
         "Log pages",
         f"Any other page is refused, too: {describe(Status.INVALID_LOG_PAGE)} with Do Not Retry.",
@@ -285,6 +311,11 @@ def _commands(
         )
 
 
+def _others(csi: CommandSet) -> Iterator[tuple[int, str]]:
+    for opcode in sorted(COMMANDS[csi]):
+        yield opcode, words(command_name(opcode, admin=False, csi=csi))
+
+
 def _fault_commands() -> Iterator[Cells]:
     """Those of a device that was started so that it takes them."""
     for opcode, row in FAULT_COMMANDS.items():
@@ -297,8 +328,9 @@ def _announced(row: Row, field: str) -> str:
 
 
 def _state(row: object | None, otherwise: Status) -> str:
-    if getattr(row, "command_set", CommandSet.NVM) is CommandSet.COMPUTE:
-        return IF_COMPUTE
+    needed = getattr(row, "command_set", CommandSet.NVM)
+    if needed in IF_THERE:
+        return IF_THERE[needed]
     return YES if row is not None else words(otherwise.name)
 
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from support.memory import MEMORY
+from support.memory import powered as powered_memory
 from support.namespaces import IDENTIFY, TWO, log_page, powered
 from support.nvme_host import DATA, PAGE, Host
 
 PATH = Path(__file__).parents[2] / "docs" / "supported.md"
 GET_LOG, GET_FEATURES, DOORBELL_BUFFERS = 2, 0xA, 0x7C
 INVALID_OPCODE, INVALID_FIELD, INVALID_LOG_PAGE = 0x001, 0x002, 0x109
-CONDITIONS = {"with `--allow-faults`", "with compute namespaces"}
+CONDITIONS = {"with `--allow-faults`", "with memory namespaces", "with compute namespaces"}
 """Of what this device does not have."""
 NOWHERE = 1
 """An address that no command takes for its data, so that none that takes data is done."""
@@ -204,3 +206,18 @@ def test_the_formats_are_listed(host: Host) -> None:
         data = structure(host, 0, nsid)
         assert (data[130], data[134]) == (9, 12)
         assert 1 << data[128 + 4 * (data[26] & 15) + 2] == shape.block_size
+
+
+@pytest.mark.parametrize(
+    ("heading", "nsid"), [("Memory commands (CSI 03h)", MEMORY), ("Compute commands (CSI 04h)", 3)]
+)
+def test_an_opcode_of_another_command_set_is_refused_unless_the_page_has_it(
+    heading: str, nsid: int
+) -> None:
+    with powered_memory() as host:
+        answered = {
+            opcode
+            for opcode in range(256)
+            if host.command(host.io[1], opcode, nsid=nsid, prp1=NOWHERE).status != INVALID_OPCODE
+        }
+    assert answered == set(states(heading))
