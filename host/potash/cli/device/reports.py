@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
-from potash.schema import Amount, Count, Form, Positive, Share, Signed64
+from potash.cli.device.vta_reports import ClockParameters, VtaConfig
+from potash.cli.drive.reports import ReturnValue
+from potash.schema import Amount, Count, Form, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Instruction:
     """An instruction of a program."""
 
     pc: Annotated[Count, "The instruction's number."]
-    code: Annotated[Annotated[str, Form(pattern="^[0-9a-f]+$")], "Its bytes in hexadecimal."]
+    code: Annotated[str, Form(pattern="^[0-9a-f]+$"), "Its bytes in hexadecimal."]
     text: Annotated[str, "In LLVM's notation."]
     function: Annotated[str | None, "The function that begins here."]
     label: Annotated[str | None, "What jumps to here call it."]
@@ -75,9 +77,7 @@ class Executed:
 
     output: Annotated[str | None, "The file that has the output; null where none was asked for."]
     produced: Annotated[Count, "Bytes of output."]
-    return_value: Annotated[
-        Signed64, "What the program returned (r0), as a signed number of 64 bits."
-    ]
+    return_value: ReturnValue
     instructions: Annotated[Count, "How many were carried out."]
     printed: Annotated[Sequence[str], "Lines that it printed."]
 
@@ -86,7 +86,7 @@ class Executed:
 class Helper:
     """A function that programs may call."""
 
-    number: Annotated[Annotated[int, Form(minimum=1, maximum=63)], "What a program calls it by."]
+    number: Annotated[int, Form(minimum=1, maximum=63), "What a program calls it by."]
     name: Annotated[str, "What C calls it by."]
     package: Annotated[
         str, "Where it comes from: `potash`, or a package that is installed beside it."
@@ -103,6 +103,9 @@ class Helpers:
     ]
 
 
+Vector = Sequence[Annotated[int, Form(minimum=-128, maximum=127)]]
+
+
 @dataclass(frozen=True)
 class VectorsAdded:
     """What the example `add` did."""
@@ -110,15 +113,10 @@ class VectorsAdded:
     equal: Annotated[bool, "Whether the result is the expected one, bit for bit."]
     elements: Annotated[Count, "Of each vector."]
     seconds: Annotated[float, "From nothing to the result."]
-    a: Annotated[Sequence[Annotated[int, Form(minimum=-128, maximum=127)]], "The first vector."]
-    b: Annotated[Sequence[Annotated[int, Form(minimum=-128, maximum=127)]], "The second one."]
-    output: Annotated[
-        Sequence[Annotated[int, Form(minimum=-128, maximum=127)]], "What the drive made of them."
-    ]
-    expected: Annotated[
-        Sequence[Annotated[int, Form(minimum=-128, maximum=127)]],
-        "What TensorFlow Lite's reference kernels make of them.",
-    ]
+    a: Annotated[Vector, "The first vector."]
+    b: Annotated[Vector, "The second one."]
+    output: Annotated[Vector, "What the drive made of them."]
+    expected: Annotated[Vector, "What TensorFlow Lite's reference kernels make of them."]
 
 
 class ExampleRun(TypedDict):
@@ -217,12 +215,8 @@ class Point:
 
     network: Annotated[str, "The network."]
     varied: Annotated[Mapping[str, float], "What was varied, by name."]
-    config: Annotated[
-        Mapping[str, int], "What the core is built as, by the keys of vta_config.json."
-    ]
-    parameters: Annotated[
-        Mapping[str, float], "The clock's parameters by name; cycles, but for `clock`, in Hz."
-    ]
+    config: VtaConfig
+    parameters: ClockParameters
     feasible: Annotated[bool, "Whether there is such a core, and a schedule on it for every layer."]
     reason: Annotated[str, "Why not; empty where there is."]
     sram_bytes: Annotated[Count | None, "Of all buffers; null where there is no such core."]

@@ -6,6 +6,13 @@ from typing import Annotated, NotRequired, TypedDict
 
 from potash.schema import Count, Form, Positive, Share
 
+VtaConfig = Annotated[
+    Mapping[str, int], "What the core is built as, by the keys of vta_config.json."
+]
+ClockParameters = Annotated[
+    Mapping[str, float], "The clock's parameters by name; cycles, but for `clock`, in Hz."
+]
+
 
 @dataclass(frozen=True)
 class Assembled:
@@ -20,9 +27,7 @@ class VtaInstruction:
     """An instruction of a stream."""
 
     index: Annotated[Count, "The instruction's number."]
-    word: Annotated[
-        Annotated[str, Form(pattern="^0x[0-9a-f]{32}$")], "All its bits, in hexadecimal."
-    ]
+    word: Annotated[str, Form(pattern="^0x[0-9a-f]{32}$"), "All its bits, in hexadecimal."]
     text: Annotated[str, "As `potash vta asm` reads it."]
     remark: Annotated[str, "Which module carries it out, and what else is worth saying."]
 
@@ -50,9 +55,7 @@ class Memory(TypedDict):
 class CoreInfo:
     """A core's sizes, peak and bandwidths."""
 
-    config: Annotated[
-        Mapping[str, int], "What the core is built as, by the keys of vta_config.json."
-    ]
+    config: VtaConfig
     batch: Annotated[int, "Rows of an input element."]
     block_in: Annotated[int, "Input channels of an element."]
     block_out: Annotated[int, "Output channels of an element."]
@@ -137,12 +140,8 @@ class ThreadsSummary:
 class Times(TypedDict):
     """How long streams take on the modelled clock."""
 
-    config: Annotated[
-        Mapping[str, int], "What the core is built as, by the keys of vta_config.json."
-    ]
-    parameters: Annotated[
-        Mapping[str, float], "The clock's parameters by name; cycles, but for `clock`, in Hz."
-    ]
+    config: VtaConfig
+    parameters: ClockParameters
     peak_gops: Annotated[float, "Peak GOP/s."]
     streams: Annotated[
         Sequence[StreamTime], "Each layer with each number of virtual threads, or the one stream."

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from potash.schema import Count, Form, Signed64
 
+ReturnValue = Annotated[Signed64, "What the program returned (r0), as a signed number of 64 bits."]
+
 AcceleratorId = Annotated[Count, "The accelerator's ID."]
 FirmwareId = Annotated[Count, "The firmware's ID."]
 FaultId = Annotated[int, Form(minimum=1, maximum=65535), "The number that it is ended by."]
@@ -79,9 +81,7 @@ class Status:
     ]
     status_id: Annotated[Count, "The same as the number of the accelerator command set."]
     firmware: Annotated[Count | None, "The active firmware's ID; null where none is active."]
-    return_value: Annotated[
-        Signed64, "What the program returned (r0), as a signed number of 64 bits."
-    ]
+    return_value: ReturnValue
     consumed: Annotated[Count, "Bytes of input that the job has read."]
     produced: Annotated[Count, "Bytes of output that it has made."]
 
@@ -144,8 +144,6 @@ class JobEnded:
 
     output: Annotated[str, "The file that has the output; - for standard output."]
     produced: Annotated[Count, "Bytes of output."]
-    return_value: Annotated[
-        Signed64, "What the program returned (r0), as a signed number of 64 bits."
-    ]
+    return_value: ReturnValue
     printed: Annotated[Sequence[str], "Lines that the program printed."]
     in_place: Annotated[InPlace, "What the drive read and wrote in place, without the host."]
