@@ -83,7 +83,9 @@ def measure(
     for done, name in enumerate(names):
         progress(name, done / len(names))
         if name == CALLBACK:
-            yield from _callback(pairs)
+            # What it takes that TensorFlow Lite calls a partition, which itself has nothing to do.
+            model = networks.make(SMALLEST)
+            yield alone(CALLBACK, "time", "ms", _besides(model, _inputs(model), pairs))
         else:
             yield from _model(name, _made(name, examples), pairs)
 
@@ -132,12 +134,6 @@ def _beside(name: str, ours: Model, model: bytes, inputs: bytes, pairs: int) -> 
         yield paired(
             name, metric, "ms", baseline, list(zip(found[""], found[baseline], strict=True))
         )
-
-
-def _callback(pairs: int) -> Iterator[Result]:
-    """What it takes that TensorFlow Lite calls a partition, which itself has nothing to do."""
-    model = networks.make(SMALLEST)
-    yield alone(CALLBACK, "time", "ms", _besides(model, _inputs(model), pairs))
 
 
 def _besides(model: bytes, inputs: bytes, pairs: int) -> list[float]:

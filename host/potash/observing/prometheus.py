@@ -81,13 +81,12 @@ def text(snapshot: Snapshot | None) -> str:
 
 
 def _line(sample: Sample) -> str:
-    labels = ",".join(f'{name}="{_escaped(str(one))}"' for name, one in sample.labels.items())
+    escaped = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+    labels = ",".join(
+        f'{key}="{str(one).translate(escaped)}"' for key, one in sample.labels.items()
+    )
     value = int(sample.value) if float(sample.value).is_integer() else repr(sample.value)
     return f"{sample.metric}{{{labels}}} {value}" if labels else f"{sample.metric} {value}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _samples(given: Snapshot) -> Iterator[Sample]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from potash.sdk.progress import Progress
 from potash.sweep.networks import Network
@@ -99,16 +99,15 @@ def marked(points: Sequence[Point], against: Sequence[str]) -> list[Point]:
     better in something."""
     feasible = [point for point in points if point.cycles is not None]
     costs = {id(point): point.costs(against) for point in feasible}
-    best = {
-        id(one)
-        for one in feasible
-        if not any(_dominates(costs[id(other)], costs[id(one)]) for other in feasible)
-    }
-    return [Point(one.network, one.core, one.cycles, one.reason, id(one) in best) for one in points]
 
+    def dominated(one: tuple[float, ...]) -> bool:
+        return any(
+            other != one and all(a <= b for a, b in zip(other, one, strict=True))
+            for other in costs.values()
+        )
 
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+    best = {name for name, one in costs.items() if not dominated(one)}
+    return [replace(one, front=id(one) in best) for one in points]
 
 
 def _point(network: Network, core: Core, outcomes: Mapping[Task, Outcome]) -> Point:

@@ -105,8 +105,10 @@ class DeviceTrace:
             "rpu.forward": self._forward,
             "rpu.complete": self._complete,
             "dma": self._dma,
-            "media.at_once": self._media_at_once,
-            "media.work": self._media_work,
+            "media.at_once": lambda line: self._drawn(line, AT_ONCE, line["what"], "media"),
+            "media.work": lambda line: self._drawn(
+                line, line.get("thread", AT_ONCE), line["what"], "media"
+            ),
             "mailbox.send": self._send,
             "mailbox.receive": self._receive,
             "apu.job": self._job,
@@ -219,12 +221,6 @@ class DeviceTrace:
     def _dma(self, line: Line) -> None:
         way = "to host" if line["to_host"] else "from host"
         self._drawn(line, DMA, f"{way}, {line['bytes']} bytes", "dma")
-
-    def _media_at_once(self, line: Line) -> None:
-        self._drawn(line, AT_ONCE, line["what"], "media")
-
-    def _media_work(self, line: Line) -> None:
-        self._drawn(line, line.get("thread", AT_ONCE), line["what"], "media")
 
     def _drawn(self, line: Line, track: str, name: str, category: str) -> None:
         self._document.slice(

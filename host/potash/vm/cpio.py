@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
@@ -81,7 +80,8 @@ class Archive:
 
     def write(self, stream: BinaryIO) -> None:
         """Write the archive, folders before what is in them."""
-        for inode, (name, entry) in enumerate(self._ordered(), start=1):
+        ordered = sorted(self.entries.items(), key=lambda item: PurePosixPath(item[0]).parts)
+        for inode, (name, entry) in enumerate(ordered, start=1):
             data = entry.data.read_bytes() if isinstance(entry.data, Path) else entry.data
             _put(stream, inode, name, entry, data)
         _put(stream, 0, TRAILER, Entry(0), b"")
@@ -90,9 +90,6 @@ class Archive:
         path = _relative(name)
         self.directory(str(path.parent))
         self.entries[str(path)] = entry
-
-    def _ordered(self) -> Iterator[tuple[str, Entry]]:
-        yield from sorted(self.entries.items(), key=lambda item: PurePosixPath(item[0]).parts)
 
 
 def _relative(name: str) -> PurePosixPath:
