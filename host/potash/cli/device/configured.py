@@ -21,7 +21,7 @@ from potash.configuration import (
     Configuration,
     NamespaceSection,
 )
-from potash.units import Size, human
+from potash.units import Parsed, Size, human
 from potash_device.media.shapes import MEMORY_UNIT, NamespaceShape
 
 DEFAULTS = Configuration()
@@ -41,17 +41,15 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
             "memory_capacity": found.memory.capacity,
             "compute_namespaces": found.compute.namespaces,
         }
-        several = {option.name for option in ctx.command.params if _takes_several(option)}
+        several = {
+            one.name for one in ctx.command.params if isinstance(one, click.Option) and one.multiple
+        }
         ctx.default_map = {
             name: (value,) if name in several and not isinstance(value, tuple) else value
             for name, value in values.items()
             if value is not None
         }
     return path
-
-
-def _takes_several(option: click.Parameter) -> bool:
-    return isinstance(option, click.Option) and option.multiple
 
 
 config_option: Decorator = click.option(
@@ -69,31 +67,23 @@ print_option: Decorator = click.option(
 )
 
 
-class MemorySize(click.ParamType[int]):
-    """Whole pages, as much as a memory namespace may have."""
+def _memory_size(text: str) -> int:
+    size = Size(MEMORY_UNIT).parse(text)
+    if size % MEMORY_UNIT or size > LARGEST_MEMORY:
+        raise ValueError(
+            f"{text!r}: memory has {human(MEMORY_UNIT)} to {human(LARGEST_MEMORY)}, in steps "
+            f"of {human(MEMORY_UNIT)}"
+        )
+    return size
 
-    name = "SIZE"
 
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        size = Size(MEMORY_UNIT).convert(value, param, ctx)
-        if size % MEMORY_UNIT or size > LARGEST_MEMORY:
-            self.fail(
-                f"{value!r}: memory has {human(MEMORY_UNIT)} to {human(LARGEST_MEMORY)}, in steps "
-                f"of {human(MEMORY_UNIT)}",
-                param,
-                ctx,
-            )
-        return size
-
+MEMORY_SIZE = Parsed("SIZE", _memory_size)
+"""Whole pages, as much as a memory namespace may have."""
 
 memory_namespace_option: Decorator = click.option(
     "--memory-namespace",
     "memory_namespaces",
-    type=MemorySize(),
+    type=MEMORY_SIZE,
     multiple=True,
     help="A memory namespace (Subsystem Local Memory) of a new drive, or of one that has none yet; "
     "may be given several times. Its bytes are lost with the power.",

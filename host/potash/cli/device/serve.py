@@ -18,7 +18,7 @@ from potash import configuration
 from potash.cli.device import configured, reports
 from potash.cli.device.configured import (
     DEFAULTS,
-    MemorySize,
+    MEMORY_SIZE,
     compute_namespace_option,
     config_option,
     memory_namespace_option,
@@ -142,7 +142,7 @@ def qemu_device(socket: Path) -> str:
 @memory_namespace_option
 @click.option(
     "--memory-capacity",
-    type=MemorySize(),
+    type=MEMORY_SIZE,
     help="What all memory namespaces together may have, for a host that makes some of its own "
     "(default: what they have). The folder remembers it.",
 )
@@ -285,13 +285,11 @@ def serve(
     )
     log.apply(PROCESS)
     settings = device_settings(wanted)
-    settings = replace(settings, count_cycles=metrics is not None, log=log)
+    rpu = replace(settings.rpu, faults=faults_of(faults, fault_files), allow_faults=allow_faults)
     if serial is not None:
         # The name of a profile's subsystem would be that of all its devices.
-        identity = replace(settings.rpu.identity, serial=serial, qualified_name="")
-        settings = replace(settings, rpu=replace(settings.rpu, identity=identity))
-    armed = faults_of(faults, fault_files)
-    settings = replace(settings, rpu=replace(settings.rpu, faults=armed, allow_faults=allow_faults))
+        rpu = replace(rpu, identity=replace(rpu.identity, serial=serial, qualified_name=""))
+    settings = replace(settings, rpu=rpu, count_cycles=metrics is not None, log=log)
     _serve(wanted, settings, socket, metrics)
 
 
@@ -302,14 +300,9 @@ def _serve(
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(
-            _drive(
-                told.media,
-                wanted.shapes,
-                told.capacity,
-                wanted.memory.capacity,
-                read_only=told.read_only,
-            )
+        drive = stack.enter_context(_drive(wanted))
+        namespaces = tuple(
+            NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
         )
         trace = told.trace
         if trace is not None and trace.suffix in TRACES:
@@ -321,7 +314,7 @@ def _serve(
             path,
             drive.namespaces,
             drive.flash,
-            _settings(settings, drive),
+            replace(settings, rpu=replace(settings.rpu, namespaces=namespaces)),
             sidecar=drive.sidecar,
             drive=drive,
             trace=traced,
@@ -375,29 +368,21 @@ def _why(error: OSError, socket: Path) -> str:
     return error.strerror or str(error)
 
 
-def _drive(
-    path: Path | None,
-    wanted: tuple[NamespaceShape, ...],
-    capacity: int | None,
-    memory_capacity: int | None,
-    *,
-    read_only: bool,
-) -> Drive:
+def _drive(wanted: Configuration) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
+    told = wanted.device
     try:
         return Drive.open(
-            path, wanted, capacity=capacity, memory_capacity=memory_capacity, read_only=read_only
+            told.media,
+            wanted.shapes,
+            capacity=told.capacity,
+            memory_capacity=wanted.memory.capacity,
+            read_only=told.read_only,
         )
     except DriveError as error:
         raise PotashError(str(error)) from None
     except MediaError as error:
         raise PotashError(error.strerror) from None
-
-
-def _settings(profile: DeviceSettings, drive: Drive) -> DeviceSettings:
-    """The profile's device with the drive's namespaces."""
-    namespaces = tuple(NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items())
-    return replace(profile, rpu=replace(profile.rpu, namespaces=namespaces))
 
 
 def _announce(socket: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
