@@ -186,29 +186,25 @@ class NamespaceSection:
 class MemorySection:
     """`[memory]`: memory namespaces (SLM) of a new drive, and what all of them may have."""
 
-    namespaces: tuple[int, ...] = field(
-        default=(),
-        metadata={"kind": _sizes(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT, MOST_NAMESPACES)},
-    )
-    capacity: int | None = field(
-        default=None, metadata={"kind": _size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)}
-    )
-    copy_formats: bool = field(default=RpuSettings.copy_formats_enabled, metadata={"kind": FLAG})
+    namespaces: Annotated[
+        tuple[int, ...], _sizes(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT, MOST_NAMESPACES)
+    ] = ()
+    capacity: Annotated[int | None, _size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)] = None
+    copy_formats: Annotated[bool, FLAG] = RpuSettings.copy_formats_enabled
 
 
 @dataclass(frozen=True)
 class ComputeSection:
     """`[compute]`: compute namespaces (CP) of a new drive, and what each of them takes."""
 
-    namespaces: int = field(default=0, metadata={"kind": _count(0, MOST_COMPUTE_NAMESPACES)})
-    programs: int = field(default=COMPUTE.programs, metadata={"kind": _count(1, 256)})
-    activated: int = field(default=COMPUTE.activated, metadata={"kind": _count(1, 256)})
-    program_memory: int = field(
-        default=COMPUTE.program_memory * MEBI,
-        metadata={"kind": _size(MEBI, LARGEST_BUFFER, MEBI)},
+    namespaces: Annotated[int, _count(0, MOST_COMPUTE_NAMESPACES)] = 0
+    programs: Annotated[int, _count(1, 256)] = COMPUTE.programs
+    activated: Annotated[int, _count(1, 256)] = COMPUTE.activated
+    program_memory: Annotated[int, _size(MEBI, LARGEST_BUFFER, MEBI)] = (
+        COMPUTE.program_memory * MEBI
     )
-    range_sets: int = field(default=COMPUTE.range_sets, metadata={"kind": _count(1, 0xFFFF)})
-    ranges: int = field(default=COMPUTE.ranges, metadata={"kind": _count(1, MAX_RANGES)})
+    range_sets: Annotated[int, _count(1, 0xFFFF)] = COMPUTE.range_sets
+    ranges: Annotated[int, _count(1, MAX_RANGES)] = COMPUTE.ranges
 
 
 @dataclass(frozen=True)
