@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from potash.vm.channel import Command
 from potash.vm.drive import serving
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from support.vm import processes_with
+from support.vm import each, prepare_each, processes_with
 
 SIZE = 64 << 20
 BLOCK = 4096
@@ -155,25 +156,30 @@ def await_writes(guest: Guest) -> None:
     assert guest.run(["sh", "-c", script], timeout=60.0) == 0
 
 
+def verified_load(guest: Guest) -> Command:
+    """Writes that are read again and compared, until there is /tmp/enough."""
+    options = "--rw=randwrite --bs=4k --size=512k --iodepth=8 --ioengine=io_uring --direct=1"
+    options += " --verify=crc32c --verify_fatal=1 --do_verify=1"
+    fio = f"fio --name=load --filename=/dev/nvme0n1 {options} || exit 1"
+    script = f"rm -f /tmp/enough; until [ -e /tmp/enough ]; do {fio}; done"
+    return guest.start(["sh", "-c", script])
+
+
 def test_resets_under_load_lose_nothing(linux: Guest) -> None:
-    options = "--rw=randwrite --bs=4k --size=4M --iodepth=8 --ioengine=io_uring --direct=1"
-    options += " --verify=crc32c --verify_fatal=1 --loops=20 --do_verify=1"
-    load = linux.start(["sh", "-c", f"fio --name=load --filename=/dev/nvme0n1 {options}"])
+    load = verified_load(linux)
     for again in ("nvme reset /dev/nvme0", f"echo 1 > {PCI}/reset") * 2:
         await_writes(linux)
         sh(linux, again)
         assert said(linux, "cat", "/sys/class/nvme/nvme0/state") == "live\n"
     await_writes(linux)
+    sh(linux, "touch /tmp/enough")
     assert load.wait(120.0) == 0
     assert "I/O error" not in said(linux, "dmesg")
 
 
 def test_bus_mastering_that_pauses_loses_no_interrupt(linux: Guest) -> None:
     """As blktests' block/011 does: what was lost, Linux would find after 30 seconds."""
-    options = "--rw=randwrite --bs=4k --size=512k --iodepth=8 --ioengine=io_uring --direct=1"
-    options += " --verify=crc32c --verify_fatal=1 --do_verify=1"
-    fio = f"fio --name=load --filename=/dev/nvme0n1 {options} || exit 1"
-    load = linux.start(["sh", "-c", f"until [ -e /tmp/enough ]; do {fio}; done"])
+    load = verified_load(linux)
     write = f"dd of={PCI}/config bs=1 seek=4 conv=notrunc status=none"
     for _ in range(3):
         await_writes(linux)
@@ -186,10 +192,13 @@ def test_bus_mastering_that_pauses_loses_no_interrupt(linux: Guest) -> None:
 
 def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
     linux.copy_in(ADD, "/share/add")
-    run = "potash run /dev/nvme0n1 program.o input.bin /tmp/sum --arg 520 --arg 1024"
-    for where in ("", " --lba 0", " --lba 16:64"):
-        sh(linux, f"rm -f /tmp/sum; cd /share/add && {run}{where}")
+    prepare_each(linux)
+    run = ("potash", "run", "/dev/nvme0n1", "/share/add/program.o", "/share/add/input.bin")
+    for where in ((), ("--lba", "0"), ("--lba", "16:64")):
+        (done,) = each(linux, (*run, "/tmp/sum", "--arg", "520", "--arg", "1024", *where))
+        assert done.code == 0, done
         assert linux.capture(["cat", "/tmp/sum"]).stdout == (ADD / "expected.bin").read_bytes()
+        sh(linux, "rm /tmp/sum")
 
 
 def test_a_firmware_image_lands_in_the_flash_beside_the_media(
@@ -232,8 +241,8 @@ def test_each_processor_has_a_queue_of_its_own(images: GuestImages) -> None:
             "/sys/block/nvme0n1/mq/1",
         ]
         options = ["--rw=randrw", "--ioengine=io_uring", "--iodepth=8", "--cpus_allowed=0,1"]
-        options += ["--cpus_allowed_policy=split", "--numjobs=2", "--size=2M", "--group_reporting"]
-        assert fio(guest, *options)["error"] == 0
+        options += ["--cpus_allowed_policy=split", "--numjobs=2", "--group_reporting"]
+        assert fio(guest, *options, "--size=512k")["error"] == 0
         interrupts = sh(guest, "grep 'nvme0q[12]' /proc/interrupts | awk '{print $2 + $3}'")
         assert len(interrupts.split()) == 2 and all(int(n) > 0 for n in interrupts.split())
 

@@ -17,6 +17,7 @@ from potash.vm.drive import serving
 from potash.vm.guest import Captured, Guest
 from potash.vm.images import GuestImages
 from support.docs import ROOT, SOURCES
+from support.vm import each, prepare_each
 
 TIMEOUT = "/sys/block/nvme0n1/queue/io_timeout"
 """Milliseconds until Linux wants to know what has become of a command."""
@@ -104,17 +105,17 @@ def test_a_command_that_is_lost_comes_again_after_a_reset(linux: Guest) -> None:
 
 
 def test_the_command_works_in_the_guest(linux: Guest) -> None:
-    script = """
-    set -e
-    potash fault add /dev/nvme0 io read delay=20ms count=2
-    dd if=/dev/nvme0n1 of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null
-    potash fault list /dev/nvme0n1 --json
-    """
-    done = linux.capture(["sh", "-c", script])
-    assert (done.code, done.stderr) == (0, b"")
-    added, listed = done.stdout.decode().splitlines()
-    assert added.endswith(": io read delay=20ms count=2")
-    (fault,) = json.loads(listed)["faults"]
+    prepare_each(linux)
+    added, read, listed = each(
+        linux,
+        ("potash", "fault", "add", "/dev/nvme0", "io", "read", "delay=20ms", "count=2"),
+        ("dd", "if=/dev/nvme0n1", "of=/dev/null", "bs=4096", "count=1", "iflag=direct"),
+        ("potash", "fault", "list", "/dev/nvme0n1", "--json"),
+    )
+    assert (added.code, read.code, listed.code) == (0, 0, 0), (added, read, listed)
+    assert added.stderr == listed.stderr == b""
+    assert added.stdout.endswith(b": io read delay=20ms count=2\n")
+    (fault,) = json.loads(listed.stdout)["faults"]
     assert (fault["triggered"], fault["spent"]) == (1, False)
 
 
