@@ -11,6 +11,7 @@ names are kept, so what a decode does not understand an encode does not lose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, cast, overload
 
 T = TypeVar("T")
@@ -243,26 +244,11 @@ class Structure:
         return f"{type(self).__name__}({shown})"
 
 
-def u8(offset: int) -> UInt:
-    return UInt(offset, 1)
-
-
-def u16(offset: int) -> UInt:
-    return UInt(offset, 2)
-
-
-def u32(offset: int) -> UInt:
-    return UInt(offset, 4)
-
-
-def u64(offset: int) -> UInt:
-    return UInt(offset, 8)
-
-
-def u128(offset: int) -> UInt:
-    return UInt(offset, 16)
-
-
+u8 = partial(UInt, size=1)
+u16 = partial(UInt, size=2)
+u32 = partial(UInt, size=4)
+u64 = partial(UInt, size=8)
+u128 = partial(UInt, size=16)
 uint = UInt
 bits = Bits
 text = Text

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from potash_device.vta import encoding
 from potash_device.vta.encoding import Depths, InstructionError, Layouts
@@ -52,6 +52,19 @@ BOARD_KEYS = frozenset({"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_BUS
 """Keys of `vta_config.json` about the board, not the core."""
 
 
+class _Memory(NamedTuple):
+    """A buffer's depth in elements, and in DRAM an element's shape, bits of a value, and bytes."""
+
+    depth: int
+    shape: tuple[int, ...]
+    value_bits: int
+    element_bytes: int
+
+    @classmethod
+    def of(cls, log_depth: int, shape: tuple[int, ...], log_width: int) -> Self:
+        return cls(1 << log_depth, shape, 1 << log_width, math.prod(shape) << log_width >> LOG_BYTE)
+
+
 @dataclass(frozen=True)
 class Config:
     """A core's parameters. Raises ConfigError when made of values that contradict each other."""
@@ -85,12 +98,7 @@ class Config:
                 raise ConfigError(
                     f"{name.upper()} is {getattr(self, name)}, outside 0 to {MAX_LOG_SHAPE}"
                 )
-        for name, log_element in (
-            ("uop", LOG_UOP_WIDTH - LOG_BYTE),
-            ("inp", self._log_inp_bytes),
-            ("wgt", self._log_wgt_bytes),
-            ("acc", self._log_acc_bytes),
-        ):
+        for name, log_element in self._log_element_bytes.items():
             self._check_buffer(name, log_element)
         try:
             encoding.layouts(self.log_depths)
@@ -189,26 +197,20 @@ class Config:
         return self.log_acc_buff_size + self.log_out_width - self.log_acc_width
 
     @property
-    def _log_inp_bytes(self) -> int:
-        return self.log_batch + self.log_block_in + self.log_inp_width - LOG_BYTE
-
-    @property
-    def _log_wgt_bytes(self) -> int:
-        return self.log_block_out + self.log_block_in + self.log_wgt_width - LOG_BYTE
-
-    @property
-    def _log_acc_bytes(self) -> int:
-        return self.log_batch + self.log_block_out + self.log_acc_width - LOG_BYTE
+    def _log_element_bytes(self) -> dict[str, int]:
+        """Logarithms of the bytes of an element, by buffer."""
+        return {
+            "uop": LOG_UOP_WIDTH - LOG_BYTE,
+            "inp": self.log_batch + self.log_block_in + self.log_inp_width - LOG_BYTE,
+            "wgt": self.log_block_out + self.log_block_in + self.log_wgt_width - LOG_BYTE,
+            "acc": self.log_batch + self.log_block_out + self.log_acc_width - LOG_BYTE,
+        }
 
     @functools.cached_property
     def log_depths(self) -> Depths:
         """Logarithms of the depths in elements, which the instruction encoding follows."""
-        return Depths(
-            uop=self.log_uop_buff_size - (LOG_UOP_WIDTH - LOG_BYTE),
-            inp=self.log_inp_buff_size - self._log_inp_bytes,
-            wgt=self.log_wgt_buff_size - self._log_wgt_bytes,
-            acc=self.log_acc_buff_size - self._log_acc_bytes,
-        )
+        elements = self._log_element_bytes.items()
+        return Depths(**{key: getattr(self, f"log_{key}_buff_size") - log for key, log in elements})
 
     @functools.cached_property
     def layouts(self) -> Layouts:
@@ -217,61 +219,40 @@ class Config:
 
     def element_bytes(self, memory: MemoryId) -> int:
         """Bytes that one element of `memory` takes in DRAM."""
-        return self._element_bytes[memory]
+        return self._memories[memory].element_bytes
 
     def element_shape(self, memory: MemoryId) -> tuple[int, ...]:
         """Rows and columns of an element; a micro-op has none."""
-        return self._shapes[memory]
+        return self._memories[memory].shape
 
     def value_bits(self, memory: MemoryId) -> int:
         """Bits of one value of an element in DRAM."""
-        return self.element_bytes(memory) * 8 // math.prod(self.element_shape(memory))
+        return self._memories[memory].value_bits
 
     def depth(self, memory: MemoryId) -> int:
         """Elements that `memory` holds on the chip."""
-        return self._depths[memory]
+        return self._memories[memory].depth
 
     @functools.cached_property
-    def _element_bytes(self) -> Mapping[MemoryId, int]:
-        tile = self.batch * self.block_out
-        return {
-            MemoryId.UOP: 1 << LOG_UOP_WIDTH - LOG_BYTE,
-            MemoryId.WGT: 1 << self._log_wgt_bytes,
-            MemoryId.INP: 1 << self._log_inp_bytes,
-            MemoryId.ACC: 1 << self._log_acc_bytes,
-            MemoryId.OUT: tile << self.log_out_width - LOG_BYTE,
-            MemoryId.ACC_8BIT: tile,
-        }
-
-    @functools.cached_property
-    def _shapes(self) -> Mapping[MemoryId, tuple[int, ...]]:
-        tile = (self.batch, self.block_out)
-        return {
-            MemoryId.UOP: (),
-            MemoryId.WGT: (self.block_out, self.block_in),
-            MemoryId.INP: (self.batch, self.block_in),
-            MemoryId.ACC: tile,
-            MemoryId.OUT: tile,
-            MemoryId.ACC_8BIT: tile,
-        }
-
-    @functools.cached_property
-    def _depths(self) -> Mapping[MemoryId, int]:
+    def _memories(self) -> Mapping[MemoryId, _Memory]:
         depths = self.log_depths
+        tile = (self.batch, self.block_out)
+        wgt = (self.block_out, self.block_in)
+        inp = (self.batch, self.block_in)
         return {
-            MemoryId.UOP: 1 << depths.uop,
-            MemoryId.WGT: 1 << depths.wgt,
-            MemoryId.INP: 1 << depths.inp,
-            MemoryId.ACC: 1 << depths.acc,
-            MemoryId.OUT: 1 << depths.acc,
-            MemoryId.ACC_8BIT: 1 << depths.acc,
+            MemoryId.UOP: _Memory.of(depths.uop, (), LOG_UOP_WIDTH),
+            MemoryId.WGT: _Memory.of(depths.wgt, wgt, self.log_wgt_width),
+            MemoryId.INP: _Memory.of(depths.inp, inp, self.log_inp_width),
+            MemoryId.ACC: _Memory.of(depths.acc, tile, self.log_acc_width),
+            MemoryId.OUT: _Memory.of(depths.acc, tile, self.log_out_width),
+            MemoryId.ACC_8BIT: _Memory.of(depths.acc, tile, LOG_BYTE),
         }
 
     @functools.cached_property
     def alignment(self) -> int:
         """Bytes of the largest element, or of an instruction: an address aligned to it can be named
         in any memory's elements, and a stream can begin there."""
-        return max(encoding.INSTRUCTION_BYTES, *self._element_bytes.values())
+        return max(encoding.INSTRUCTION_BYTES, *(self.element_bytes(one) for one in MemoryId))
 
 
 def _is_integer(value: object) -> bool:

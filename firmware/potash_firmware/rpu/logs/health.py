@@ -4,6 +4,7 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.3.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from nvme_spec.logs import (
@@ -29,28 +30,35 @@ COUNTER_LIMIT = 1 << 63
 """Of what is believed: more than any drive does in its life, and far below what a field holds."""
 
 
-class Health:
+@dataclass(eq=False, repr=False)
+class _Counters:
+    """What is remembered over power cycles; times in seconds."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    reads: int = 0
+    writes: int = 0
+    media_errors: int = 0
+    power_cycles: int = 0
+    unsafe_shutdowns: int = 0
+    busy_seconds: float = 0.0
+    warning_temperature_time: float = 0.0
+    critical_temperature_time: float = 0.0
+    thermal_transitions_1: int = 0
+    thermal_transitions_2: int = 0
+    thermal_time_1: float = 0.0
+    thermal_time_2: float = 0.0
+
+
+class Health(_Counters):
     """Counters of the drive's life, as far as it is remembered.
 
     `waiting` says whether an I/O command is outstanding.
     """
 
     def __init__(self, clock: Callable[[], float], waiting: Callable[[], bool]) -> None:
-        self.bytes_read = 0
-        self.bytes_written = 0
-        self.reads = 0
-        self.writes = 0
-        self.media_errors = 0
-        self.power_cycles = 0
-        self.unsafe_shutdowns = 0
-        self.busy_seconds = 0.0
+        super().__init__()
         self.temperature = TEMPERATURE
-        self.warning_temperature_time = 0.0
-        self.critical_temperature_time = 0.0
-        self.thermal_transitions_1 = 0
-        self.thermal_transitions_2 = 0
-        self.thermal_time_1 = 0.0
-        self.thermal_time_2 = 0.0
         self._clock = clock
         self._waiting = waiting
         self._started = clock()
@@ -132,22 +140,7 @@ class Health:
         )
 
 
-_REMEMBERED = (
-    "bytes_read",
-    "bytes_written",
-    "reads",
-    "writes",
-    "media_errors",
-    "power_cycles",
-    "unsafe_shutdowns",
-    "warning_temperature_time",
-    "critical_temperature_time",
-    "thermal_transitions_1",
-    "thermal_transitions_2",
-    "thermal_time_1",
-    "thermal_time_2",
-    "busy_seconds",
-)
+_REMEMBERED = tuple(one.name for one in fields(_Counters))
 
 
 def _counter(state: Mapping[str, Any], name: str) -> int:
