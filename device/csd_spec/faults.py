@@ -166,10 +166,7 @@ class Fault(NamedTuple):
     def encode(self) -> bytes:
         """The 64 bytes. Raises ValueError for what does not fit."""
         try:
-            return _FAULT.pack(
-                self.identifier, self.kind, self.flags, self.opcode, self.queue, self.nsid,
-                self.status, self.lba, self.blocks, self.delay, self.times, self.after, self.triggered,
-            )  # fmt: skip
+            return _FAULT.pack(self.identifier, *self[:11], self.triggered)
         except struct.error as error:
             raise ValueError(f"a number of the fault does not fit: {error}") from None
 
@@ -178,15 +175,11 @@ class Fault(NamedTuple):
         """Raises DescriptorError for what is no fault."""
         if len(buffer) < FAULT_SIZE:
             raise DescriptorError(f"{len(buffer)} bytes are too few for a fault")
-        (identifier, kind, flags, opcode, queue, nsid, status, lba, blocks, delay, times, after,
-         triggered) = _FAULT.unpack_from(buffer)  # fmt: skip
+        identifier, kind, flags, *numbers, triggered = _FAULT.unpack_from(buffer)
         if kind not in FaultKind.__members__.values():
             raise DescriptorError(f"there is no fault of kind {kind}")
         known = FaultFlags(flags & sum(FaultFlags))
-        fault = cls(
-            FaultKind(kind), known, opcode, queue, nsid, status, lba, blocks, delay, times, after,
-            identifier, triggered,
-        )  # fmt: skip
+        fault = cls._make((FaultKind(kind), known, *numbers, identifier, triggered))
         fault.check()
         return fault
 

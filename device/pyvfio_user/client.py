@@ -67,6 +67,7 @@ class _Decodable(Protocol):
 
 
 _Decoded = TypeVar("_Decoded", bound=_Decodable)
+_Info = TypeVar("_Info", DeviceInfo, RegionInfo, IrqInfo)
 
 
 class VfioUserError(OSError):
@@ -135,20 +136,16 @@ class Client:
 
     def device_info(self) -> DeviceInfo:
         """How many regions and kinds of interrupt the device has."""
-        request = DeviceInfo(DeviceInfo.FORM.size)
-        return self._decode(DeviceInfo, self._command(Command.DEVICE_GET_INFO, request.encode()))
+        return self._ask(Command.DEVICE_GET_INFO, DeviceInfo(DeviceInfo.FORM.size))
 
     def region_info(self, index: int) -> RegionInfo:
         """The size and rights of a region."""
         request = RegionInfo(RegionInfo.FORM.size, index=index)
-        return self._decode(
-            RegionInfo, self._command(Command.DEVICE_GET_REGION_INFO, request.encode())
-        )
+        return self._ask(Command.DEVICE_GET_REGION_INFO, request)
 
     def irq_info(self, index: int) -> IrqInfo:
         """How many interrupts of a kind there are, and what may be done with them."""
-        request = IrqInfo(IrqInfo.FORM.size, index=index)
-        return self._decode(IrqInfo, self._command(Command.DEVICE_GET_IRQ_INFO, request.encode()))
+        return self._ask(Command.DEVICE_GET_IRQ_INFO, IrqInfo(IrqInfo.FORM.size, index=index))
 
     def dma_map(
         self,
@@ -234,6 +231,10 @@ class Client:
 
     def device_reset(self) -> None:
         self._command(Command.DEVICE_RESET, b"")
+
+    def _ask(self, command: Command, request: _Info) -> _Info:
+        """Send a command whose reply has the form of the request."""
+        return self._decode(type(request), self._command(command, request.encode()))
 
     def _command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
         """Send a command and return the payload of its reply.

@@ -200,18 +200,13 @@ class Media:
         present = os.fstat(self.fd).st_size
         if present < offset + length:
             raise _stops_short(max(present, offset), "reading")
-        if self._impairment is not None:
-            self._verify_impaired(offset, length)
-            return
+        # A hole cannot be damaged; but what is impaired is not asked of the file system.
+        whole = [(offset, length)]
+        parts = whole if self._impairment is not None else self.data_ranges(offset, length)
         buffer = memoryview(bytearray(min(length, _CHUNK)))
-        for first, size in self.data_ranges(offset, length):  # a hole cannot be damaged
+        for first, size in parts:
             for at in range(first, first + size, _CHUNK):
                 self.read_into([buffer[: first + size - at]], at)
-
-    def _verify_impaired(self, offset: int, length: int) -> None:
-        """As `verify`, holes included: what is impaired is not asked of the file system."""
-        for at in range(offset, offset + length, _CHUNK):
-            self.read_into([memoryview(bytearray(min(_CHUNK, offset + length - at)))], at)
 
     def _before(self, offset: int, length: int, *, writes: bool) -> None:
         """Ask the impairment, if there is one. Raises MediaError."""

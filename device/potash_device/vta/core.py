@@ -9,7 +9,6 @@ at 0, arguments from 0x10 on, one every eight bytes."""
 import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
 
 from potash_device.vta.config import DRAM_BASE, Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
@@ -30,18 +29,12 @@ class Register(IntEnum):
     INSNS = 0x18
 
 
-class RegisterDeclaration(NamedTuple):
-    """A register's width in bits, and whether it can be read; all can be written."""
-
-    width: int
-    readable: bool
-
-
-REGISTERS: Mapping[Register, RegisterDeclaration] = {
-    Register.CONTROL: RegisterDeclaration(width=32, readable=True),
-    Register.INSN_COUNT: RegisterDeclaration(width=32, readable=False),
-    Register.INSNS: RegisterDeclaration(width=64, readable=False),
+WIDTHS: Mapping[Register, int] = {
+    Register.CONTROL: 32,
+    Register.INSN_COUNT: 32,
+    Register.INSNS: 64,
 }
+"""In bits. All registers can be written, and only CONTROL can be read."""
 
 
 class Control(IntFlag):
@@ -96,16 +89,16 @@ class Core:
 
     def read(self, register: int) -> int:
         """A register's value. Raises RegisterError where there is none or it cannot be read."""
-        known, declaration = _declared(register)
-        if not declaration.readable:
+        known = _known(register)
+        if known is not Register.CONTROL:
             raise RegisterError(f"VTA register {known.name} cannot be read")
         return self._registers[known]
 
     def write(self, register: int, value: int) -> None:
         """Set a register. START runs the stream and raises StreamError when it fails, which `error`
         then holds too. Raises RegisterError for a register or value that does not exist."""
-        known, declaration = _declared(register)
-        if not 0 <= value < 1 << declaration.width:
+        known = _known(register)
+        if not 0 <= value < 1 << WIDTHS[known]:
             raise RegisterError(f"{value} does not fit VTA register {known.name}")
         if known is not Register.CONTROL:
             self._registers[known] = value
@@ -146,9 +139,8 @@ class Core:
             self.observer(*observed)
 
 
-def _declared(register: int) -> tuple[Register, RegisterDeclaration]:
+def _known(register: int) -> Register:
     try:
-        known = Register(register)
+        return Register(register)
     except ValueError:
         raise RegisterError(f"the VTA has no register at {register:#x}") from None
-    return known, REGISTERS[known]

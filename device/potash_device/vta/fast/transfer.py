@@ -138,17 +138,16 @@ def fill_wgt(buffers: Any, at: Number, count: Number, data: Any) -> None:
 
 @implements(clear_inp)
 def _clear_inp(buffers: Any, at: Any, count: Any) -> Any:
-    def biased(buffers: Any, at: Number, count: Number) -> None:
-        buffers.inp[at * BLOCK : (at + count) * BLOCK] = BIAS
+    zero = BIAS if buffers.instance_class in (Vnni256, Vnni512) else 0
 
-    def plain(buffers: Any, at: Number, count: Number) -> None:
-        buffers.inp[at * BLOCK : (at + count) * BLOCK] = 0
+    def tiled(buffers: Any, at: Number, count: Number) -> None:
+        buffers.inp[at * BLOCK : (at + count) * BLOCK] = zero
 
     def shaped(buffers: Any, at: Number, count: Number) -> None:
         size = buffers.batch * buffers.block_in
         buffers.inp[at * size : (at + count) * size] = 0
 
-    return _chosen(buffers, biased, plain, shaped)
+    return _chosen(buffers, tiled, tiled, shaped)
 
 
 @implements(clear_wgt)
