@@ -147,10 +147,6 @@ def _supported(controller: Controller, command: Command, fields: GetLogPage) -> 
     )
 
 
-def _errors(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return controller.errors.encode()
-
-
 def _smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     controller.thermal.update()
     return bytes(controller.smart_log())
@@ -162,10 +158,6 @@ def _firmware_slots(controller: Controller, command: Command, fields: GetLogPage
     return bytes(FirmwareSlotLog(active_slot=slots.active, next_slot=slots.next or 0, **revisions))
 
 
-def _changed_namespaces(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return controller.changed_namespaces.encode()
-
-
 def _effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     # The command set counts for nothing where the host has not enabled those by identifier.
     csi = fields.csi if controller.namespaces.by_identifier else CommandSet.NVM
@@ -173,14 +165,6 @@ def _effects(controller: Controller, command: Command, fields: GetLogPage) -> by
     if csi not in enabled:
         raise NvmeError(Status.INVALID_FIELD, detail=f"command set {csi} is not enabled")
     return bytes(controller.support.effects(CommandSet(csi), enabled))
-
-
-def _self_tests(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return controller.self_tests.encode()
-
-
-def _sanitize_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return controller.sanitizing.encode()
 
 
 def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -245,19 +229,11 @@ def _lba_status(controller: Controller, command: Command, fields: GetLogPage) ->
     return controller.lba_status.read(bad, fields.offset)
 
 
-def _feature_effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return encode_dword_log({fid: _feature_effect(row) for fid, row in FEATURES.items()})
-
-
 def _feature_effect(row: Feature) -> int:
     one = row.namespace_specific
     return FeatureEffects.FSUPP | (
         FeatureEffects.NAMESPACE_SCOPE if one else FeatureEffects.CONTROLLER_SCOPE
     )
-
-
-def _accelerator(controller: Controller, command: Command, fields: GetLogPage) -> Pending:
-    return controller.accelerators.forward(command, fields.length)
 
 
 def _compute_page(make: Make) -> Page:
@@ -266,16 +242,16 @@ def _compute_page(make: Make) -> Page:
 
 PAGES: dict[int, Page] = {
     LogPage.SUPPORTED_LOG_PAGES: Page(_supported, Lpa.SUPPORTED_LOG_PAGES),
-    LogPage.ERROR_INFORMATION: Page(_errors),
+    LogPage.ERROR_INFORMATION: Page(lambda controller, *_: controller.errors.encode()),
     LogPage.SMART: Page(_smart),
     LogPage.FIRMWARE_SLOT: Page(_firmware_slots),
     LogPage.CHANGED_NAMESPACE_LIST: Page(
-        _changed_namespaces,
+        lambda controller, *_: controller.changed_namespaces.encode(),
         after_reading=lambda controller: controller.changed_namespaces.clear(),
     ),
     LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
-    LogPage.DEVICE_SELF_TEST: Page(_self_tests),
-    LogPage.SANITIZE_STATUS: Page(_sanitize_status),
+    LogPage.DEVICE_SELF_TEST: Page(lambda controller, *_: controller.self_tests.encode()),
+    LogPage.SANITIZE_STATUS: Page(lambda controller, *_: controller.sanitizing.encode()),
     LogPage.TELEMETRY_HOST: Page(_telemetry_host, Lpa.TELEMETRY),
     LogPage.TELEMETRY_CONTROLLER: Page(
         _telemetry_controller,
@@ -286,7 +262,11 @@ PAGES: dict[int, Page] = {
         _persistent_events, Lpa.PERSISTENT_EVENT, specific=ESTABLISH_AND_READ_HEADER
     ),
     LogPage.LBA_STATUS: Page(_lba_status),
-    LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(_feature_effects),
+    LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(
+        lambda controller, *_: encode_dword_log(
+            {fid: _feature_effect(row) for fid, row in FEATURES.items()}
+        )
+    ),
     LogPage.REACHABILITY_GROUPS: Page(
         lambda controller, command, fields: controller.reachability.groups(fields.lsp),
         command_set=CommandSet.MEMORY,
@@ -298,6 +278,9 @@ PAGES: dict[int, Page] = {
     LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
     LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
     LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),
-    csd_spec.opcodes.LOG_PAGE: Page(_accelerator, any_nsid=True),
+    csd_spec.opcodes.LOG_PAGE: Page(
+        lambda controller, command, fields: controller.accelerators.forward(command, fields.length),
+        any_nsid=True,
+    ),
 }
 """Every log page that the device has."""
