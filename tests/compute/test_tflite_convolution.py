@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from potash.models.builder import FusedActivation, GraphBuilder, Padding
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Gemm
-from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
+from potash_firmware.tflite.arithmetic.ramps import Scale
+from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.interpreter import FLOATS
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.tflite.runtime import inspect

@@ -11,7 +11,8 @@ import pytest
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import ramps
-from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
+from potash_firmware.tflite.arithmetic.ramps import Scale
+from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.vta_runtime.schedules import Channels, Plane
@@ -80,7 +81,7 @@ def test_channels_and_layers_that_are_scaled_alike_are_searched_for_once(
     searched = []
 
     def shorten(ramp: ramps.Ramp) -> ramps.Short | None:
-        searched.append(ramp.significands.size)
+        searched.append(ramp.scale.significands.size)
         return found(ramp)
 
     found = ramps.shorten

@@ -31,10 +31,16 @@ from potash_firmware.bpf.native.nests import (
     Test,
     Times,
     Turn,
-    Widened,
 )
 from potash_firmware.bpf.native.registers import written
-from potash_firmware.bpf.native.values import Bounded, Environment, Evaluator, Start, Value
+from potash_firmware.bpf.native.values import (
+    Bounded,
+    Environment,
+    Evaluator,
+    Extended,
+    Start,
+    Value,
+)
 
 MOST_FACTOR = 1 << 31
 """Larger factors are of hashes, not of addresses."""
@@ -227,7 +233,7 @@ class _Analysis:
             extended.add(False)
         elif len(form.terms) == 1 and not form.constant:
             [(symbol, factor)] = form.terms
-            if isinstance(symbol, Widened) and factor == 1:
+            if isinstance(symbol, Extended) and factor == 1:
                 form = symbol.form
                 extended.add(symbol.signed)
         gained = form - unknown(phi)
@@ -359,7 +365,7 @@ class _Analysis:
         match symbol:
             case Start() | Bounded() | Merged():
                 return unknown(symbol)
-            case Widened(form=form):
+            case Extended(form=form):
                 return self.resolved(form)
             case Phi():
                 return self._resolved_phi(symbol)
@@ -389,7 +395,7 @@ class _Analysis:
         if symbol not in self._conditions:
             found: set[Fits] = set()
             match symbol:
-                case Widened(form=inner, signed=signed):
+                case Extended(form=inner, signed=signed):
                     found = {Fits(inner, signed), *self._condition_of(inner)}
                 case Phi() if symbol in self._steps:
                     found = self._condition_of(self._first[symbol])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.linear import Linear, near, number, unknown
-from potash_firmware.bpf.native.nests import Merged, Unsteady, Widened
-from potash_firmware.bpf.native.values import Bounded, Value
+from potash_firmware.bpf.native.nests import Merged, Unsteady
+from potash_firmware.bpf.native.values import Bounded, Extended, Value
 
 
 def widened(form: Linear, signed: bool) -> Linear:
@@ -17,14 +17,14 @@ def widened(form: Linear, signed: bool) -> Linear:
         low, high = (-(1 << 31), 1 << 31) if signed else (0, 1 << 32)
         if low <= bounds[0] and bounds[1] < high:
             return form
-    return unknown(Widened(unwidened(form), signed))
+    return unknown(Extended(unwidened(form), signed))
 
 
 def unwidened(form: Linear) -> Linear:
     """What a form is under its conditions."""
     total = number(form.constant)
     for symbol, factor in form.terms:
-        inner = unwidened(symbol.form) if isinstance(symbol, Widened) else unknown(symbol)
+        inner = unwidened(symbol.form) if isinstance(symbol, Extended) else unknown(symbol)
         total += inner.scaled(factor)
     return total
 

@@ -51,14 +51,6 @@ class Unsteady:
 
 
 @dataclass(frozen=True, slots=True)
-class Widened:
-    """The low 32 bits of a form, extended; under a condition, the form itself."""
-
-    form: Linear
-    signed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """The number of the current turn of a loop, from 0."""
 

@@ -37,7 +37,7 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The low 32 bits of a form, extended to 64."""
+    """The low 32 bits of a form, extended to 64; under a condition, the form itself (`joins`)."""
 
     form: Linear
     signed: bool

@@ -1,4 +1,4 @@
-"""Scaling with a significand that is shorter than the scale's.
+"""How accumulators are scaled, and scaling with a significand that is shorter than the scale's.
 
 Accumulators are between two known bounds, and those at which the output makes its steps are known
 too. A shorter significand, with another constant than a half of the last place, may have the same
@@ -7,50 +7,133 @@ and since there is one rounding in place of two. Of the first rounding remains t
 zero go down: one unit of the first rounding is subtracted there.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from potash_firmware.tflite.quantization import SIGNIFICAND_BITS
+from potash_firmware.tflite.lowering import Rounding
+from potash_firmware.tflite.quantization import (
+    SIGNIFICAND_BITS,
+    Multiplier,
+    QuantizationError,
+    rescale,
+    rescale_once,
+)
+from potash_firmware.tflite.quantization import shorten as shortened
 
 Values = npt.NDArray[np.int64]
+
+MOST_SHIFT = 17
+"""The largest division by a power of two for which the clamped x can be scaled at all."""
+LEAST_SHIFT = -8
+"""Multipliers of up to 2^8 are possible, more than models have; larger ones would exceed 32
+bits."""
+
+FAR = 1 << 31
+"""Beyond all accumulators."""
+CUT_REACH = 1 << 30
+"""Below this x can be cut in two."""
 
 _PIECES = (1, 2, 3, 4)
 _NUDGES = (0, 1, -1, 2, -2)
 """Differences to the shortened significand that are tried."""
-_WORD = 1 << 31
 _FEW = 16
 _UNSURE = 4
 """The most that a step with two roundings is away from that with one."""
 
 
-class Ramp(NamedTuple):
-    """y = x * significand / 2^(31 + shift) + zero_point for each channel, rounded as `scaled` does:
-    for x from `least` to `most`, for which y is from `low` to `high`."""
+@dataclass(frozen=True)
+class Scale:
+    """Multipliers of the channels (one for all of them is enough), what is added to the results,
+    and what those are clamped to."""
 
     significands: Values
     shifts: Values
     zero_point: int
     low: int
     high: int
+    rounding: Rounding = Rounding.EXACT
+    reach: int = FAR
+    """What all |x| are below."""
+
+    @classmethod
+    def of(
+        cls,
+        multipliers: Sequence[Multiplier],
+        zero_point: int,
+        low: int,
+        high: int,
+        rounding: Rounding = Rounding.EXACT,
+        reach: int = FAR,
+    ) -> "Scale":
+        """From the multipliers of each channel, or the one of all.
+
+        `reach` is what all accumulators are below. Raises QuantizationError where the ALU cannot
+        have the bits.
+        """
+        if rounding is Rounding.ALKALI:
+            multipliers = [shortened(multiplier) for multiplier in multipliers]
+        significands = np.array([one.significand for one in multipliers], np.int64)
+        # A multiplier of zero has no shift that matters.
+        shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
+        if rounding is Rounding.ALKALI:
+            return cls(significands, shifts, zero_point, low, high, rounding)
+        if shifts.max(initial=0) > MOST_SHIFT and reach >= CUT_REACH:
+            raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
+        least = -LEAST_SHIFT if reach >= CUT_REACH else int(FAR // reach).bit_length() - 1
+        if shifts.min(initial=0) < -least:
+            raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
+        return cls(significands, shifts, zero_point, low, high, rounding, reach)
+
+    def part(self, channels: Values | slice) -> "Scale":
+        """Some of the channels."""
+        significands, shifts = self.significands[channels], self.shifts[channels]
+        return replace(self, significands=significands, shifts=shifts)
+
+    def scaled(self, values: Values) -> Values:
+        """What the steps give before the clamp, by definition, unless the rounding is the
+        platform's: an array of [..., channels]."""
+        multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
+        return multiplied(values, self.significands, self.shifts) + self.zero_point
+
+    def clamped(self, values: Values) -> Values:
+        """What they give, by definition."""
+        return np.clip(self.scaled(values), self.low, self.high)
+
+    def thresholds(self) -> tuple[Values, Values]:
+        """The smallest x of each channel that gives at least `low`, and the largest that gives at
+        most `high`."""
+        return self._first(self.low), self._first(self.high + 1) - 1
+
+    def _first(self, wanted: int) -> Values:
+        # What a left shift moves out of 32 bits gives more than any output.
+        reached = FAR >> np.maximum(-self.shifts, 0)
+        below = -reached
+        while (reached - below).max() > 1:
+            middle = (below + reached) >> 1
+            enough = self.scaled(middle) >= wanted
+            reached = np.where(enough, middle, reached)
+            below = np.where(enough, below, middle)
+        return reached
+
+
+class Ramp(NamedTuple):
+    """A scale without left shifts, for x from `least` to `most` of each channel, which give outputs
+    from its `low` to its `high`."""
+
+    scale: Scale
     least: Values
     most: Values
-    scaled: Callable[[Values], Values]
     signed: bool
     """Whether halves go away from zero, and x is on both sides of it."""
-    loose: bool = False
-    """Whether y may be beyond `low` and `high`, to which it is clamped."""
 
     def part(self, channels: Values | slice) -> "Ramp":
         """Some of the channels."""
-        return self._replace(
-            significands=self.significands[channels],
-            shifts=self.shifts[channels],
-            least=self.least[channels],
-            most=self.most[channels],
-        )
+        its = self.scale.part(channels)
+        return Ramp(its, self.least[channels], self.most[channels], self.signed)
 
 
 class Short(NamedTuple):
@@ -89,22 +172,22 @@ def shorten(ramp: Ramp) -> Short | None:
 def _shortened(ramp: Ramp, steps: Values, pieces: int, width: int) -> Short | None:
     bits = pieces * width
     dropped = SIGNIFICAND_BITS - bits
-    shifts = ramp.shifts + width
+    scale, shifts = ramp.scale, ramp.scale.shifts + width
     if shifts.max() >= SIGNIFICAND_BITS or shifts.min() < 0:
         return None
-    significands = np.zeros_like(ramp.significands)
-    offsets = np.int64(ramp.zero_point) << shifts
-    left = np.flatnonzero(ramp.significands)
+    significands = np.zeros_like(scale.significands)
+    offsets = np.int64(scale.zero_point) << shifts
+    left = np.flatnonzero(scale.significands)
     for nudge in _NUDGES:
         its = ramp.part(left)
-        tried = (its.significands + ((1 << dropped) >> 1) >> dropped) + nudge
+        tried = (its.scale.significands + ((1 << dropped) >> 1) >> dropped) + nudge
         tried = np.clip(tried, 1, (1 << bits) - 1)
         short = Short(tried, pieces, width, ramp.signed, offsets[left], shifts[left])
         least, most = _offsets(its, steps[:, left], short)
         middle = (least + most) >> 1
         ends = [short.products(x) for x in (its.least, its.most)]
         sums = [product + middle for product in ends]
-        fits = np.maximum.reduce([np.abs(value) for value in (*ends, *sums, middle)]) < _WORD
+        fits = np.maximum.reduce([np.abs(value) for value in (*ends, *sums, middle)]) < FAR
         right = (least <= most) & fits
         significands[left[right]], offsets[left[right]] = tried[right], middle[right]
         left = left[~right]
@@ -115,23 +198,25 @@ def _shortened(ramp: Ramp, steps: Values, pieces: int, width: int) -> Short | No
 
 def _steps(ramp: Ramp) -> Values:
     """The least x at which y is each of the integers above `low`, for each channel."""
-    levels = np.arange(ramp.low + 1, ramp.high + 1, dtype=np.int64)[:, None]
-    halves = (2 * (levels - ramp.zero_point) - 1) << SIGNIFICAND_BITS + ramp.shifts - 1
-    places = halves // np.maximum(ramp.significands, 1) - _UNSURE
+    scale = ramp.scale
+    levels = np.arange(scale.low + 1, scale.high + 1, dtype=np.int64)[:, None]
+    halves = (2 * (levels - scale.zero_point) - 1) << SIGNIFICAND_BITS + scale.shifts - 1
+    places = halves // np.maximum(scale.significands, 1) - _UNSURE
     for _ in range(2 * _UNSURE):
-        places += ramp.scaled(places) < levels
+        places += scale.scaled(places) < levels
     return places
 
 
 def _offsets(ramp: Ramp, steps: Values, short: Short) -> tuple[Values, Values]:
     """The least and the largest offset that is right, for each channel."""
-    levels = np.arange(ramp.low, ramp.high + 2, dtype=np.int64)[:, None] << short.shifts
+    outputs = np.arange(ramp.scale.low, ramp.scale.high + 2, dtype=np.int64)
+    levels = outputs[:, None] << short.shifts
     # Where y reaches a level, and the last x where it does not; no x is outside of the bounds.
     reached = np.concatenate((ramp.least[None], np.maximum(steps, ramp.least)))
     before = np.concatenate((np.minimum(steps - 1, ramp.most), ramp.most[None]))
-    always = np.full((1, steps.shape[1]), not ramp.loose)
+    always = np.ones((1, steps.shape[1]), bool)
     is_reached = np.concatenate((always, steps <= ramp.most))
     is_before = np.concatenate((steps > ramp.least, always))
-    least = np.where(is_reached, levels[:-1] - short.products(reached), -_WORD)
-    most = np.where(is_before, levels[1:] - 1 - short.products(before), _WORD - 1)
+    least = np.where(is_reached, levels[:-1] - short.products(reached), -FAR)
+    most = np.where(is_before, levels[1:] - 1 - short.products(before), FAR - 1)
     return least.max(axis=0), most.min(axis=0)

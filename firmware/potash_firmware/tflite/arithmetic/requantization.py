@@ -22,40 +22,25 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import ramps
+from potash_firmware.tflite.arithmetic.ramps import CUT_REACH, Scale, Values
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.quantization import (
     SHORT_SIGNIFICAND_BITS,
     SIGNIFICAND_BITS,
-    Multiplier,
     QuantizationError,
-    rescale,
-    rescale_once,
-    shorten,
 )
 from potash_firmware.vta_runtime.schedules import TILE, Channels, Plane, Step
 from potash_firmware.vta_runtime.schedules.steps import MOST_IMMEDIATE
 
-Values = npt.NDArray[np.int64]
 Source: TypeAlias = Plane | Channels | Values | int
-
-MOST_SHIFT = 17
-"""The largest division by a power of two for which the clamped x can be scaled at all."""
-LEAST_SHIFT = -8
-"""Multipliers of up to 2^8 are possible, more than models have; larger ones would exceed 32
-bits."""
 
 WORD_BITS = 32
 SEARCHES = 64
 """Requantisations that are cached, for models that a process loads repeatedly."""
 
-_FAR = 1 << WORD_BITS - 1
-"""Beyond all accumulators."""
-_CUT_REACH = 1 << 30
-"""Below this x can be cut in two."""
 _PIECES = 5
 """From so many pieces of the significand on, cutting x takes no more instructions."""
 _CONSTANT_SHIFT = 22
@@ -90,76 +75,6 @@ class Steps:
                 return Channels(index)
         self.vectors.append(values)
         return Channels(len(self.vectors) - 1)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Multipliers of the channels (one for all of them is enough), what is added to the results,
-    and what those are clamped to."""
-
-    significands: Values
-    shifts: Values
-    zero_point: int
-    low: int
-    high: int
-    rounding: Rounding = Rounding.EXACT
-    reach: int = _FAR
-    """What all |x| are below."""
-
-    @classmethod
-    def of(
-        cls,
-        multipliers: Sequence[Multiplier],
-        zero_point: int,
-        low: int,
-        high: int,
-        rounding: Rounding = Rounding.EXACT,
-        reach: int = _FAR,
-    ) -> "Scale":
-        """From the multipliers of each channel, or the one of all.
-
-        `reach` is what all accumulators are below. Raises QuantizationError where the ALU cannot
-        have the bits.
-        """
-        if rounding is Rounding.ALKALI:
-            multipliers = [shorten(multiplier) for multiplier in multipliers]
-        significands = np.array([one.significand for one in multipliers], np.int64)
-        # A multiplier of zero has no shift that matters.
-        shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
-        if rounding is Rounding.ALKALI:
-            return cls(significands, shifts, zero_point, low, high, rounding)
-        if shifts.max(initial=0) > MOST_SHIFT and reach >= _CUT_REACH:
-            raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
-        least = -LEAST_SHIFT if reach >= _CUT_REACH else int(_FAR // reach).bit_length() - 1
-        if shifts.min(initial=0) < -least:
-            raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
-        return cls(significands, shifts, zero_point, low, high, rounding, reach)
-
-    def scaled(self, values: Values) -> Values:
-        """What the steps give before the clamp, by definition, unless the rounding is the
-        platform's: an array of [..., channels]."""
-        multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
-        return multiplied(values, self.significands, self.shifts) + self.zero_point
-
-    def clamped(self, values: Values) -> Values:
-        """What they give, by definition."""
-        return np.clip(self.scaled(values), self.low, self.high)
-
-    def thresholds(self) -> tuple[Values, Values]:
-        """The smallest x of each channel that gives at least `low`, and the largest that gives at
-        most `high`."""
-        return self._first(self.low), self._first(self.high + 1) - 1
-
-    def _first(self, wanted: int) -> Values:
-        # What a left shift moves out of 32 bits gives more than any output.
-        reached = _FAR >> np.maximum(-self.shifts, 0)
-        below = -reached
-        while (reached - below).max() > 1:
-            middle = (below + reached) >> 1
-            enough = self.scaled(middle) >= wanted
-            reached = np.where(enough, middle, reached)
-            below = np.where(enough, below, middle)
-        return reached
 
 
 def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
@@ -214,7 +129,8 @@ def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     if (high < scale.reach - 1).any():
         steps.add(AluOpcode.MIN, high)
     if not left.any():
-        short = ramps.shorten(_ramp(scale, low, high))
+        signed = scale.rounding is Rounding.EXACT and int(low.min()) < 0
+        short = ramps.shorten(ramps.Ramp(scale, low, high, signed))
         if short is not None:
             _multiply_short(steps, short, scratch)
             return
@@ -225,7 +141,7 @@ def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     )
     shift = np.maximum(scale.shifts, 0)
     once = scale.rounding is Rounding.SINGLE
-    if len(_widths(largest)) >= _PIECES and len(scratch) >= 3 and largest < _CUT_REACH:
+    if len(_widths(largest)) >= _PIECES and len(scratch) >= 3 and largest < CUT_REACH:
         # A shift of zero divides by 2^31 only, so that the rounding comes before that.
         half = np.where(shift == 0, 1 << 14, 0) if once else 1 << 14
         _multiply_cut(steps, scale.significands, half, scratch)
@@ -245,22 +161,6 @@ def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     if left.any():
         steps.add(AluOpcode.MAX, scale.low)
         steps.add(AluOpcode.MIN, scale.high)
-
-
-def _ramp(scale: Scale, low: Values, high: Values) -> ramps.Ramp:
-    """The scale between these accumulators."""
-    return ramps.Ramp(
-        significands=scale.significands,
-        shifts=scale.shifts,
-        zero_point=scale.zero_point,
-        low=scale.low,
-        high=scale.high,
-        least=low,
-        most=high,
-        scaled=scale.scaled,
-        signed=scale.rounding is Rounding.EXACT and int(low.min()) < 0,
-        loose=bool((scale.shifts < 0).any()),
-    )
 
 
 def _multiply_short(steps: Steps, short: ramps.Short, scratch: Sequence[Plane]) -> None:

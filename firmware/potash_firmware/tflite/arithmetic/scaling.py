@@ -6,7 +6,8 @@ import numpy as np
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import lines
-from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, Values, requantize
+from potash_firmware.tflite.arithmetic.ramps import Scale, Values
+from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.vta_runtime.schedules import Plane
 
 

@@ -14,13 +14,8 @@ import numpy as np
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import lines
-from potash_firmware.tflite.arithmetic.requantization import (
-    WORD_BITS,
-    Scale,
-    Steps,
-    Values,
-    requantize,
-)
+from potash_firmware.tflite.arithmetic.ramps import Scale, Values
+from potash_firmware.tflite.arithmetic.requantization import WORD_BITS, Steps, requantize
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.lowering import Lowering, Rounding, Settings
 from potash_firmware.tflite.operators import checks, elementwise

@@ -20,7 +20,8 @@ import numpy as np
 
 from potash_device.vta.config import Config
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
+from potash_firmware.tflite.arithmetic.ramps import Scale
+from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.capi import (
     Array,
     Node,

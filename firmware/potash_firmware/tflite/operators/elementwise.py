@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from potash_device.vta.config import Config, MemoryId
-from potash_firmware.tflite.arithmetic.requantization import Steps, Values
+from potash_firmware.tflite.arithmetic.ramps import Values
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Node, Tensor
 from potash_firmware.tflite.lowering import (
     Builder,

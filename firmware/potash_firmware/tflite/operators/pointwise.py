@@ -13,7 +13,8 @@ import numpy as np
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import lines
-from potash_firmware.tflite.arithmetic.requantization import Scale, Steps, requantize
+from potash_firmware.tflite.arithmetic.ramps import Scale
+from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.arithmetic.scaling import products, scale_down
 from potash_firmware.tflite.capi import Activation, BuiltinOperator, Node
 from potash_firmware.tflite.lowering import Lowering, Rounding, Settings

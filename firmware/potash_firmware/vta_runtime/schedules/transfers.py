@@ -6,7 +6,7 @@ An instruction moves rows with one stride in DRAM, which are contiguous on the c
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from potash_device.vta.config import MemoryId
 from potash_firmware.vta_runtime.buffers import Buffer
@@ -32,6 +32,12 @@ class Rectangle(NamedTuple):
     y_size: int
     x_size: int
     x_stride: int
+
+    def at(self, sram: int, offset: int) -> dict[str, Any]:
+        """The arguments of `load_2d` or `store_2d` for a piece that begins there."""
+        stride = min(self.x_stride, MOST)
+        sizes = {"x_size": self.x_size, "y_size": self.y_size, "x_stride": stride}
+        return {"sram": sram + self.sram, "offset": offset + self.dram, **sizes}
 
 
 class Span(NamedTuple):
@@ -90,28 +96,13 @@ def load(
 ) -> None:
     """Load a piece of an array that begins at element `offset` of `buffer`."""
     for one in rectangles(axes):
-        runtime.load_2d(
-            buffer,
-            memory,
-            sram=sram + one.sram,
-            offset=offset + one.dram,
-            x_size=one.x_size,
-            y_size=one.y_size,
-            x_stride=min(one.x_stride, MOST),
-        )
+        runtime.load_2d(buffer, memory, **one.at(sram, offset))
 
 
 def store(runtime: Runtime, buffer: Buffer, sram: int, offset: int, axes: Sequence[Axis]) -> None:
     """Store a piece of an array that begins at element `offset` of `buffer`."""
     for one in rectangles(axes):
-        runtime.store_2d(
-            buffer,
-            sram=sram + one.sram,
-            offset=offset + one.dram,
-            x_size=one.x_size,
-            y_size=one.y_size,
-            x_stride=min(one.x_stride, MOST),
-        )
+        runtime.store_2d(buffer, **one.at(sram, offset))
 
 
 def load_padded(
