@@ -51,8 +51,8 @@ for n in 0 1 2 3; do head -c 16384 /dev/nvme${n}n1 | tr -d '\\0'; echo; done
 
 
 def test_a_fault_of_one_drive_is_not_the_other_s(images: GuestImages) -> None:
-    with running_guest("--size", "8M", more=[["--size", "8M", "--serial", "B",
-                       "--fault", "media read"]], quiet=True) as guest:  # fmt: skip
+    other = ("--size", "8M", "--serial", "B", "--fault", "media read")
+    with running_guest(("--size", "8M"), other, quiet=True) as guest:
         read = ["dd", "bs=4096", "count=1", "iflag=direct", "of=/dev/null"]
         assert guest.capture([*read, "if=/dev/nvme0n1"]).code == 0
         assert guest.capture([*read, "if=/dev/nvme1n1"]).code == 1

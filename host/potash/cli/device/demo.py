@@ -138,7 +138,7 @@ def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
         command += ["--arg", f"hex:{argument.hex()}"]
     with (
         tempfile.TemporaryDirectory(prefix="potash-") as folder,
-        running_guest(*DRIVE_SIZE, mirror=mirror, quiet=quiet) as guest,
+        running_guest(DRIVE_SIZE, mirror=mirror, quiet=quiet) as guest,
     ):
         for name, content in ((PROGRAM, example.program), (INPUT, example.input)):
             (Path(folder) / name).write_bytes(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,10 +57,16 @@ def _disk(text: str) -> Disk:
     return Disk(path, text.endswith(",rw"))
 
 
+def _sockets(
+    drives: Sequence[Sequence[str]], socket: Path | None, verbose: bool
+) -> AbstractContextManager[list[Path]]:
+    """Those of devices with these options, or the one where a device listens already."""
+    return serving_each(drives, verbose=verbose) if socket is None else nullcontext([socket])
+
+
 @contextmanager
 def running_guest(
-    *drive_options: str,
-    more: Sequence[Sequence[str]] = (),
+    *drives: Sequence[str],
     socket: Path | None = None,
     memory: int = MEMORY,
     cpus: int = CPUS,
@@ -69,11 +75,10 @@ def running_guest(
     quiet: bool = False,
     verbose: bool = False,
 ) -> Iterator[Guest]:
-    """A guest with its own drive, from nothing to its end.
+    """A guest with its own drives, from nothing to its end.
 
     Args:
-        drive_options: further options of `potash serve`.
-        more: as much for each further drive.
+        drives: further options of `potash serve` for each.
         socket: where a device listens already, which is used instead.
         memory: in MiB.
         mirror: the Debian archive's address (default: the one that apt is configured with).
@@ -84,12 +89,7 @@ def running_guest(
     with ExitStack() as stack:
         with showing(steps=True, quiet=quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
-            sockets = (
-                [socket]
-                if socket is not None
-                else stack.enter_context(serving_each([drive_options, *more], verbose=verbose))
-            )
-            first, *others = sockets
+            first, *others = stack.enter_context(_sockets(drives, socket, verbose))
             guest = stack.enter_context(
                 Guest(found, first, memory, cpus, more=others, progress=progress)
             )
@@ -275,25 +275,22 @@ def guest(
     drives = [
         [*shared, *_own_options(number, media[number : number + 1])] for number in range(count)
     ]
+    if kernel is None and (initrd is not None or append is not None):
+        raise click.UsageError("--initrd and --append are for --kernel")
     if kernel is not None or disks:
         if command or shares or collected:
             raise click.UsageError(
                 "a command, --share and --collect need Potash's own guest; leave --kernel and "
                 "--disk out, or have the custom system do it"
             )
-        if kernel is None and (initrd is not None or append is not None):
-            raise click.UsageError("--initrd and --append are for --kernel")
         own = System(kernel, initrd, APPEND if append is None else append, disks)
         _boot(own, drives, served, memory // MEBIBYTE, cpus, debian_mirror, refresh, verbose)
         return
-    if initrd is not None or append is not None:
-        raise click.UsageError("--initrd and --append are for --kernel")
     with (
         showing(steps=True) as progress,
         recording(recorded, progress),
         running_guest(
-            *drives[0],
-            more=drives[1:],
+            *drives,
             socket=served,
             memory=memory // MEBIBYTE,
             cpus=cpus,
@@ -331,11 +328,7 @@ def _boot(
     with ExitStack() as stack:
         with showing(steps=True) as progress:
             emulator = images.prepare_qemu(progress, mirror=mirror, refresh=refresh)
-            sockets = (
-                [socket]
-                if socket is not None
-                else stack.enter_context(serving_each(drives, verbose=verbose))
-            )
+            sockets = stack.enter_context(_sockets(drives, socket, verbose))
         accelerator = Accelerator.KVM if snapshot.kvm_verdict(emulator) else Accelerator.TCG
         if sys.stdin.isatty():
             click.echo("The custom system, at this terminal; Ctrl-A X ends it.")
