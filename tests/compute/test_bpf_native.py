@@ -16,35 +16,23 @@ from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.verifier import verify
 from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, mov_reg, store
-from support.bpf_native import own_cache
-from support.bpf_programs import HELPERS, Case, Observed, observe, soup, structured
+from support.bpf_native import (
+    BASE,
+    CODE_BASE,
+    END,
+    INPUT,
+    RODATA,
+    B,
+    W,
+    bundle,
+    case,
+    own_cache,
+    same,
+)
+from support.bpf_programs import HELPERS, soup, structured
 from support.bpf_vectors import VECTORS
 
 __all__ = ["own_cache"]
-
-BASE = 0x1000_0000
-CODE_BASE = 1 << 40
-INPUT, OUTPUT, RODATA = BASE + 4096, BASE + 8192, BASE + 16384
-END = RODATA + 64
-B, H, W, DW = 0x10, 0x08, 0x00, 0x18
-
-
-def same(case: Case) -> Observed:
-    """Run a case on both engines, which must agree; gives what was seen."""
-    expected = observe(Engine.INTERPRETER, case)
-    seen = observe(Engine.NATIVE, case)
-    if expected.fault is not None and expected.fault[0] is FaultKind.INSTRUCTION_LIMIT:
-        assert seen.fault is not None
-        assert seen.fault[0] is FaultKind.INSTRUCTION_LIMIT
-    else:
-        assert seen == expected
-    return seen
-
-
-def case(
-    *code: bytes, limit: int = 100_000, arguments: tuple[int, ...] = (INPUT, OUTPUT), fill: int = 0
-) -> Case:
-    return Case(b"".join(code), 0, arguments, bytes([fill]) * LAYOUT.size, limit)
 
 
 seeds = st.integers(0, 2**32)
@@ -80,17 +68,8 @@ def test_many_programs() -> None:
     ids=["a fifth", "all"],
 )
 def test_vectors_of_the_standard(which: slice) -> None:
-    """They are functions of one program, whose entry calls the one that r5 points at."""
     vectors = VECTORS[which]
-    functions = [vector.code for vector in vectors]
-    head = 2 * len(functions) + 2
-    starts = []
-    at = head
-    for function in functions:
-        starts.append(at)
-        at += len(function) // 8
-    addresses = [lddw(0, start - 2 * index - 1, src=4) for index, start in enumerate(starts)]
-    code = b"".join([*addresses, insn(0x8D, 5), exit_, *functions])
+    code, starts = bundle([vector.code for vector in vectors])
     verify(code, 0, ())
     wrong = []
     for vector, start in zip(vectors, starts, strict=True):
@@ -211,203 +190,6 @@ def test_what_was_stored_before_a_fault_is_there_and_nothing_behind_it() -> None
     memory = same(case(*code)).memory
     words = struct.unpack("<9Q", memory[RODATA - BASE - 72 : RODATA - BASE])
     assert words == (1,) * 9
-
-
-# Loops whose accesses are proven in front of them
-
-
-def loop_to(first: int, bound: int, *, size: int = DW, step: int = 8) -> list[bytes]:
-    """Fill memory from the address `first` up to `bound`, in steps."""
-    return [
-        lddw(1, first),
-        lddw(2, bound),
-        mov(0, 0),
-        insn(0x62 | size, 1, 0, 0, 0x11111111),  # 5: the store
-        insn(0x07, 0, imm=1),
-        insn(0x07, 1, imm=step),
-        insn(0xAD, 1, 2, -4),
-        exit_,
-    ]
-
-
-def test_a_loop_up_to_the_last_byte() -> None:
-    seen = same(case(*loop_to(OUTPUT, RODATA)))
-    assert (seen.value, seen.executed) == (1024, 3 + 4 * 1024 + 1)
-    assert seen.memory[8192:16384] == b"\x11\x11\x11\x11\0\0\0\0" * 1024
-
-
-@pytest.mark.parametrize("over", [1, 8, 4096])
-def test_a_loop_beyond_it_stops_where_it_must(over: int) -> None:
-    seen = same(case(*loop_to(OUTPUT + over % 8, RODATA + over), fill=0))
-    assert seen.fault is not None
-    first = RODATA if over % 8 == 0 else RODATA - 8 + over % 8
-    assert seen.fault[:3] == (FaultKind.READ_ONLY, 5, first)
-
-
-@pytest.mark.parametrize("limit", [1, 5, 4 * 1024 + 5, 4 * 1024 + 6, 4 * 1024 + 7])
-def test_the_limit_in_a_counted_loop_is_exact(limit: int) -> None:
-    """Three instructions, two of them wide, four in each turn, and the exit."""
-    seen = same(case(*loop_to(OUTPUT, RODATA), limit=limit))
-    assert (seen.fault is None) == (limit >= 3 + 4 * 1024 + 1)
-
-
-@pytest.mark.parametrize("bound", [0, 1, 2**31, 2**32 - 1, 2**32, 2**63, U64])
-@pytest.mark.parametrize("jump", [0xA5, 0xAD, 0xA6, 0xAE, 0xCD, 0xCE, 0x5D, 0x5E])
-def test_bounds_of_every_size_end_loops_as_they_should(jump: int, bound: int) -> None:
-    """`do { input[i] += 1 } while (++i < bound)`, in 64 and 32 bits, signed and not."""
-    if jump == 0xA5:
-        test = insn(0xA5, 3, 0, -6, bound & 0x7FFF_FFFF)
-    else:
-        test = insn(jump, 3, 4, -6)
-    code = [
-        lddw(4, bound),
-        mov(3, 0),
-        mov_reg(2, 1),  # 3
-        insn(0x0F, 2, 3),
-        load(0, 2, 0, B),
-        insn(0x73, 2, 0, 0),
-        insn(0x07, 3, imm=1),
-        test,
-        exit_,
-    ]
-    same(case(*code))
-
-
-JNE, JLT, JLE, JGT, JGE, JSLE, JSGT, JSGE = 0x50, 0xA0, 0xB0, 0x20, 0x30, 0xD0, 0x60, 0x70
-
-
-@pytest.mark.parametrize(
-    ("goes_on", "first", "bound", "step"),
-    [
-        (JNE, 0, 80, 8),
-        (JNE, 0, 8192, 8),
-        (JNE, 0, 8200, 8),
-        (JNE, 0, 84, 8),  # is never met
-        (JNE, 100, 0, 8),  # nor is this
-        (JNE, 84, 0, -8),
-        (JNE, 80, 0, -8),
-        (JNE, 0, 80, -8),
-        (JLT, 0, 8192, 8),
-        (JLT, 0, 8193, 8),
-        (JLT, 5, 0, 1),
-        (JLT, -5, 10, 1),
-        (JLE, 0, 8184, 8),
-        (JLE, 0, 8192, 8),
-        (JSLE, 0, 8184, 8),
-        (JSLE, 0, 8192, 8),
-        (JSLE, -16, 8184, 8),
-        (JSLE, -8192, 8, 8),
-        (JSLE, -8200, 8, 8),
-        (JGT, 8191, 0, -3),  # passes 0, and is large again
-        (JGT, 8190, 0, -3),
-        (JGE, 10, 0, -1),  # so is this
-        (JGE, 10, 1, -1),
-        (JSGE, 10, 0, -1),
-        (JSGE, 10, -8192, -1),
-        (JSGE, 10, -8193, -1),
-        (JSGT, 10, -8193, -1),
-        (JSGT, 8192, 0, -1),
-    ],
-)
-@pytest.mark.parametrize("narrow", [False, True], ids=["64", "32"])
-@pytest.mark.parametrize("at_top", [False, True], ids=["bottom", "top"])
-def test_ends_of_loops(
-    goes_on: int, first: int, bound: int, step: int, narrow: bool, at_top: bool
-) -> None:
-    """`for (i = first; i goes_on bound; i += step) output[i] = i`, the test at its top or not.
-
-    There are 8192 bytes in front of the output and behind its beginning; then come constants.
-    """
-    opposite = {JNE: 0x10, JLT: JGE, JLE: JGT, JGT: JLE, JGE: JLT}
-    signed = {JSLE: JSGT, JSGT: JSLE, JSGE: 0xC0}
-    jump, add = (0x0E, 0x04) if narrow else (0x0D, 0x07)
-    body = [
-        mov_reg(5, 2),
-        insn(0x0F, 5, 3),
-        insn(0x73, 5, 3),
-        insn(add, 3, imm=step),
-    ]
-    if at_top:
-        leaves = (opposite | signed)[goes_on]
-        loop = [insn(leaves | jump, 3, 4, len(body) + 1), *body, insn(0x05, offset=-6)]
-    else:
-        loop = [*body, insn(goes_on | jump, 3, 4, -5)]
-    same(case(mov(3, first), mov(4, bound), *loop, exit_))
-
-
-def test_a_test_that_only_some_turns_pass_ends_nothing() -> None:
-    """`for (;; i += 8) { if (!r6 && i >= 32) break; output[i] = i; }`, with r6 = 1."""
-    code = [
-        mov(6, 1),
-        mov(3, 0),
-        insn(0x55, 6, 0, 1, 0),
-        insn(0x35, 3, 0, 5, 32),
-        mov_reg(5, 2),
-        insn(0x0F, 5, 3),
-        insn(0x73, 5, 3),
-        insn(0x07, 3, imm=8),
-        insn(0x05, offset=-7),
-        exit_,
-    ]
-    seen = same(case(*code))
-    assert seen.fault is not None
-    assert seen.fault[:3] == (FaultKind.READ_ONLY, 6, RODATA)
-
-
-@pytest.mark.parametrize("most", [8184, 8192])
-def test_a_register_that_only_some_turns_add_to(most: int) -> None:
-    """Every second of as many turns moves on; the last ones are near the constants, or there."""
-    turns = most // 8 * 2
-    code = [
-        mov(3, 0),
-        mov_reg(5, 2),
-        insn(0x7B, 5, 3),  # 2: the store
-        mov_reg(4, 3),
-        insn(0x57, 4, imm=1),
-        insn(0x15, 4, 0, 1, 0),
-        insn(0x07, 5, imm=8),
-        insn(0x07, 3, imm=1),
-        insn(0xA5, 3, 0, -7, turns + 1),
-        exit_,
-    ]
-    seen = same(case(*code))
-    assert (seen.fault is None) == (most == 8184)
-
-
-def test_a_counted_loop_is_not_entered_without_the_fuel_for_it() -> None:
-    """Its turns would take days."""
-    code = [
-        lddw(4, 1 << 40),
-        mov(3, 0),
-        insn(0xDB, 1, 3),
-        insn(0x07, 3, imm=1),
-        insn(0xAD, 3, 4, -3),
-    ]
-    seen = same(case(*code, exit_, limit=10_000))
-    assert seen.fault is not None
-    assert seen.fault[0] is FaultKind.INSTRUCTION_LIMIT
-
-
-@pytest.mark.parametrize("add", [0x04, 0x07], ids=["32 bits", "64 bits"])
-@pytest.mark.parametrize("copy", [(0xBF, 0), (0xBC, 0), (0xBF, 32)], ids=["64", "u32", "s32"])
-@pytest.mark.parametrize("first", [-8, 0xFFFF_FFF8, 0x7FFF_FFF8, 0])
-def test_an_index_that_does_not_count_in_64_bits(
-    add: int, copy: tuple[int, int], first: int
-) -> None:
-    """`*(u8 *)(input + 64 + (type)index)` four times; what the type makes of it decides."""
-    opcode, offset = copy
-    code = [
-        lddw(5, first & U64),
-        mov(3, 0),
-        insn(opcode, 4, 5, offset),  # 3
-        insn(0x0F, 4, 1),
-        load(0, 4, 64, B),
-        insn(add, 5, imm=4),
-        insn(0x07, 3, imm=1),
-        insn(0xA5, 3, 0, -6, 4),
-        exit_,
-    ]
-    same(case(*code))
 
 
 # Helpers
