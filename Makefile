@@ -15,19 +15,28 @@ EXAMPLE_BUILD := build/examples/$(EXAMPLE)
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test setup format docs docs-page example/build example/load clean
+.PHONY: demo test types lint compiled setup format docs docs-page example/build example/load clean
 
 demo: setup
 	@$(BIN)/potash demo
 
+# Two workers would compile the VTA's engine twice, so it is compiled before, beside the type checker.
 test: setup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint compiled
+	$(BIN)/pytest -n auto --dist worksteal
+
+types: setup
+	$(BIN)/mypy
+
+lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/vermin --quiet --violations --no-tips --target=$(OLDEST)- device docs examples firmware host
 	$(BIN)/lint-imports
 	$(BIN)/python docs/site/generate.py --check
-	$(BIN)/pytest -n auto --dist worksteal
+
+compiled: setup
+	@cd tests && ../$(BIN)/python -m support.compiled
 
 setup: $(READY)
 

@@ -37,7 +37,7 @@ def is_warm(config: Config) -> bool:
 def warm(config: Config) -> None:
     """Run each kind of instruction once, which has all compiled code made and kept."""
     fast = FastSimulator(config, memoryview(bytearray(DRAM_BYTES)))
-    stream = encode_stream(_instructions(config), config)
+    stream = encode_stream(instructions(config), config)
     fast.execute(stream)
     run(config, PYNQ, stream)
     marker = _marker(config)
@@ -45,7 +45,8 @@ def warm(config: Config) -> None:
         marker.touch()
 
 
-def _instructions(config: Config) -> list[Instruction]:
+def instructions(config: Config) -> list[Instruction]:
+    """A stream with an instruction of each kind."""
     found: list[Instruction] = []
     for memory in (MemoryId.UOP, MemoryId.INP, MemoryId.WGT, MemoryId.ACC):
         first = -(-DRAM_BASE // config.element_bytes(memory))

@@ -1,0 +1,25 @@
+"""Compiles what tests want of the VTA's fast engine: `python -m support.compiled`, in `tests`.
+
+Every path that this processor has; numba keeps what it compiles, and cores of other shapes take the
+path without tiles that the default one can take, too.
+"""
+
+from __future__ import annotations
+
+from potash_device.vta.config import Config
+from potash_device.vta.fast.paths import available
+from potash_device.vta.fast.simulator import FastSimulator
+from potash_device.vta.fast.warming import DRAM_BYTES, instructions, warm
+from potash_device.vta.isa import encode_stream
+
+
+def main() -> None:
+    config = Config.default()
+    warm(config)
+    stream = encode_stream(instructions(config), config)
+    for path in available(config)[1:]:
+        FastSimulator(config, memoryview(bytearray(DRAM_BYTES)), path=path).execute(stream)
+
+
+if __name__ == "__main__":
+    main()
