@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from nvme_spec.computational import (
     EXECUTE_PROGRAM,
@@ -35,6 +36,7 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.structures import Cns
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
+from potash.schema import Count
 from potash.sdk.commands import Commands, Layout, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest
 from potash.sdk.memory_namespace import Bytes
@@ -47,21 +49,13 @@ EBPF = FIRST_VENDOR_PROGRAM_TYPE
 
 @dataclass(frozen=True)
 class Program:
-    """A program index that is not empty.
+    """A program of a compute namespace."""
 
-    Attributes:
-        index: the program index (PIND).
-        built_in: the drive has it from the start (device-defined); else it was loaded.
-        active: it is activated.
-        type: the program type (PTYPE); 0 of a built-in program.
-        identifier: what it was loaded with; 0 for none.
-    """
-
-    index: int
-    built_in: bool
-    active: bool
-    type: int
-    identifier: int
+    index: Annotated[Count, "Its program index."]
+    built_in: Annotated[bool, "Whether the drive has it from the start."]
+    active: Annotated[bool, "Whether it is activated."]
+    type: Annotated[Count, "Its program type; 0 of a built-in one."]
+    identifier: Annotated[Count, "The identifier that it was loaded with; 0 for none."]
 
 
 class ComputeNamespace:

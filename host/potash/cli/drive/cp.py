@@ -15,19 +15,8 @@ from potash.cli.drive.ranges import BYTES
 from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing
 from potash.schema import Count
-from potash.sdk.compute_namespace import EBPF, ComputeNamespace
+from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
 from potash.sdk.memory_namespace import Bytes
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program of a compute namespace."""
-
-    index: Annotated[Count, "Its program index."]
-    built_in: Annotated[bool, "Whether the drive has it from the start."]
-    active: Annotated[bool, "Whether it is activated."]
-    type: Annotated[Count, "Its program type; 0 of a built-in one."]
-    identifier: Annotated[Count, "The identifier that it was loaded with; 0 for none."]
 
 
 @dataclass(frozen=True)
@@ -108,7 +97,7 @@ def list_(device: str, nsid: int | None) -> None:
         programs, sets = compute.programs(), compute.range_sets()
     report = Programs(
         compute.nsid,
-        [Program(**vars(one)) for one in programs],
+        programs,
         [RangeSet(rsid, [Range(*one) for one in ranges]) for rsid, ranges in sets.items()],
     )
     lines = [
