@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import click
+import numpy as np
 
 from potash.cli.device import model_reports as reports
-from potash.cli.device.model_files import apart_for, tensor_line, write_model
-from potash.cli.device.model_quantize import quantize
 from potash.cli.device.vta_options import (
     output_option,
     readable_file,
@@ -19,15 +19,21 @@ from potash.cli.device.vta_options import (
 )
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
-from potash.files import STREAM, read_whole
-from potash.models import running
+from potash.files import STREAM, read_whole, replacing, write_whole
+from potash.models import quantizing, running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
+from potash.models.process import isolated
 from potash.models.running import Described, Place, Ran
+from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress
 from potash.tables import columns
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 _rounding = click.option(
     "--rounding",
@@ -43,9 +49,6 @@ _SEED = click.IntRange(0, (1 << 64) - 1)
 @click.group()
 def model() -> None:
     """Make, inspect and run models without a drive."""
-
-
-model.add_command(quantize)
 
 
 @model.command("list")
@@ -69,9 +72,50 @@ def make(name: str, seed: int, output: Path) -> None:
     """
     with showing() as progress:
         data = make_network(name, seed, progress)
-        write_model(output, data, progress)
+        _write(output, data, progress)
     report = reports.ModelMade(name, seed, str(output), len(data))
     say(report, [f"{name} is in {output}: {len(data)} bytes"], aside=output == STREAM)
+
+
+@model.command()
+@click.argument("file", metavar="MODEL", type=readable_file)
+@click.option(
+    "--calibration",
+    "samples",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    type=readable_file,
+    help="Inputs that the model will meet, as raw float32: one sample after the other.",
+)
+@output_option
+@json_option(reports.ModelQuantized)
+def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
+    """Turn MODEL, a .tflite in float32, into one in int8.
+
+    It runs on the samples first, and the scales are made to fit what flows through it. Needs the
+    extra quantize: pip install 'potash[quantize]'.
+    """
+    with showing() as progress:
+        data = bytes(read_whole(file, progress))
+        pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
+        progress(f"quantising {file.name}", None)
+        made = _isolated(file, quantizing.quantize, data, pieces)
+        _write(output, made.model, progress)
+    report = reports.ModelQuantized(
+        output=str(output),
+        bytes=len(made.model),
+        samples=made.samples,
+        operators=made.operators,
+        float_operators=made.float_operators,
+        float_tensors=made.float_tensors,
+    )
+    lines = [f"{output}: {len(made.model)} bytes, with scales of {made.samples} samples"]
+    if made.float_operators:
+        lines.append(f"{made.float_operators} of {made.operators} operators still give float32")
+    if made.float_tensors:
+        lines.append(f"still float32 from outside: {', '.join(made.float_tensors)}")
+    say(report, lines, aside=output == STREAM)
 
 
 @model.command()
@@ -83,7 +127,7 @@ def info(file: Path, config: Config, rounding: str) -> None:
     """Show what MODEL takes and gives, and where each node runs, and why."""
     with showing() as progress:
         data = bytes(read_whole(file, progress))
-        described = apart_for(file, running.describe, data, config, Rounding(rounding))
+        described = _isolated(file, running.describe, data, config, Rounding(rounding))
     say(_document(described, rounding), _shown(file, described))
 
 
@@ -132,11 +176,11 @@ def run(
         data, inputs = bytes(read_whole(file, progress)), bytes(read_whole(given, progress))
         for place in places:
             progress(f"running {file.name} on {place}", None)
-            results[place] = apart_for(
+            results[place] = _isolated(
                 file, running.run, data, inputs, place, config, Rounding(rounding)
             )
         if output is not None:
-            write_model(output, results[Place(on)].output, progress)
+            _write(output, results[Place(on)].output, progress)
     report, lines = _outcome(file, Place(on), rounding, results, output)
     say(report, lines, aside=output == STREAM)
 
@@ -178,7 +222,7 @@ def _shown(file: Path, described: Described) -> list[str]:
             more = f", {tensor.size} bytes"
             if tensor.scale:
                 more += f", scale {tensor.scale:g}, zero point {tensor.zero_point}"
-            lines.append(tensor_line(f"{what} {tensor.name}:", tensor.dtype, tensor.shape, more))
+            lines.append(_tensor_line(f"{what} {tensor.name}:", tensor.dtype, tensor.shape, more))
     several = any(node.graph for node in described.nodes)
     rows = [
         (
@@ -228,3 +272,24 @@ def _outcome(
         ]
         lines += columns(rows)
     return report, lines
+
+
+def _write(path: Path, data: bytes, progress: Progress) -> None:
+    """A model's bytes, or a tensor's, into a file that is whole or not there."""
+    with replacing(path) as file:
+        write_whole(file, bytearray(data), path, progress)
+
+
+def _isolated(
+    path: Path, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
+) -> Result:
+    """Call it in a process of its own, and say which file what it refuses is about."""
+    try:
+        return isolated(function, *args, **kwargs)
+    except PotashError as error:
+        raise PotashError(f"{path}: {error}") from None
+
+
+def _tensor_line(what: str, dtype: np.dtype[Any], shape: Sequence[int], more: str = "") -> str:
+    """An input or an output in words."""
+    return f"{what} {dtype.name} {'x'.join(map(str, shape)) or 'scalar'}{more}"
