@@ -4,7 +4,7 @@ All of it is in this one file, because numba recompiles what it kept when the fi
 has changed. Where a stream cannot run this gives no reason; `model` does.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,23 @@ TOKEN_QUEUES = 4
 NOBODY = -1
 
 
+class Clock(NamedTuple):
+    """One run of a stream."""
+
+    settings: Any
+    facts: Any
+    moments: Any
+    waiting: Any
+    """The indices that wait for each module."""
+    modules: Any
+    times: Any
+    """When tokens were given and taken."""
+    tokens: Any
+    """How many were."""
+    channels: Any
+    """Until when they are taken."""
+
+
 def simulate(
     config: Config, parameters: Parameters, code: bytes
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -74,19 +91,17 @@ def simulate(
     row = np.zeros(layout.COLUMNS, np.int64)
     if not measure(words, layout.fields(config), settings, sizes, row, facts):
         return None
-    ran = run_clock(
+    clock = Clock(
         settings,
         facts,
-        np.zeros((STAGES, count), np.int64),
-        np.zeros((STAGES, len(MODULE)), np.int64),
-        np.zeros((TOKEN_QUEUES, 2, count), np.int64),
-        np.zeros((TOKEN_QUEUES, 2), np.int64),
-        np.zeros(2, np.int64),
         moments,
+        waiting=np.zeros((STAGES, count), np.int64),
+        modules=np.zeros((STAGES, len(MODULE)), np.int64),
+        times=np.zeros((TOKEN_QUEUES, 2, count), np.int64),
+        tokens=np.zeros((TOKEN_QUEUES, 2), np.int64),
+        channels=np.zeros(2, np.int64),
     )
-    if not ran:
-        return None
-    return moments, facts
+    return (moments, facts) if run_clock(clock) else None
 
 
 @compiled
@@ -147,176 +162,141 @@ def transfer(row: Any, settings: Any, sizes: Any, fact: Any) -> None:
 
 
 @compiled
-def run_clock(
-    settings: Any,
-    facts: Any,
-    waiting: Any,
-    modules: Any,
-    times: Any,
-    tokens: Any,
-    channels: Any,
-    moments: Any,
-) -> Flag:
-    """Run the clock; False for a deadlock and for a stream that takes too long.
-
-    Room for: the indices that wait for each module, the modules' states, when tokens were given and
-    taken, how many were, and until when the channels are taken.
-    """
-    count = facts.shape[0]
+def run_clock(clock: Clock) -> Flag:
+    """Run the clock; False for a deadlock and for a stream that takes too long."""
+    count = clock.facts.shape[0]
     for index in range(count):
-        stage = facts[index, STAGE]
-        waiting[stage, modules[stage, LENGTH]] = index
-        modules[stage, LENGTH] += 1
-    modules[:, UNFINISHED] = NOBODY
+        stage = clock.facts[index, STAGE]
+        clock.waiting[stage, clock.modules[stage, LENGTH]] = index
+        clock.modules[stage, LENGTH] += 1
+    clock.modules[:, UNFINISHED] = NOBODY
     fetched, done = 0, 0
     while True:
-        fetched = fetch(settings, facts, waiting, modules, moments, fetched)
+        fetched = fetch(clock, fetched)
         for stage in range(STAGES):
-            if finish(stage, settings, facts, modules, times, tokens, moments):
+            if finish(stage, clock):
                 done += 1
         first = NOBODY
         for stage in range(STAGES):
-            index = ready(stage, facts, waiting, modules, times, tokens, moments, fetched)
+            index = ready(stage, clock, fetched)
             if index != NOBODY and (
-                first == NOBODY or moments[index, START] < moments[first, START]
+                first == NOBODY or clock.moments[index, START] < clock.moments[first, START]
             ):
                 first = index
         if first == NOBODY:
             return done == count
-        if not execute(first, settings, facts, modules, times, tokens, channels, moments):
+        if not execute(first, clock):
             return False
 
 
 @compiled
-def fetch(
-    settings: Any, facts: Any, waiting: Any, modules: Any, moments: Any, fetched: Number
-) -> Number:
+def fetch(clock: Clock, fetched: Number) -> Number:
     """Fetch until the next instruction's command queue is full. Gives how many are fetched."""
-    while fetched < facts.shape[0]:
-        stage = facts[fetched, STAGE]
-        leaver = modules[stage, QUEUED] - settings[COMMAND_QUEUE]
-        if leaver >= modules[stage, BEGUN]:
+    while fetched < clock.facts.shape[0]:
+        stage = clock.facts[fetched, STAGE]
+        leaver = clock.modules[stage, QUEUED] - clock.settings[COMMAND_QUEUE]
+        if leaver >= clock.modules[stage, BEGUN]:
             break
-        now = moments[fetched - 1, FETCHED] if fetched else settings[LATENCY]
+        now = clock.moments[fetched - 1, FETCHED] if fetched else clock.settings[LATENCY]
         if leaver >= 0:
-            now = max(now, moments[waiting[stage, leaver], START])
-        moments[fetched, FETCHED] = now + settings[FETCH]
-        modules[stage, QUEUED] += 1
+            now = max(now, clock.moments[clock.waiting[stage, leaver], START])
+        clock.moments[fetched, FETCHED] = now + clock.settings[FETCH]
+        clock.modules[stage, QUEUED] += 1
         fetched += 1
     return fetched
 
 
 @compiled
-def ready(
-    stage: Number,
-    facts: Any,
-    waiting: Any,
-    modules: Any,
-    times: Any,
-    tokens: Any,
-    moments: Any,
-    fetched: Number,
-) -> Number:
+def ready(stage: Number, clock: Clock, fetched: Number) -> Number:
     """A module's next instruction, where it is known when that begins."""
-    place = modules[stage, BEGUN]
-    if modules[stage, UNFINISHED] != NOBODY or place == modules[stage, LENGTH]:
+    place = clock.modules[stage, BEGUN]
+    if clock.modules[stage, UNFINISHED] != NOBODY or place == clock.modules[stage, LENGTH]:
         return NOBODY
-    index = waiting[stage, place]
+    index = clock.waiting[stage, place]
     if index >= fetched:
         return NOBODY
-    moment = moments[index]
-    moment[FREE] = modules[stage, FREED]
+    moment = clock.moments[index]
+    moment[FREE] = clock.modules[stage, FREED]
     now = max(moment[FREE], moment[FETCHED])
-    if facts[index, BITS] & POP_PREV:
+    if clock.facts[index, BITS] & POP_PREV:
         queue = 2 * (stage - 1)
-        if tokens[queue, TAKEN] == tokens[queue, GIVEN]:
+        if clock.tokens[queue, TAKEN] == clock.tokens[queue, GIVEN]:
             return NOBODY
-        now = max(now, times[queue, GIVEN, tokens[queue, TAKEN]])
+        now = max(now, clock.times[queue, GIVEN, clock.tokens[queue, TAKEN]])
     moment[PREVIOUS] = now
-    if facts[index, BITS] & POP_NEXT:
+    if clock.facts[index, BITS] & POP_NEXT:
         queue = 2 * stage + 1
-        if tokens[queue, TAKEN] == tokens[queue, GIVEN]:
+        if clock.tokens[queue, TAKEN] == clock.tokens[queue, GIVEN]:
             return NOBODY
-        now = max(now, times[queue, GIVEN, tokens[queue, TAKEN]])
+        now = max(now, clock.times[queue, GIVEN, clock.tokens[queue, TAKEN]])
     moment[START] = now
     return index
 
 
 @compiled
-def execute(
-    index: Number,
-    settings: Any,
-    facts: Any,
-    modules: Any,
-    times: Any,
-    tokens: Any,
-    channels: Any,
-    moments: Any,
-) -> Flag:
+def execute(index: Number, clock: Clock) -> Flag:
     """Begin an instruction and do its work. False where that takes too long."""
-    stage, moment = facts[index, STAGE], moments[index]
-    if facts[index, BITS] & POP_PREV:
+    stage, moment = clock.facts[index, STAGE], clock.moments[index]
+    if clock.facts[index, BITS] & POP_PREV:
         queue = 2 * (stage - 1)
-        times[queue, TAKEN, tokens[queue, TAKEN]] = moment[START]
-        tokens[queue, TAKEN] += 1
-    if facts[index, BITS] & POP_NEXT:
+        clock.times[queue, TAKEN, clock.tokens[queue, TAKEN]] = moment[START]
+        clock.tokens[queue, TAKEN] += 1
+    if clock.facts[index, BITS] & POP_NEXT:
         queue = 2 * stage + 1
-        times[queue, TAKEN, tokens[queue, TAKEN]] = moment[START]
-        tokens[queue, TAKEN] += 1
+        clock.times[queue, TAKEN, clock.tokens[queue, TAKEN]] = moment[START]
+        clock.tokens[queue, TAKEN] += 1
     granted = moment[START]
-    if facts[index, KIND] != KIND_TOKENS:
-        granted += settings[DECODE]
-    if facts[index, BEATS]:
+    if clock.facts[index, KIND] != KIND_TOKENS:
+        granted += clock.settings[DECODE]
+    if clock.facts[index, BEATS]:
         channel = 1 if stage == STORE_STAGE else 0
-        granted = max(granted, channels[channel])
-        channels[channel] = granted + facts[index, BEATS]
+        granted = max(granted, clock.channels[channel])
+        clock.channels[channel] = granted + clock.facts[index, BEATS]
     moment[GRANTED] = granted
-    moment[DONE] = granted + facts[index, CYCLES]
-    modules[stage, BEGUN] += 1
-    modules[stage, UNFINISHED] = index
+    moment[DONE] = granted + clock.facts[index, CYCLES]
+    clock.modules[stage, BEGUN] += 1
+    clock.modules[stage, UNFINISHED] = index
     return moment[DONE] <= LONGEST
 
 
 @compiled
-def finish(
-    stage: Number,
-    settings: Any,
-    facts: Any,
-    modules: Any,
-    times: Any,
-    tokens: Any,
-    moments: Any,
-) -> Flag:
+def finish(stage: Number, clock: Clock) -> Flag:
     """Give the tokens of a module's instruction; False where it has none, or it is not known when
     their queues are not full."""
-    index = modules[stage, UNFINISHED]
+    index = clock.modules[stage, UNFINISHED]
     if index == NOBODY:
         return False
-    back, on = facts[index, BITS] & PUSH_PREV, facts[index, BITS] & PUSH_NEXT
+    back, on = clock.facts[index, BITS] & PUSH_PREV, clock.facts[index, BITS] & PUSH_NEXT
     before, after = 2 * (stage - 1) + 1, 2 * stage
-    if back and tokens[before, GIVEN] - settings[TOKEN_QUEUE] >= tokens[before, TAKEN]:
+    if (
+        back
+        and clock.tokens[before, GIVEN] - clock.settings[TOKEN_QUEUE] >= clock.tokens[before, TAKEN]
+    ):
         return False
-    if on and tokens[after, GIVEN] - settings[TOKEN_QUEUE] >= tokens[after, TAKEN]:
+    if (
+        on
+        and clock.tokens[after, GIVEN] - clock.settings[TOKEN_QUEUE] >= clock.tokens[after, TAKEN]
+    ):
         return False
-    end = moments[index, DONE]
+    end = clock.moments[index, DONE]
     if back:
-        end = max(end, room_since(before, settings, times, tokens))
+        end = max(end, room_since(before, clock))
     if on:
-        end = max(end, room_since(after, settings, times, tokens))
+        end = max(end, room_since(after, clock))
     if back:
-        times[before, GIVEN, tokens[before, GIVEN]] = end
-        tokens[before, GIVEN] += 1
+        clock.times[before, GIVEN, clock.tokens[before, GIVEN]] = end
+        clock.tokens[before, GIVEN] += 1
     if on:
-        times[after, GIVEN, tokens[after, GIVEN]] = end
-        tokens[after, GIVEN] += 1
-    moments[index, END] = end
-    modules[stage, FREED] = end
-    modules[stage, UNFINISHED] = NOBODY
+        clock.times[after, GIVEN, clock.tokens[after, GIVEN]] = end
+        clock.tokens[after, GIVEN] += 1
+    clock.moments[index, END] = end
+    clock.modules[stage, FREED] = end
+    clock.modules[stage, UNFINISHED] = NOBODY
     return True
 
 
 @compiled
-def room_since(queue: Number, settings: Any, times: Any, tokens: Any) -> Number:
+def room_since(queue: Number, clock: Clock) -> Number:
     """The cycle from which on a queue that is not full can take its next token."""
-    leaver = tokens[queue, GIVEN] - settings[TOKEN_QUEUE]
-    return times[queue, TAKEN, leaver] if leaver >= 0 else 0
+    leaver = clock.tokens[queue, GIVEN] - clock.settings[TOKEN_QUEUE]
+    return clock.times[queue, TAKEN, leaver] if leaver >= 0 else 0
