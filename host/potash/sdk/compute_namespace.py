@@ -38,7 +38,7 @@ from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
 from potash.schema import Count
 from potash.sdk.commands import Commands, Layout, encoded, pieces_of
-from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest
+from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer, Completion
@@ -83,18 +83,27 @@ class ComputeNamespace:
 
     def programs(self) -> list[Program]:
         """What is at the program indexes, the empty ones left out (log page 82h)."""
-        header = self._log(LogId.PROGRAM_LIST, ProgramListHeader.SIZE)
-        count = ProgramListHeader(header).numd
-        size = ProgramDescriptor.SIZE
-        page = self._log(LogId.PROGRAM_LIST, ProgramListHeader.SIZE + count * size)
         found = []
-        for index in range(count):
-            start = ProgramListHeader.SIZE + index * size
-            one = ProgramDescriptor(page[start : start + size])
+        for index, one in enumerate(self._indexes()):
             if one.peocc != ProgramOccupancy.EMPTY:
                 built_in = one.peocc == ProgramOccupancy.DEVICE_DEFINED
                 found.append(Program(index, built_in, bool(one.act), one.ptype, one.pid))
         return found
+
+    def free_index(self) -> int:
+        """The first program index that is empty. Raises PotashError where there is none."""
+        for index, one in enumerate(self._indexes()):
+            if one.peocc == ProgramOccupancy.EMPTY:
+                return index
+        raise PotashError(f"no program index of namespace {self.nsid} is empty; unload a program")
+
+    def _indexes(self) -> list[ProgramDescriptor]:
+        header = self._log(LogId.PROGRAM_LIST, ProgramListHeader.SIZE)
+        size = ProgramDescriptor.SIZE
+        length = ProgramListHeader.SIZE + ProgramListHeader(header).numd * size
+        page = self._log(LogId.PROGRAM_LIST, length)
+        starts = range(ProgramListHeader.SIZE, length, size)
+        return [ProgramDescriptor(page[start : start + size]) for start in starts]
 
     def load(
         self,

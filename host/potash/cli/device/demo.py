@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import click
 
 import potash.sdk
-from csd_spec.descriptors import LogEntryType
+from csd_spec.descriptors import LogEntryType, encode_arguments
 from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.device import reports
 from potash.cli.device.example import Example, example_names
@@ -23,6 +23,7 @@ from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import as_json, json_option, say
 from potash.sdk import LocalStorage
 from potash.sdk.errors import PotashError
+from potash.sdk.memory_namespace import Blocks, Bytes
 from potash.vm.drive import serving
 from potash.vm.guest import DRIVE
 from potash.vm.terminal import descriptor_sink
@@ -81,15 +82,22 @@ def write(name: str, folder: Path) -> None:
 @demo.command()
 @click.argument("name", type=_example, default="add")
 @click.option("--embedded", is_flag=True, help="Drive the device from here, without a guest.")
+@click.option(
+    "--execute",
+    is_flag=True,
+    help="By the standard's commands, on memory and compute namespaces (with --embedded).",
+)
 @mirror_option
 @json_option(reports.VectorsAdded | reports.ExampleRun)
-def run(name: str, embedded: bool, debian_mirror: str | None) -> None:
+def run(name: str, embedded: bool, execute: bool, debian_mirror: str | None) -> None:
     """Run the example NAME (default: add); this is the default command.
 
     A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
     in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
     result is what TensorFlow Lite's own reference kernels say, or plain Python.
     """
+    if execute and not embedded:
+        raise click.UsageError("--execute needs --embedded")
     example = Example.load(name)
     started = time.monotonic()
 
@@ -97,7 +105,9 @@ def run(name: str, embedded: bool, debian_mirror: str | None) -> None:
         if not as_json():
             click.echo(f"  {step}")
 
-    if embedded:
+    if execute:
+        ran = _run_executed(example, report)
+    elif embedded:
         ran = _run_embedded(example, report)
     else:
         ran = _run_in_guest(example, debian_mirror, quiet=as_json())
@@ -126,6 +136,32 @@ def _run_embedded(example: Example, report: Report) -> Ran:
             report=report,
         )
     return Ran(result.output, _job_seconds((entry.type, entry.timestamp) for entry in result.log))
+
+
+def _run_executed(example: Example, report: Report) -> Ran:
+    """The same program on memory namespaces: its input is copied there within the drive."""
+    size = _pages(len(example.input)), _pages(max(1, len(example.expected)))
+    options = ("--memory-namespace", str(sum(size)), "--compute-namespace")
+    with serving(*DRIVE_SIZE, *options) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
+        blocks = size[0] // device.block_size
+        device.write(example.lba, example.input.ljust(size[0], b"\0"))
+        memory, compute = device.memory_namespace(), device.compute_namespace()
+        memory.copy(0, [Blocks(device.nsid, example.lba, blocks)])
+        report(f"copy: {blocks} blocks to memory namespace {memory.nsid}")
+        index = compute.free_index()
+        compute.load(index, example.program)
+        report(f"load: {len(example.program)} bytes as program {index}")
+        ranges = [Bytes(memory.nsid, 0, size[0]), Bytes(memory.nsid, *size)]
+        started = time.monotonic()
+        value = compute.execute(
+            index,
+            ranges,
+            data=encode_arguments(example.arguments),
+            timeout=JOB_TIMEOUT,
+        )
+        took = time.monotonic() - started
+        report(f"execute: returned {value}")
+        return Ran(memory.read(size[0], len(example.expected)), took)
 
 
 def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
