@@ -54,10 +54,7 @@ class Instruction:
     text: Annotated[str, "In LLVM's notation."]
     function: Annotated[str | None, "The function that begins here."]
     label: Annotated[str | None, "What jumps to here call it."]
-    source: Annotated[
-        SourceLine | None,
-        "The source line that it comes from; null where the one before goes on, or none is known.",
-    ]
+    source: SourceLine | None
 
 
 @dataclass(frozen=True)
