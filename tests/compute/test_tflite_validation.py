@@ -346,12 +346,12 @@ def everything() -> bytes:
     return graph.finish((x,), (y,))
 
 
-@pytest.mark.parametrize("kind", sorted(model_fuzz.KINDS))
-def test_damaged_models_end_nothing_but_their_own_process(kind: str) -> None:
-    verdicts = model_fuzz.run(everything(), kind, count=125, seed=11)
-    assert sum(verdicts.values()) == 125
-    assert verdicts["refused"] > 20
-    if kind != "truncation":
-        assert verdicts["ran"] > 5
-    # Past validation, TensorFlow Lite rarely ends the process: what it does is known by name.
-    assert verdicts["ended"] <= 3
+def test_damaged_models_end_nothing_but_their_own_process() -> None:
+    count = 60
+    verdicts = model_fuzz.run(everything(), count, seed=11)
+    for kind, its in verdicts.items():
+        assert sum(its.values()) == count
+        assert its["refused"] > 10
+        assert its["ran"] > 2 or kind == "truncation"
+        # Past validation, TensorFlow Lite rarely ends the process: what it does is known by name.
+        assert its["ended"] <= 2

@@ -112,24 +112,25 @@ def _other(value: Any, draw: random.Random) -> Any:
     return np.concatenate([value, value[:1]]) if isinstance(value, np.ndarray) else value * 2
 
 
-def run(model: bytes, kind: str, count: int, seed: int) -> Counter[str]:
-    """The verdicts on `count` damaged models: "ran", "refused", or "ended" with the process."""
-    verdicts: Counter[str] = Counter()
-    while (done := sum(verdicts.values())) < count:
+def run(model: bytes, count: int, seed: int) -> dict[str, Counter[str]]:
+    """The verdicts on `count` models damaged in each way: "ran", "refused", or "ended" with the
+    process."""
+    whole = count * len(KINDS)
+    verdicts: list[str] = []
+    while len(verdicts) < whole:
         child = subprocess.run(
-            [sys.executable, "-c", _CHILD, kind, str(done), str(count), str(seed)],
+            [sys.executable, "-c", _CHILD, str(len(verdicts)), str(whole), str(seed)],
             input=model,
             capture_output=True,
             timeout=LIMIT,
             check=False,
         )
-        said = child.stdout.decode().split()
-        verdicts.update(said)
+        verdicts += child.stdout.decode().split()
         if child.returncode != 0:
             # A Python error is a mistake of ours, a signal TensorFlow Lite's.
             assert child.returncode < 0, child.stderr.decode()[-2000:]
-            verdicts["ended"] += 1
-    return verdicts
+            verdicts.append("ended")
+    return {kind: Counter(verdicts[at :: len(KINDS)]) for at, kind in enumerate(KINDS)}
 
 
 _CHILD = """
@@ -140,7 +141,7 @@ work(*sys.argv[1:])
 """.format([path for path in sys.path if path.endswith("tests")])
 
 
-def work(kind: str, begin: str, end: str, seed: str) -> None:
+def work(begin: str, end: str, seed: str) -> None:
     """The child's side: a word for each model, written before the next one is looked at."""
     from potash_device.vta.config import Config
     from potash_device.vta.core import Core
@@ -152,8 +153,8 @@ def work(kind: str, begin: str, end: str, seed: str) -> None:
     delegate = VtaDelegate(Runtime(Core.create(Config.default(), 1 << 22)))
     given, output = bytes(1 << 12), bytearray(1 << 16)
     for number in range(int(begin), int(end)):
-        draw = random.Random(f"{seed} {kind} {number}")
-        damaged = KINDS[kind](model, draw)
+        damage = list(KINDS.values())[number % len(KINDS)]
+        damaged = damage(model, random.Random(f"{seed} {number}"))
         try:
             infer(damaged, given, memoryview(output), delegate=delegate, reference=number % 2 == 0)
             verdict = "ran"
