@@ -17,7 +17,8 @@ from support.bpf_claims import Violation, hold
 from support.bpf_extremes import extremes
 from support.bpf_fuzz import fuzz, one
 from support.bpf_native import own_cache
-from support.bpf_programs import Case, structured
+from support.bpf_programs import Case
+from support.bpf_structured import structured
 
 __all__ = ["own_cache"]
 

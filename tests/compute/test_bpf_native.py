@@ -29,7 +29,8 @@ from support.bpf_native import (
     own_cache,
     same,
 )
-from support.bpf_programs import HELPERS, soup, structured
+from support.bpf_programs import HELPERS, soup
+from support.bpf_structured import structured
 from support.bpf_vectors import VECTORS
 
 __all__ = ["own_cache"]

@@ -15,7 +15,8 @@ from potash_firmware.bpf.interpreter import Execution, Interpreter
 from potash_firmware.bpf.native import compiler, lowering, runtime
 from support.bpf import arena, call, exit_, insn, lddw, load, mov, mov_reg, store
 from support.bpf_native import own_cache
-from support.bpf_programs import observe, structured
+from support.bpf_programs import observe
+from support.bpf_structured import structured
 
 __all__ = ["own_cache"]
 

@@ -18,14 +18,13 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 
 import potash.sdk
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
-from potash.observing import prometheus, rates, screen, status
-from potash.observing.snapshot import Snapshot
+from potash.observing import prometheus, status
 from potash.sdk import CommandFailed
 from potash.sdk.errors import DeviceNotFound, PotashError
 from potash.vm.drive import device_process, serving
@@ -478,95 +477,3 @@ def test_the_page_names_what_a_snapshot_has(device: Served) -> None:
 
 def test_the_page_names_every_room() -> None:
     assert set().union(*(words(row[0]) for row in table("## The log"))) == set(COMPONENTS)
-
-
-# Rates.
-
-
-def snapshot(moment: float, **changes: Any) -> Snapshot:
-    found = {
-        "pid": 1,
-        "time": moment,
-        "controller": {
-            "interrupts": 0, "state": "ready", "host_attached": True, "shadow_doorbells": True
-        },
-        "bytes": {"read": 0, "written": 0},
-        "namespaces": [],
-        "mailbox": {
-            "sent": 0, "received": 0, "apu_running": True, "apu_starts": 1, "requests_in_flight": 0
-        },
-        "media": {"work_in_flight": 0},
-        "queues": [],
-        "errors": [],
-        "accelerators": [],
-    }  # fmt: skip
-    return cast(Snapshot, found | changes)
-
-
-def queue(qid: int, **commands: int) -> dict[str, Any]:
-    return {"qid": qid, "size": 64, "waiting": 0, "outstanding": 0, "commands": commands}
-
-
-def accelerator(seconds: float, running_for: float | None) -> dict[str, Any]:
-    jobs = {"started": 3, "done": 1, "failed": 0, "stopped": 0}
-    state = "running" if running_for is not None else "done"
-    return {
-        "id": 5, "state": state, "seconds": seconds, "running_for": running_for, "jobs": jobs,
-        "models": 0, "vta": {"streams": 0},
-    }  # fmt: skip
-
-
-def test_rates_are_differences_over_time() -> None:
-    found = rates.between(
-        snapshot(100.0, queues=[queue(1, read=10)], accelerators=[accelerator(2.0, 0.5)]),
-        snapshot(
-            102.0,
-            queues=[queue(1, read=110, write=20), queue(2, read=8)],
-            bytes={"read": 4096, "written": 8192},
-            errors=[{"status": 1, "meaning": "x", "commands": 4}],
-            accelerators=[accelerator(3.0, 0.5)],
-        ),
-    )
-    assert found["queues"] == {1: 60.0, 2: 4.0}
-    assert (found["commands"], found["read_bytes"], found["written_bytes"]) == (
-        64.0,
-        2048.0,
-        4096.0,
-    )
-    assert (found["errors"], found["jobs"]) == (2.0, 0.0)
-    assert found["accelerators"] == {5: 0.5}
-
-
-def test_another_device_at_the_same_place_has_no_rates_yet() -> None:
-    found = rates.between(
-        snapshot(100.0, queues=[queue(1, read=100)]),
-        snapshot(1.0, pid=2, queues=[queue(1, read=7)]),
-    )
-    assert found["commands"] == 0.0
-
-
-def test_the_screen_says_what_the_snapshot_says() -> None:
-    last = snapshot(
-        1.0,
-        queues=[queue(0), queue(1, read=7, flush=2, write=30, verify=1, copy=1)],
-        errors=[{"status": 1, "meaning": "Invalid Opcode", "commands": 4}],
-        accelerators=[accelerator(3.0, 0.5)],
-    )
-    shown = "\n".join(screen.lines(Path("x"), last, rates.between(last, last)))
-    for text in ("admin", "write 30, read 7, flush 2, ", "for 0.5 s", "4 × Invalid Opcode"):
-        assert text in shown
-
-
-@pytest.mark.parametrize(
-    ("rate", "said"), [(0, "0"), (999, "999"), (1500, "1.5k"), (2_500_000, "2.5M"), (3e9, "3.0G")]
-)
-def test_rates_for_people(rate: float, said: str) -> None:
-    assert screen.number(rate) == said
-
-
-@pytest.mark.parametrize(
-    ("rate", "said"),
-    [(0, "0 B/s"), (1536, "1.5 KiB/s"), (3 << 20, "3.0 MiB/s"), (5 << 30, "5.0 GiB/s")],
-)
-def test_bytes_for_people(rate: float, said: str) -> None:
-    assert screen.human_rate(rate) == said

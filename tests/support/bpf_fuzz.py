@@ -18,7 +18,8 @@ from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import FaultKind
 from support.bpf_claims import hold
 from support.bpf_extremes import extremes
-from support.bpf_programs import Case, Observed, observe, soup, structured
+from support.bpf_programs import Case, Observed, observe, soup
+from support.bpf_structured import structured
 
 KINDS: tuple[Callable[[Random], Case], ...] = (extremes, extremes, structured, soup)
 
