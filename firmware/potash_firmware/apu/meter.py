@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 
 from potash_device.trace import COMPUTE
 from potash_device.vta import timing
@@ -27,7 +28,6 @@ class Meter:
     def __init__(self, row: Row | None = None, *, count_cycles: bool = False) -> None:
         self._row = unshared_row() if row is None else row
         self._count_cycles = count_cycles
-        self._cycles: dict[bytes, int] = {}
 
     def attach(self, core: Core) -> None:
         """Count what a tensor accelerator does from now on."""
@@ -48,18 +48,14 @@ class Meter:
         row[Word.STREAMS] += 1
         row[Word.INSTRUCTIONS] += len(stream) // INSTRUCTION_BYTES
         if self._count_cycles:
-            row[Word.CYCLES] += self._cycles_of(config, stream)
+            row[Word.CYCLES] += _cycles_of(config, stream)
 
-    def _cycles_of(self, config: Config, stream: bytes) -> int:
-        """The cycles of a stream; 0 for one that the clock cannot follow."""
-        found = self._cycles.get(stream)
-        if found is None:
-            try:
-                compiled = len(stream) >= COMPILED_FROM * INSTRUCTION_BYTES
-                found = timing.run(config, parameters.PYNQ, stream, compiled=compiled).cycles
-            except (StreamError, InstructionError):
-                found = 0
-            if len(self._cycles) >= KEPT:
-                self._cycles.clear()
-            self._cycles[stream] = found
-        return found
+
+@functools.lru_cache(KEPT)
+def _cycles_of(config: Config, stream: bytes) -> int:
+    """The cycles of a stream; 0 for one that the clock cannot follow."""
+    compiled = len(stream) >= COMPILED_FROM * INSTRUCTION_BYTES
+    try:
+        return timing.run(config, parameters.PYNQ, stream, compiled=compiled).cycles
+    except (StreamError, InstructionError):
+        return 0

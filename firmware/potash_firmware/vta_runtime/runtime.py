@@ -6,7 +6,7 @@ the encoding and the buffers' sizes, so that an error is raised by the call that
 Source: the VTA project's `vta/runtime.h`; docs/vta.md shows which C function each method mirrors.
 """
 
-from typing import Self
+from typing import Any, Self
 
 from potash_device.vta import assembly
 from potash_device.vta.config import Config, MemoryId
@@ -84,21 +84,10 @@ class Runtime:
         """
         if memory not in LOADABLE:
             raise ValueError(f"{memory!r} is not loaded from a buffer")
-        stride = x_size if x_stride is None else x_stride
-        self._emit(
-            Load(
-                memory_type=memory,
-                sram_base=sram,
-                dram_base=self._dram_base(buffer, memory, offset, x_size, y_size, stride),
-                y_size=y_size,
-                x_size=x_size,
-                x_stride=stride,
-                y_pad_0=y_pad[0],
-                y_pad_1=y_pad[1],
-                x_pad_0=x_pad[0],
-                x_pad_1=x_pad[1],
-            )
-        )
+        rows = self._rows(buffer, memory, offset, x_size, y_size, x_stride)
+        rows |= {"y_pad_0": y_pad[0], "y_pad_1": y_pad[1]}
+        rows |= {"x_pad_0": x_pad[0], "x_pad_1": x_pad[1]}
+        self._emit(Load(memory_type=memory, sram_base=sram, **rows))
 
     def store_2d(
         self,
@@ -113,17 +102,8 @@ class Runtime:
         """Store `y_size` rows of `x_size` OUT elements, `x_stride` apart, to element `offset` of
         `buffer`, from element `sram` of the chip on. Raises ValueError as `load_2d` does.
         """
-        stride = x_size if x_stride is None else x_stride
-        self._emit(
-            Store(
-                memory_type=MemoryId.OUT,
-                sram_base=sram,
-                dram_base=self._dram_base(buffer, MemoryId.OUT, offset, x_size, y_size, stride),
-                y_size=y_size,
-                x_size=x_size,
-                x_stride=stride,
-            )
-        )
+        rows = self._rows(buffer, MemoryId.OUT, offset, x_size, y_size, x_stride)
+        self._emit(Store(memory_type=MemoryId.OUT, sram_base=sram, **rows))
 
     def push_alu(self, kernel: AluKernel) -> None:
         """Append an ALU instruction. Raises ValueError, VtaMemoryError."""
@@ -211,25 +191,27 @@ class Runtime:
         self._commands.emit(instruction)
         self._heap.held = True
 
-    def _dram_base(
+    def _rows(
         self,
         buffer: Buffer,
         memory: MemoryId,
         offset: int,
         x_size: int,
         y_size: int,
-        x_stride: int,
-    ) -> int:
-        """`offset` as in the instruction. Raises ValueError where the rows exceed the buffer."""
+        x_stride: int | None,
+    ) -> dict[str, Any]:
+        """The instruction's fields for rows of a buffer. Raises ValueError where they exceed it."""
+        stride = x_size if x_stride is None else x_stride
         element = self.config.element_bytes(memory)
         if buffer.freed:
             raise ValueError(f"the VTA buffer at {buffer.physical:#x} was freed")
         end = offset
         if x_size > 0 and y_size > 0:
-            end += (y_size - 1) * x_stride + x_size
+            end += (y_size - 1) * stride + x_size
         if offset < 0 or end * element > buffer.size:
             raise ValueError(
                 f"{memory.name} elements {offset} to {end - 1} exceed a VTA buffer "
                 f"of {buffer.size} bytes"
             )
-        return buffer.physical // element + offset
+        base = buffer.physical // element + offset
+        return {"dram_base": base, "y_size": y_size, "x_size": x_size, "x_stride": stride}

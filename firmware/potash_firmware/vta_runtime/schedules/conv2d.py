@@ -139,7 +139,7 @@ class Convolution:
             )
         emission = _Emission(self, runtime, _surface(image, self.input), weights)
         stored, micro_ops = _surface(output, self.output), self.share.micro_ops
-        finish = Finish(runtime, self.epilogue, self.epilogue.planes, channels, micro_ops)
+        finish = Finish(runtime, self.epilogue, channels, micro_ops)
         threads, part = self.tile.threads, self.share.acc
         for piece, acc in tiles_in_acc(runtime, self.tiles(), threads, part, loads=True):
             for kernel in emission.resets(acc, piece.size.elements):

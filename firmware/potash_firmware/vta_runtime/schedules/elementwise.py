@@ -4,6 +4,7 @@ LOAD has no part in it, as COMPUTE itself loads ACC: two virtual threads hide th
 """
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ class Elementwise:
         ACC for each block, or a surface of single pixels of ACC_8BIT, for all groups or for each.
         Raises ValueError where a buffer is too small, missing or of other sizes, VtaMemoryError.
         """
-        kinds, (planes, vectors) = self.epilogue.tensors, _needs(self.epilogue)
+        kinds, vectors = self.epilogue.tensors, self.epilogue.vectors
         if (len(tensors), len(channels)) != (len(kinds), vectors):
             raise ScheduleError(
                 f"the operation has {len(kinds)} tensors and {vectors} vectors, "
@@ -67,7 +68,7 @@ class Elementwise:
             )
         stored, *loaded = (Surface.of(one, self.extent) for one in (output, *tensors))
         share = Share.of(self.config, self.threads, self.epilogue)
-        finish = Finish(runtime, self.epilogue, planes, channels, share.micro_ops)
+        finish = Finish(runtime, self.epilogue, channels, share.micro_ops)
         cut = tiles(self.extent, self.piece)
         for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, share.acc):
             for index, (memory, tensor) in enumerate(zip(kinds, loaded, strict=True)):
@@ -92,21 +93,11 @@ def elementwise(
     """
     epilogue = Epilogue(tuple(steps), tuple(tensors))
     for number in THREADS[::-1] if threads is None else (threads,):
-        piece = largest_piece(extent, config, epilogue, number)
-        if piece is not None and (extent.elements >= number or threads):
+        fits = functools.partial(_fits, config=config, epilogue=epilogue, threads=number)
+        if fits(Extent(1, 1, 1, 1)) and (extent.elements >= number or threads):
+            piece = largest_extent(extent, fits, number)
             return Elementwise(extent, config, epilogue, piece, number)
     raise ScheduleError("the accumulators have no room for the planes of the steps")
-
-
-def largest_piece(
-    extent: Extent, config: Config, epilogue: Epilogue, threads: int
-) -> Extent | None:
-    """The largest tile that fits; None where not even an element does."""
-
-    def fits(piece: Extent) -> bool:
-        return _fits(piece, config, epilogue, threads)
-
-    return largest_extent(extent, fits, threads) if fits(Extent(1, 1, 1, 1)) else None
 
 
 def largest_extent(extent: Extent, fits: Callable[[Extent], bool], threads: int) -> Extent:
@@ -128,16 +119,9 @@ def largest_extent(extent: Extent, fits: Callable[[Extent], bool], threads: int)
     return most
 
 
-def _needs(epilogue: Epilogue) -> tuple[int, int]:
-    """The number of planes, where the first tensor is in plane 0, and of vectors."""
-    planes = max(len(epilogue.tensors), Epilogue(epilogue.steps).planes)
-    return planes, epilogue.vectors
-
-
 def _fits(piece: Extent, config: Config, epilogue: Epilogue, threads: int) -> bool:
-    planes, vectors = _needs(epilogue)
-    share = Share.of(config, threads, epilogue).acc
-    return piece.elements * planes + piece.blocks * vectors <= share and piece.groups == 1
+    need = piece.elements * epilogue.planes + piece.blocks * epilogue.vectors
+    return need <= Share.of(config, threads, epilogue).acc and piece.groups == 1
 
 
 def tiles(extent: Extent, piece: Extent) -> list[tuple[Extent, Extent]]:

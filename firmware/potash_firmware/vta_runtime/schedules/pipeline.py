@@ -64,13 +64,12 @@ class Finish:
         self,
         runtime: Runtime,
         epilogue: Epilogue,
-        planes: int,
         channels: Sequence[Buffer | Surface],
         micro_ops: int,
     ) -> None:
         self._runtime = runtime
         self._channels = channels
-        self._planes = planes
+        self._planes = epilogue.planes
         self._grouped = any(isinstance(one, Surface) and one.groups > 1 for one in channels)
         self._held: dict[int, tuple[int, ...]] = {}
         # The same few kernels again and again.

@@ -174,7 +174,7 @@ class Pooling:
         if len(channels) != self.epilogue.vectors:
             raise ScheduleError(f"the pooling has {self.epilogue.vectors} vectors")
         share = _share(self.config, self.epilogue, self.threads)
-        finish = Finish(runtime, self.epilogue, self.epilogue.planes, channels, share.micro_ops)
+        finish = Finish(runtime, self.epilogue, channels, share.micro_ops)
         cut = tiles(self.shape.extent, self.piece)
         for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, share.acc):
             self._reduce(runtime, image, at, size, acc, share.micro_ops)

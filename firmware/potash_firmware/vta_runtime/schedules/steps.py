@@ -52,7 +52,7 @@ class Step:
 @dataclass(frozen=True)
 class Epilogue:
     """The steps, and the memory types (ACC, ACC_8BIT) of the tensors that are loaded before them,
-    in the output's layout, into planes 1, 2, ….
+    in the output's layout, into planes 0, 1, ….
 
     Raises ScheduleError for a tensor that ACC cannot be loaded from.
     """
@@ -70,7 +70,7 @@ class Epilogue:
         """How many planes there are."""
         used = [step.target.number for step in self.steps]
         used += [step.source.number for step in self.steps if isinstance(step.source, Plane)]
-        return max([0, len(self.tensors), *used]) + 1
+        return max([0, len(self.tensors) - 1, *used]) + 1
 
     @property
     def vectors(self) -> int:

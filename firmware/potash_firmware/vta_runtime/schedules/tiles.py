@@ -79,7 +79,7 @@ class Share:
         inp, wgt, acc = (
             min(config.depth(memory), MOST) for memory in (MemoryId.INP, MemoryId.WGT, MemoryId.ACC)
         )
-        if epilogue.planes > 1 or epilogue.vectors:
+        if epilogue.planes > 1 or epilogue.vectors or epilogue.tensors:
             # A micro-op names an ALU operation's source in as many bits as a place in INP.
             acc = min(acc, inp)
         micro_ops = max(1, config.depth(MemoryId.UOP) // 16)
