@@ -13,6 +13,9 @@ WRITE = select.EPOLLOUT
 
 _FD_SETSIZE = 1024
 
+_COARSE = 0.05
+"""Seconds of which a millisecond is no matter."""
+
 
 class Source(Protocol):
     def fileno(self) -> int: ...
@@ -46,7 +49,7 @@ class Waiting:
         """
         if sources != self._sources:
             self._change(sources)
-        if limit and self._exact:
+        if limit and limit < _COARSE and self._exact:
             if not select.select((self._epoll,), (), (), limit)[0]:
                 return ()
             limit = 0.0

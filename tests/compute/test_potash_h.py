@@ -270,10 +270,12 @@ def test_the_same_source_runs_on_memory_ranges(
     services = Services(lambda _: None, lambda *_: 0, lambda *_: 0)
     window = Window(Space())
     placed = Placed(program, window)
+    window.show([Extent(one.fd, 0, 4096) for one in memory])
+    placed.prepare(services, 1000, engine)
 
     def numbers(parameters: tuple[int, int], data: bytes) -> list[int]:
-        window.show("three", [Extent(one.fd, 0, 4096) for one in memory])
-        assert placed.run(parameters, data, services, engine=engine).return_value == 0
+        assert placed.run(parameters, data).return_value == 0
+        placed.clear()
         return list(struct.unpack("<11Q", memory[1].view[:88]))
 
     expected = [3, 1, 1, 1, 1 << 32 | 2, 4 << 32 | 3, 4, 1, 4, 32, 1 << 63]

@@ -163,14 +163,15 @@ def with_constants(*code: bytes) -> bytes:
 
 
 def test_constants_are_read_only(board: EngineBoard) -> None:
-    rodata, data = BASE + 2 * PAGE, BASE + PAGE
+    context_pages = (1 << 20) // PAGE + 1
+    rodata, data = BASE + (2 + context_pages) * PAGE, BASE + PAGE
     for address, contents in ((rodata, b"constant"), (data, b"variable")):
         image = with_constants(lddw(1, address), load(0, 1), exit_)
         expected = RETURNED, int.from_bytes(contents, "little")
         assert board.execute(board.program(image)) == expected
     image = with_constants(lddw(1, data), insn(ST | MEM | B, 1, 0, 0, 1), mov(0, 0), exit_)
     assert board.execute(board.program(image)) == (RETURNED, 0)
-    for at in (rodata, rodata - 4, rodata + PAGE - 1):
+    for at in (rodata, rodata - 4, rodata + PAGE - 8):
         image = with_constants(lddw(1, at), mov(0, 0), store(1, 0, 0), exit_)
         assert board.execute(board.program(image)) == (FAULTED, 0)
         assert "write to read-only memory" in board.texts()[-1]

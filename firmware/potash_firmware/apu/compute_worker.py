@@ -28,6 +28,7 @@ from potash_firmware.mailbox.execution import (
     MAX_RANGES,
     Execute,
     Executed,
+    MemoryRange,
     Outcome,
 )
 from potash_firmware.tflite.validation import ModelError
@@ -62,6 +63,10 @@ class _Worker:
         """Descriptors of what the last order named, by serial number."""
         self._program = 0
         self._placed: Placed | None = None
+        self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
+        """The program and the ranges that are in place."""
+        self._prepared = False
+        """An engine is ready to run that program on them."""
         self._services = bpf.Services(
             self._print,
             models.infer_apu,
@@ -84,6 +89,9 @@ class _Worker:
         with COMPUTE.span("worker.execution", namespace=order.execute.nsid):
             answer = self._execute(order.execute, contents)
         self.send(answer)
+        # Nobody waits for this.
+        if self._placed is not None:
+            self._placed.clear()
         return True
 
     def _take(self, order: Perform, fds: list[int]) -> None:
@@ -91,6 +99,7 @@ class _Worker:
         named = order.execute.named
         gone = self._has.keys() - named
         if gone:
+            self._ready_for = None
             self._window.hide()
         for serial in gone:
             if serial == self._program:
@@ -119,30 +128,43 @@ class _Worker:
         return Executed(job.tag, Outcome.RETURNED, value)
 
     def _run(self, job: Execute, data: bytes) -> int:
-        window = self._window
-        extents = [Extent(self._has[one.serial], one.offset, one.length) for one in job.ranges]
-        if job.program < FIRST_SERIAL:
-            if self._placed is not None:
-                self._forget()
-            window.show(job.ranges, extents)
-            program = DeviceProgram(job.program)
-            return device_programs.run(program, window.views, job.parameters, data, self._models)
-        if self._placed is None or self._program != job.program:
+        if (job.program, job.ranges) != self._ready_for:
+            self._prepare(job)
+        if self._placed is not None:
+            return self._run_placed(self._placed, job, data)
+        program = DeviceProgram(job.program)
+        return device_programs.run(program, self._window.views, job.parameters, data, self._models)
+
+    def _prepare(self, job: Execute) -> None:
+        """Have the program placed and the ranges mapped that an execution names."""
+        self._ready_for = None
+        placed = self._placed if self._program == job.program else None
+        if placed is None:
             self._forget()
-            image = _contents(os.dup(self._has[job.program]))
-            self._placed = Placed(bpf.load_program(image), window)
-            self._program = job.program
-        window.show(job.ranges, extents)
-        arguments = (job.parameters, data, self._services, self._limit)
+            if job.program >= FIRST_SERIAL:
+                image = _contents(os.dup(self._has[job.program]))
+                self._placed = placed = Placed(bpf.load_program(image), self._window)
+        self._program = job.program
+        self._window.show(
+            [Extent(self._has[one.serial], one.offset, one.length) for one in job.ranges]
+        )
+        self._prepared = False
+        self._ready_for = job.program, job.ranges
+
+    def _run_placed(self, placed: Placed, job: Execute, data: bytes) -> int:
         try:
-            return self._placed.run(*arguments, engine=self._engine).return_value
+            if not self._prepared:
+                placed.prepare(self._services, self._limit, self._engine)
+                self._prepared = True
+            return placed.run(job.parameters, data).return_value
         except bpf.EngineUnavailable as error:
             log.warning("a program runs in the interpreter: %s", error)
-            return self._placed.run(*arguments, engine=bpf.Engine.INTERPRETER).return_value
+            placed.prepare(self._services, self._limit, bpf.Engine.INTERPRETER)
+            return placed.run(job.parameters, data).return_value
 
     def _forget(self) -> None:
         """Have no program, and no memory of one."""
-        self._program, self._placed = 0, None
+        self._ready_for, self._program, self._placed = None, 0, None
         self._window.begin(0)
 
     def _out_of_memory(self, job: Execute) -> Executed:

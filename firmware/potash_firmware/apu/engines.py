@@ -41,11 +41,8 @@ from potash_firmware.mailbox.messages import ToRpu
 
 log = logging.getLogger(__name__)
 
-MESSAGES_AT_ONCE = 64
-"""Of one worker in one pass."""
-
-LAST_WORDS = 64
-"""Passes over what a worker said before it went."""
+LAST_WORDS = 4096
+"""Messages of a worker that are looked for when it is gone: more than its channel holds."""
 
 ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
 """What a worker can say of an execution."""
@@ -71,6 +68,11 @@ class _Worker:
     """What it has descriptors of."""
     stale: bool = False
     """It has what nobody is to have any more, and ends when it has nothing to do."""
+
+    @property
+    def is_idle(self) -> bool:
+        """It can be given a job."""
+        return self.job is None and self.process.ready and not self.process.doomed
 
 
 @dataclass(eq=False, slots=True)
@@ -119,6 +121,8 @@ class Engines:
         """Closed, with workers that are not gone yet."""
         self._shared: dict[int, _Shared] = {}
         self._running: dict[Worker, tuple[_Engine, _Worker]] = {}
+        self.changed = False
+        """There are other workers, or one has to be seen to, since this was last set."""
 
     # What the service asks.
 
@@ -133,11 +137,6 @@ class Engines:
         return not any(
             one.job is not None or one.process.doomed for _, one in self._running.values()
         )
-
-    @property
-    def undisturbed(self) -> bool:
-        """No worker has hung up: nobody but who is spoken to has to know."""
-        return not any(one.silent or one.doomed for one in self._running)
 
     def deadline(self) -> float | None:
         """Seconds until `expire` has something to do; None when nothing has a limit."""
@@ -294,20 +293,15 @@ class Engines:
     def _hand_over(self, engine: _Engine) -> None:
         """Give jobs that wait to workers that have nothing to do."""
         while engine.waiting:
-            idle = [
-                one
-                for one in engine.workers
-                if one.job is None and one.process.ready and not one.process.doomed
-            ]
+            idle = [one for one in engine.workers if one.is_idle]
             if not idle:
-                if len(engine.workers) < self._limits.engine_workers and all(
-                    one.process.ready for one in engine.workers
-                ):
+                more = len(engine.workers) < self._limits.engine_workers
+                if more and all(one.process.ready for one in engine.workers):
                     self._spawn(engine)
                 return
             job = engine.waiting.popleft()
             # One that has the program and the memory still has them in place.
-            worker = max(idle, key=lambda one: len(one.names & job.names))
+            worker = max(idle, key=lambda one: len(one.names & job.names)) if idle[1:] else idle[0]
             self._start(worker, job)
 
     def _start(self, worker: _Worker, job: _Job) -> None:
@@ -366,6 +360,7 @@ class Engines:
         worker = _Worker(self._pool.spawn(orders.ENGINE))
         engine.workers.append(worker)
         self._running[worker.process] = engine, worker
+        self.changed = True
 
     def _retire(self, engine: _Engine, worker: _Worker) -> None:
         """End a worker that is not to be used again, if it does nothing."""
@@ -373,11 +368,11 @@ class Engines:
             self._pool.kill(worker.process)
 
     def listen(self, process: Worker) -> bool:
-        """Take in what a worker has said; whether there was anything."""
+        """Take in one message of a worker; whether there was one, and nothing else to be seen to."""
         engine, worker = self._running[process]
         heard = False
         try:
-            for message in process.messages(MESSAGES_AT_ONCE):
+            for message in process.messages(1):
                 heard = True
                 self._heard(engine, worker, message)
         except ChannelError as error:
@@ -385,8 +380,9 @@ class Engines:
             self._pool.kill(process)
         if process.silent and not process.orphaned and not process.doomed:
             self._pool.kill(process)  # it may have hung up and stayed
+        self.changed |= process.silent
         self._bury_orphan(process)
-        return heard
+        return heard and not process.doomed
 
     def _heard(self, engine: _Engine, worker: _Worker, message: object) -> None:
         job = worker.job
@@ -401,8 +397,8 @@ class Engines:
                 job is not None and job.message.tag == tag and outcome in ANSWERS
             ):
                 worker.job = None
-                self._rest(engine, worker)
                 self._send(message)
+                self._rest(engine, worker)
             case _:
                 raise ChannelError(f"an engine's worker sent {message}")
         self._hand_over(engine)
@@ -422,7 +418,7 @@ class Engines:
         for process in list(self._running):
             if process.serial == serial:
                 for _ in range(LAST_WORDS):
-                    if process.silent or not self.listen(process):
+                    if not self.listen(process):
                         break
                 self._buried(process, why)
 
@@ -441,6 +437,7 @@ class Engines:
         found = self._running.pop(process, None)
         if found is None:
             return
+        self.changed = True
         process.close()
         engine, worker = found
         engine.workers.remove(worker)

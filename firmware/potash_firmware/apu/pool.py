@@ -75,7 +75,10 @@ class Worker:
         process's death."""
         self.used = True
         try:
-            socket.send_fds(self._socket, [channel.encode(job)], descriptors)
+            if descriptors:
+                socket.send_fds(self._socket, [channel.encode(job)], descriptors)
+            else:
+                self._socket.send(channel.encode(job))
         except OSError as error:
             log.warning("a job did not reach its worker: %s", error)
 

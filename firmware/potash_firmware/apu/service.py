@@ -100,6 +100,8 @@ class Service:
         """What has come behind a reset that is under way: perhaps from the next host."""
         self._resetting = False
         self._upkeep_at = 0.0
+        self._wanted: list[tuple[Source, int]] = []
+        self._by_descriptor: dict[int, Source] = {}
 
     def run(self) -> None:
         """Serve until the RPU is gone."""
@@ -121,6 +123,7 @@ class Service:
         # Executions are to be quick, and change nothing of what follows.
         if sources and not others and time.monotonic() < self._upkeep_at:
             return
+        self._wanted.clear()
         for source in others:
             match source:
                 case ApuPort() | Worker(accelerator=orders.ENGINE):
@@ -144,27 +147,36 @@ class Service:
         """Take in what engines are asked and say; False where there is something else, too."""
         match source:
             case Worker(accelerator=orders.ENGINE):
-                self._engines.listen(source)
-                return self._engines.undisturbed
+                return self._engines.listen(source)
             case ApuPort():
                 return self._serve_port()
         return False
 
     def _wait(self) -> list[Source]:
         """Sources that have something."""
-        wanted: list[tuple[Source, int]] = [
-            (self._port, READ | WRITE if self._port.wants_write() else READ)
-        ]
+        if self._wanted and not self._port.wants_write() and not self._engines.changed:
+            # Executions alone since these were found.
+            limit: float | None = UPKEEP
+        else:
+            limit = self._find_sources()
+        by_descriptor = self._by_descriptor
+        return [by_descriptor[fd] for fd in self._waiting.wait(self._wanted, limit)]
+
+    def _find_sources(self) -> float | None:
+        """What is to be waited for, and for how long."""
+        engines = self._engines
+        engines.changed = False
+        writing = self._port.wants_write()
+        wanted: list[tuple[Source, int]] = [(self._port, READ | WRITE if writing else READ)]
+        self._wanted = wanted
         control = self._pool.control
         if control is not None:
             wanted.append((control, READ))
-        engines = self._engines
         for worker in (*engines.workers, *self._jobs.workers, *self._checks.workers):
             wanted.append((worker, READ))
+        self._by_descriptor = {source.fileno(): source for source, _ in wanted}
         ends = (self._jobs.deadline(), self._checks.deadline(), engines.deadline())
-        limit = min((end for end in ends if end is not None), default=None)
-        ready = self._waiting.wait(wanted, limit)
-        return [source for source, _ in wanted if source.fileno() in ready]
+        return min((end for end in ends if end is not None), default=None)
 
     def _reap(self) -> None:
         """Take in which workers are gone."""

@@ -9,6 +9,7 @@ to rodata, which for that reason comes last.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from potash_firmware.bpf.errors import Fault, FaultKind
 
@@ -54,33 +55,33 @@ class Layout:
         if BASE + self.size > REACH:
             raise ValueError(f"an arena of {self.size} bytes exceeds {REACH - BASE}")
 
-    @property
+    @cached_property
     def input_offset(self) -> int:
         """Where the input begins, in bytes from the arena's start, as the offsets below."""
         return page_aligned(self.stack_size)
 
-    @property
+    @cached_property
     def output_offset(self) -> int:
         return self.input_offset + page_aligned(self.input_size)
 
-    @property
+    @cached_property
     def data_offset(self) -> int:
         return self.output_offset + page_aligned(self.output_size)
 
-    @property
+    @cached_property
     def rodata_offset(self) -> int:
         return self.data_offset + page_aligned(self.data_size)
 
-    @property
+    @cached_property
     def rodata_end(self) -> int:
         return self.rodata_offset + self.rodata_size
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of the whole arena."""
         return self.rodata_end
 
-    @property
+    @cached_property
     def writable_size(self) -> int:
         """Where writes have to end that nothing but this number stops."""
         return self.rodata_offset
@@ -90,7 +91,7 @@ class Layout:
 class RangesLayout(Layout):
     """The arena of a program that runs on memory ranges:
 
-        stack | data | rodata | context | ranges
+        stack | data | context | rodata | ranges
 
     What is the program's own comes first, so that it is linked and compiled once, whatever ranges
     it runs on: `input_size` is the length of the first, `output_size` that of all others. Rodata is
@@ -99,31 +100,31 @@ class RangesLayout(Layout):
 
     context_size: int = 0
 
-    @property
+    @cached_property
     def data_offset(self) -> int:
         return page_aligned(self.stack_size)
 
-    @property
-    def rodata_offset(self) -> int:
+    @cached_property
+    def context_offset(self) -> int:
         return self.data_offset + page_aligned(self.data_size)
 
-    @property
+    @cached_property
+    def rodata_offset(self) -> int:
+        return self.context_offset + page_aligned(self.context_size)
+
+    @cached_property
     def rodata_end(self) -> int:
         return self.rodata_offset + page_aligned(self.rodata_size)
 
-    @property
-    def context_offset(self) -> int:
+    @cached_property
+    def input_offset(self) -> int:
         return self.rodata_end
 
-    @property
-    def input_offset(self) -> int:
-        return self.context_offset + page_aligned(self.context_size)
-
-    @property
+    @cached_property
     def size(self) -> int:
         return self.output_offset + self.output_size
 
-    @property
+    @cached_property
     def writable_size(self) -> int:
         return self.size
 

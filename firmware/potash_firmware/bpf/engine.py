@@ -59,6 +59,26 @@ def execute(
     return run(code, entry, arena, helpers, arguments, instruction_limit)
 
 
+Run = Callable[[Sequence[int]], Execution]
+
+
+def prepare(
+    engine: Engine,
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    instruction_limit: int,
+) -> Run:
+    """As `execute`, for a program whose data is in its arena, and that runs more than once."""
+    if engine is Engine.NATIVE:
+        from potash_firmware.bpf.native.engine import Machine
+
+        return Machine(code, entry, arena, helpers, instruction_limit).run
+    run: Execute = _module(engine).execute
+    return lambda arguments: run(code, entry, arena, helpers, arguments, instruction_limit)
+
+
 def unavailable(engine: Engine) -> str | None:
     """Why an engine cannot be used here, in one sentence; None where it can."""
     reason: str | None = _module(engine).unavailable()

@@ -84,6 +84,11 @@ class Helpers:
         self._models: dict[int, tuple[Model, int]] = {}
         """The open models by their handles, and how long each is."""
 
+    def begin(self, arguments: Sequence[bytes]) -> None:
+        """Another run, with these arguments."""
+        self.output_length = None
+        self._arguments = arguments
+
     def close(self) -> None:
         """Let go of the models that the program has left open."""
         self._models.clear()

@@ -7,17 +7,20 @@ before the next.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from csd_spec.descriptors import DescriptorError, decode_arguments
 from csd_spec.program import CONTEXT_VERSION, encode_context
 from potash_firmware.bpf import elf
-from potash_firmware.bpf.arena import BASE, Arena, RangesLayout, page_aligned
+from potash_firmware.bpf.arena import BASE, Arena, RangesLayout
 from potash_firmware.bpf.elf import Program
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine, prepare
+from potash_firmware.bpf.errors import Fault
 from potash_firmware.bpf.helpers import Helpers, Services
-from potash_firmware.bpf.machine import INSTRUCTION_LIMIT, MAX_CONTEXT, Outcome, placing
+from potash_firmware.bpf.machine import MAX_CONTEXT, Outcome
 from potash_firmware.bpf.reserve import Space
 
 
@@ -37,7 +40,6 @@ class Window:
         self.places: tuple[tuple[int, int], ...] = ()
         """Where in the space each range begins, and its length."""
         self._own = self._end = 0
-        self._shown: object = None
 
     def begin(self, own: int) -> None:
         """Have `own` fresh bytes, and nothing else: for another program."""
@@ -47,14 +49,11 @@ class Window:
         self._own = self._end = own
         self.space.resize(own)
 
-    def show(self, key: object, extents: Sequence[Extent]) -> None:
+    def show(self, extents: Sequence[Extent]) -> None:
         """Map `extents`, and nothing behind them.
 
-        What `key` names is mapped already if it was the last one. Raises ValueError where there are
-        more bytes than addresses, OSError.
+        Raises ValueError where there are more bytes than addresses, OSError.
         """
-        if self._shown == key:
-            return
         self.hide()
         places = []
         for extent in extents:
@@ -63,11 +62,10 @@ class Window:
             self._end += extent.length
         self.space.resize(self._end)
         self.places = tuple(places)
-        self._shown = key
 
     def hide(self) -> None:
         """Map no ranges."""
-        self._shown, self.places = None, ()
+        self.places = ()
         self.space.put_nothing(self._own, self._end - self._own)
         self._end = self._own
         self.space.resize(self._own)
@@ -97,71 +95,74 @@ class Placed:
         space.memory[own.rodata_offset : own.rodata_offset + len(image.rodata)] = image.rodata
         space.make_read_only(own.rodata_offset, own.rodata_end - own.rodata_offset)
 
-    def run(
-        self,
-        parameters: tuple[int, int],
-        data: bytes,
-        services: Services,
-        instruction_limit: int = INSTRUCTION_LIMIT,
-        engine: Engine = Engine.NATIVE,
-    ) -> Outcome:
-        """Run the program from its entry to its exit. Raises Fault and EngineUnavailable.
+    def prepare(self, services: Services, instruction_limit: int, engine: Engine) -> None:
+        """Get ready to run on the ranges that the window shows. Raises EngineUnavailable."""
+        own, image = self._own, self._image
+        places = [(BASE + at, length) for at, length in self._window.places]
+        (source, source_length), (target, target_length) = (*places, (0, 0), (0, 0))[:2]
+        layout = replace(
+            own, input_size=source_length, output_size=sum(length for _, length in places[1:])
+        )
+        self._places = places
+        self._memory = memory = self._window.space.memory
+        self._registers = (source, target, source_length, target_length, BASE + own.context_offset)
+        arena = Arena(memory, layout)
+        self._helpers = Helpers(arena, services, target_length)
+        memory[own.data_offset : own.data_offset + len(image.data)] = image.data
+        self._execute = prepare(
+            engine,
+            image.code,
+            self._program.entry,
+            arena,
+            self._helpers.table(),
+            instruction_limit,
+        )
+
+    def run(self, parameters: tuple[int, int], data: bytes) -> Outcome:
+        """Run the program from its entry to its exit. Raises Fault.
 
         It finds the first range as its input and the second as its output; in its context, `data`
-        as the list of arguments, or else the two parameters as four numbers.
+        as the list of arguments, or else the two parameters as four numbers. `clear` has to follow.
         """
-        window, own, image = self._window, self._own, self._image
-        space = window.space
-        places = [(BASE + at, length) for at, length in window.places]
-        (source, source_length), (target, target_length) = (*places, (0, 0), (0, 0))[:2]
-        layout = RangesLayout(
-            source_length,
-            sum(length for _, length in places[1:]),
-            data_size=own.data_size,
-            rodata_size=own.rodata_size,
-            context_size=own.context_size,
-        )
-        arguments = _arguments(parameters, data)
-        sent = data or _as_list(parameters)
-        context = encode_context(len(arguments), sent, CONTEXT_VERSION, parameters, places)
-        self._clear()
-        memory = space.memory
-        memory[own.data_offset : own.data_offset + len(image.data)] = image.data
+        own, image, memory, helpers = self._own, self._image, self._memory, self._helpers
+        if data:
+            sent, arguments = data, _arguments(data)
+        else:
+            sent, arguments = _as_list(parameters)
+        context = encode_context(len(arguments), sent, CONTEXT_VERSION, parameters, self._places)
+        if image.data:
+            memory[own.data_offset : own.data_offset + len(image.data)] = image.data
         memory[own.context_offset : own.context_offset + len(context)] = context
-        arena = Arena(memory, layout)
-        helpers = Helpers(arena, services, target_length, arguments)
-        registers = source, target, source_length, target_length, BASE + own.context_offset
+        helpers.begin(arguments)
         try:
-            with placing(self._program):
-                value, executed = execute(
-                    engine,
-                    image.code,
-                    self._program.entry,
-                    arena,
-                    helpers.table(),
-                    registers,
-                    instruction_limit,
-                )
+            value, executed = self._execute(self._registers)
+        except Fault as fault:
+            if fault.pc is not None:
+                fault.place = self._program.debug.place(fault.pc)
+            raise
         finally:
             helpers.close()
         return Outcome(value, helpers.output_length, executed)
 
-    def _clear(self) -> None:
-        """Have nothing left of an earlier run."""
-        own, space = self._own, self._window.space
-        space.clear(0, own.rodata_offset)
-        space.clear(own.context_offset, page_aligned(own.context_size))
+    def clear(self) -> None:
+        """Give back what a run has left in the program's own memory."""
+        self._window.space.clear(0, self._own.rodata_offset)
 
 
-def _as_list(parameters: tuple[int, int]) -> bytes:
-    """Both parameters as an argument list of four numbers of 32 bits."""
-    numbers = [(value >> shift) & 0xFFFF_FFFF for value in parameters for shift in (0, 32)]
-    return b"".join(b"\x08\0\0\0" + number.to_bytes(4, "little") for number in numbers)
+_LIST = struct.Struct("<8I")
 
 
-def _arguments(parameters: tuple[int, int], data: bytes) -> tuple[bytes, ...]:
+def _as_list(parameters: tuple[int, int]) -> tuple[bytes, tuple[bytes, ...]]:
+    """Both parameters as an argument list of four numbers of 32 bits, and these."""
+    one, two = parameters
+    low, high = one & 0xFFFF_FFFF, one >> 32
+    sent = _LIST.pack(8, low, 8, high, 8, two & 0xFFFF_FFFF, 8, two >> 32)
+    return sent, (sent[4:8], sent[12:16], sent[20:24], sent[28:])
+
+
+def _arguments(data: bytes) -> tuple[bytes, ...]:
     """What `argument` finds; nothing in data that is no list of arguments."""
     try:
-        return decode_arguments(data or _as_list(parameters))
+        return decode_arguments(data)
     except DescriptorError:
         return ()

@@ -46,6 +46,9 @@ MOST_POINTERS = 64
 """Functions that only a program's data points at which are compiled; others are interpreted."""
 
 
+# As plain numbers: finding one in its enumeration takes as long as all else that a run does with it.
+_FUEL, _LEAVE, _LOW, _HIGH = map(int, (Word.FUEL, Word.LEAVE, Word.LOW, Word.HIGH))
+
 _HIGH_HALF = (CODE_BASE >> 32).to_bytes(4, "little")
 
 
@@ -121,17 +124,7 @@ def execute(
     instruction_limit: int,
 ) -> Execution:
     """See `potash_firmware.bpf.engine.execute`."""
-    if arena.layout.stack_size < STACK_SIZE:
-        raise EngineUnavailable(f"compiled programs need a stack of {STACK_SIZE} bytes")
-    loaded = load(code, entry)
-    functions = dict(loaded.functions)
-    others: list[Loaded] = []
-    for index in _pointed_at(arena, len(code) // isa.INSTRUCTION_SIZE):
-        if index not in functions and len(others) < MOST_POINTERS:
-            others.append(load(code, index))
-            functions |= others[-1].functions
-    run = _Run(code, arena, helpers, instruction_limit)
-    return run.run(loaded.address, functions, arguments)
+    return Machine(code, entry, arena, helpers, instruction_limit).run(arguments)
 
 
 def _pointed_at(arena: Arena, count: int) -> list[int]:
@@ -149,59 +142,79 @@ def _pointed_at(arena: Arena, count: int) -> list[int]:
     return sorted(found)
 
 
-class _Run:
-    """One execution: its context, and what compiled code calls back."""
+class Machine:
+    """A program that is ready to run in one arena, as often as it is wanted.
+
+    Its data must be in the arena already: functions that it points at are compiled, too. Raises
+    EngineUnavailable.
+    """
 
     def __init__(
-        self, code: bytes, arena: Arena, helpers: Mapping[int, Helper], instruction_limit: int
+        self,
+        code: bytes,
+        entry: int,
+        arena: Arena,
+        helpers: Mapping[int, Helper],
+        instruction_limit: int,
     ) -> None:
+        layout = arena.layout
+        if layout.stack_size < STACK_SIZE:
+            raise EngineUnavailable(f"compiled programs need a stack of {STACK_SIZE} bytes")
         self._code = code
         self._arena = arena
         self._helpers = helpers
         self._limit = instruction_limit
         self._fuel = min(instruction_limit, MOST_FUEL)
-        self._context = (ctypes.c_uint64 * SIZE)()
         self._error: BaseException | None = None
         self._interpreter: Interpreter | None = None
         self._memory = arena.memory
         self._copied = not reserve.holds(self._memory)
         if self._copied:
-            self._memory = reserve.allocate(arena.layout.size)
-
-    def run(
-        self, address: int, functions: Mapping[int, int], arguments: Sequence[int]
-    ) -> Execution:
-        """Run the compiled function at `address`; `functions` are those that can be pointed at."""
-        layout, context = self._arena.layout, self._context
-        entered = runtime.load()
-        count = len(self._code) // isa.INSTRUCTION_SIZE
+            self._memory = reserve.allocate(layout.size)
+        loaded = load(code, entry)
+        functions = dict(loaded.functions)
+        self._loaded = [loaded]
+        count = len(code) // isa.INSTRUCTION_SIZE
+        for index in _pointed_at(arena, count):
+            if index not in functions and len(self._loaded) <= MOST_POINTERS:
+                self._loaded.append(load(code, index))
+                functions |= self._loaded[-1].functions
         table = (ctypes.c_uint64 * count)()
         for index, function in functions.items():
             table[index] = function
-        # The context holds their addresses only, so they must live as long as this call.
-        call_helper, resume = _CallHelper(self._call_helper), _Resume(self._resume)
+        entered = runtime.load()
+        # The context holds addresses only: what they are of must live as long as this object.
+        self._kept = table, _CallHelper(self._call_helper), _Resume(self._resume)
+        self._context = context = (ctypes.c_uint64 * SIZE)()
+        context[Word.READABLE] = layout.size
+        context[Word.WRITABLE] = layout.writable_size
+        context[Word.BOTTOM] = arena.stack_top - (MAX_CALL_DEPTH - 2) * FRAME_SIZE
+        context[Word.FUNCTIONS] = ctypes.addressof(table)
+        context[Word.COUNT] = count
+        context[Word.CALL_HELPER] = entered.call_helper
+        context[Word.RESUME] = entered.resume
+        context[Word.HELPER_CALLBACK] = _address(self._kept[1])
+        context[Word.RESUME_CALLBACK] = _address(self._kept[2])
+        self._enter = _Enter(entered.enter)
+        self._before = (loaded.address, ctypes.addressof(context))
+
+    def run(self, arguments: Sequence[int]) -> Execution:
+        """Run it from its entry to its exit. Raises Fault."""
+        context = self._context
         values = [value & MASK for value in arguments][:5]
         values += [0] * (5 - len(values))
-        stack_top = self._arena.stack_top
+        self._error = self._interpreter = None
         self._to_compiled()
-        with runtime.lock, reserve.fenced(self._memory, layout.size) as origin:
-            context[Word.FUEL] = self._fuel
-            context[Word.READABLE] = layout.size
-            context[Word.WRITABLE] = layout.writable_size
-            context[Word.BOTTOM] = stack_top - (MAX_CALL_DEPTH - 2) * FRAME_SIZE
-            context[Word.FUNCTIONS] = ctypes.addressof(table)
-            context[Word.COUNT] = count
-            context[Word.CALL_HELPER] = entered.call_helper
-            context[Word.RESUME] = entered.resume
-            context[Word.HELPER_CALLBACK] = _address(call_helper)
-            context[Word.RESUME_CALLBACK] = _address(resume)
-            context[Word.LOW] = origin - reserve.GUARD
-            context[Word.HIGH] = origin + REACH + reserve.GUARD
-            enter = _Enter(entered.enter)
-            value = enter(address, ctypes.addressof(context), origin, stack_top, *values)
+        with runtime.lock, reserve.fenced(self._memory, self._arena.layout.size) as origin:
+            context[_FUEL] = self._fuel
+            context[_LEAVE] = 0
+            context[_LOW] = origin - reserve.GUARD
+            context[_HIGH] = origin + REACH + reserve.GUARD
+            value = self._enter(*self._before, origin, self._arena.stack_top, *values)
         self._from_compiled()
-        left = ctypes.c_int64(context[Word.FUEL]).value
-        self._raise_fault(left, origin)
+        left = ctypes.c_int64(context[_FUEL]).value
+        if self._error is not None or left < 0 or context[_LEAVE]:
+            self._raise_fault(left, origin)
         return Execution(value, self._fuel - left)
 
     def _raise_fault(self, left: int, origin: int) -> None:
