@@ -1,7 +1,5 @@
 """What drives are measured with: equal files in memory behind them, and the loads."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

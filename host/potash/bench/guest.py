@@ -5,8 +5,6 @@ same machine, and both are driven by the guest's own NVMe driver. Whoever goes f
 second in the next one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Sequence

@@ -10,8 +10,6 @@ this machine's: cycles at 100 MHz with the parameters of the paper's PYNQ board.
 Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning", section 5, figure 16.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator, Sequence

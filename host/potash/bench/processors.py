@@ -3,8 +3,6 @@
 Source: proc(5), `/proc/pid/stat` (utime, stime) and `/proc/pid/task/tid/schedstat`.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -5,8 +5,6 @@ all that a job pays for, from the linked program to its value, but for the compi
 once for a program, and measured apart. The native code has no bounds checks and no limit.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import math

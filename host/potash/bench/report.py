@@ -5,8 +5,6 @@ contenders run in turn, each pair of neighbours gives one ratio, and what is rep
 of those ratios with the lowest and the highest of them.
 """
 
-from __future__ import annotations
-
 import platform
 import statistics
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ their status words with numpy, a batch at a time. So what is measured is the dev
 at the other end. A successful status word equals its phase tag; any other one ends the measurement.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -5,8 +5,6 @@ nothing but the processor's best instruction for it. Before it is measured, each
 and has to leave what numpy says.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """One line of what the doctor says."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The machine itself: Python, memory, room on disks, the processor, a place for sockets."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

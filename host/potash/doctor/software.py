@@ -1,7 +1,5 @@
 """What is installed beside Potash: Python packages, a compiler, QEMU, the guest's Linux, KVM."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

@@ -6,8 +6,6 @@ in a graph of float32 there are no scales. The flatbuffer's tables are
 `potash_firmware.tflite.writer`'s.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Nothing depends on the machine: weights are the bits of a generator whose stream
 whole numbers, exact in any order, and what is not whole comes of single IEEE operations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Residuals and Linear Bottlenecks", table 2). Their weights are random, not train
 much as the trained ones, and classify nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial

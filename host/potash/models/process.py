@@ -4,8 +4,6 @@ TensorFlow Lite ends the process on a model whose mistakes it finds too late, an
 error as it likes. Neither is for a command's user to see.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

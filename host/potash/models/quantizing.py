@@ -5,8 +5,6 @@ weights one scale for each channel (`static_wi8_ai8`, ai-edge-quantizer's recipe
 throughout).
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

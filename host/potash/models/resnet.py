@@ -4,8 +4,6 @@ Sources: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1, whos
 He et al., "Deep Residual Learning for Image Recognition", table 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A model on the VTA, on TensorFlow Lite's fast kernels and on its reference kernels."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

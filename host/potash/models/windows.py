@@ -1,7 +1,5 @@
 """Windows on images, with one number or two for height and width."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeAlias

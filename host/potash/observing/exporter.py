@@ -1,7 +1,5 @@
 """The metrics process, as long as a device needs one."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -6,8 +6,6 @@ come in may be slow, long or senseless; each connection has a time, a size and o
 are only so many at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import signal

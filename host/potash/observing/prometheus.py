@@ -4,8 +4,6 @@ Source: Prometheus documentation, "Exposition formats" (text format 0.0.4) and "
 naming".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What happened between two snapshots of a device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from potash.observing.snapshot import Rates, Snapshot

@@ -1,7 +1,5 @@
 """What `potash top` shows: a device's queues and accelerators, and what they do each second."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

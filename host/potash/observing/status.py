@@ -1,7 +1,5 @@
 """Asking a running device for a snapshot: `potash_firmware.status` says what is in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -4,8 +4,6 @@ Nothing is left behind when something fails, and an object file is only put in i
 drive's own linker and verifier have taken it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

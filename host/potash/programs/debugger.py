@@ -4,8 +4,6 @@ The interpreter runs it. One step is one instruction or one source line; where t
 no lines, a line is an instruction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum

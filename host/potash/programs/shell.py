@@ -1,7 +1,5 @@
 """What a person says to the debugger, line by line, and what it answers."""
 
-from __future__ import annotations
-
 import cmd
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source: TensorFlow Lite's `schema.fbs`.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections import Counter

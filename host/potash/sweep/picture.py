@@ -1,7 +1,5 @@
 """Points of a sweep as a picture: what a core costs against how long a network takes on it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What becomes of each core on each network, and which cores are worth what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

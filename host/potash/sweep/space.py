@@ -4,8 +4,6 @@ Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.2 (t
 template and its parameters).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A shape on a core: what a worker does. Nothing here may depend on which process it runs in."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from potash.vta.scheduled import STEPS

@@ -4,8 +4,6 @@ Both give each task's number with its outcome as it comes, and leave nothing run
 ends, whatever ends it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Starting a drive, and a guest with drives, for as long as a test needs them."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence

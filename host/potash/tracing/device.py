@@ -5,8 +5,6 @@ were commands under way at a time. Each process has its own tracks, and arrows l
 next: from a command to its message, to its job, to the worker, to the accelerator's modules.
 """
 
-from __future__ import annotations
-
 import base64
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ same nanosecond, the one that is written first is the outer one.
 Source: "Trace Event Format" (the Chromium project).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, BinaryIO

@@ -5,8 +5,6 @@ they end earlier or later than the simulation does. Where one stream would still
 begins, the next is shown behind it, as a chip has one of each module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias

@@ -1,8 +1,6 @@
 """A stream's run on a document's tracks: the fetch, each module and each memory channel, an arrow for
 each token, and how many wait in each queue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 

@@ -6,8 +6,6 @@ in it is run, so it is used only where nobody but its user can put anything. The
 Base Directory Specification's `$XDG_CACHE_HOME`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

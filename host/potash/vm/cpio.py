@@ -6,8 +6,6 @@ bytes; "TRAILER!!!" ends an archive, and archives may follow one another, so tha
 changes and one that often does are built apart.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path, PurePosixPath

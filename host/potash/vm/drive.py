@@ -1,7 +1,5 @@
 """A device for as long as something needs one: `potash serve` in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import subprocess

@@ -1,7 +1,5 @@
 """What can go wrong with a guest."""
 
-from __future__ import annotations
-
 from potash.sdk.errors import PotashError
 
 

@@ -6,8 +6,6 @@
 Leaving the block ends the machine; nothing of it stays behind, whatever ended the block.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

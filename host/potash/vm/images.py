@@ -4,8 +4,6 @@ Each part's name is the key of all that it was made from: packages' versions, th
 it, our own modules that go into it. So nothing has to be told what changed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import shutil

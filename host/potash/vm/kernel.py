@@ -6,8 +6,6 @@ decompression. A bzImage tells where its compressed payload lies: Linux x86 boot
 `payload_length`.
 """
 
-from __future__ import annotations
-
 import lzma
 import struct
 import zlib

@@ -5,8 +5,6 @@ memory for its console), so that there is no socket or file to be left behind, a
 this process's life.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

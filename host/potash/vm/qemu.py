@@ -5,8 +5,6 @@ used when it is new enough and was built with `vfio-user-pci`, otherwise one fro
 unpacked beside the system and run through its own loader.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

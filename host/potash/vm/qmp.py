@@ -4,8 +4,6 @@ QEMU Machine Protocol Specification (docs/interop/qmp-spec.rst): one JSON object
 then commands answered by "return" or "error", with events in between, which are passed over.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -6,8 +6,6 @@ bytecode that is never checked against its source (PEP 552, unchecked hash-based
 guest's own Python: finding and compiling sources is what an emulated processor is slowest at.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -11,8 +11,6 @@ within a short limit, because a `/dev/kvm` may open and still be useless (nested
 verdict is kept.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ Only the address is taken; `packages` decides what is fetched from it, and by wh
 signed.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ given, with the drives plugged in from the start, and has this process's termina
 port.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """This process's own terminal, connected to a command in the guest."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import termios

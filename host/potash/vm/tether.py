@@ -5,8 +5,6 @@ becomes the program that it is told to run. Nothing runs between fork and exec i
 image, so parents with threads may use it. The tie is to the thread that starts the child.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

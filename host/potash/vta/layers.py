@@ -3,8 +3,6 @@
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum

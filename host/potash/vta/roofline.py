@@ -4,8 +4,6 @@ As figure 15 of "VTA: An Open Hardware-Software Stack for Deep Learning": operat
 against operations a second, and for each layer the points without and with latency hiding, joined.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 What is done to the sums is what `streams` does: a shift, and ReLU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

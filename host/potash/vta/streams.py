@@ -6,8 +6,6 @@ computes. The layers are those of ResNet-18 under the paper's names. What comes 
 numpy's own result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Pictures as SVG, from the standard library alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

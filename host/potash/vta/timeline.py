@@ -1,7 +1,5 @@
 """A stream's run as a picture: what each module does, cycle after cycle, and the tokens between."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from potash.vta.svg import Picture

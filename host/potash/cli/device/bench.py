@@ -1,7 +1,5 @@
 """`potash bench`: how fast it is, against baselines."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`potash bpf`: programs before they are on a drive."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

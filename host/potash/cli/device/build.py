@@ -1,7 +1,5 @@
 """`potash build`: a program in C becomes one that the drive runs."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Whatever is said on the command line takes the place of what the file says.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`potash doctor`: what this machine has of what Potash needs."""
 
-from __future__ import annotations
-
 import sys
 
 import click

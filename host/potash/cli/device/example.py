@@ -4,8 +4,6 @@ An example has its input, what must come of it and its arguments in files, or ma
 that says in plain Python what the program is to find.
 """
 
-from __future__ import annotations
-
 import runpy
 import tomllib
 from collections.abc import Callable, Sequence

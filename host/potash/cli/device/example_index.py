@@ -4,8 +4,6 @@ What an example is called and what it teaches stands in its README.md: its headi
 paragraph that begins with "**Teaches:**", or else the first one.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The options for fault injection from a device's start."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`potash guest`: a Linux machine whose NVMe drive is our device."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """`potash model`: neural networks to run on the device, made, looked at and tried without it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`potash serve`: a device by itself, for whatever client comes."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """`potash top`: what a running device does, live."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

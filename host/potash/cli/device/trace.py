@@ -1,7 +1,5 @@
 """`potash trace`: what a device did, for a viewer."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`potash vta`: the tensor accelerator by itself, without a drive around it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

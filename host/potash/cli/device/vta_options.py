@@ -1,7 +1,5 @@
 """What the commands of `potash vta` have in common: options, files and tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
