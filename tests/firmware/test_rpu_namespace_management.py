@@ -88,6 +88,19 @@ def test_a_namespace_that_is_made_anew_is_another_one_and_empty() -> None:
         assert not any(host.data(PAGE))
 
 
+@pytest.mark.parametrize(("opcode", "sel"), [(MANAGE, 1), (ATTACH, 1)], ids=["deleted", "detached"])
+def test_a_reset_brings_back_no_namespace_that_is_leaving(opcode: int, sel: int) -> None:
+    with powered() as host:
+        host.put(struct.pack("<HH", 1, 0).ljust(PAGE, b"\0"))
+        begin(host, host.admin, opcode, nsid=1, cdws=(sel,))
+        host.disable()
+        host.begin_enable()
+        host.service()
+        finish(host)
+        assert host.ready
+        assert nsids(host, ACTIVE) == [2]
+
+
 def test_all_can_be_deleted_and_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "drive"
     with powered(folder, capacity=None) as host:

@@ -6,7 +6,8 @@ Source: NVM Express Base Specification 2.0, section 3.2.1 (namespaces), 8.12 (ma
 3.1.3.5 (CC.CSS).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from nvme_spec.identify.capabilities import CommandSet
@@ -56,6 +57,7 @@ class Namespaces:
         """Those of a combination that the host has selected by CC.CSS and by its profile."""
         self.attached: dict[int, AnyNamespace] = {}
         """Those that are attached, of enabled command sets, which a host calls active."""
+        self._withdrawn: set[int] = set()
         self.select(by_identifier=True)
 
     def make(
@@ -84,12 +86,28 @@ class Namespaces:
         """The host has enabled the combination of index `profile`, or else the NVM command set."""
         known = by_identifier and profile < len(self.combinations)
         self.by_identifier = by_identifier
-        self.enabled = enabled = self.combinations[profile] if known else NVM_ALONE
+        self.enabled = self.combinations[profile] if known else NVM_ALONE
+        self.attach()
+
+    def attach(self) -> None:
+        """Find again which are attached."""
         self.attached = {
             nsid: one
             for nsid, one in self.every.items()
-            if one.settings.attached and one.csi in enabled
+            if one.settings.attached and one.csi in self.enabled and nsid not in self._withdrawn
         }
+
+    @contextmanager
+    def withdrawn(self, nsids: Iterable[int]) -> Iterator[None]:
+        """Meanwhile these are not attached, not even after a reset; then they are as they say."""
+        leaving = set(nsids)
+        self._withdrawn |= leaving
+        self.attach()
+        try:
+            yield
+        finally:
+            self._withdrawn -= leaving
+            self.attach()
 
     @property
     def allocated(self) -> dict[int, AnyNamespace]:

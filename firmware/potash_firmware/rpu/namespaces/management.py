@@ -141,14 +141,11 @@ class Management:
         require_writable(one for one in namespaces if isinstance(one, Namespace))
         nsids = [namespace.nsid for namespace in namespaces]
         self._self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
-        attached = self._detach_now(nsids)
-        try:
+        attached = [nsid for nsid in nsids if nsid in self._namespaces.attached]
+        with self._namespaces.withdrawn(nsids):
             yield from self._quiet(namespaces)
             yield partial(self._board.drive.delete, nsids)
-        except MediaError:
-            self._namespaces.attached.update(attached)
-            raise
-        self._namespaces.remove(nsids)
+            self._namespaces.remove(nsids)
         for namespace in namespaces:
             if isinstance(namespace, Namespace):
                 del self._board.media[namespace.nsid]
@@ -173,20 +170,14 @@ class Management:
             raise NvmeError(status, detail=f"namespace {nsid}")
         self._require_changeable()
         settings = replace(namespace.settings, attached=attach)
-        before = {} if attach else self._detach_now([nsid])
-        try:
+        with self._namespaces.withdrawn([nsid]):
             yield from self._quiet([namespace])
             if isinstance(namespace, Namespace):
                 shape = shape_of(settings, namespace.media.size, namespace.formats)
             else:
                 shape = shape_of(settings, settings.size)
             yield partial(self._board.drive.reshape, nsid, shape)
-        except MediaError:
-            self._namespaces.attached.update(before)
-            raise
-        namespace.settings = settings
-        if attach:
-            self._namespaces.attached[nsid] = namespace
+            namespace.settings = settings
         self._changed(nsid)
         return None
 
@@ -234,11 +225,6 @@ class Management:
         self._persistence.save_features()
         yield from self._uncorrectable.saving()
         return None
-
-    def _detach_now(self, nsids: Iterable[int]) -> dict[int, AnyNamespace]:
-        """Begin no command any more on these namespaces; those of them that were attached."""
-        attached = {nsid: self._namespaces.attached.pop(nsid, None) for nsid in nsids}
-        return {nsid: one for nsid, one in attached.items() if one is not None}
 
     def _allocated(self, nsid: int) -> AnyNamespace:
         """A namespace that there is, attached or not. Raises NvmeError."""
