@@ -6,6 +6,7 @@ import random
 import re
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from potash_firmware.apu import device_programs
 from potash_firmware.apu.device_programs import RECORD_BYTES_AT_ONCE, Refused
 from potash_firmware.apu.models import Models
-from potash_firmware.mailbox.device_programs import DeviceProgram
+from potash_firmware.mailbox.device_programs import DESCRIPTIONS, DeviceProgram
 from potash_firmware.tflite.writer import add_model
 from support.tflite import reference
 
@@ -194,3 +195,11 @@ def test_text_with_a_newline_is_in_no_line() -> None:
 def test_sums_wrap() -> None:
     numbers = np.array([MASK, 2, 5, 0], np.uint64).tobytes()
     assert run(DeviceProgram.SUM, numbers)[0] == 6
+
+
+def test_the_page_has_the_table_of_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+    for index, one in DESCRIPTIONS.items():
+        ranges = "; ".join(f"{number}: {what}" for number, what in enumerate(one.ranges))
+        given = (one.parameter1, one.parameter2 or "–", one.result)
+        assert f"| {index.value} | `{one.name}` | {ranges} | {' | '.join(given)} |\n" in page
