@@ -273,7 +273,7 @@ class HostileGuest(RuleBasedStateMachine):
         self.host.put(struct.pack("<QQ", 128, 128))
         self.host.put(b"\1", DATA + 26)
         created = self.host.command(admin, 0x0D)
-        assert (created.status, created.dw0) == (0, 1)
+        assert (created.status, created.dw0) == (0, 1), created
         self.host.put(struct.pack("<HH", 1, 0).ljust(PAGE, b"\0"))
         assert self.host.command(admin, 0x15, nsid=1).status == 0
         self.host.put(struct.pack("<QQ", MEMORY_SIZE, MEMORY_SIZE).ljust(PAGE, b"\0"))
@@ -337,7 +337,7 @@ class HostileGuest(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         """A session with a queue pair that works."""
-        self.begin_again()
+        self.begin_again(6)
         self.host.service()
         if self.host.ready:
             self.make_queues(1, None)
@@ -357,6 +357,35 @@ class HostileGuest(RuleBasedStateMachine):
             )
         self.host.ring(self.host.admin)
         self.host.io[qid] = Queue(qid, sq, cq, 16)
+
+    @precondition(lambda self: self.host.ready and self.mapped and self.host.io)
+    @rule(qid=st.integers(1, QUEUE_PAIRS), seed=st.integers(0, 1 << 32))
+    def use_programs(self, qid: int, seed: int) -> None:
+        """Load, activate and execute programs, nearly as a good guest does, and wait for nothing."""
+        rng = random.Random(seed)
+        index = rng.choice((1, 10, 10, 11))
+        self.host.put(
+            b"".join(
+                range_descriptor((rng.choice((2, 2, 2, 1)), PAGE * rng.randrange(20), PAGE))
+                for _ in range(4)
+            )
+        )
+        for opcode, words in (
+            (0x89, (rng.choice((0, 0, 1 << 16 | 1)), rng.choice((1, 2)))),
+            (0x85, (index | rng.choice((0, 0, 0, 1)) << 24 | 0xC0 << 16, 64, 0, 0, 64)),
+            (0x88, (index | rng.choice((1, 1, 1, 0)) << 16,)),
+        ):
+            cid = rng.getrandbits(14)
+            self.host.place(self.host.admin, opcode, cid, nsid=3, cdws=words)
+        self.host.ring(self.host.admin)
+        self.host.service()
+        queue = self.host.io.get(qid) or next(iter(self.host.io.values()))
+        for _ in range(rng.randrange(8)):
+            first = rng.choice(((index,), (index | 1 << 16,), (0, 1), (0, 2, 100)))
+            self.host.place(queue, 0x01, rng.getrandbits(14), nsid=3, first=first)
+        self.host.ring(queue)
+        if rng.random() < 0.5:
+            self.host.service()
 
     @rule(seed=st.integers(0, 1 << 32), sgl=st.booleans())
     def write_lists(self, seed: int, sgl: bool) -> None:
@@ -407,12 +436,12 @@ class HostileGuest(RuleBasedStateMachine):
             self.give_memory()
 
     @precondition(lambda self: not self.host.ready or self.host.fatal)
-    @rule()
-    def begin_again(self) -> None:
+    @rule(css=st.sampled_from((6, 6, 6, 0)))
+    def begin_again(self, css: int) -> None:
         self.give_memory()
         self.host.write32(CC, 0)
         self.host.service()
-        self.host.css = self.host.css ^ 6
+        self.host.css = css
         self.host.begin_enable()
 
     @rule(value=st.sampled_from([0, 1 << 14, 2 << 14, 4 << 20 | 6 << 16 | 1, 0xFFFF_FFFF]))

@@ -334,7 +334,7 @@ class Grammar:
             (ASQ + 4, 0),
             (ACQ, pages[1] * PAGE),
             (ACQ + 4, 0),
-            (CC, 4 << 20 | 6 << 16 | 1),
+            (CC, 4 << 20 | 6 << 16 | rng.choice((0, 6, 6)) << 4 | 1),
             (DOORBELLS, ring),
         ):
             frames.append(_posted(offset, value))
@@ -349,17 +349,18 @@ class Grammar:
         rng = self.rng
         opcode = rng.choice(
             (0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x08, 0x09, 0x0A, 0x0C, 0x10, 0x11, 0x7C)
-            + (0x81, 0x82, 0x85, 0x86, 0x88, 0x91, 0xC0, 0xC2, 0xC6, rng.getrandbits(8))
+            + (0x81, 0x82, 0x85, 0x86, 0x88, 0x89, 0x91, 0xC0, 0xC2, 0xC6, rng.getrandbits(8))
         )
         flags = rng.choice((0, 0, 0, 0x40, 0x80, 0xC0, rng.getrandbits(8)))
-        nsid = rng.choice((0, 1, 1, 2, 0xFFFF_FFFF))
+        nsid = rng.choice((0, 1, 1, 2, 3, 3, 0xFFFF_FFFF))
+        first = [rng.choice((0, 1, 32, 1 << 16, self.u32())) if nsid == 3 else 0 for _ in range(4)]
         prps = [rng.choice((rng.randrange(0, MEMORY, 4), self.u64())) for _ in range(2)]
         if flags & 0xC0:
             kind = rng.choice((0x00, 0x10, 0x20, 0x30, 0x40, 0x01))
             prps[1] = kind << 56 | self.u32()
         words = [rng.choice((0, 1, 3 << 16 | 1, 0xFFFF_FFFF, self.u32())) for _ in range(6)]
         return struct.pack(
-            "<BBHI16xQQ6I", opcode, flags, rng.getrandbits(6), nsid, prps[0], prps[1], *words
+            "<BBHI4IQQ6I", opcode, flags, rng.getrandbits(6), nsid, *first, *prps, *words
         )
 
 
