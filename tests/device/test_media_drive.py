@@ -280,3 +280,66 @@ def test_memory_has_namespaces_too_and_leaves_nothing() -> None:
     with Drive.open(None, TWO) as drive:
         assert shapes(drive) == [(1, 64 * KIB, 512), (2, 128 * KIB, 4096)]
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+# Namespaces without blocks.
+
+MEMORY, COMPUTE = NamespaceShape.memory(64 * KIB), NamespaceShape.compute()
+
+
+def test_a_drive_remembers_namespaces_that_have_no_blocks(tmp_path: Path) -> None:
+    with Drive.open(tmp_path, (*TWO, MEMORY, COMPUTE), memory_capacity=256 * KIB) as drive:
+        assert drive.shapes == {1: TWO[0], 2: TWO[1], 3: MEMORY, 4: COMPUTE}
+        assert list(drive.namespaces) == [1, 2]
+        assert drive.capacity == drive.allocated == 192 * KIB
+        assert (drive.memory_allocated, drive.memory_capacity) == (64 * KIB, 256 * KIB)
+    for again in ((), TWO, (MEMORY, COMPUTE), (*TWO, COMPUTE, MEMORY)):
+        with Drive.open(tmp_path, again) as drive:
+            assert drive.shapes == {1: TWO[0], 2: TWO[1], 3: MEMORY, 4: COMPUTE}
+            assert drive.memory_capacity == 256 * KIB
+    with pytest.raises(DriveError, match="remembers other memory and compute namespaces"):
+        Drive.open(tmp_path, (MEMORY,))
+
+
+@pytest.mark.parametrize("name", ["folder", "drive.img"])
+def test_an_old_drive_gets_namespaces_that_have_no_blocks(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+    shape = NamespaceShape(64 * KIB)
+    with Drive.open(path, (shape,)) as drive:
+        assert list(drive.shapes) == [1]
+    with Drive.open(path, (MEMORY, COMPUTE)) as drive:
+        assert drive.shapes == {1: shape, 2: MEMORY, 3: COMPUTE}
+        drive.delete([2])
+    with Drive.open(path) as drive:
+        assert drive.shapes == {1: shape, 3: COMPUTE}
+        assert drive.memory_capacity == 64 * KIB
+        drive.remember(2, MEMORY)
+    with Drive.open(path, read_only=True) as drive:
+        assert drive.shapes == {1: shape, 2: MEMORY, 3: COMPUTE}
+
+
+def test_a_drive_for_reading_alone_remembers_nothing_new(tmp_path: Path) -> None:
+    with Drive.open(tmp_path, TWO):
+        pass
+    with Drive.open(tmp_path, (MEMORY,), read_only=True) as drive:
+        assert drive.shapes[3] == MEMORY
+    with Drive.open(tmp_path) as drive:
+        assert list(drive.shapes) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "size = 4096\nblock_size = 4096\ncsi = 1",
+        "size = 6144\nblock_size = 4096\ncsi = 3",
+        "size = 0\nblock_size = 4096\ncsi = 3",
+        "size = 4096\nblock_size = 4096\ncsi = 4",
+        'size = 4096\nblock_size = 4096\ncsi = "3"',
+    ],
+)
+def test_a_list_of_namespaces_that_cannot_be(tmp_path: Path, shape: str) -> None:
+    (tmp_path / "namespaces.toml").write_text(f"[namespace.1]\n{shape}\n")
+    with pytest.raises(DriveError, match="does not describe"):
+        Drive.open(tmp_path)

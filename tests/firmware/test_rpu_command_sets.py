@@ -147,3 +147,152 @@ def test_the_drive_remembers_its_namespaces_and_no_byte_of_memory(tmp_path: Path
         assert nsids(host, 0x02) == [1, 2, 3]
         assert identify(host, 0x03, MEMORY) == before
         assert read(host, 4096) == bytes(4096)
+
+
+# Reachability.
+
+
+def test_one_group_and_one_association(host: Host) -> None:
+    header = struct.pack("<QH6x", 0, 1)
+    group = struct.pack("<IIQ16x", 1, 3, 0) + struct.pack("<3I", 1, 2, 3)
+    association = struct.pack("<IIQB15x", 1, 1, 0, 1) + struct.pack("<I", 1)
+    assert log_page(host, 0x1A, 60) == header + group
+    assert log_page(host, 0x1B, 52) == header + association
+    assert log_page(host, 0x1A, 48, lsp=1)[16:24] == struct.pack("<II", 1, 0)
+    assert log_page(host, 0x1B, 48, lsp=1)[16:24] == struct.pack("<II", 1, 0)
+    for nsid in (BLOCKS, MEMORY, COMPUTE):
+        assert identify(host, 0x08, nsid)[20:24] == b"\x01\0\0\0"
+    page = identify(host, 0x01)
+    assert page[134] == 0b11
+    assert page[94] >> 1 & 1
+
+
+def test_a_plain_drive_reports_no_reachability() -> None:
+    with Host() as host:
+        host.css = 6
+        host.enable()
+        page = identify(host, 0x01)
+        assert (page[134], page[94]) == (0, 0)
+        assert identify(host, 0x08, 1)[20:24] == bytes(4)
+        for lid in (0x1A, 0x1B):
+            assert host.command(host.admin, GET_LOG, cdws=(15 << 16 | lid,)).status == 0x109
+
+
+# Namespace management.
+
+MANAGE, ATTACH = 0x0D, 0x15
+NOT_SUPPORTED, NOT_ENABLED = 0x129, 0x12A
+
+
+def create(host: Host, csi: int, size: int = 0, capacity: int | None = None) -> tuple[int, int]:
+    """Status and dword 0; size and capacity in what the command set counts."""
+    more = size if capacity is None else capacity
+    host.put(struct.pack("<QQ", size, more).ljust(4096, b"\0"))
+    done = host.command(host.admin, MANAGE, cdws=(0, csi << 24))
+    return done.status, done.dw0
+
+
+def delete(host: Host, nsid: int) -> int:
+    return host.command(host.admin, MANAGE, nsid=nsid, cdws=(1,)).status
+
+
+def attach(host: Host, nsid: int, sel: int = 0) -> int:
+    host.put(struct.pack("<HH", 1, 0).ljust(4096, b"\0"))
+    return host.command(host.admin, ATTACH, nsid=nsid, cdws=(sel,)).status
+
+
+def test_namespaces_of_every_command_set_are_made_and_deleted(host: Host) -> None:
+    assert delete(host, MEMORY) == 0
+    assert create(host, 3, MIB) == (0, MEMORY)
+    assert create(host, 3, MIB, 0) == (0, 4)
+    assert create(host, 4) == (0, 5)
+    assert nsids(host, 0x02) == [BLOCKS, COMPUTE]
+    assert nsids(host, 0x1A, 3) == [MEMORY, 4]
+    assert identify(host, 0x1B, 4, 3)[:16] == struct.pack("<QQ", MIB, MIB)
+    assert identify(host, 0x05, 4, 3) == bytes(4096)
+    assert [attach(host, nsid) for nsid in (MEMORY, 4, 5)] == [0, 0, 0]
+    write(host, b"A" * 4096, nsid=4)
+    assert attach(host, 4, sel=1) == 0
+    assert attach(host, 4) == 0
+    assert read(host, 4096, nsid=4) == b"A" * 4096, "detaching keeps the bytes"
+    assert delete(host, ALL) == 0
+    assert nsids(host, 0x10) == []
+
+
+@pytest.mark.parametrize(
+    ("csi", "size", "capacity", "status"),
+    [
+        (3, 0, 0, INVALID_FIELD),
+        (3, 4096, 8192, INVALID_FIELD),
+        (3, 4100, 4100, INVALID_FIELD),
+        (3, 8192, 4096, 0x11B),
+        (3, 4096, 4096, 0x115),
+        (3, 1 << 63, 1 << 63, 0x115),
+        (1, 4096, 4096, NOT_SUPPORTED),
+        (2, 4096, 4096, NOT_SUPPORTED),
+        (5, 4096, 4096, NOT_SUPPORTED),
+        (0xFF, 4096, 4096, NOT_SUPPORTED),
+    ],
+)
+def test_a_namespace_that_cannot_be(
+    host: Host, csi: int, size: int, capacity: int, status: int
+) -> None:
+    assert create(host, csi, size, capacity) == (status, 0)
+    assert nsids(host, 0x10) == [1, 2, 3]
+
+
+def test_there_are_so_many_identifiers(host: Host) -> None:
+    assert [create(host, 4)[0] for _ in range(62)] == [0] * 61 + [0x116]
+
+
+def test_more_memory_than_there_is_at_first(tmp_path: Path) -> None:
+    folder = tmp_path / "drive"
+    folder.mkdir()
+    with powered(folder, memory_capacity=3 * MIB) as host:
+        assert create(host, 3, MIB) == (0, 4)
+        assert attach(host, 4) == 0
+        assert create(host, 3, 4096) == (0x115, 0)
+        uuid = identify(host, 0x03, 4)
+    with powered(folder) as host:
+        assert nsids(host, 0x07, 3) == [MEMORY, 4]
+        assert identify(host, 0x03, 4) == uuid
+        assert delete(host, 4) == 0
+    with powered(folder) as host:
+        assert nsids(host, 0x10) == [1, 2, 3]
+        assert create(host, 3, MIB) == (0, 4)
+
+
+def test_a_command_set_that_the_profile_leaves_out(host: Host) -> None:
+    def profile(index: int) -> int:
+        return host.command(host.admin, SET_FEATURES, cdws=(0x19, index)).status
+
+    assert [attach(host, nsid, sel=1) for nsid in (MEMORY, COMPUTE)] == [0, 0]
+    assert profile(1) == 0
+    host.disable()
+    host.enable()
+    assert host.command(host.admin, GET_FEATURES, cdws=(0x19,)).dw0 == 1
+    assert asked(host, 0x07, csi=3) == INVALID_FIELD
+    assert create(host, 3, 4096)[0] == NOT_SUPPORTED
+    assert [attach(host, nsid) for nsid in (MEMORY, COMPUTE)] == [NOT_ENABLED] * 2
+    assert delete(host, MEMORY) == NOT_ENABLED
+    assert host.command(host.admin, 0x88, nsid=COMPUTE).status == 1
+    assert profile(0) == 0
+    assert [attach(host, nsid) for nsid in (MEMORY, COMPUTE)] == [0, 0]
+    assert nsids(host, 0x02) == [1, 2, 3]
+
+
+def test_a_host_is_told_of_namespaces_of_every_command_set(host: Host) -> None:
+    host.command(host.admin, SET_FEATURES, cdws=(0x0B, 1 << 8))
+    host.place(host.admin, 0x0C, 77)
+    host.ring(host.admin)
+    host.service()
+    host.put(struct.pack("<HH", 1, 0).ljust(4096, b"\0"))
+    host.place(host.admin, ATTACH, 78, nsid=MEMORY, cdws=(1,))
+    host.ring(host.admin)
+    host.service()
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()
+    told = {done.cid: done for done in host.reap(host.admin)}
+    assert (told[78].status, told[77].dw0) == (0, 4 << 16 | 2)
+    assert struct.unpack_from("<II", log_page(host, 4, 4096)) == (MEMORY, 0)

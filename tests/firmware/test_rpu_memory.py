@@ -155,3 +155,32 @@ def test_a_deleted_namespace_leaves_nothing_to_the_next_one(host: Host) -> None:
 def test_flush_of_each_and_of_all(host: Host) -> None:
     for nsid in (1, MEMORY, COMPUTE, 0xFFFF_FFFF):
         assert host.command(host.io[1], FLUSH, nsid=nsid).status == 0
+
+
+def test_a_sanitize_operation_keeps_commands_out_and_leaves_zeroes(host: Host) -> None:
+    write(host, b"A" * 4096)
+    host.place(host.admin, 0x84, 1, cdws=(2,))
+    host.ring(host.admin)
+    host.service()
+    host.executor.run_next()
+    host.service()
+    for opcode in (READ, WRITE, FILL):
+        host.place(host.io[1], opcode, opcode, nsid=MEMORY, prp1=DATA, cdws=(0, 0, 4096))
+    host.ring(host.io[1])
+    host.service()
+    assert {done.status for done in host.reap(host.io[1])} == {0x1D}
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()
+    assert read(host, 4096) == bytes(4096)
+
+
+def test_formats_are_of_blocks_alone(host: Host) -> None:
+    write(host, b"A" * 4096)
+    assert host.command(host.admin, 0x80, nsid=MEMORY).status == 0xB
+    assert host.command(host.admin, 0x80, nsid=0xFFFF_FFFF, cdws=(1 | 1 << 9,)).status == 0
+    assert read(host, 4096) == b"A" * 4096
+    for nsid in (MEMORY, COMPUTE):
+        assert host.command(host.admin, 0x14, nsid=nsid, cdws=(1,)).status == 0xB
+        assert host.command(host.admin, 0x86, nsid=nsid, cdws=(0, 0, 7, 0x11 << 24)).status == 0xB
+        assert host.command(host.admin, 0x09, nsid=nsid, cdws=(5, 1)).status == 0xB

@@ -23,8 +23,12 @@ INVALID_FIELD, INVALID_NAMESPACE = 2, 0xB
 def powered(
     path: Path | None = None, *wanted: NamespaceShape, memory_capacity: int | None = None
 ) -> Iterator[Host]:
-    """A drive, enabled with all of its command sets (CC.CSS 110b), and I/O queue 1."""
-    shapes = wanted or SHAPES
+    """A drive, enabled with all of its command sets (CC.CSS 110b), and I/O queue 1.
+
+    It is new, unless its folder remembers one.
+    """
+    known = path is not None and (path / "namespaces.toml").exists()
+    shapes = wanted or (() if known else SHAPES)
     opened = Drive.open(path, shapes, capacity=4 * MIB, memory_capacity=memory_capacity)
     with opened as drive, Host(drive=drive) as host:
         host.css = 6

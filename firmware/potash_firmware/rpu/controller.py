@@ -5,6 +5,7 @@ a queue's entries, never post a completion, and never wait.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from nvme_spec.features import (
@@ -137,7 +138,7 @@ class Controller:
             self.health,
             self.events,
             self.persistent_events,
-            apu.erase,
+            self._erase_copies,
         )
 
         self.compute = Compute(
@@ -261,7 +262,9 @@ class Controller:
         self.compute.reset(next_host=next_host)
         self.apu.reset(next_host=next_host)
         if next_host:
-            self._renew_memory()
+            if not self._memory_is_new:  # a host may reset as often as it likes
+                self._renew_memory()
+                self._memory_is_new = True
             self.board.trace.recent.clear()
             self.telemetry.forget_host()
         self.self_tests.reset()
@@ -270,13 +273,15 @@ class Controller:
 
     def _renew_memory(self) -> None:
         """Give memory namespaces other memory; that of before is freed where it may take time."""
-        if self._memory_is_new:  # a host may reset as often as it likes
-            return
-        self._memory_is_new = True
         for namespace in self.namespaces.every.values():
             if isinstance(namespace, MemoryNamespace) and (before := namespace.renew()):
                 self.compute.forget(before.serial)
                 self.board.executor.submit(before.close)
+
+    def _erase_copies(self) -> set[Future[None]]:
+        """Have user data be in no memory of the device; futures to wait for."""
+        self._renew_memory()
+        return self.apu.erase()
 
     def select_command_sets(self) -> None:
         """The host has enabled command sets: by CC, or by its profile."""

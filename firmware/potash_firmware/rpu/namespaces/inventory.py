@@ -166,7 +166,7 @@ class Namespaces:
     def require_usable(self, nsid: int) -> None:
         """Raise NvmeError where there is no attached namespace that commands may touch."""
         namespace = self.active(nsid)
-        if isinstance(namespace, Namespace):
+        if not isinstance(namespace, ComputeNamespace):
             _require_open(namespace)
 
     def absent(self, nsid: int) -> NvmeError:
@@ -191,9 +191,7 @@ class Namespaces:
         return namespace is not None and namespace.knows_deallocated
 
 
-def _require_open(namespace: Namespace) -> None:
+def _require_open(namespace: Namespace | MemoryNamespace) -> None:
     closed = namespace.in_flight.closed
     if closed is not None:
-        raise NvmeError(
-            closed, dnr=False, detail=f"the blocks of namespace {namespace.nsid} are closed"
-        )
+        raise NvmeError(closed, dnr=False, detail=f"namespace {namespace.nsid} is closed")

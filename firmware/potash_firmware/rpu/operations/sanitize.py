@@ -39,6 +39,7 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.logs.async_events import AsyncEvents
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
+from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
@@ -322,9 +323,10 @@ class Sanitizing:
         return self.sidecar.save
 
     def _close(self, status: Status | None) -> None:
-        """Keep commands from the blocks of all namespaces, or no longer."""
-        for namespace in self.namespaces.blocks.values():
-            namespace.in_flight.closed = status
+        """Keep commands from what all namespaces hold, or no longer."""
+        for namespace in self.namespaces.every.values():
+            if not isinstance(namespace, ComputeNamespace):
+                namespace.in_flight.closed = status
 
 
 _ALL = 0xFFFF_FFFF

@@ -51,7 +51,7 @@ class MemoryFastPath:
                     break
                 if nsid != known:
                     namespace = namespaces.get(nsid)
-                    if not isinstance(namespace, MemoryNamespace):
+                    if not isinstance(namespace, MemoryNamespace) or namespace.in_flight.closed:
                         break
                     known, memory, end = nsid, namespace.memory.bytes, namespace.size
                 if (
