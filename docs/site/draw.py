@@ -5,10 +5,12 @@ The pictures of `docs/vta-tutorial.md` are drawn by its own commands.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from potash.vta.svg import Picture
 
+ROW = 54
 INK, PALE = "#222222", "#666666"
 HOST, DEVICE, FIRMWARE = "#dbe9f6", "#e5e5e5", "#fce6cf"
 
@@ -64,6 +66,18 @@ COMPONENTS = (
 )
 BETWEEN = "vfio-user: register accesses as messages; queues and data in shared memory"
 
+COMPUTATIONAL = (
+    Box(0, 0, 3, HOST, "nvme0n1", "file system, read, write"),
+    Box(0, 3, 5, HOST, "ng0n2", "Memory Read, Write, Fill"),
+    Box(0, 5, 8, HOST, "ng0n3, nvme0", "Load Program, Execute, …"),
+    Box(2, 0, 3, DEVICE, "NVM namespace (CSI 0)", "logical blocks, on media"),
+    Box(2, 3, 5, DEVICE, "memory namespace (CSI 3)", "bytes, one memfd"),
+    Box(2, 5, 8, FIRMWARE, "compute namespace (CSI 4)", "programs, memory range sets"),
+    Box(4, 0, 3, FIRMWARE, "Memory Copy, Copy", "blocks to memory and back"),
+    Box(4, 3, 8, FIRMWARE, "worker: one Execute", "the program sees the ranges of its command"),
+)
+"""Two namespaces of data and one of programs; what moves between them."""
+
 LANES = (
     ("host program", HOST),
     ("driver", HOST),
@@ -109,24 +123,42 @@ JOB = (
 
 def architecture() -> bytes:
     """The components in layers, as `docs/design.md` describes them."""
-    width, row, left = 860, 54, 20
+    width, row, left = 860, ROW, 20
     picture = Picture(width, 9 * row + 30, "The components of Potash")
-    column = (width - 2 * left) / 8
-    for box in COMPONENTS:
-        x, y = left + box.first * column, 15 + box.row * row
-        wide = (box.end - box.first) * column - 6
-        picture.add(
-            "rect", x=x, y=y, width=wide, height=row - 8, rx=5, fill=box.colour, stroke=PALE
-        )
-        middle = x + wide / 2
-        picture.text(middle, y + 19, box.name, text_anchor="middle", font_weight="bold", fill=INK)
-        picture.text(middle, y + 36, box.words, text_anchor="middle", fill=INK)
+    column = _boxes(picture, COMPONENTS, width, left)
     between = 15 + 2 * row + (row - 8) / 2
     picture.text(width / 2, between + 4, BETWEEN, text_anchor="middle", fill=PALE)
     for x in (left + 2 * column, left + 6 * column):
         picture.line((x, between - 30), (x, between - 12), stroke=PALE)
         picture.line((x, between + 12), (x, between + 30), stroke=PALE)
     return bytes(picture)
+
+
+def computational() -> bytes:
+    """Namespaces of three command sets, as `docs/computational.md` describes them."""
+    width, left = 860, 20
+    picture = Picture(width, 5 * ROW + 30, "Memory and compute namespaces")
+    column = _boxes(picture, COMPUTATIONAL, width, left)
+    for above in (1, 3):
+        y = 15 + above * ROW - 8
+        for x in (1.5, 4, 6.5):
+            picture.line((left + x * column, y + 2), (left + x * column, y + ROW - 2), stroke=PALE)
+    return bytes(picture)
+
+
+def _boxes(picture: Picture, boxes: Sequence[Box], width: int, left: int) -> float:
+    """Draw boxes; the width of a column."""
+    column = (width - 2 * left) / 8
+    for box in boxes:
+        x, y = left + box.first * column, 15 + box.row * ROW
+        wide = (box.end - box.first) * column - 6
+        picture.add(
+            "rect", x=x, y=y, width=wide, height=ROW - 8, rx=5, fill=box.colour, stroke=PALE
+        )
+        middle = x + wide / 2
+        picture.text(middle, y + 19, box.name, text_anchor="middle", font_weight="bold", fill=INK)
+        picture.text(middle, y + 36, box.words, text_anchor="middle", fill=INK)
+    return column
 
 
 def job() -> bytes:

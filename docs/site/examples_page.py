@@ -40,6 +40,15 @@ it uses the example's object file) and puts it with its input into `build/exampl
 commands run it on a drive, write `build/examples/add/output.bin`, and compare it with the expected
 output. `/dev/nvme0n1` needs root. [programs.md](programs.md) describes how to write and run your
 own program.
+
+With `--embedded --execute`, a demo uses the standard's own commands, on a memory and a compute
+namespace ([computational.md](computational.md)). [`examples/c/execute.c`](../examples/c/execute.c)
+is a host program in C that does the same on any such drive, through Linux's driver:
+
+```sh
+cc -o execute examples/c/execute.c
+./execute /dev/nvme0 /dev/ng0n2 /dev/ng0n3 program.o input.bin output.bin 1024 $((1024 << 32 | 520))
+```
 """
 
 

@@ -21,6 +21,7 @@ GENERATED: dict[str, Callable[[], str | bytes]] = {
     "json.md": json_page.page,
     "supported.md": supported_page.page,
     "pictures/architecture.svg": draw.architecture,
+    "pictures/computational.svg": draw.computational,
     "pictures/job.svg": draw.job,
 }
 

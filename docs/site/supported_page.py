@@ -61,6 +61,7 @@ from potash_device.media.flash import Flash
 from potash_device.media.shapes import BLOCK_SIZES, NamespaceShape
 from potash_device.media.sidecar import Sidecar
 from potash_firmware.mailbox import SharedBuffers
+from potash_firmware.mailbox.device_programs import DESCRIPTIONS
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify
@@ -206,6 +207,23 @@ def _parts(stack: ExitStack) -> Iterator[str]:
             ("opcode", "command", "state"),
             ((f"{opcode:02X}h", name, YES) for opcode, name in _others(csi)),
         )
+    yield _section(
+        "Device-defined programs",
+        "Every compute namespace has them from the start, activated. *bytes* is how much of range "
+        "0 counts, 0 for all of it.",
+        ("index", "name", "ranges", "CPARAM1", "CPARAM2", "result"),
+        (
+            (
+                str(int(index)),
+                one.name,
+                "; ".join(f"{at}: {what}" for at, what in enumerate(one.ranges)),
+                one.parameter1 or NO,
+                one.parameter2 or NO,
+                one.result,
+            )
+            for index, one in DESCRIPTIONS.items()
+        ),
+    )
     yield _section(
         "Unverified layouts",
         "The text of the two command set specifications of computational storage was not at hand. "

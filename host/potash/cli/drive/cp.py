@@ -17,6 +17,7 @@ from potash.cli.progress import showing
 from potash.schema import Count
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
 from potash.sdk.memory_namespace import Bytes
+from potash.units import Parsed
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ class Executed:
     index: Annotated[Count, "The program index."]
     return_value: Annotated[Count, "What the program returned, 64 bits."]
 
+
+def _quadword(text: str) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{text!r} is no number of 64 bits")
+    return value
+
+
+QUADWORD = Parsed("NUMBER", _quadword)
 
 namespace_option = click.option(
     "--namespace",
@@ -128,7 +141,7 @@ def list_(device: str, nsid: int | None) -> None:
 )
 @click.option(
     "--identifier",
-    type=click.IntRange(0, (1 << 64) - 1),
+    type=QUADWORD,
     default=0,
     help="A number of your own that the drive keeps with it (PUID).",
 )
@@ -207,7 +220,7 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
 @click.option(
     "--param",
     "parameters",
-    type=click.IntRange(0, (1 << 64) - 1),
+    type=QUADWORD,
     multiple=True,
     help="A parameter, at most two of them.",
 )
