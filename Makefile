@@ -15,14 +15,15 @@ EXAMPLE_BUILD := build/examples/$(EXAMPLE)
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test types lint compiled setup format docs docs-page example/build example/load clean
+.PHONY: demo test types lint compiled booted setup format docs docs-page example/build example/load clean
 
 demo: setup
 	@$(BIN)/potash demo
 
-# Two workers would compile the VTA's engine twice, so it is compiled before, beside the type checker.
+# Two workers would compile the VTA's engine twice, and wait for each other while the guest is
+# downloaded and booted; so both are done before, beside the type checker.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint compiled
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target booted types compiled lint
 	$(BIN)/pytest -n auto --dist worksteal
 
 types: setup
@@ -37,6 +38,9 @@ lint: setup
 
 compiled: setup
 	@cd tests && ../$(BIN)/python -m support.compiled
+
+booted: setup
+	@cd tests && ../$(BIN)/python -m support.booted
 
 setup: $(READY)
 

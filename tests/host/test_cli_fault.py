@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import potash.sdk
+from potash.cli.app import run_app
 from potash.sdk import Accelerator, CommandFailed, CommandTimeout, Device, JobFailed, faults
 from potash.vm.drive import device_process
 from support.apu import program
@@ -199,11 +200,10 @@ def test_a_device_that_takes_no_faults_says_what_to_do(tmp_path: Path) -> None:
     ],
 )
 def test_a_device_does_not_start_with_what_is_no_fault(
-    tmp_path: Path, options: list[str], code: int, said: str
+    tmp_path: Path, options: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.toml").write_text("faults = 3")
     words = [word.format(file=tmp_path / "x.toml") for word in options]
-    done = command("serve", "--socket", tmp_path / "s", *words)
-    assert done.returncode == code
-    assert said in " ".join(done.stderr.split())
+    assert run_app(["serve", "--socket", str(tmp_path / "s"), *words]) == code
+    assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "s").exists()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import potash.sdk
 from potash import configuration
+from potash.cli.app import run_app
 from potash.configuration import (
     AcceleratorSection,
     ComputeSection,
@@ -277,13 +278,15 @@ def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["serve", "guest"])
-def test_a_wrong_file_ends_with_one_sentence(tmp_path: Path, command: str) -> None:
+def test_a_wrong_file_ends_with_one_sentence(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "potash.toml"
     file.write_text("[device]\nsokcet = 'x'\n")
-    done = potash_command(command, "--config", file)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr == (f"potash: {file}: [device] has no key sokcet; did you mean socket?\n")
+    assert run_app([command, "--config", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"potash: {file}: [device] has no key sokcet; did you mean socket?\n"
 
 
 def test_a_device_is_what_its_file_says(tmp_path: Path) -> None:

@@ -7,21 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from potash.sdk.progress import silent
-from potash.vm import snapshot
-from potash.vm.guest import CPUS, MEMORY, Guest
+from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from potash.vm.snapshot import Shape
-from support.vm import guest_images
+from support.booted import booted
 
 
 @pytest.fixture(scope="session")
 def images() -> GuestImages:
-    found = guest_images()
+    found = booted()
     if isinstance(found, str):
         pytest.skip(f"no guest can be built here: {found}")
-    # Booted here, so that no test's output has the first boot's in it.
-    snapshot.frozen(found, Shape(MEMORY, CPUS), silent)
     return found
 
 

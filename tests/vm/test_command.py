@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from potash.cli.app import run_app
 from support.vm import processes_with
 
 LIMIT = 120.0
@@ -84,9 +85,9 @@ def test_blocks_in_a_file_are_there_the_next_time(
     assert potash_guest(environment, *drive, "--", *read).stdout[:4] == b"kept"
 
 
-def test_two_processors_and_the_memory_that_was_asked_for(environment: dict[str, str]) -> None:
-    done = potash_guest(environment, "--cpus", "2", "--memory", "640M", "--", "nproc")
-    assert done.stdout.splitlines()[-1] == b"2"
+def test_four_processors_and_the_memory_that_was_asked_for(environment: dict[str, str]) -> None:
+    done = potash_guest(environment, "--cpus", "4", "--memory", "768M", "--", "nproc")
+    assert done.stdout.splitlines()[-1] == b"4"
 
 
 @pytest.mark.parametrize(
@@ -99,11 +100,8 @@ def test_two_processors_and_the_memory_that_was_asked_for(environment: dict[str,
         ("--share", "/etc", "--share", "/usr/../etc"),
     ],
 )
-def test_a_wrong_option_is_a_usage_error_before_anything_starts(
-    environment: dict[str, str], arguments: tuple[str, ...]
-) -> None:
-    done = potash_guest(environment, *arguments, "--", "true")
-    assert done.returncode == 2 and b"Traceback" not in done.stderr
+def test_a_wrong_option_is_a_usage_error_before_anything_starts(arguments: tuple[str, ...]) -> None:
+    assert run_app(["guest", *arguments, "--", "true"]) == 2
 
 
 def test_a_drive_that_does_not_start_is_one_sentence(

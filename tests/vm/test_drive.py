@@ -234,19 +234,6 @@ def test_a_drive_may_say_that_it_is_the_platform_s(images: GuestImages) -> None:
         assert 0x05 in found and 0x11 in found
 
 
-def test_each_processor_has_a_queue_of_its_own(images: GuestImages) -> None:
-    with serving("--size", str(SIZE)) as socket, Guest(images, socket, 640, 2) as guest:
-        assert sh(guest, "ls -d /sys/block/nvme0n1/mq/*").split() == [
-            "/sys/block/nvme0n1/mq/0",
-            "/sys/block/nvme0n1/mq/1",
-        ]
-        options = ["--rw=randrw", "--ioengine=io_uring", "--iodepth=8", "--cpus_allowed=0,1"]
-        options += ["--cpus_allowed_policy=split", "--numjobs=2", "--group_reporting"]
-        assert fio(guest, *options, "--size=512k")["error"] == 0
-        interrupts = sh(guest, "grep 'nvme0q[12]' /proc/interrupts | awk '{print $2 + $3}'")
-        assert len(interrupts.split()) == 2 and all(int(n) > 0 for n in interrupts.split())
-
-
 def test_a_drive_of_qemu_s_own_works_beside_ours(images: GuestImages, blocks: Path) -> None:
     with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
         guest.plug_file(blocks, name="other")

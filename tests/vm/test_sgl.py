@@ -115,6 +115,8 @@ def test_a_command_passed_through_may_bring_a_list(linux: Guest, trace: Path) ->
 
 
 def test_every_processor_uses_a_queue_of_its_own(linux: Guest, trace: Path) -> None:
+    queues = said(linux, "ls", "/sys/block/nvme0n1/mq").split()
+    assert queues == [str(number) for number in range(CPUS)]
     before = trace.stat().st_size
     verified(
         linux,
