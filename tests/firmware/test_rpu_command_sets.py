@@ -67,7 +67,7 @@ def test_the_structure_of_a_memory_namespace_is_its_size(host: Host, cns: int) -
 def test_the_structure_of_a_compute_namespace_is_its_limits(host: Host, nsid: int) -> None:
     page = identify(host, 0x05, nsid, 4)
     fields = struct.unpack_from("<HHHBBQB", page)
-    assert fields == (16, 64, 12, 16, 0, 16, 3)
+    assert fields == (64, 64, 12, 16, 0, 16, 3)
     assert not any(page[17:])
 
 

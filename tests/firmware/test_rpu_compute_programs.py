@@ -439,3 +439,19 @@ def test_shared_programs_are_what_the_engine_is_given(host: ComputeHost, queue: 
     host.begin(queue, 1, 2)
     assert host.engine.asked[1].program == 1
     assert host.data(1, DATA) == PROGRAM[:1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({"programs": 1}, [6]), ({"programs": 4, "activated": 1}, [6, 2, 0, 0])],
+)
+def test_a_drive_with_less_room_than_device_defined_programs(
+    limits: dict[str, int], expected: list[int]
+) -> None:
+    with compute_host(replace(SMALL, **limits)) as host:
+        page = log(host, 0x82, 64 + 64 * len(expected))
+        assert list(page[64::64]) == expected
+        if limits.get("activated"):
+            assert refused(host.activate(1), TOO_MANY_ACTIVATED)
+        assert host.deactivate(0).status == 0
+        assert host.activate(0).status == 0

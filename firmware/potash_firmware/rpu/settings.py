@@ -63,9 +63,9 @@ class NamespaceSettings:
 class ComputeSettings:
     """What a compute namespace takes (CNS 05h, CSI 04h)."""
 
-    programs: int = 16
-    """Program indexes."""
-    activated: int = 16
+    programs: int = 64
+    """Program indexes, those of device-defined programs included."""
+    activated: int = 64
     """Programs that can be activated at once."""
     program_memory: int = 16
     """MiB of all programs that are loaded."""

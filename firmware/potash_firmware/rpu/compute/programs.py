@@ -236,9 +236,10 @@ class Programs:
         """Forget every program but the device-defined ones, which are as at the start."""
         for program in self._programs.values():
             self._drop(program)
+        limits = self._limits
         self._programs = {
-            index: Program(index, active=True, sound=True)
-            for index in range(self._engine.device_defined)
+            index: Program(index, active=index < limits.activated, sound=True)
+            for index in range(min(self._engine.device_defined, limits.programs))
         }
 
     def _at(self, index: int) -> Program | None:

@@ -8,6 +8,7 @@ Source: Computational Programs Command Set 1.1, figures 16 to 23, as implementer
 """
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from nvme_spec.computational import MEMORY_RANGE_SIZE, Execute, MemoryRange
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.rpu.command import Command, Pending
-from potash_firmware.rpu.compute.engine import Engine, Execution
+from potash_firmware.rpu.compute.engine import Engine, Execution, SharedRange
 from potash_firmware.rpu.compute.programs import Program, Programs
 from potash_firmware.rpu.compute.ranges import RangeSet, RangeSets
 from potash_firmware.rpu.outstanding import Outstanding
@@ -79,15 +80,23 @@ class Runs:
 
     def begin(self, command: Command, programs: Programs, sets: RangeSets) -> Pending:
         """Take an Execute Program command. Raises NvmeError."""
-        run = self._prepare(command, programs, sets)
+        run, ranges = self._prepare(command, programs, sets)
         if len(self.running) < RUN_LIMIT and not self._turns:
             self.running.add(run)
-            return self.start(run, sets)
+            return self._give(run, lambda: ranges)
         turn = Turn(run, self)
         self._turns.append(turn)
-        return Pending(turn, lambda _: self.start(run, sets), lambda: self._withdraw(turn))
+        return Pending(
+            turn,
+            # Memory may have gone, or come, since it was checked.
+            lambda _: self._give(run, lambda: sets.resolve(run.ranges)),
+            lambda: self._withdraw(turn),
+        )
 
-    def _prepare(self, command: Command, programs: Programs, sets: RangeSets) -> Run:
+    def _prepare(
+        self, command: Command, programs: Programs, sets: RangeSets
+    ) -> tuple[Run, tuple[SharedRange, ...]]:
+        """A command's fields, checked, and its ranges. Raises NvmeError."""
         fields = Execute.decode(command.entry)
         program = programs.runnable(fields.pind)
         skipped = fields.numr * MEMORY_RANGE_SIZE
@@ -109,16 +118,17 @@ class Runs:
         elif fields.numr:
             head = self.transfer.head(command, views, skipped)
             ranges = tuple(MemoryRange.decode_list(head))
-        sets.resolve(ranges)
+        resolved = sets.resolve(ranges)
         parameters = (fields.cparam1, fields.cparam2)
-        return Run(command, program, ranges, range_set, parameters, length, skipped)
+        run = Run(command, program, ranges, range_set, parameters, length, skipped)
+        return run, resolved
 
-    def start(self, run: Run, sets: RangeSets) -> Pending:
+    def _give(self, run: Run, resolve: Callable[[], tuple[SharedRange, ...]]) -> Pending:
         """Its turn has come: give it to the engine. Raises NvmeError."""
         try:
             if run.stopped is not None:
                 raise run.stopped
-            ranges = sets.resolve(run.ranges)
+            ranges = resolve()
             data = memoryview(b"")
             if run.length > run.skipped:
                 data = self.transfer.receive(run.command, run.length)[run.skipped :]
