@@ -26,6 +26,9 @@ finally:
     agent.close()
 """
 
+WAITING = "potash: waiting for another potash that prepares the guest\n"
+"""What a command may say first on standard error, where another test prepares one."""
+
 ONE_BY_ONE = """
 import json, os, sys, tempfile
 from potash.cli.drive import acc, fault, fw, run

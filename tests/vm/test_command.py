@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from potash.cli.app import run_app
-from support.vm import processes_with
+from support.vm import WAITING, processes_with
 
 LIMIT = 120.0
 COMMAND = [sys.executable, "-m", "potash.cli.main", "guest"]
@@ -45,10 +45,7 @@ def potash_guest(
         timeout=LIMIT,
         check=False,
     )
-    # As another test's guest may be.
-    done.stderr = done.stderr.removeprefix(
-        b"potash: waiting for another potash that prepares the guest\n"
-    )
+    done.stderr = done.stderr.removeprefix(WAITING.encode())
     return done
 
 
