@@ -22,7 +22,7 @@ LIMIT = 120
 @pytest.fixture(scope="module")
 def linux(images: GuestImages) -> Iterator[Guest]:
     options = ("--size", "64M", "--memory-namespace", "4M", "--compute-namespace")
-    with serving(*options) as socket, Guest(images, socket) as guest:
+    with serving(*options) as socket, Guest(images, socket, namespaces=3) as guest:
         yield guest
 
 
@@ -67,19 +67,19 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
         cp /tmp/cli/input /mnt/input
         potash slm copy /dev/nvme0n1 --file /mnt/input --start 64K --json
         umount /mnt
-        potash cp load /dev/nvme0 /tmp/cli/program.o --index 20 --identifier 0x77
+        potash cp load /dev/nvme0 /tmp/cli/program.o --index 12 --identifier 0x77
         set=$(potash cp ranges create /dev/ng0n3 64K:4K 128K:4K)
-        potash cp execute /dev/nvme0n1 --index 20 --ranges $set --param {second << 32 | first} --json
+        potash cp execute /dev/nvme0n1 --index 12 --ranges $set --param {second << 32 | first} --json
         potash slm read /dev/ng0n2 /tmp/cli/output --start 128K --length {len(example.expected)}
         potash cp list /dev/nvme0 --json
         """,
     )
     copied, executed, listed = map(json.loads, said.splitlines())
     assert copied == {"nsid": 2, "start": 65536, "length": len(example.input)}
-    assert executed == {"nsid": 3, "index": 20, "return_value": 0}
+    assert executed == {"nsid": 3, "index": 12, "return_value": 0}
     (loaded,) = [one for one in listed["programs"] if not one["built_in"]]
     assert loaded == {
-        "index": 20, "built_in": False, "active": True, "type": 0xC0, "identifier": 0x77
+        "index": 12, "built_in": False, "active": True, "type": 0xC0, "identifier": 0x77
     }  # fmt: skip
     linux.copy_out("/tmp/cli/output", tmp_path / "output")
     assert (tmp_path / "output").read_bytes() == example.expected

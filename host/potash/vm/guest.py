@@ -38,6 +38,25 @@ DRIVE_LIMIT = 60.0
 """Seconds in which the guest's driver must have found the drive's namespace."""
 FAREWELL_LIMIT = 30.0
 DRIVE = "/dev/nvme0n1"
+IN_ORDER = """
+ordered() {{
+    for disk in /sys/block/nvme0n*; do
+        [ ! -e $disk ] || [ ${{disk##*n}} = "$(cat $disk/nsid)" ] || return 1
+    done
+}}
+again() {{
+    function=$(readlink -f /sys/class/nvme/nvme0/device)
+    echo ${{function##*/}} > /sys/bus/pci/drivers/nvme/unbind
+    echo ${{function##*/}} > /sys/bus/pci/drivers/nvme/bind
+}}
+all() {{ set -- /sys/block/nvme0n*; [ $# -ge {namespaces} ]; }}
+left=200
+until [ -b {drive} ] && ordered && {{ all || [ $left = 0 ]; }}; do
+    ordered || again
+    [ ! -b {drive} ] || left=$((left - 1))
+    usleep 10000
+done
+"""
 SHELL = ("sh", "-l")
 
 
@@ -59,6 +78,7 @@ class Guest:
         more: those of further drives, at `rp1` and on, in the order of their names in the guest.
         memory: in MiB.
         cpus: number of processors.
+        namespaces: how many the drive at `rp0` has, as far as it is known.
         progress: told when the guest has to be booted first.
         life_limit: seconds without any sign of life after which the guest counts as hung.
 
@@ -75,12 +95,14 @@ class Guest:
         cpus: int = CPUS,
         *,
         more: Sequence[Path] = (),
+        namespaces: int = 1,
         progress: Progress = silent,
         life_limit: float = 60.0,
     ) -> None:
         self.images = images
         self.socket = socket
         self.more = tuple(more)
+        self.namespaces = namespaces
         self.shape = Shape(memory, cpus)
         self._progress = progress
         self._life_limit = life_limit
@@ -92,7 +114,7 @@ class Guest:
             with self._console():
                 if self.socket is not None:
                     self.plug_socket(self.socket)
-                    self.await_drive()
+                    self._await_namespaces()
                 # One after the other, so that Linux counts them as we do.
                 for number, socket in enumerate(self.more, start=1):
                     self.plug_socket(socket, name=f"potash{number}", bus=f"rp{number}")
@@ -152,7 +174,18 @@ class Guest:
         Raises:
             GuestError: it has none within `limit` seconds.
         """
-        waiting = f"until [ -b {path} ]; do usleep 10000; done"
+        self._await(path, f"until [ -b {path} ]; do usleep 10000; done", limit)
+
+    def _await_namespaces(self) -> None:
+        """Wait for the drive's first block device, and until all its devices have their names.
+
+        Linux 6.12 looks at namespaces side by side, and numbers their devices in the order in which
+        that ends: namespace 3 may become ng0n2. The driver looks again then.
+        """
+        waiting = IN_ORDER.format(drive=DRIVE, namespaces=self.namespaces)
+        self._await(DRIVE, waiting, DRIVE_LIMIT)
+
+    def _await(self, path: str, waiting: str, limit: float) -> None:
         try:
             self.channel.start(["sh", "-c", waiting]).wait(limit)
         except GuestError as error:

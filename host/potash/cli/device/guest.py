@@ -88,8 +88,11 @@ def running_guest(
         with showing(steps=True, quiet=quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
             first, *others = stack.enter_context(_sockets(drives, socket, verbose))
+            options = list(drives[0]) if drives else []
+            computes = options.count("--memory-namespace") + options.count("--compute-namespace")
+            count = max(1, options.count("--namespace")) + computes
             guest = stack.enter_context(
-                Guest(found, first, memory, cpus, more=others, progress=progress)
+                Guest(found, first, memory, cpus, more=others, namespaces=count, progress=progress)
             )
         yield guest
 
