@@ -60,7 +60,6 @@ from nvme_spec.queues import BROADCAST_NSID, COMPLETION_ENTRY_SHIFT, SUBMISSION_
 from nvme_spec.ranges import CopyFormat
 from nvme_spec.registers import VERSION_2_0
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.dma import PAGE_SIZE
 from potash_device.media.flash import LAST_SLOT
 from potash_device.media.shapes import BLOCK_SIZES
 from potash_firmware.rpu.admin import log_pages
@@ -70,6 +69,8 @@ from potash_firmware.rpu.command_sets.nvm.limits import (
     DEALLOCATION,
     namespace_fields,
 )
+from potash_firmware.rpu.compute.programs import LOAD_SHIFT
+from potash_firmware.rpu.compute.ranges import RANGE_SHIFT
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import (
     CRITICAL_TEMPERATURE,
@@ -88,9 +89,6 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.reachability import GROUP
 from potash_firmware.rpu.operations.sanitize import ACTIONS
 from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
-
-PROGRAM_UNIT = 8
-"""Bytes, an eBPF instruction: the size of a program is a multiple of it."""
 
 ABORT_LIMIT = 4
 """Concurrent Abort commands; they are answered at once."""
@@ -329,10 +327,10 @@ def _compute_limits(controller: Controller) -> Structure:
     return ComputeStructure(
         maxact=limits.activated,
         maxmemrs=limits.range_sets,
-        mrsg=PAGE_SIZE.bit_length() - 1,
+        mrsg=RANGE_SHIFT,
         maxmemr=limits.ranges,
         maxpb=limits.program_memory,
-        lpg=PROGRAM_UNIT.bit_length() - 1,
+        lpg=LOAD_SHIFT,
     )
 
 
