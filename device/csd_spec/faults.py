@@ -87,6 +87,8 @@ class FaultKind(IntEnum):
     """The host is not told of completions that are there."""
     APU_DEATH = 7
     """The application processor is gone; the device starts another one."""
+    UNREACHABLE = 8
+    """Namespaces do not reach each other, as long as the fault is there."""
 
 
 COMMAND_KINDS = frozenset({FaultKind.STATUS, FaultKind.DELAY, FaultKind.LOST})
@@ -158,6 +160,8 @@ class Fault(NamedTuple):
             raise DescriptorError("the range of blocks ends behind the last one that can be named")
         if self.admin and self.blocks:
             raise DescriptorError("Admin commands have no blocks")
+        if self.kind is FaultKind.UNREACHABLE and (self.times or self.after):
+            raise DescriptorError("namespaces are out of reach until the fault is cleared")
         if FaultFlags.AT_ONCE in self.flags and (self.after or self.times != 1):
             raise DescriptorError("the APU dies now once")
         if FaultFlags.AT_ONCE | FaultFlags.AT_START in self.flags:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from csd_spec.faults import Fault, FaultKind
 from support.memory import (
     BLOCKS,
     COMPUTE,
@@ -165,6 +166,41 @@ def test_one_group_and_one_association(host: Host) -> None:
     page = identify(host, 0x01)
     assert page[134] == 0b11
     assert page[94] >> 1 & 1
+
+
+def test_namespaces_without_their_association(host: Host) -> None:
+    """The event (notice 08h, log page 1Bh), the log, and what does not reach what."""
+
+    def told() -> list[int]:
+        host.service()
+        return [done.dw0 for done in host.reap(host.admin) if done.cid == 77]
+
+    def ask() -> None:
+        host.place(host.admin, 0x0C, 77)
+        host.ring(host.admin)
+        host.service()
+
+    host.command(host.admin, SET_FEATURES, cdws=(0x0B, 1 << 17))
+    ask()
+    faults = host.rpu.controller.faults
+    fault = faults.add(Fault(FaultKind.UNREACHABLE))
+    assert told() == [0x1B << 16 | 0x08 << 8 | 2]
+    assert log_page(host, 0x1B, 16) == struct.pack("<QH6x", 1, 0)
+    host.put(struct.pack("<I4xQI2xH8x", MEMORY, 0, 4, 0))
+    done = host.command(host.io[1], 0x19, nsid=BLOCKS, cdws=(0, 0, 0x400))
+    assert done.status == INVALID_FIELD
+    host.put(struct.pack("<I4xQI2xH8x", MEMORY, 0, 4096, 0))
+    done = host.command(host.io[1], 0x19, nsid=BLOCKS, cdws=(0, 0, 0x400))
+    assert done.status == 0x188
+    host.put(struct.pack("<IIQ16x", MEMORY, 4096, 0))
+    done = host.command(host.admin, 0x89, nsid=COMPUTE, cdws=(0, 1))
+    assert done.status == 0x18B
+    ask()
+    faults.clear(fault)
+    assert told() == [0x1B << 16 | 0x08 << 8 | 2]
+    assert log_page(host, 0x1B, 16) == struct.pack("<QH6x", 2, 1)
+    host.put(struct.pack("<IIQ16x", MEMORY, 4096, 0))
+    assert host.command(host.admin, 0x89, nsid=COMPUTE, cdws=(0, 1)).status == 0
 
 
 def test_a_plain_drive_reports_no_reachability() -> None:

@@ -44,6 +44,7 @@ LINES = {
     "interrupt vector=1 count=2": Fault(FaultKind.INTERRUPT, queue=1, times=2),
     "interrupt": Fault(FaultKind.INTERRUPT),
     "apu": Fault(FaultKind.APU_DEATH, times=1),
+    "reachability": Fault(FaultKind.UNREACHABLE),
     "apu at=now": Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE, times=1),
     "apu at=start count=2": Fault(FaultKind.APU_DEATH, FaultFlags.AT_START, times=2),
 }

@@ -84,6 +84,8 @@ def test_the_commands_dwords() -> None:
         Fault(FaultKind.LOST, lba=(1 << 64) - 1, blocks=2),
         Fault(FaultKind.LOST, FaultFlags.ADMIN, blocks=1),
         Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE, times=2),
+        Fault(FaultKind.UNREACHABLE, times=1),
+        Fault(FaultKind.UNREACHABLE, after=1),
         Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE, times=1, after=1),
         Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE | FaultFlags.AT_START, times=1),
     ],

@@ -120,7 +120,11 @@ class Controller:
 
         self.tasks = Tasks(self.media_work, clock)
         self.faults = Faults(
-            settings.faults, lambda: self.namespaces.blocks.values(), self.tasks, apu.end
+            settings.faults,
+            lambda: self.namespaces.blocks.values(),
+            self.tasks,
+            apu.end,
+            self._associate,
         )
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.keep_alive = KeepAlive(clock)
@@ -278,6 +282,11 @@ class Controller:
                 self.compute.forget(before.serial)
                 self.board.executor.submit(before.close)
 
+    def _associate(self, associated: bool) -> None:
+        """Namespaces reach each other, or no longer."""
+        if self.reachability.associate(associated) and len(self.namespaces.supported) > 1:
+            self.alerts.notice(NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE)
+
     def _erase_copies(self) -> set[Future[None]]:
         """Have user data be in no memory of the device; futures to wait for."""
         self._renew_memory()
@@ -320,7 +329,7 @@ class Controller:
     def _memory(self, nsid: int) -> Shared | None:
         """What the programs of compute namespaces reach of a memory namespace."""
         namespace = self.namespaces.attached.get(nsid)
-        if not isinstance(namespace, MemoryNamespace):
+        if not isinstance(namespace, MemoryNamespace) or not self.reachability.associated:
             return None
         return Shared(namespace.memory.serial, namespace.memory.fd, namespace.size)
 

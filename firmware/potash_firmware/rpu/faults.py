@@ -112,6 +112,7 @@ class Faults:
         namespaces: gives every namespace that there is.
         tasks: where a delay is waited for.
         end_apu: ends the application processor, now.
+        associate: has namespaces reach each other, or no longer.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Faults:
         namespaces: Callable[[], Iterable[Namespace]],
         tasks: Tasks,
         end_apu: Callable[[], None],
+        associate: Callable[[bool], None],
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
         """Those that an I/O command may trigger; the fast path is off while there are any."""
@@ -129,6 +131,7 @@ class Faults:
         self._namespaces = namespaces
         self._tasks = tasks
         self._end_apu = end_apu
+        self._associate = associate
         self._kept: dict[int, _Armed] = {}
         self._last = 0
         # The media executor's threads ask, too, and a trigger may be the last of a fault.
@@ -183,6 +186,7 @@ class Faults:
             self.io = (*(one for one in commands if not one.fault.admin), *deaths)
             self.interrupts = tuple(one for one in armed if one.fault.kind is FaultKind.INTERRUPT)
             self._impair([one for one in armed if one.fault.kind in MEDIA_KINDS])
+            self._associate(not any(one.fault.kind is FaultKind.UNREACHABLE for one in armed))
 
     def release(self) -> None:
         """The device ends: nobody is to wait any longer."""

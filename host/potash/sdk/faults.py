@@ -14,8 +14,9 @@ A line is the fault's kind, and words for the rest:
     media read|write|any        [delay=TIME] [nsid=N] [lba=...]
     interrupt                   [vector=N]
     apu                         [at=now|start|job]
+    reachability
 
-each with [count=N] [after=N]. A device that was not started with `potash serve --allow-faults`
+each but the last with [count=N] [after=N]. A device that was not started with `potash serve --allow-faults`
 refuses them with Invalid Command Opcode.
 """
 
@@ -70,7 +71,7 @@ _STATUSES: tuple[type[IntEnum], ...] = (Status, csd_spec.status.VendorStatus)
 _SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """Microseconds of each unit."""
 
-_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1}
+_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1, "reachability": 1}
 """Words that name each kind of fault."""
 
 _BARE = frozenset({"lost", "dnr"})
@@ -164,7 +165,9 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
     """Takes what it knows out of `rest`. Raises ValueError."""
     what = head[0] if head else ""
     if len(head) != _HEADS.get(what, -1):
-        raise ValueError("it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt or apu")
+        raise ValueError(
+            "it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt, apu or reachability"
+        )
     times = _number(rest, "count", 1 if what == "apu" else 0)
     after = _number(rest, "after", 0)
     match what:
@@ -172,6 +175,8 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
             moment = rest.pop("at", "job")
             flags = _chosen(_MOMENTS, moment, "a moment")
             return Fault(FaultKind.APU_DEATH, flags, times=times, after=after)
+        case "reachability":
+            return Fault(FaultKind.UNREACHABLE, times=times, after=after)
         case "interrupt":
             vector = _number(rest, "vector", ANY)
             return Fault(FaultKind.INTERRUPT, queue=vector, times=times, after=after)
@@ -220,6 +225,8 @@ def _described(fault: Fault) -> Iterable[str]:
             yield "apu"
             known = fault.flags & (FaultFlags.AT_ONCE | FaultFlags.AT_START)
             yield f"at={next(name for name, flags in _MOMENTS.items() if flags == known)}"
+        case FaultKind.UNREACHABLE:
+            yield "reachability"
         case FaultKind.INTERRUPT:
             yield "interrupt"
             if fault.queue != ANY:

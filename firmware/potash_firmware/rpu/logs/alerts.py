@@ -43,11 +43,6 @@ NOTICES = {
         LogPage.FIRMWARE_SLOT,
         Oaes.FIRMWARE_ACTIVATION,
     ),
-    NoticeEvent.REACHABILITY_GROUP_CHANGE: Notice(
-        AsyncEventConfiguration.reachability_groups.mask,
-        LogPage.REACHABILITY_GROUPS,
-        Oaes.REACHABILITY,
-    ),
     NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE: Notice(
         AsyncEventConfiguration.reachability_associations.mask,
         LogPage.REACHABILITY_ASSOCIATIONS,

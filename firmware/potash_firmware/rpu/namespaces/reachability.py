@@ -31,6 +31,14 @@ class Reachability:
         self.changes = 0
         """Changes of the associations since power came."""
 
+    def associate(self, associated: bool) -> bool:
+        """Have the members of the group reach each other, or no longer; whether that is new."""
+        if associated == self.associated:
+            return False
+        self.associated = associated
+        self.changes += 1
+        return True
+
     def reaches(self, nsid: int, other: int) -> bool:
         """Whether commands of an attached namespace can use another one."""
         return nsid == other or (self.associated and other in self._namespaces.attached)
