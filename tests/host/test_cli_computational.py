@@ -12,6 +12,7 @@ import potash.sdk
 from nvme_spec.identify.capabilities import CommandSet
 from potash.cli.app import run_app
 from potash.sdk import CommandFailed, DeviceNotFound
+from potash.sdk.memory_namespace import Blocks, Bytes
 from potash.vm.drive import device_process
 
 PATTERN = bytes(range(251)) * 400
@@ -49,6 +50,18 @@ def test_bytes_go_to_memory_and_come_back(
     assert filled == "filled: 8 bytes of namespace 2 from byte 4096"
     assert (tmp_path / "filled").read_bytes() == bytes(8) + PATTERN[8:12]
     assert listed == ["namespace 2: 2 MiB", "namespace 3: 1 MiB"]
+
+
+def test_blocks_and_memory_are_copied_within_the_drive(socket: str) -> None:
+    with potash.sdk.open(f"vfio-user:{socket}", queue_depth=4) as device:
+        size = device.block_size
+        device.write(3, PATTERN[: 20 * size])
+        first, second = device.memory_namespace(2), device.memory_namespace(3)
+        first.write(0, PATTERN[:4096])
+        total = second.copy(512, [Blocks(1, 4, 8), Bytes(2, 4, 64), Bytes(3, 0, 512)])
+        assert total == 8 * size + 64 + 512
+        wanted = PATTERN[size : 9 * size] + PATTERN[4:68] + bytes(512)
+        assert second.read(512, total) == wanted
 
 
 def test_range_sets_are_created_listed_and_deleted(
