@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from potash_firmware.apu import channel, orders
+from potash_firmware.apu.channel import FromWorker
+from potash_firmware.apu.engines import Engines
+from potash_firmware.apu.pool import Worker
 from potash_firmware.bpf import Engine
 from potash_firmware.mailbox.execution import (
     CloseEngine,
     Execute,
+    Executed,
     MemoryRange,
     OpenEngine,
     Outcome,
 )
-from potash_firmware.mailbox.messages import CONTROLLER_RESET, ERASE, NEXT_HOST
+from potash_firmware.mailbox.messages import CONTROLLER_RESET, ERASE, NEXT_HOST, ToRpu
 from potash_firmware.mailbox.shared import SharedMemory
 from support.apu import program
 from support.bpf import (
@@ -389,3 +396,69 @@ def test_a_message_that_names_nothing_is_refused(native: EngineBoard) -> None:
     assert native.end_of(tag) == (Outcome.REFUSED, 0)
     native.port.send(Execute(5, NSID, 0, ranges=(MemoryRange(12345, 0, PAGE),)))
     assert native.end_of(5) == (Outcome.REFUSED, 0)
+
+
+def test_executions_leave_no_descriptor_behind(native: EngineBoard) -> None:
+    folder = f"/proc/{native.process.pid}/fd"
+    seven = native.program(SEVEN)
+    assert native.execute(seven, data=b"data") == (RETURNED, 7)
+    before = len(os.listdir(folder))
+    for _ in range(3):
+        memory, serial = native.memory()
+        with closing(memory):
+            assert native.execute(seven, (serial, 0, PAGE), data=b"data") == (RETURNED, 7)
+            assert native.execute(999, data=b"data") == (Outcome.REFUSED, 0)
+            native.forget(serial)
+    assert native.execute(seven) == (RETURNED, 7)
+    native.until_so(lambda: len(os.listdir(folder)) <= before)
+
+
+class OneWorker:
+    """A pool whose only worker is played by the test."""
+
+    def __init__(self) -> None:
+        mine, self.its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.worker = Worker(1, orders.ENGINE, mine)
+        self.killed: list[Worker] = []
+
+    def spawn(self, kind: int) -> Worker:
+        return self.worker
+
+    def ready(self, worker: Worker) -> None:
+        """It has said so."""
+
+    def kill(self, worker: Worker) -> None:
+        worker.doomed = True
+        self.killed.append(worker)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Executed(6, Outcome.RETURNED, 1),  # of another execution
+        Executed(5, Outcome.CANCELLED),  # nothing that a worker can say
+        Executed(5, Outcome.LOST),
+        channel.Returned(1, 0, 1),
+        channel.Sound(),
+    ],
+    ids=str,
+)
+def test_a_worker_that_lies_is_ended_and_says_nothing_to_the_rpu(lie: FromWorker) -> None:
+    pool: Any = OneWorker()
+    checks: Any = None
+    sent: list[ToRpu] = []
+    found = Engines(CONFIG, pool, checks, sent.append, lambda: 0.0)
+    with pool.its:
+        found.handle(OpenEngine(NSID))
+        pool.its.send(channel.encode(channel.Ready()))
+        found.listen(pool.worker)
+        found.handle(Execute(5, NSID, 0))
+        assert channel.decode_perform(pool.its.recv(1000)).execute.tag == 5
+        pool.its.send(channel.encode(lie))
+        pool.its.send(channel.encode(Executed(5, Outcome.RETURNED, 1)))  # which comes too late
+        found.listen(pool.worker)
+        found.listen(pool.worker)
+        assert pool.killed == [pool.worker]
+        assert not sent
+        found.gone(1, "it was ended")
+        assert sent == [Executed(5, Outcome.LOST)]
