@@ -45,6 +45,7 @@ PLACES = {"potash": 0, "potash-apu": 1}
 
 LANGUAGE = {
     "worker.job": "job",
+    "worker.execution": "execution",
     "worker.input": "read input",
     "bpf.program": "program",
     "bpf.compile": "compile",
