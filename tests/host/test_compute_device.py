@@ -249,6 +249,32 @@ def test_the_loss_of_the_apu_loses_no_program(drive: Drive) -> None:
     drive.works()
 
 
+def test_namespaces_go_while_a_program_uses_them(drive: Drive) -> None:
+    """First the memory that it runs on, then the compute namespace; both are made anew."""
+
+    def manage(opcode: int, nsid: int, sel: int, csi: int = 0, data: bytes = b"") -> int:
+        cdws = (sel, csi << 24, 0, 0, 0, 0)
+        request = Request(True, opcode, nsid, cdws, data_out=data.ljust(PAGE, b"\0"))
+        return drive.device.transport.submit(request, 30.0).result().result
+
+    ended = {MEMORY: Status.INVALID_MEMORY_NAMESPACE, COMPUTE: Status.INVALID_NAMESPACE}
+    for nsid, csi in ((MEMORY, 3), (COMPUTE, 4)):
+        drive.load(ENDLESS)
+        pending = drive.begin()
+        drive.await_begun()
+        manage(AdminOpcode.NAMESPACE_MANAGEMENT, nsid, 1)
+        assert status_of(pending) == (ended[nsid], True)
+        size = struct.pack("<QQ", 1 << 20, 1 << 20)
+        assert manage(AdminOpcode.NAMESPACE_MANAGEMENT, 0, 0, csi, size) == nsid
+        manage(AdminOpcode.NAMESPACE_ATTACHMENT, nsid, 0, data=struct.pack("<HH", 1, 0))
+        if nsid == MEMORY:
+            assert drive.memory.read(0, 8) == bytes(8)
+            drive.unload(FIRST)
+        else:
+            assert all(one.built_in for one in drive.compute.programs())
+    drive.works()
+
+
 def test_the_next_client_finds_nothing_of_the_last_one(served: tuple[Path, int]) -> None:
     path, pid = served
     with potash.sdk.open(f"vfio-user:{path}", timeout=30.0) as device:
