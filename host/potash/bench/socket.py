@@ -11,11 +11,12 @@ import os
 import random
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.queues import (
     COMPLETION_ENTRY_SHIFT,
@@ -26,8 +27,10 @@ from nvme_spec.queues import (
     SUBMISSION_ENTRY_SIZE,
     SubmissionEntry,
 )
+from nvme_spec.ranges import BlockSourceRange, CopyFormat
 from nvme_spec.registers import (
     AdminQueueAttributes,
+    CommandSetSelected,
     ControllerConfiguration,
     ControllerStatus,
     Register,
@@ -46,6 +49,8 @@ PAGE = 4096
 ENTRIES = 1024
 """Of each I/O queue. An entry's index is its command's identifier, and has a page for its data."""
 ADMIN_ENTRIES = 16
+PIECE = 1 << 20
+"""Bytes that one Memory Copy moves."""
 STALL = 5.0
 """Seconds without a completion after which the device counts as hung."""
 BASELINE = "memory copy"
@@ -53,11 +58,43 @@ BASELINE = "memory copy"
 
 @dataclass(frozen=True)
 class Load:
-    """4 KiB random reads: `depth` at a time in each of `queues`."""
+    """The same command at random places: `depth` at a time in each of `queues`, of `size` bytes.
+
+    `entry` makes one, with its data at the given address; of `memory`, namespace 2 is needed.
+    """
 
     name: str
     depth: int
     queues: int
+    entry: Callable[[int, memoryview, int], SubmissionEntry] = lambda cid, memory, data: (
+        SubmissionEntry(
+            IoOpcode.READ, cid=cid, nsid=1, prp1=data, cdw10=random.randrange(SIZE // PAGE)
+        )
+    )
+    size: int = PAGE
+    memory: bool = False
+
+
+def _moving(opcode: MemoryOpcode) -> Callable[[int, memoryview, int], SubmissionEntry]:
+    """Memory Read or Memory Write of a page."""
+
+    def entry(cid: int, memory: memoryview, data: int) -> SubmissionEntry:
+        start = random.randrange(SIZE // PAGE) * PAGE
+        return SubmissionEntry(opcode, cid=cid, nsid=2, prp1=data, cdw10=start, cdw12=PAGE)
+
+    return entry
+
+
+def _copying(cid: int, memory: memoryview, data: int) -> SubmissionEntry:
+    """Memory Copy of a piece of blocks."""
+    block = random.randrange((SIZE - PIECE) // PAGE)
+    source = BlockSourceRange(1, block, PIECE // PAGE - 1).encode(CopyFormat.BLOCKS)
+    memory[data : data + len(source)] = source
+    start = random.randrange(SIZE // PIECE) * PIECE
+    last = CopyFormat.BLOCKS << 8
+    return SubmissionEntry(
+        MemoryOpcode.COPY, cid=cid, nsid=2, cdw2=PIECE, prp1=data, cdw10=start, cdw12=last
+    )
 
 
 LOADS = (
@@ -65,6 +102,9 @@ LOADS = (
     Load("socket-randread-4k-qd32", 32, 1),
     Load("socket-randread-4k-qd1-2q", 1, 2),
     Load("socket-randread-4k-qd32-2q", 32, 2),
+    Load("memory-read-4k-qd32", 32, 1, _moving(MemoryOpcode.READ), memory=True),
+    Load("memory-write-4k-qd32", 32, 1, _moving(MemoryOpcode.WRITE), memory=True),
+    Load("memory-copy-1m-qd4", 4, 1, _copying, PIECE, memory=True),
 )
 NAMES = tuple(load.name for load in LOADS)
 
@@ -84,24 +124,25 @@ def measure(
             for turn in range(times):
                 progress(load.name, (index + turn / times) / len(chosen))
                 rate, cost = generator.run(seconds)
-                rates.append((rate, _copies(load.depth * load.queues, seconds / 10)))
+                copies = _copies(load.depth * load.queues, seconds / 10, load.size)
+                rates.append((rate, copies))
                 costs.append(cost * 1e6)
         yield paired(load.name, "iops", "1/s", BASELINE, rates)
         yield alone(load.name, "device time", "µs/io", costs)
 
 
-def _copies(depth: int, seconds: float) -> float:
-    """Copies of 4 KiB from random places that plain Python makes in a second."""
+def _copies(depth: int, seconds: float, size: int) -> float:
+    """Copies of `size` bytes from random places that plain Python makes in a second."""
     source = memoryview(bytearray(os.urandom(1 << 20) * 16))
-    target = memoryview(bytearray(depth * PAGE))
-    places = [random.randrange(len(source) // PAGE) * PAGE for _ in range(ENTRIES)]
+    target = memoryview(bytearray(depth * size))
+    places = [random.randrange(len(source) // size) * size for _ in range(ENTRIES)]
     done = 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for index in range(depth):
             place = places[(done + index) % ENTRIES]
-            at = index * PAGE
-            target[at : at + PAGE] = source[place : place + PAGE]
+            at = index * size
+            target[at : at + size] = source[place : place + size]
         done += depth
     return done / seconds
 
@@ -109,19 +150,15 @@ def _copies(depth: int, seconds: float) -> float:
 class _Queue:
     """An I/O queue pair whose entries are all written already."""
 
-    def __init__(self, memory: memoryview, qid: int, submission: int, data: int) -> None:
+    def __init__(
+        self, memory: memoryview, qid: int, submission: int, data: int, load: Load
+    ) -> None:
         self.qid = qid
         self.submission = submission
         self.completion = submission + ENTRIES * SUBMISSION_ENTRY_SIZE
         self.size = ENTRIES * (SUBMISSION_ENTRY_SIZE + COMPLETION_ENTRY_SIZE)
         for cid in range(ENTRIES):
-            entry = SubmissionEntry(
-                IoOpcode.READ,
-                cid=cid,
-                nsid=1,
-                prp1=data + cid * PAGE,
-                cdw10=random.randrange(SIZE // PAGE),
-            )
+            entry = load.entry(cid, memory, data + cid * PAGE)
             at = submission + cid * SUBMISSION_ENTRY_SIZE
             memory[at : at + SUBMISSION_ENTRY_SIZE] = entry.encode()
         ring = memory[self.completion : submission + self.size]
@@ -171,7 +208,7 @@ class _Generator:
         at = 4 * PAGE
         self._queues: list[_Queue] = []
         for qid in range(1, load.queues + 1):
-            queue = _Queue(memory.view, qid, at, at + (ENTRIES * 80))
+            queue = _Queue(memory.view, qid, at, at + (ENTRIES * 80), load)
             self._queues.append(queue)
             at += queue.size + ENTRIES * PAGE
 
@@ -191,7 +228,10 @@ class _Generator:
         self._write(Register.ASQ, self._admin_sq)
         self._write(Register.ACQ, self._admin_cq)
         enabled = ControllerConfiguration(
-            en=1, iosqes=SUBMISSION_ENTRY_SHIFT, iocqes=COMPLETION_ENTRY_SHIFT
+            en=1,
+            css=CommandSetSelected.ALL_SUPPORTED if self._load.memory else CommandSetSelected.NVM,
+            iosqes=SUBMISSION_ENTRY_SHIFT,
+            iocqes=COMPLETION_ENTRY_SHIFT,
         )
         self._write(Register.CC, enabled.encode())
         until = time.monotonic() + STALL
@@ -268,7 +308,9 @@ class _Generator:
     def _failure(self) -> PotashError:
         for queue in self._queues:
             if word := queue.failure():
-                return PotashError(f"the device fails a read with status {word >> 1 & 0x7FF:#05x}")
+                return PotashError(
+                    f"the device fails a command with status {word >> 1 & 0x7FF:#05x}"
+                )
         return PotashError(f"the device completes nothing for {STALL:g} seconds")
 
     def _admin(
@@ -301,8 +343,9 @@ def _generator(load: Load) -> Iterator[_Generator]:
     """A device of its own, and a generator that is connected to it."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(filled("blocks"))
+        options = ("--memory-namespace", str(SIZE)) if load.memory else ()
         device = stack.enter_context(
-            device_process(folder / "drive", "--media", str(folder / "blocks"))
+            device_process(folder / "drive", "--media", str(folder / "blocks"), *options)
         )
         client = stack.enter_context(Client(folder / "drive"))
         memory = stack.enter_context(SealedMemory(_Generator.memory_size(load)))
