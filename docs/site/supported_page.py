@@ -64,7 +64,7 @@ from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.device_programs import DESCRIPTIONS
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
-from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify
+from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify, identify_controller
 from potash_firmware.rpu.admin.log_pages import PAGES
 from potash_firmware.rpu.command_sets import COMMANDS, IO_COMMANDS
 from potash_firmware.rpu.dispatch import Row
@@ -252,7 +252,7 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         ("CNS", "structure", "state", "NSID, CSI, CNTID"),
         _structures(),
     )
-    says = identify.controller_structure(controller)
+    says = identify_controller.controller_structure(controller)
     yield _section(
         "Identify Controller (CNS 01h)",
         "Fields that are not listed are 0. A field whose name ends in *(z)* is 0's based.",
