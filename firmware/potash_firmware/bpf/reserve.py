@@ -67,17 +67,18 @@ class Space:
 
     def __init__(self) -> None:
         self._first = _reserved()
-        self._address = self._first + GUARD + BASE
+        self.address = self._first + GUARD + BASE
+        """Of its first byte, in this process."""
         self.memory = memoryview(b"")
         """The first bytes of it, as many as `resize` was called with."""
-        weakref.finalize(self, _unmap, self._first, GUARD + REACH + GUARD, self._address)
+        weakref.finalize(self, _unmap, self._first, GUARD + REACH + GUARD, self.address)
 
     def resize(self, size: int) -> None:
         """Have `memory` be the first `size` bytes, all of which must be mapped. None else may be used."""
         if not 0 <= size <= REACH - BASE:
             raise ValueError(f"an arena of {size} bytes does not fit into {REACH - BASE}")
-        _sizes[self._address] = size
-        array = (ctypes.c_char * size).from_address(self._address)
+        _sizes[self.address] = size
+        array = (ctypes.c_char * size).from_address(self.address)
         self.memory = memoryview(array).cast("B")
 
     def put_zeroes(self, offset: int, size: int) -> None:
@@ -95,12 +96,12 @@ class Space:
         self._map(offset, size, _PROT_NONE, nothing, -1, 0)
 
     def make_read_only(self, offset: int, size: int) -> None:
-        begin = self._address + offset
+        begin = self.address + offset
         _protect(begin, begin + size, mmap.PROT_READ)
 
     def clear(self, offset: int, size: int) -> None:
         """Make what `put_zeroes` has mapped zero again."""
-        if size and _libc.madvise(self._address + offset, size, mmap.MADV_DONTNEED):
+        if size and _libc.madvise(self.address + offset, size, mmap.MADV_DONTNEED):
             raise _error()
 
     def _map(
@@ -108,7 +109,7 @@ class Space:
     ) -> None:
         if offset + size > REACH - BASE:
             raise ValueError(f"an arena of {offset + size} bytes does not fit")
-        where = self._address + offset
+        where = self.address + offset
         if size and _libc.mmap(where, size, protection, flags | _MAP_FIXED, descriptor, start) == (
             _FAILED
         ):
