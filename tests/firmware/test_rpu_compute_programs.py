@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.rpu.compute import state
 from potash_firmware.rpu.compute.engine import Shared
 from support.compute import (
     ACTIVATION,
@@ -273,6 +274,20 @@ def test_a_system_without_memory_is_named(
         assert refused(host.load(2, PROGRAM), INSUFFICIENT, dnr=False)
     assert programs(host)[2] == bytes(64)
     assert host.load(2, PROGRAM).status == 0
+
+
+def test_the_drive_holds_so_many_programs(
+    host: ComputeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a descriptor of the device's process."""
+    monkeypatch.setattr(state, "LOADED_LIMIT", 3)
+    assert host.load(2, PROGRAM).status == 0
+    assert host.load(2, PROGRAM, nsid=OTHER_COMPUTE).status == 0
+    assert host.load(3, PROGRAM, psize=1024).status == 0
+    assert refused(host.load(4, PROGRAM), INSUFFICIENT, dnr=False)
+    assert host.load(3, PROGRAM, psize=1024, loff=512).status == 0, "a piece of one that is there"
+    assert host.unload(2, nsid=OTHER_COMPUTE).status == 0
+    assert host.load(4, PROGRAM).status == 0
 
 
 # Unload.

@@ -180,3 +180,13 @@ def test_the_log_of_one_set(host: ComputeHost) -> None:
     assert second[32:] == both[32 + 64 :]
     done = host.command(host.admin, 2, nsid=COMPUTE, cdws=(15 << 16 | 0x84, 3 << 16, 0, 0, 0))
     assert refused(done, INVALID_ID)
+
+
+def test_memory_out_of_reach(host: ComputeHost, queue: Queue) -> None:
+    rsid = created(host, (MEMORY, 0, PAGE))
+    host.rpu.controller.reachability.associate(False)
+    assert refused(host.create_set((MEMORY, 0, PAGE)), INVALID_MEMORY)
+    assert host.refusal(queue, 0, rsid=rsid) == (INVALID_MEMORY, True)
+    host.rpu.controller.reachability.associate(True)
+    host.begin(queue, 0, rsid=rsid)
+    assert len(host.engine.asked) == 1

@@ -75,15 +75,25 @@ class Program:
 
 
 class Programs:
-    """Program indexes of one namespace. `in_use` says whether an Execute command uses a program."""
+    """Program indexes of one namespace.
+
+    `in_use` says whether an Execute command uses a program, `has_room` whether the drive can hold
+    another one.
+    """
 
     def __init__(
-        self, nsid: int, limits: ComputeSettings, engine: Engine, in_use: Callable[[Program], bool]
+        self,
+        nsid: int,
+        limits: ComputeSettings,
+        engine: Engine,
+        in_use: Callable[[Program], bool],
+        has_room: Callable[[], bool],
     ) -> None:
         self._nsid = nsid
         self._limits = limits
         self._engine = engine
         self._in_use = in_use
+        self._has_room = has_room
         self._programs: dict[int, Program] = {}
         self._checks: dict[Future[Outcome], Program] = {}
         self.clear()
@@ -131,6 +141,10 @@ class Programs:
             Status.INVALID_PROGRAM_TYPE,
             f"programs of type {fields.ptype:#x} cannot be loaded",
         )
+        if not self._has_room():
+            raise NvmeError(
+                Status.INSUFFICIENT_PROGRAM_RESOURCES, "the drive has no room for it", dnr=False
+            )
         loaded = sum(program.size for program in self._programs.values())
         _require(
             loaded + fields.psize <= self._limits.program_memory * MIB,
@@ -171,6 +185,11 @@ class Programs:
         _require(not program.active, Status.PROGRAM_IN_USE, f"program {index} is activated")
         del self._programs[index]
         self._drop(program)
+
+    @property
+    def loaded(self) -> int:
+        """Programs that were loaded, whole or not."""
+        return sum(not program.device_defined for program in self._programs.values())
 
     # Activation.
 

@@ -18,6 +18,9 @@ from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_firmware.rpu.transfer import Transfer
 
+LOADED_LIMIT = 256
+"""Programs of all namespaces: each holds a descriptor, of which a process has not many."""
+
 
 @dataclass(frozen=True)
 class ComputeState:
@@ -54,10 +57,14 @@ class Compute:
         if state is None:
             self._engine.open(nsid)
             runs = Runs(nsid, self._engine, self._transfer, self._outstanding, self.ready)
-            programs = Programs(nsid, self._settings, self._engine, runs.uses)
+            programs = Programs(nsid, self._settings, self._engine, runs.uses, self._has_room)
             sets = RangeSets(self._settings, self._memory, runs.uses)
             state = self._states[nsid] = ComputeState(programs, sets, runs)
         return state
+
+    def _has_room(self) -> bool:
+        """Another program can be loaded."""
+        return sum(state.programs.loaded for state in self._states.values()) < LOADED_LIMIT
 
     # The engine's answers.
 
