@@ -1,6 +1,9 @@
 """Memory namespaces: Memory Read, Write, Fill and Flush, in bytes."""
 
+import gc
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -184,3 +187,27 @@ def test_formats_are_of_blocks_alone(host: Host) -> None:
         assert host.command(host.admin, 0x14, nsid=nsid, cdws=(1,)).status == 0xB
         assert host.command(host.admin, 0x86, nsid=nsid, cdws=(0, 0, 7, 0x11 << 24)).status == 0xB
         assert host.command(host.admin, 0x09, nsid=nsid, cdws=(5, 1)).status == 0xB
+
+
+def test_no_descriptor_of_memory_is_left_behind() -> None:
+    def memories() -> int:
+        links = (Path("/proc/self/fd") / one for one in os.listdir("/proc/self/fd"))
+        return sum(
+            os.readlink(one).startswith("/memfd:potash-media") for one in links if one.is_symlink()
+        )
+
+    gc.collect()
+    before = memories()
+    with powered() as host:
+        present = memories()
+        for _ in range(3):
+            write(host, b"A" * 4096)
+            host.board.reset()
+            host.enable()
+            host.create_io_queue()
+            host.executor.run_all()
+            host.service()
+            assert memories() == present
+        assert host.command(host.admin, 0x0D, nsid=MEMORY, cdws=(1,)).status == 0
+        assert memories() == present - 2, "a mapping has a descriptor of its own"
+    assert memories() == before

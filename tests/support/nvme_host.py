@@ -203,6 +203,9 @@ class Host:
         if self.apu is not None:
             self.apu.close()
         self.link.disconnect()
+        self.rpu.controller.namespaces.close()
+        if isinstance(self.executor, SteppedExecutor):
+            self.executor.waiting.clear()
         self.buffers.close()
         for media in (*self.media.values(), self.flash.media, self.sidecar.media):
             media.close()

@@ -7,6 +7,7 @@ a queue's entries, never post a completion, and never wait.
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from nvme_spec.features import (
     FeatureId,
@@ -280,7 +281,7 @@ class Controller:
         for namespace in self.namespaces.every.values():
             if isinstance(namespace, MemoryNamespace) and (before := namespace.renew()):
                 self.compute.forget(before.serial)
-                self.board.executor.submit(before.close)
+                self.board.executor.submit(partial(len, before.bytes))
 
     def _associate(self, associated: bool) -> None:
         """Namespaces reach each other, or no longer."""

@@ -166,6 +166,7 @@ class Rpu:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
         self._persistence.power_off(clean=clean and all(error is None for _, error in ended))
+        self.controller.namespaces.close()
 
     @property
     def apu_may_start(self) -> bool:

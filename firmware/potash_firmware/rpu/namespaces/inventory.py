@@ -82,6 +82,11 @@ class Namespaces:
         for nsid in nsids:
             self.version += isinstance(self.every.pop(nsid), Namespace)
 
+    def close(self) -> None:
+        """The device ends: let go of the memory of namespaces."""
+        self.every.clear()
+        self.attached.clear()
+
     def select(self, *, by_identifier: bool, profile: int = 0) -> None:
         """The host has enabled the combination of index `profile`, or else the NVM command set."""
         known = by_identifier and profile < len(self.combinations)

@@ -151,7 +151,6 @@ class Management:
                 del self._board.media[namespace.nsid]
             elif isinstance(namespace, MemoryNamespace):
                 self._compute.forget(namespace.memory.serial)
-                namespace.close()
             else:
                 self._compute.remove(namespace.nsid)
         with suppress(MediaError):  # what is stored of no namespace harms none
@@ -188,12 +187,7 @@ class Management:
             media = yield partial(drive.create, settings.nsid, shape)
             return self._namespaces.make(settings, media)
         namespace = self._namespaces.make(settings)
-        try:
-            yield partial(drive.remember, settings.nsid, shape)
-        except MediaError:
-            if isinstance(namespace, MemoryNamespace):
-                namespace.close()
-            raise
+        yield partial(drive.remember, settings.nsid, shape)
         return namespace
 
     def _quiet(self, namespaces: Sequence[AnyNamespace]) -> Steps:

@@ -7,8 +7,10 @@ Source: NVM Express Subsystem Local Memory Command Set Specification 1.0.
 """
 
 import mmap
+import os
 from dataclasses import dataclass, field
 from typing import ClassVar
+from weakref import finalize
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
@@ -20,10 +22,14 @@ from potash_firmware.rpu.settings import NamespaceSettings
 
 
 class Memory:
-    """`size` bytes of zeroes, until they are written. Raises OSError when the system has none."""
+    """`size` bytes of zeroes, until they are written. Raises OSError when the system has none.
+
+    It lasts as long as anybody refers to it, or works on its bytes: nobody closes it.
+    """
 
     def __init__(self, size: int) -> None:
         self.media = MemoryMedia.create(size)
+        finalize(self.media, os.close, self.media.fd).atexit = False
         self.serial = next_serial()
         """Names it to the APU, which may have had another one of the same namespace."""
         self.bytes = memoryview(mmap.mmap(self.media.fd, size))
@@ -32,11 +38,6 @@ class Memory:
     def fd(self) -> int:
         """The memfd; whoever sends it away sends a duplicate."""
         return self.media.fd
-
-    def close(self) -> None:
-        """Let go of it. It lasts as long as somebody still works on its bytes."""
-        self.media.close()
-        self.bytes = memoryview(b"")
 
 
 @dataclass(eq=False)
@@ -77,7 +78,7 @@ class MemoryNamespace:
             )
 
     def renew(self) -> Memory | None:
-        """Begin again with zeroes; the memory of before is the caller's to close, if there is any.
+        """Begin again with zeroes; the memory of before, if there is any.
 
         Who still has that of before sees nothing of what is written from now on.
         """
@@ -88,7 +89,3 @@ class MemoryNamespace:
             return None
         before, self.memory = self.memory, new
         return before
-
-    def close(self) -> None:
-        """The namespace is gone."""
-        self.memory.close()
