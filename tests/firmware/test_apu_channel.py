@@ -17,6 +17,7 @@ from potash_firmware.apu.channel import (
     FromWorker,
     Gathered,
     Line,
+    Perform,
     Ready,
     Refused,
     Returned,
@@ -26,6 +27,7 @@ from potash_firmware.apu.job_counts import count_event, count_restart
 from potash_firmware.apu.lifecycle import Event
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem
 from potash_firmware.mailbox.counters import ROW_WORDS, Counters, Word
+from potash_firmware.mailbox.execution import MAX_RANGES, Execute, MemoryRange
 from support.apu import CONFIG
 
 
@@ -124,3 +126,11 @@ def test_counters_that_a_worker_has_spoilt_disturb_nobody() -> None:
         accelerator.row[:] = spoilt
         count_event(accelerator, Event.START)
         assert accelerator.row[Word.STARTED] == 0
+
+
+def test_the_longest_order_fits() -> None:
+    ranges = tuple(MemoryRange(256 + number, 0, 4096) for number in range(MAX_RANGES))
+    order = Perform(Execute(1, 2, 1 << 40, (1, 2), ranges, 7), tuple(range(MAX_RANGES + 1)))
+    data = channel.encode(order)
+    assert len(data) <= channel.MAX_PERFORM
+    assert channel.decode_perform(data) == order

@@ -27,6 +27,9 @@ from potash_firmware.mailbox.execution import (
 
 MAX_MESSAGE = 64 * 1024
 
+MAX_PERFORM = 4096
+"""Bytes of a `Perform`, which names 64 ranges and as many serial numbers at most."""
+
 TEXT_LIMIT = 4096
 """Characters of a text that a worker sends; the log cuts it further."""
 

@@ -80,7 +80,7 @@ class _Worker:
 
     def step(self) -> bool:
         """Wait for one order and follow it; False when there will be none any more."""
-        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
+        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_PERFORM, MOST_DESCRIPTORS)
         if not data:
             return False
         order = channel.decode_perform(data)
