@@ -140,6 +140,9 @@ class Nursery:
         except (EOFError, OSError):
             self._selector.unregister(desk)
             return
+        self._watch(pid, desk)
+
+    def _watch(self, pid: int | None, desk: Desk) -> None:
         if pid is not None:
             keeper = Keeper(pid, os.pidfd_open(pid), desk)
             self._keepers.append(keeper)
@@ -150,7 +153,7 @@ class Nursery:
         self._keepers.remove(keeper)
         self._selector.unregister(keeper.pidfd)
         os.close(keeper.pidfd)
-        keeper.desk.ended(os.waitstatus_to_exitcode(status))
+        self._watch(keeper.desk.ended(os.waitstatus_to_exitcode(status)), keeper.desk)
 
     def _become_worker(self, nursery: int, accelerator: int, fd: int, desk: Desk) -> None:
         """Never returns: what is below on the stack belongs to the nursery."""

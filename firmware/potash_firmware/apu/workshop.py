@@ -192,6 +192,8 @@ class Desk:
         # Mapped in the nursery, it would be in every worker that is forked from now on.
         memory.close()
         self.busy = False
+        self._next = b""
+        """A request that has come while the last one's keeper was still there."""
 
     def fileno(self) -> int:
         return self._mine.fileno()
@@ -221,8 +223,14 @@ class Desk:
         data = self._mine.recv(_REQUEST.size + 1)
         if not data:
             raise EOFError
-        if self.busy or len(data) != _REQUEST.size:
+        if len(data) != _REQUEST.size:
             return None  # no worker of ours does that
+        if self.busy:
+            self._next = data  # its keeper has answered, and is not reaped yet
+            return None
+        return self._start(data)
+
+    def _start(self, data: bytes) -> int | None:
         nursery = os.getpid()
         try:
             pid = os.fork()
@@ -248,11 +256,15 @@ class Desk:
         self.busy = True
         return pid
 
-    def ended(self, code: int) -> None:
-        """The keeper is gone."""
+    def ended(self, code: int) -> int | None:
+        """The keeper is gone; the pid of the next one, if more has been asked for meanwhile."""
         self.busy = False
+        data, self._next = self._next, b""
+        if data and not self.closed:
+            return self._start(data)
         if code:
             self.lost()
+        return None
 
     def lost(self) -> None:
         """Tell the worker that nothing comes."""
