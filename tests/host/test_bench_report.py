@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import programs
+from potash.bench import computational, programs
 from potash.bench.processors import Followed
 from potash.bench.report import Baseline, alone, document, paired, table
 from potash.cli.device.bench import bench
 from potash.schema import encode
+from support.reports import check
 
 
 def test_a_ratio_is_the_median_of_the_pairs_and_not_of_the_sums() -> None:
@@ -75,6 +77,36 @@ def test_programs_are_measured_beside_native_code() -> None:
     ratios = [found[kernel, "time"]["ratio"] for kernel in ("sum", "filter")]
     mean = found["all kernels", "mean time"]["ratio"]
     assert min(ratios) <= mean <= max(ratios)
+
+
+def measured(*arguments: str) -> dict[tuple[str, str], Any]:
+    """Each result of a short benchmark, by name and metric."""
+    said = CliRunner().invoke(bench, [*arguments, "--json", "--pairs", "1", "--seconds", "0.1"])
+    if said.exit_code and "there is no compiler" in str(said.exception):
+        pytest.skip(str(said.exception))
+    report = json.loads(said.stdout)
+    check(f"bench {arguments[0]}", report)
+    return {(one["name"], one["metric"]): one for one in report["results"]}
+
+
+def test_memory_is_measured_beside_blocks_and_copies() -> None:
+    names = ("memory-read-4k-qd32", "memory-copy-1m-qd4")
+    found = measured("nvme", "--only", names[0], "--only", names[1])
+    assert {name for name, metric in found if metric == "iops"} == set(names)
+    assert found[names[0], "iops"]["baseline"]["name"] == "reads of blocks"
+    assert found[names[1], "iops"]["baseline"]["name"] == "memory copy"
+    assert all(found[name, "iops"]["ratio"] > 0 for name in names)
+
+
+def test_executions_are_measured_alone() -> None:
+    found = measured("cp")
+    assert {name for name, _ in found} == set(computational.NAMES)
+    assert {name for name, metric in found if metric == "latency"} == {
+        "execute-qd1", "execute-ranges-qd1"
+    }  # fmt: skip
+    units = {(metric, one["unit"]) for (_, metric), one in found.items()}
+    assert units == {("iops", "1/s"), ("latency", "µs"), ("device time", "µs/io")}
+    assert all(one["value"] >= 0 and one["baseline"] is None for one in found.values())
 
 
 def test_every_kernel_is_there_and_no_other() -> None:

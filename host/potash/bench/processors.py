@@ -1,6 +1,6 @@
 """Processor time of processes and threads, followed while something runs.
 
-Source: proc(5), `/proc/pid/stat` (utime, stime) and `/proc/pid/task/tid/schedstat`.
+Source: proc(5), `/proc/pid/stat` (utime, stime), `/proc/pid/task/tid/schedstat` and `children`.
 """
 
 import os
@@ -8,6 +8,8 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Self
 
 INTERVAL = 0.05
@@ -26,6 +28,16 @@ def process_time(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as stream:
         fields = stream.read().rpartition(")")[2].split()
     return (int(fields[_UTIME]) + int(fields[_UTIME + 1])) / _TICK
+
+
+def family_time(pid: int) -> float:
+    """Seconds that a process and those that descend from it have used, as far as they live."""
+    used = process_time(pid)
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in path.read_text().split():
+            with suppress(OSError):  # it has ended meanwhile
+                used += family_time(int(child))
+    return used
 
 
 def thread_time(pid: int, tid: int) -> float:

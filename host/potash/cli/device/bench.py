@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from potash.bench import computational as computational_bench
 from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
 from potash.bench import socket as socket_bench
@@ -39,17 +40,20 @@ def bench() -> None:
     """Measure how fast the device is, against a baseline where there is one."""
 
 
-@bench.command()
-@click.option("--guest", is_flag=True, help="In a Linux guest, beside QEMU's own NVMe drive.")
-@_only
-@_pairs("Measurements of each drive, in turn.")
-@click.option(
+_seconds = click.option(
     "--seconds",
     type=click.FloatRange(0.1, 600),
     default=SECONDS,
     show_default=True,
     help="Length of one measurement.",
 )
+
+
+@bench.command()
+@click.option("--guest", is_flag=True, help="In a Linux guest, beside QEMU's own NVMe drive.")
+@_only
+@_pairs("Measurements of each drive, in turn.")
+@_seconds
 @mirror_option
 @json_option(Report)
 def nvme(
@@ -63,7 +67,8 @@ def nvme(
 
     Without --guest, a load generator drives the device over its socket; copies of as many bytes
     from memory to memory in plain Python are the baseline. With two queues, a name that ends in -2q,
-    each has the depth.
+    each has the depth. Reads and writes of a memory namespace have reads of blocks of the same
+    drive as their baseline, at the same depth.
 
     With --guest, fio runs in one Linux guest on Potash's drive and on QEMU's own in turn. A ratio
     is Potash's figure over the baseline's, the median of the pairs, with the lowest and the highest. A
@@ -76,6 +81,23 @@ def nvme(
             results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
         else:
             results = list(socket_bench.measure(chosen, pairs, seconds, progress))
+    say(document(results), table(results), indent=2)
+
+
+@bench.command()
+@_only
+@_pairs("Measurements of each load.")
+@_seconds
+@json_option(Report)
+def cp(patterns: tuple[str, ...], pairs: int, seconds: float) -> None:
+    """Measure executions of a program that returns at once, over the device's socket.
+
+    Latency is the median time from the doorbell to the completion; a name with -ranges- is of a
+    program with two memory ranges.
+    """
+    chosen = _chosen(patterns, computational_bench.NAMES)
+    with showing(steps=True) as progress:
+        results = list(computational_bench.measure(chosen, pairs, seconds, progress))
     say(document(results), table(results), indent=2)
 
 

@@ -1,0 +1,112 @@
+"""Compute namespaces, over the drive's socket: executions of a program that returns at once."""
+
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvme_spec.computational import (
+    EXECUTE_PROGRAM,
+    FIRST_VENDOR_PROGRAM_TYPE,
+    ActivationSelect,
+    Execute,
+    LoadProgram,
+    MemoryRange,
+    ProgramActivation,
+    RangeSetManagement,
+    RangeSetSelect,
+)
+from nvme_spec.opcodes import AdminOpcode
+from nvme_spec.queues import SubmissionEntry
+from potash.bench.generator import PAGE, Command, Generator, generating
+from potash.bench.report import Result, alone
+from potash.bench.socket import MEMORY, MEMORY_OPTIONS
+from potash.programs.compiler import build, find_compiler
+from potash.sdk.progress import Progress
+
+COMPUTE = 3
+"""The compute namespace."""
+EMPTY = "int prog(void)\n{\n\treturn 0;\n}\n"
+INDEX = 15
+"""The program index that it has, behind those of the device-defined programs."""
+RANGES = (MemoryRange(MEMORY, PAGE, 0), MemoryRange(MEMORY, PAGE, PAGE))
+
+
+@dataclass(frozen=True)
+class Load:
+    """`depth` executions at a time, with `ranges` by a memory range set or with none."""
+
+    name: str
+    depth: int
+    ranges: bool = False
+
+
+LOADS = (
+    Load("execute-qd1", 1),
+    Load("execute-ranges-qd1", 1, ranges=True),
+    Load("execute-qd8", 8),
+)
+NAMES = tuple(load.name for load in LOADS)
+
+
+def measure(
+    names: Sequence[str], times: int, seconds: float, progress: Progress
+) -> Iterator[Result]:
+    """Measure what is named, `times` for `seconds` each, on one device.
+
+    Raises:
+        PotashError: the device does not start, hangs, or fails a command, or there is no compiler
+            for BPF.
+    """
+    chosen = [load for load in LOADS if load.name in names]
+    image = _image()
+    with generating(1, *MEMORY_OPTIONS, "--compute-namespace") as generator:
+        rsid = _load(generator, image)
+        for index, load in enumerate(chosen):
+            generator.fill(1, _execution(rsid if load.ranges else 0))
+            generator.run_singly(0)  # the first one has the program compiled
+            runs = []
+            for turn in range(times):
+                progress(load.name, (index + turn / times) / len(chosen))
+                if load.depth == 1:
+                    runs.append(generator.run_singly(seconds))
+                else:
+                    runs.append(generator.run(load.depth, seconds))
+            if load.depth == 1:
+                latencies = [statistics.median(run.latencies) * 1e6 for run in runs]
+                yield alone(load.name, "latency", "µs", latencies)
+            yield alone(load.name, "iops", "1/s", [run.rate for run in runs])
+            yield alone(load.name, "device time", "µs/io", [run.cost * 1e6 for run in runs])
+
+
+def _execution(rsid: int) -> Command:
+    entry = SubmissionEntry(EXECUTE_PROGRAM, nsid=COMPUTE, **Execute(INDEX, rsid).fields())
+    return lambda _: (entry, b"")
+
+
+def _image() -> bytes:
+    """The program's object file, in whole pages."""
+    with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
+        source, output = Path(folder) / "empty.c", Path(folder) / "empty.o"
+        source.write_text(EMPTY)
+        build(source, output, compiler=find_compiler())
+        image = output.read_bytes()
+    return image + bytes(-len(image) % PAGE)
+
+
+def _load(generator: Generator, image: bytes) -> int:
+    """Load and activate a program, and create its memory ranges; their set's identifier."""
+    load = LoadProgram(INDEX, FIRST_VENDOR_PROGRAM_TYPE, psize=len(image), numb=len(image))
+    activation = ProgramActivation(INDEX, ActivationSelect.ACTIVATE)
+    ranges = b"".join(one.encode() for one in RANGES)
+    create = RangeSetManagement(RangeSetSelect.CREATE, numr=len(RANGES))
+    result = 0
+    for opcode, fields, data in (
+        (AdminOpcode.LOAD_PROGRAM, load, image),
+        (AdminOpcode.PROGRAM_ACTIVATION_MANAGEMENT, activation, b""),
+        (AdminOpcode.MEMORY_RANGE_SET_MANAGEMENT, create, ranges),
+    ):
+        entry = SubmissionEntry(opcode, 0, 0, COMPUTE, 0, 0, 0, 0, 0, *fields.encode())
+        result = generator.admin(entry, data)
+    return result

@@ -1,0 +1,308 @@
+"""A load generator for a drive over its socket, as cheap as can be.
+
+The entries of a submission queue are written once, before anything is measured; from then on a
+command is submitted by moving the tail in the shadow page, and completions are counted by comparing
+their status words with numpy, a batch at a time. So what is measured is the device, and not Python
+at the other end. A successful status word equals its phase tag; any other one ends the measurement.
+"""
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nvme_spec.opcodes import AdminOpcode
+from nvme_spec.queues import (
+    COMPLETION_ENTRY_SHIFT,
+    COMPLETION_ENTRY_SIZE,
+    COMPLETION_ENTRY_WORDS,
+    STATUS_WORD_OFFSET,
+    SUBMISSION_ENTRY_SHIFT,
+    SUBMISSION_ENTRY_SIZE,
+    SubmissionEntry,
+)
+from nvme_spec.registers import (
+    AdminQueueAttributes,
+    Capabilities,
+    CommandSets,
+    CommandSetSelected,
+    ControllerConfiguration,
+    ControllerStatus,
+    Register,
+    doorbell_offset,
+)
+from potash.bench.drives import filled
+from potash.bench.processors import family_time
+from potash.sdk.driver.pci import PciFunction
+from potash.sdk.errors import PotashError
+from potash.vm.drive import device_process
+from pyvfio_user.client import Client, SealedMemory
+
+PAGE = 4096
+ENTRIES = 1024
+"""Of each I/O queue. An entry's index is its command's identifier, and has a page for its data."""
+ADMIN_ENTRIES = 32
+ADMIN_DATA = 2
+OWN_PAGES = 4 + ADMIN_DATA
+"""The Admin queues, both pages of shadow doorbells, and the data of an Admin command."""
+STALL = 20.0
+"""Seconds without a completion after which the device counts as hung."""
+Command = Callable[[int], tuple[SubmissionEntry, bytes]]
+"""The command at an index of a queue, and what is in its page before it; the queue sets its
+identifier and its data pointer."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a load came to."""
+
+    rate: float
+    """Commands a second."""
+    cost: float
+    """Processor seconds of all the device's processes for each command."""
+    latencies: list[float] = field(default_factory=list)
+    """Seconds from the doorbell to the completion of each, where they were measured."""
+
+
+class _Queue:
+    """An I/O queue pair, which has its memory from `submission` on."""
+
+    SIZE = ENTRIES * (SUBMISSION_ENTRY_SIZE + COMPLETION_ENTRY_SIZE + PAGE)
+
+    def __init__(self, memory: memoryview, qid: int, submission: int) -> None:
+        self.qid = qid
+        self.submission = submission
+        self.completion = submission + ENTRIES * SUBMISSION_ENTRY_SIZE
+        self._data = self.completion + ENTRIES * COMPLETION_ENTRY_SIZE
+        self._memory = memory
+        ring = memory[self.completion : self._data]
+        self._status = np.frombuffer(ring, "<u2")[STATUS_WORD_OFFSET // 2 :: COMPLETION_ENTRY_WORDS]
+        self._head = 0
+        self._phase = 1
+        self.tail = 0
+
+    def fill(self, command: Command) -> None:
+        """Write all entries, and what their pages hold."""
+        for cid in range(ENTRIES):
+            entry, content = command(cid)
+            page = self._data + cid * PAGE
+            self._memory[page : page + len(content)] = content
+            at = self.submission + cid * SUBMISSION_ENTRY_SIZE
+            self._memory[at : at + SUBMISSION_ENTRY_SIZE] = entry._replace(
+                cid=cid, prp1=page
+            ).encode()
+
+    def reap(self, most: int) -> int:
+        """Count the completions that are there, in a batch of `most` at most."""
+        head = self._head
+        end = min(head + most, ENTRIES)
+        matches = self._status[head:end] == self._phase
+        done = end - head if matches.all() else int(matches.argmin())
+        self._head = head + done
+        if self._head == ENTRIES:
+            self._head = 0
+            self._phase ^= 1
+        return done
+
+    def failure(self) -> int:
+        """The status word at the head, where it is one of a command that failed; else 0."""
+        word = int(self._status[self._head])
+        return word if word & 1 == self._phase and word >> 1 else 0
+
+    @property
+    def head(self) -> int:
+        return self._head
+
+    def release(self) -> None:
+        del self._status
+
+
+class Generator:
+    """A controller with queues 1 to `queues`, and the loop that keeps them filled."""
+
+    def __init__(self, client: Client, memory: SealedMemory, queues: int, pid: int) -> None:
+        self._function = PciFunction(client)
+        self._view = memory.view
+        self._pid = pid
+        self._admin_tail = 0
+        self._admin_sq, self._admin_cq, self._shadow, self._events, self._data = (
+            page * PAGE for page in range(5)
+        )
+        self._words = memory.view[self._shadow : self._shadow + 2 * PAGE].cast("I")
+        self._queues = [
+            _Queue(memory.view, qid, OWN_PAGES * PAGE + (qid - 1) * _Queue.SIZE)
+            for qid in range(1, queues + 1)
+        ]
+
+    def start(self, eventfds: list[int]) -> None:
+        """Bring the controller to ready, with the queues and shadow doorbells."""
+        function = self._function
+        function.enable()
+        function.enable_interrupts(eventfds)
+        last = ADMIN_ENTRIES - 1
+        self._write(Register.AQA, AdminQueueAttributes(asqs_z=last, acqs_z=last).encode())
+        self._write(Register.ASQ, self._admin_sq)
+        self._write(Register.ACQ, self._admin_cq)
+        capabilities = Capabilities(function.read_register(Register.CAP.offset, Register.CAP.width))
+        several = capabilities.css & CommandSets.IO_COMMAND_SETS
+        sets = CommandSetSelected.ALL_SUPPORTED if several else CommandSetSelected.NVM
+        enabled = ControllerConfiguration(
+            en=1, css=sets, iosqes=SUBMISSION_ENTRY_SHIFT, iocqes=COMPLETION_ENTRY_SHIFT
+        )
+        self._write(Register.CC, enabled.encode())
+        until = time.monotonic() + STALL
+        status = Register.CSTS
+        while not ControllerStatus(function.read_register(status.offset, status.width)).rdy:
+            if time.monotonic() > until:
+                raise PotashError("the device does not become ready")
+            time.sleep(1e-3)
+        for queue in self._queues:
+            sizes = (ENTRIES - 1) << 16 | queue.qid
+            vector = queue.qid << 16
+            for opcode, address, flags in (
+                (AdminOpcode.CREATE_IO_COMPLETION_QUEUE, queue.completion, 3),
+                (AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, queue.submission, 1),
+            ):
+                entry = SubmissionEntry(opcode, prp1=address, cdw10=sizes, cdw11=vector | flags)
+                self._admin(entry)
+        shadow = AdminOpcode.DOORBELL_BUFFER_CONFIG
+        self._admin(SubmissionEntry(shadow, prp1=self._shadow, prp2=self._events))
+
+    def fill(self, qid: int, command: Command) -> None:
+        """Have `run` give these commands in a queue."""
+        self._queues[qid - 1].fill(command)
+
+    def admin(self, entry: SubmissionEntry, data: bytes = b"") -> int:
+        """An Admin command, with at most two pages of data; dword 0 of its completion."""
+        if len(data) > ADMIN_DATA * PAGE:
+            raise ValueError(f"{len(data)} bytes are more than an Admin command here can have")
+        self._view[self._data : self._data + len(data)] = data
+        return self._admin(entry._replace(prp1=self._data, prp2=self._data + PAGE))
+
+    def run(self, depth: int, seconds: float, qids: Sequence[int] = (1,)) -> Run:
+        """Keep `depth` commands in flight in each of some queues."""
+        before = family_time(self._pid)
+        started = time.perf_counter()
+        until = started + seconds
+        stalled = started + STALL
+        words, queues = self._words, [self._queues[qid - 1] for qid in qids]
+        total = 0
+        for queue in queues:
+            self._submit(queue, depth)
+        now = started
+        while now < until:
+            progress = 0
+            for queue in queues:
+                done = queue.reap(depth)
+                if done:
+                    words[2 * queue.qid + 1] = queue.head
+                    self._submit(queue, done)
+                    progress += done
+            now = time.perf_counter()
+            if progress:
+                total += progress
+                stalled = now + STALL
+            elif now > stalled or any(queue.failure() for queue in queues):
+                raise self._failure()
+        elapsed = now - started
+        for queue in queues:
+            self._drain(queue, depth)
+        return Run(total / elapsed, (family_time(self._pid) - before) / max(total, 1))
+
+    def run_singly(self, seconds: float, qid: int = 1) -> Run:
+        """Give one command after the other, at least one; each is timed."""
+        before = family_time(self._pid)
+        queue = self._queues[qid - 1]
+        latencies: list[float] = []
+        began = now = time.perf_counter()
+        while now < began + seconds or not latencies:
+            self._submit(queue, 1)
+            self._drain(queue, 1)
+            latencies.append(-now + (now := time.perf_counter()))
+        count = len(latencies)
+        cost = (family_time(self._pid) - before) / count
+        return Run(count / (now - began), cost, latencies)
+
+    def release(self) -> None:
+        for queue in self._queues:
+            queue.release()
+        self._words.release()
+
+    def _submit(self, queue: _Queue, count: int) -> None:
+        """Move the tail, and ring if the device has asked for that (section B.5)."""
+        before = queue.tail
+        queue.tail = after = (before + count) % ENTRIES
+        index = 2 * queue.qid
+        self._words[index] = after
+        event = self._words[PAGE // 4 + index]
+        if (after - event - 1) & 0xFFFF < (after - before) & 0xFFFF:
+            offset = doorbell_offset(queue.qid, completion=False)
+            self._function.write_register(offset, 4, after)
+
+    def _drain(self, queue: _Queue, left: int) -> None:
+        until = time.monotonic() + STALL
+        while left:
+            left -= queue.reap(left)
+            self._words[2 * queue.qid + 1] = queue.head
+            if queue.failure() or time.monotonic() > until:
+                raise self._failure()
+
+    def _failure(self) -> PotashError:
+        for queue in self._queues:
+            if word := queue.failure():
+                return PotashError(
+                    f"the device fails a command with status {word >> 1 & 0x7FF:#05x}"
+                )
+        return PotashError(f"the device completes nothing for {STALL:g} seconds")
+
+    def _admin(self, entry: SubmissionEntry) -> int:
+        """One Admin command, whose completion is polled for; there are fewer than entries."""
+        index = self._admin_tail
+        at = self._admin_sq + index * SUBMISSION_ENTRY_SIZE
+        self._view[at : at + SUBMISSION_ENTRY_SIZE] = entry._replace(cid=index).encode()
+        self._admin_tail += 1
+        self._function.write_register(doorbell_offset(0, completion=False), 4, self._admin_tail)
+        where = self._admin_cq + index * COMPLETION_ENTRY_SIZE
+        name = AdminOpcode(entry.opcode).name
+        until = time.monotonic() + STALL
+        while not (word := struct.unpack_from("<H", self._view, where + STATUS_WORD_OFFSET)[0]) & 1:
+            if time.monotonic() > until:
+                raise PotashError(f"the device does not answer admin command {name}")
+            time.sleep(1e-4)
+        if word >> 1:
+            raise PotashError(f"the device fails {name} with status {word >> 1:#06x}")
+        return int.from_bytes(self._view[where : where + 4], "little")
+
+    def _write(self, register: Register, value: int) -> None:
+        self._function.write_register(register.offset, register.width, value)
+
+
+@contextlib.contextmanager
+def generating(queues: int, *options: str) -> Iterator[Generator]:
+    """A device with options of `potash serve`, and a generator that is connected to it.
+
+    Raises:
+        PotashError: the device does not start.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(filled("blocks"))
+        device = stack.enter_context(
+            device_process(folder / "drive", "--media", str(folder / "blocks"), *options)
+        )
+        client = stack.enter_context(Client(folder / "drive"))
+        size = OWN_PAGES * PAGE + queues * _Queue.SIZE
+        memory = stack.enter_context(SealedMemory(size))
+        client.negotiate()
+        client.dma_map(0, len(memory.view), memory.fd)
+        eventfds = []
+        for _ in range(queues + 1):
+            eventfds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            stack.callback(os.close, eventfds[-1])
+        generator = Generator(client, memory, queues, device.pid)
+        stack.callback(generator.release)
+        generator.start(eventfds)
+        yield generator
