@@ -26,8 +26,10 @@ def page() -> str:
     found = reports()
     parts = [INTRODUCTION]
     for report in dict.fromkeys(found.values()):
-        commands = [f"`potash {one}`" for one, of_it in found.items() if of_it == report]
-        parts.append(f"## {', '.join(commands)}\n")
+        first, *others = (f"potash {one}" for one, of_it in found.items() if of_it == report)
+        group = first.rpartition(" ")[0] + " "
+        commands = [first, *(one.removeprefix(group) for one in others)]
+        parts.append(f"## {', '.join(f'`{one}`' for one in commands)}\n")
         form = schema(report)
         for one in form.get("oneOf", [form]):
             rows = [f"| `{path}` | {kind} | {said} |" for path, kind, said in _rows(one, "")]
