@@ -340,11 +340,17 @@ def test_a_closed_engine_cancels_and_is_gone(native: EngineBoard) -> None:
 
 
 def test_a_program_is_checked_before_it_runs(native: EngineBoard) -> None:
-    assert native.check(native.program(SEVEN))
-    assert not native.check(native.program(b"this is no ELF file"))
+    assert native.check(native.program(SEVEN)) is RETURNED
+    assert native.check(native.program(b"this is no ELF file")) is Outcome.REFUSED
     assert native.texts()[-1].startswith("a program was refused: ")
-    assert not native.check(999)
+    assert native.check(999) is Outcome.REFUSED
     assert native.execute(native.program(b"this is no ELF file")) == (Outcome.REFUSED, 0)
+
+
+def test_a_check_that_a_reset_ends_says_nothing_of_the_program(limited: EngineBoard) -> None:
+    tag = limited.begin_check(limited.program(SEVEN))
+    limited.reset_controller(ERASE)
+    assert limited.verdict(tag) in (Outcome.LOST, RETURNED)  # which it was may have come first
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.errors import MailboxError
 from potash_firmware.mailbox.execution import (
     MAX_RANGES,
+    VERDICTS,
     Cancel,
     CheckProgram,
     CloseEngine,
@@ -73,7 +74,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(ShareProgram, st.integers(256, 1 << 63), st.integers(1, 1 << 40)),
     st.builds(Forget, U64),
     st.builds(CheckProgram, U32, U32, U64),
-    st.builds(ProgramChecked, U32, st.booleans()),
+    st.builds(ProgramChecked, U32, st.sampled_from(sorted(VERDICTS))),
     st.builds(OpenEngine, U32),
     st.builds(CloseEngine, U32),
     st.builds(Cancel, U32),
@@ -197,7 +198,7 @@ def test_an_execution_names_program_parameters_and_ranges() -> None:
         struct.pack("<BBHIIIQQQ", 39, 0, 1, 7, 3, 0, 300, 1, 2),  # a reserved field
         struct.pack("<BBxxIQ", 40, 6, 7, 0),  # an unknown outcome
         struct.pack("<BBxxIQ", 40, 1, 7, 1),  # a value of what has not returned
-        struct.pack("<BBxxI", 36, 2, 7),  # neither sound nor not
+        struct.pack("<BBxxI", 36, 1, 7),  # no verdict of a check
     ],
 )
 def test_a_malformed_message_of_an_execution_is_refused(raw: bytes) -> None:

@@ -109,9 +109,9 @@ def test_data_goes_by_a_descriptor(link: ApuLink, apu: ApuPort) -> None:
     os.close(message.descriptor)
 
 
-@pytest.mark.parametrize("sound", [False, True])
+@pytest.mark.parametrize("verdict", [Outcome.RETURNED, Outcome.REFUSED, Outcome.LOST])
 def test_a_program_is_checked(
-    link: ApuLink, apu: ApuPort, shared: list[Shared], sound: bool
+    link: ApuLink, apu: ApuPort, shared: list[Shared], verdict: Outcome
 ) -> None:
     program = shared[0]
     check = link.engines.check(3, program)
@@ -119,9 +119,9 @@ def test_a_program_is_checked(
     assert given == ShareProgram(program.serial, LENGTH)
     assert isinstance(asked, CheckProgram)
     assert (asked.nsid, asked.serial) == (3, program.serial)
-    apu.send(ProgramChecked(asked.tag, sound))
+    apu.send(ProgramChecked(asked.tag, verdict))
     assert ended(link) == [check]
-    assert check.result() is (Outcome.RETURNED if sound else Outcome.REFUSED)
+    assert check.result() is verdict
 
 
 def test_what_is_forgotten_is_told_where_it_was_known(
@@ -195,7 +195,7 @@ def test_engines_come_and_go(link: ApuLink, apu: ApuPort) -> None:
 
 def test_an_answer_that_nobody_asked_for_is_dropped(link: ApuLink, apu: ApuPort) -> None:
     apu.send(Executed(77, Outcome.RETURNED, 1))
-    apu.send(ProgramChecked(77, True))
+    apu.send(ProgramChecked(77, Outcome.RETURNED))
     assert ended(link) == []
 
 

@@ -40,7 +40,7 @@ class EngineBoard(Board):
 
     def boot(self) -> None:
         self.ended_executions: dict[int, Executed] = {}
-        self.checked: dict[int, bool] = {}
+        self.checked: dict[int, Outcome] = {}
         self._serials = count(FIRST_SERIAL)
         self._execution_tags = count(1 << 16)
         super().boot()
@@ -62,9 +62,15 @@ class EngineBoard(Board):
         os.close(descriptor)
         return serial
 
-    def check(self, program: int) -> bool:
+    def begin_check(self, program: int) -> int:
         tag = next(self._execution_tags)
         self.port.send(CheckProgram(tag, NSID, program))
+        return tag
+
+    def check(self, program: int) -> Outcome:
+        return self.verdict(self.begin_check(program))
+
+    def verdict(self, tag: int) -> Outcome:
         self.until(lambda: tag in self.checked)
         return self.checked[tag]
 
@@ -128,7 +134,7 @@ class EngineBoard(Board):
                 assert message.tag not in self.ended_executions
                 self.ended_executions[message.tag] = message
             case ProgramChecked():
-                self.checked[message.tag] = message.sound
+                self.checked[message.tag] = message.outcome
             case _:
                 super()._take(message)
 

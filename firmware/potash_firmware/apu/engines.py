@@ -256,14 +256,15 @@ class Engines:
         def decided(reason: str | None) -> None:
             if reason is not None and engine is not None:
                 engine.log.add(LogEntryType.ACCELERATOR_ERROR, f"a program was refused: {reason}")
-            self._send(ProgramChecked(message.tag, reason is None))
+            verdict = Outcome.RETURNED if reason is None else Outcome.REFUSED
+            self._send(ProgramChecked(message.tag, verdict))
 
         if shared is None:
             decided("it is not there")
             return
         image = os.pread(shared.descriptor, shared.length, 0)
         self._checks.begin(
-            image, decided, lambda: self._send(ProgramChecked(message.tag, sound=False))
+            image, decided, lambda: self._send(ProgramChecked(message.tag, Outcome.LOST))
         )
 
     # Executions.

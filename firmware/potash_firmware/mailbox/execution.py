@@ -44,6 +44,10 @@ class Outcome(IntEnum):
     """A `Cancel`, a reset, or the end of its engine came before."""
 
 
+VERDICTS = frozenset({Outcome.RETURNED, Outcome.REFUSED, Outcome.LOST})
+"""What can be said of a program that is checked."""
+
+
 class MemoryRange(NamedTuple):
     """`length` bytes from byte `offset` of the shared memory `serial`, both multiples of a page."""
 
@@ -92,10 +96,10 @@ class CheckProgram:
 
 @dataclass(frozen=True, slots=True)
 class ProgramChecked:
-    """APU to RPU: whether a program is sound."""
+    """APU to RPU: whether a program is sound: RETURNED, or REFUSED, or LOST where nobody can say."""
 
     tag: int
-    sound: bool
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +239,10 @@ def _require_length(length: int) -> None:
 
 
 def _unpack_checked(data: bytes) -> ProgramChecked:
-    _, sound, tag = _CHECKED.unpack(data)
-    if sound > 1:
-        raise MailboxError(f"{sound} is neither true nor false")
-    return ProgramChecked(tag, bool(sound))
+    _, outcome, tag = _CHECKED.unpack(data)
+    if outcome not in VERDICTS:
+        raise MailboxError(f"a program is not checked with {outcome}")
+    return ProgramChecked(tag, Outcome(outcome))
 
 
 def pack_executed(m: Executed) -> bytes:
@@ -277,7 +281,7 @@ CODECS: dict[int, tuple[type[ToApu | ToRpu], Callable[[Any], bytes], Unpack]] = 
     ),
     Kind.PROGRAM_CHECKED: (
         ProgramChecked,
-        lambda m: _CHECKED.pack(Kind.PROGRAM_CHECKED, m.sound, m.tag),
+        lambda m: _CHECKED.pack(Kind.PROGRAM_CHECKED, m.outcome, m.tag),
         _unpack_checked,
     ),
     Kind.OPEN_ENGINE: (

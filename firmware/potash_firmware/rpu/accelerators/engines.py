@@ -167,8 +167,7 @@ class Engines:
             execution = Execution(message.outcome, message.value)
             self._end(self._executions.pop(message.tag), execution)
         elif isinstance(message, ProgramChecked) and message.tag in self._checks:
-            verdict = Outcome.RETURNED if message.sound else Outcome.REFUSED
-            self._end(self._checks.pop(message.tag), verdict)
+            self._end(self._checks.pop(message.tag), message.outcome)
         else:
             log.error("the APU has ended %#x, which nobody asked", message.tag)
 
