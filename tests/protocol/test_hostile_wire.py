@@ -141,8 +141,8 @@ class Target:
         # A memory namespace has other memory for the next client, but as much.
         leaked = wire.leaked(before).values()
         assert [one for one in leaked if one != MEMORY] == []
-        present = list(open_descriptors().values())
-        assert present.count(MEMORY) <= list(before.values()).count(MEMORY)
+        most = list(before.values()).count(MEMORY)
+        wait_until(lambda: list(open_descriptors().values()).count(MEMORY) <= most, self.step)
         with RawClient(self.device.server) as client:
             client.send(wire.command(wire.VERSION, wire.QEMU_VERSION))
             client.send(wire.command(wire.REGION_READ, struct.pack("<QII", 8, 0, 4)))
