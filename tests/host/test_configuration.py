@@ -267,14 +267,28 @@ def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> 
     }
     assert content["namespace"] == {"1": {"size": "8M", "block_size": 4096}}
     assert content["accelerator"]["1"] == {"input_size": "64M", "output_size": "1G"}
+    assert content["memory"]["namespaces"] == ["64M", "4K"]
+    assert content["compute"]["namespaces"] == 2
     guest = potash_command(
-        "guest", "--config", file, "--print-config", "--cpus", "2", "--namespace", "1M:512"
-    )
+        "guest", "--config", file, "--print-config", "--cpus", "2", "--namespace", "1M:512",
+        "--memory-namespace", "8K", "--compute-namespace",
+    )  # fmt: skip
     assert guest.returncode == 0, guest.stderr
     content = tomllib.loads(guest.stdout)
     assert (content["guest"]["memory"], content["guest"]["cpus"]) == ("1G", 2)
     assert content["namespace"] == {"1": {"size": "1M", "block_size": 512}}
+    assert content["memory"] == {
+        "namespaces": ["8K"], "capacity": "1G", "copy_formats": False
+    }  # fmt: skip
+    assert (content["compute"]["namespaces"], content["compute"]["ranges"]) == (1, 64)
     assert content["device"]["engine"] == "interpreter"
+
+
+def test_memory_has_whole_pages() -> None:
+    for size in ("5000", "2T", "no"):
+        done = potash_command("serve", "--memory-namespace", size, "--print-config")
+        assert done.returncode == 2, done
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["serve", "guest"])

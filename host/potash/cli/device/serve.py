@@ -400,6 +400,8 @@ def _announce(socket: Path, media: Path | None, drive: Drive, metrics: str | Non
     )
     where = f"in {media}" if media else "in memory, gone when this ends"
     what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
+    if drive.memory_allocated:
+        what += f", with {human(drive.memory_allocated)} of memory"
     lines = [
         f"A drive of {what}, {where}, listens at {socket}",
         "QEMU (10.1.1 or later) takes it with:",
