@@ -66,9 +66,10 @@ def read(guest: Guest, start: int, length: int) -> bytes:
 def test_linux_attaches_every_namespace_without_a_complaint(linux: Guest) -> None:
     said = sh(linux, "dmesg | grep nvme").splitlines()
     about = [line for line in said if "nsid" in line]
-    assert [line.split("nvme nvme0: ")[1] for line in about] == [
+    # Linux says so at every scan.
+    assert {line.split("nvme nvme0: ")[1] for line in about} == {
         f"block device for nsid {nsid} not supported (csi {csi})" for nsid, csi in ((2, 3), (3, 4))
-    ]
+    }
     wrong = ("error", "invalid", "unusual", "fail", "ignor", "unknown")
     assert not [line for line in said if any(word in line.lower() for word in wrong)]
     assert {node(linux, nsid)[:7] for nsid in (BLOCKS, MEMORY, COMPUTE)} == {"/dev/ng"}
