@@ -14,14 +14,18 @@ import pytest
 
 import potash.sdk
 from csd_spec import fields
-from csd_spec.descriptors import AcceleratorStatus
+from csd_spec.descriptors import AcceleratorStatus, encode_arguments
 from csd_spec.opcodes import IoOpcode
 from nvme_spec import opcodes as nvme
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.opcodes import AdminOpcode
 from potash.cli.app import run_app
+from potash.cli.device import demo as demos
 from potash.cli.device.example import Example, example_names
 from potash.programs.execution import execute
 from potash.sdk import Accelerator, Device, JobFailed
 from potash.sdk.commands import encoded
+from potash.sdk.transport import PendingCommand, Request
 from potash.vm.drive import device_process
 from potash_firmware.bpf import Engine, load_program
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
@@ -248,8 +252,46 @@ def test_checksum_says_what_it_wants(
 @pytest.fixture(scope="module")
 def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("device") / "s"
-    with device_process(path, "--size", "64M"):
+    options = ("--memory-namespace", "16M", "--compute-namespace")
+    with device_process(path, "--size", "64M", *options):
         yield path
+
+
+class Moved:
+    """Bytes that commands bring to a device and from it, but for what it reports about itself."""
+
+    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes = 0
+        submit = device.transport.submit
+
+        def counted(request: Request, timeout: float) -> PendingCommand:
+            stores_input = (request.opcode, request.csi) == (nvme.IoOpcode.WRITE, CommandSet.NVM)
+            if request.opcode == AdminOpcode.LOAD_PROGRAM if request.admin else not stores_input:
+                self.bytes += len(request.data_out or b"") + request.data_in_length
+            return submit(request, timeout)
+
+        monkeypatch.setattr(device.transport, "submit", counted)
+
+
+@pytest.mark.parametrize(
+    "name", ["add", *FOUND, "digits", pytest.param("resnet18", marks=pytest.mark.slow)]
+)
+def test_an_example_gives_the_same_by_start_and_by_execute(
+    name: str, socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = Example.load(name)
+    with potash.sdk.open(f"vfio-user:{socket}") as device:
+        moved = Moved(device, monkeypatch)
+        started = demos.start(device, example)
+        by_start, moved.bytes = moved.bytes, 0
+        executed = demos.execute(device, example)
+    assert started.output == executed.output == example.expected
+    # Each argument has its length before it; what is in dwords is filled up.
+    headers = len(encode_arguments(example.arguments)) - sum(map(len, example.arguments))
+    assert started.moved + headers == by_start
+    assert 0 <= moved.bytes - headers - executed.moved < 16
+    # Without pages of output, Execute moves less, but for the descriptors of ranges.
+    assert abs(executed.moved - started.moved) < 4096
 
 
 @pytest.mark.parametrize("name", [*FOUND, "digits", "resnet18"])

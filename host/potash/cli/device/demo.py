@@ -15,15 +15,16 @@ import click
 import potash.sdk
 from csd_spec.descriptors import LogEntryType, encode_arguments
 from csd_spec.opcodes import PAGE_SIZE
+from nvme_spec.computational import MEMORY_RANGE_SIZE
 from potash.cli.device import reports
 from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import as_json, json_option, say
-from potash.sdk import LocalStorage
+from potash.sdk import Device, LocalStorage
 from potash.sdk.errors import PotashError
-from potash.sdk.memory_namespace import Blocks, Bytes
+from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes
 from potash.vm.drive import serving
 from potash.vm.guest import DRIVE
 from potash.vm.terminal import descriptor_sink
@@ -31,7 +32,9 @@ from potash.vm.terminal import descriptor_sink
 if TYPE_CHECKING:
     from potash.vta.inference import Modelled
 
-JOB_TIMEOUT = 60.0
+JOB_TIMEOUT = 300.0
+"""Seconds. The first use of the tensor accelerator compiles its simulator, which takes ten seconds, and
+a minute on a busy machine."""
 DRIVE_SIZE = ("--size", "64M")
 PROGRAM, INPUT, OUTPUT = "program.o", "input.bin", "output.bin"
 """What an example's files are called in the guest."""
@@ -39,6 +42,9 @@ SHOWN = 12
 """Elements of a vector that are shown."""
 
 Report = Callable[[str], None]
+
+
+def _silent(_: str) -> None: ...
 
 
 class _RunByDefault(click.Group):
@@ -118,50 +124,62 @@ def run(name: str, embedded: bool, execute: bool, debian_mirror: str | None) -> 
 
 
 class Ran(NamedTuple):
-    """What a job made, and how long it took in the drive, in seconds."""
+    """What a job made, how long it took in the drive, in seconds, and what went to and from there."""
 
     output: bytes
     job: float
+    moved: int
+    """Bytes between drive and host: program, arguments, descriptors and output."""
 
 
 def _run_embedded(example: Example, report: Report) -> Ran:
     """The driver of the SDK attaches to the device's socket as QEMU would."""
     with serving(*DRIVE_SIZE) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
-        result = device.accelerator().run(
-            example.program,
-            example.input,
-            args=example.arguments,
-            local=LocalStorage(example.lba),
-            timeout=JOB_TIMEOUT,
-            report=report,
-        )
-    return Ran(result.output, _job_seconds((entry.type, entry.timestamp) for entry in result.log))
+        return start(device, example, report)
+
+
+def start(device: Device, example: Example, report: Report = _silent) -> Ran:
+    """Run an example on an accelerator, with its input in place on the drive."""
+    result = device.accelerator().run(
+        example.program,
+        example.input,
+        args=example.arguments,
+        local=LocalStorage(example.lba),
+        timeout=JOB_TIMEOUT,
+        report=report,
+    )
+    job = _job_seconds((entry.type, entry.timestamp) for entry in result.log)
+    return Ran(result.output, job, _given(example) + _pages(len(result.output)))
 
 
 def _run_executed(example: Example, report: Report) -> Ran:
-    """The same program on memory namespaces: its input is copied there within the drive."""
-    size = _pages(len(example.input)), _pages(max(1, len(example.expected)))
-    options = ("--memory-namespace", str(sum(size)), "--compute-namespace")
+    size = _pages(len(example.input)) + _pages(len(example.expected))
+    options = ("--memory-namespace", str(size), "--compute-namespace")
     with serving(*DRIVE_SIZE, *options) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
-        blocks = size[0] // device.block_size
-        device.write(example.lba, example.input.ljust(size[0], b"\0"))
-        memory, compute = device.memory_namespace(), device.compute_namespace()
-        memory.copy(0, [Blocks(device.nsid, example.lba, blocks)])
-        report(f"copy: {blocks} blocks to memory namespace {memory.nsid}")
-        index = compute.free_index()
-        compute.load(index, example.program)
-        report(f"load: {len(example.program)} bytes as program {index}")
-        ranges = [Bytes(memory.nsid, 0, size[0]), Bytes(memory.nsid, *size)]
-        started = time.monotonic()
-        value = compute.execute(
-            index,
-            ranges,
-            data=encode_arguments(example.arguments),
-            timeout=JOB_TIMEOUT,
-        )
-        took = time.monotonic() - started
-        report(f"execute: returned {value}")
-        return Ran(memory.read(size[0], len(example.expected)), took)
+        return execute(device, example, report)
+
+
+def execute(device: Device, example: Example, report: Report = _silent) -> Ran:
+    """Run an example in a compute namespace; its input is copied to memory within the drive."""
+    size, room = _pages(len(example.input)), _pages(len(example.expected))
+    blocks = size // device.block_size
+    device.write(example.lba, example.input.ljust(size, b"\0"))
+    memory, compute = device.memory_namespace(), device.compute_namespace()
+    memory.copy(0, [Blocks(device.nsid, example.lba, blocks)])
+    report(f"copy: {blocks} blocks to memory namespace {memory.nsid}")
+    index = compute.free_index()
+    compute.load(index, example.program)
+    report(f"load: {len(example.program)} bytes as program {index}")
+    ranges = [Bytes(memory.nsid, 0, size), Bytes(memory.nsid, size, room)]
+    started = time.monotonic()
+    value = compute.execute(
+        index, ranges, data=encode_arguments(example.arguments), timeout=JOB_TIMEOUT
+    )
+    took = time.monotonic() - started
+    report(f"execute: returned {value}")
+    output = memory.read(size, len(example.expected))
+    described = -(-size // LARGEST_COPY) + len(ranges)
+    return Ran(output, took, _given(example) + described * MEMORY_RANGE_SIZE + len(output))
 
 
 def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
@@ -190,7 +208,13 @@ def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
             raise PotashError(f"the log cannot be read: {logged.stderr.decode().strip()}")
         entries = json.loads(logged.stdout)["entries"]
         job = _job_seconds((entry["type"], entry["timestamp"]) for entry in entries)
-        return Ran(output.read_bytes(), job)
+        made = output.read_bytes()
+        return Ran(made, job, _given(example) + _pages(len(made)))
+
+
+def _given(example: Example) -> int:
+    """Bytes of what goes to the drive besides the input."""
+    return len(example.program) + sum(len(argument) for argument in example.arguments)
 
 
 def _job_seconds(entries: Iterable[tuple[int, int]]) -> float:
@@ -219,15 +243,13 @@ def _show_found(example: Example, ran: Ran, seconds: float) -> None:
     output = ran.output
     equal = output == example.expected
     without = _pages(len(example.input) if example.needed is None else example.needed)
-    given = len(example.program) + sum(len(argument) for argument in example.arguments)
-    moved = _pages(len(output)) + given
     report: reports.ExampleRun = {
         "example": example.name,
         "equal": equal,
         "input": len(example.input),
         "output": len(output),
         "moved_without": without,
-        "moved_with": moved,
+        "moved_with": ran.moved,
         "job_seconds": ran.job,
         "seconds": round(seconds, 3),
     }
@@ -235,8 +257,8 @@ def _show_found(example: Example, ran: Ran, seconds: float) -> None:
     if equal and example.describe is not None:
         lines += example.describe(example.input, output)
     lines.append(
-        f"moved between drive and host: {moved} bytes, program included;"
-        f" without the device {without}, {_times(without / moved)} times as many"
+        f"moved between drive and host: {ran.moved} bytes, program included;"
+        f" without the device {without}, {_times(without / ran.moved)} times as many"
     )
     modelled = _modelled(example)
     if modelled is not None:
