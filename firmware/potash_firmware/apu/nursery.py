@@ -135,6 +135,8 @@ class Nursery:
 
     def _asked(self, desk: Desk) -> None:
         """Start what a worker asks for; one that is gone is reaped elsewhere."""
+        if desk.closed:
+            return  # its worker has been reaped since this was seen
         try:
             pid = desk.serve()
         except (EOFError, OSError):
