@@ -118,8 +118,8 @@ class Fault(NamedTuple):
     0:1 identifier, 2 kind, 3 flags, 4:5 opcode, 6:7 queue (of an interrupt: vector), 8:11 namespace
     (0 for any), 12:13 status, 16:23 first block, 24:31 number of blocks (0 for all), 32:35 delay in
     microseconds, 36:39 how often it triggers (0 without end), 40:43 how often it lets pass what it
-    could trigger on before that, 44:47 how often it has triggered. A host that adds one leaves the first
-    and the last at 0.
+    could trigger on before that, 44:47 how often it has triggered. A host that adds one leaves the
+    first and the last at 0.
     """
 
     kind: FaultKind

@@ -58,9 +58,9 @@ NO_ARGUMENT = (1 << 64) - 1
 class Context(NamedTuple):
     """The context: 0:3 version, 4:7 number of arguments, 8:15 length of the list, 16:N the list.
 
-    From version 2 on follow, at the next multiple of 8, two parameters and the number of ranges, and
-    for each range its address and its length, 8 bytes each. The list is the argument list of Start
-    as it was sent, its padding included.
+    From version 2 on follow, at the next multiple of 8, two parameters and the number of ranges,
+    and for each range its address and its length, 8 bytes each. The list is the argument list of
+    Start as it was sent, its padding included.
     """
 
     argument_list: bytes = b""

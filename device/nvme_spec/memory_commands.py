@@ -21,7 +21,7 @@ MEMORY_GRANULARITY = 4
 
 
 UNVERIFIED = {
-    "MemoryNamespace": "no layout is public; size and capacity in bytes, as one implementer creates it",
+    "MemoryNamespace": "no layout is public; as one implementer creates it, in bytes",
     "MemoryOpcode.FILL": "one implementer; others use 00h, which is Flush in every command set",
     "MemoryCopy.nr_z": "implementers disagree whether the number of ranges is 0's based",
     "MemoryCopy.desfmt": "whether formats have to be enabled by the host (CDFE) is not known",

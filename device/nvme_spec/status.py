@@ -202,8 +202,8 @@ class NvmeError(Exception):
     """A command ends with `status` (`SCT << 8 | SC`) instead of success.
 
     `dnr` is the Do Not Retry bit of the completion; `detail` says for a person what was wrong. The
-    error log is given `location`, where in the command it was (`nvme_spec.logs`), and `lba`, the first
-    block that has to do with it; 0 where none has.
+    error log is given `location`, where in the command it was (`nvme_spec.logs`), and `lba`, the
+    first block that has to do with it; 0 where none has.
     """
 
     def __init__(

@@ -16,7 +16,8 @@ class RegisterBytes:
     def define(
         self, offset: int, width: int, reset: int, *, writable: int = 0, cleared_by_one: int = 0
     ) -> None:
-        """Say what the `width` bytes at `offset` hold after a reset, and which bits a host moves."""
+        """Say what the `width` bytes at `offset` hold after a reset, and which bits a host
+        moves."""
         self._writable[offset : offset + width] = writable.to_bytes(width, "little")
         self._cleared_by_one[offset : offset + width] = cleared_by_one.to_bytes(width, "little")
         self.put(offset, width, reset)

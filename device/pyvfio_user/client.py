@@ -201,7 +201,8 @@ class Client:
             self._decode(RegionWriteMultiReply, payload)
 
     def set_irqs(self, index: int, start: int, fds: Sequence[int | None]) -> None:
-        """Enable interrupts of the kind `index` from `start` on, each with its eventfd or with none.
+        """Enable interrupts of the kind `index` from `start` on, each with its eventfd or with
+        none.
 
         Goes out in messages of as many eventfds as the server takes, none of which mixes interrupts
         that have one with others.
@@ -333,7 +334,8 @@ class Client:
 
 
 class SealedMemory:
-    """`size` bytes that can be shared: a memfd that cannot change its size any more, mapped here."""
+    """`size` bytes that can be shared: a memfd that cannot change its size any more, mapped
+    here."""
 
     def __init__(self, size: int) -> None:
         self.fd = os.memfd_create("vfio-user memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

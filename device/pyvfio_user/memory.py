@@ -107,10 +107,10 @@ class AddressSpace:
 
         The descriptor stays the caller's. Without one the window exists, and every access to it is
         refused, as it is to what is not `readable` or `writable`. Raises OSError: EEXIST where the
-        window overlaps another one, ENOSPC for too many windows, files or bytes of files, EINVAL for
-        a range that wraps or leaves the file and for a file that is no memfd of ordinary pages or is
-        not sealed against shrinking, EACCES or EPERM where the file may not be mapped so. Nothing has
-        changed then.
+        window overlaps another one, ENOSPC for too many windows, files or bytes of files, EINVAL
+        for a range that wraps or leaves the file and for a file that is no memfd of ordinary pages
+        or is not sealed against shrinking, EACCES or EPERM where the file may not be mapped so.
+        Nothing has changed then.
         """
         if size <= 0 or min(address, offset) < 0 or address + size > ADDRESS_LIMIT:
             raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
@@ -239,7 +239,8 @@ class AddressSpace:
         return content
 
     def _make_room(self, size: int) -> None:
-        """Forget the files that no window shows, where another of `size` bytes would be too much."""
+        """Forget the files that no window shows, where another of `size` bytes would be too
+        much."""
         if self._is_full(size):
             self._files = {file: one for file, one in self._files.items() if one.windows}
         if self._is_full(size):

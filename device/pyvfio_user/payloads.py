@@ -1,4 +1,5 @@
-"""The payloads of vfio-user's messages, one type for each, with the form the specification gives it.
+"""The payloads of vfio-user's messages, one type for each, with the form the specification gives
+it.
 
 `decode` takes the bytes behind a header apart and raises `ProtocolError` where they cannot be what
 the command wants; `encode` puts them together. Each is a request, a reply, or both.

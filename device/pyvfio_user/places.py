@@ -1,4 +1,5 @@
-"""Where sockets that listen are in the file system: made for one user, and removed by their maker."""
+"""Where sockets that listen are in the file system: made for one user, and removed by their
+maker."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Identity = tuple[int, int]
 
 
 def listen(path: str, backlog: int) -> tuple[socket.socket, Identity]:
-    """A socket that listens at `path` for this user alone and never blocks, and what `unlink` wants.
+    """A socket that listens at `path` for this user alone and never blocks, and what `unlink`
+    wants.
 
     Raises OSError: EADDRINUSE where the path is in use or is no socket.
     """

@@ -125,7 +125,8 @@ class Server:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds until `expire` or `step` has something to do though nothing comes; None: never."""
+        """Seconds until `expire` or `step` has something to do though nothing comes; None:
+        never."""
         if self._limit is None and not self._accept_at:
             return None
         due = min(one for one in (self._limit, self._accept_at) if one)

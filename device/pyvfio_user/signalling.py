@@ -88,7 +88,8 @@ class Signal:
         self._context = context = _context()
         if context is None:
             return
-        # The read fails, as eight bytes are what an eventfd gives, but a request that fails ends too.
+        # The read fails, as eight bytes are what an eventfd gives, but a request that fails ends
+        # too.
         request = _IOCB.pack(
             0, 0, 0, _IOCB_CMD_PREAD, 0, eventfd, 0, 0, 0, 0, _IOCB_FLAG_RESFD, eventfd
         )

@@ -1,9 +1,9 @@
 """Links from the documentation into the source: true in the repository, and true on the site.
 
-A page links to a file as anybody would, relative to itself, so that the link works on a forge and in
-an editor: ``[`Board.region_write`](../device/potash_device/board.py)``. A text that is all code names
-what is meant in that file. On the site the file becomes a page of its own, and the link leads to
-the line where the name is defined; `problems` says which links lead nowhere. This is a hook of
+A page links to a file as anybody would, relative to itself, so that the link works on a forge and
+in an editor: ``[`Board.region_write`](../device/potash_device/board.py)``. A text that is all code
+names what is meant in that file. On the site the file becomes a page of its own, and the link leads
+to the line where the name is defined; `problems` says which links lead nowhere. This is a hook of
 mkdocs, and plain functions for who checks the pages without it.
 """
 

@@ -2,8 +2,9 @@
 
     python examples/add/make_input.py
 
-The input is a TensorFlow Lite model that adds two int8 vectors, followed by the vectors. The expected
-output is what TensorFlow Lite's own reference kernels make of it, on the processor that runs this.
+The input is a TensorFlow Lite model that adds two int8 vectors, followed by the vectors. The
+expected output is what TensorFlow Lite's own reference kernels make of it, on the processor that
+runs this.
 """
 
 from pathlib import Path

@@ -279,7 +279,8 @@ def _constants(
 
 
 def digits() -> tuple[Array, Labels]:
-    """scikit-learn's images [1797, 8, 8, 1], from 0 to 1, and what they show, in a fixed disorder."""
+    """scikit-learn's images [1797, 8, 8, 1], from 0 to 1, and what they show, in a fixed
+    disorder."""
     from sklearn.datasets import load_digits
 
     found = load_digits()

@@ -54,8 +54,8 @@ def describe(data: bytes, output: bytes) -> list[str]:
     hottest = max(temperatures, default=0) / 1000 - 273.15
     return [
         (
-            f"{len(temperatures)} of {len(data) // RECORD.size} records are from {LOW / 1000:g} K to"
-            f" {HIGH / 1000:g} K, the hottest {hottest:.1f} °C"
+            f"{len(temperatures)} of {len(data) // RECORD.size} records are from {LOW / 1000:g} K"
+            f" to {HIGH / 1000:g} K, the hottest {hottest:.1f} °C"
         )
     ]
 

@@ -103,7 +103,8 @@ class Device:
     `sidecar` everything small that is to outlive a power cycle (nothing does without it); `drive`
     is what a host makes namespaces of (memory without it). `trace` is a descriptor, open for
     appending, for what all processes of the device do. They stay the caller's. A snapshot of how
-    the device is doing can be had at the socket `status` (`status.py`). Entering raises OSError where the socket cannot be made.
+    the device is doing can be had at the socket `status` (`status.py`). Entering raises OSError
+    where the socket cannot be made.
     """
 
     def __init__(
@@ -132,7 +133,8 @@ class Device:
         self._busy = True
         self._more_messages = True
         self._namespaces_version: int | None = None
-        """Version of the namespaces that the APU knows; None where it could not be started with them."""
+        """Version of the namespaces that the APU knows; None where it could not be started with
+        them."""
         self._refusal_logged_until = 0.0
 
     def __enter__(self) -> Self:
@@ -362,7 +364,8 @@ def _wake_on_time() -> None:
 class StopSignals:
     """SIGINT, SIGTERM and SIGHUP as something to wait for; a context manager.
 
-    A SIGHUP that is ignored, as under nohup(1), stays ignored. Enter it before anybody is told that the device is there: who is told may end it at once.
+    A SIGHUP that is ignored, as under nohup(1), stays ignored. Enter it before anybody is told that
+    the device is there: who is told may end it at once.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -29,7 +29,8 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "tflite": ("potash_firmware.tflite",),
     "host": ("potash",),
 }
-"""Components, and the packages whose loggers are theirs; where two match, the longer name counts."""
+"""Components, and the packages whose loggers are theirs; where two match, the longer name
+counts."""
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_LEVEL = "info"
@@ -55,8 +56,8 @@ def component_of(logger: str) -> str:
 class LogSettings:
     """How much the components say, and in which form.
 
-    `level` is that of components which `components` does not name. Raises ValueError for a component, a level or a
-    format that there is not.
+    `level` is that of components which `components` does not name. Raises ValueError for a
+    component, a level or a format that there is not.
     """
 
     level: str = DEFAULT_LEVEL

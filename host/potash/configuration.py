@@ -1,7 +1,7 @@
 """What a device and its guest are configured with: `potash.toml`, and the one place of defaults.
 
-A section is a frozen dataclass, and the type of each field knows how it is read from TOML and what may
-stand there. Whoever reads a file gets all of it checked: a key that nobody knows is an error.
+A section is a frozen dataclass, and the type of each field knows how it is read from TOML and what
+may stand there. Whoever reads a file gets all of it checked: a key that nobody knows is an error.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class AcceleratorSection:
 
 @dataclass(frozen=True)
 class LimitsSection:
-    """`[limits]`: what programs and models may take, of an accelerator's worker and of a compiler."""
+    """`[limits]`: what programs and models may take, of an accelerator's worker and of a
+    compiler."""
 
     memory: Annotated[int, _size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.memory
     seconds: Annotated[int, _count(1, MOST_SECONDS)] = int(LIMITS.seconds)

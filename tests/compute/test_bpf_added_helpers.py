@@ -1,4 +1,5 @@
-"""Helpers of other packages: found by entry points, called by programs, left out when they are wrong."""
+"""Helpers of other packages: found by entry points, called by programs, left out when they are
+wrong."""
 
 from __future__ import annotations
 

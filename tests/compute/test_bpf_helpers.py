@@ -1,4 +1,5 @@
-"""What each helper does, and what becomes of every pointer, length and number that it cannot use."""
+"""What each helper does, and what becomes of every pointer, length and number that it cannot
+use."""
 
 import struct
 from collections.abc import Callable

@@ -197,7 +197,8 @@ def test_shared_memory_is_the_files() -> None:
 def test_helpers_pointers_have_a_bound_of_their_own(
     memory: memoryview, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the check of a helper's pointer wrong, its view would end with the arena nevertheless."""
+    """Were the check of a helper's pointer wrong, its view would end with the arena
+    nevertheless."""
     monkeypatch.setattr(Arena, "_offset", lambda self, address, size, *, write: address - BASE)
     space = Arena(memory, LAYOUT)
     for address in (BASE + LAYOUT.size, BASE + LAYOUT.size + PAGE, 1 << 40):

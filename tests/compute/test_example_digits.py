@@ -1,4 +1,5 @@
-"""The network of `examples/digits`: its training, what it is quantised to, and what it recognises."""
+"""The network of `examples/digits`: its training, what it is quantised to, and what it
+recognises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The program of `examples/resnet18` with a model that is played, and the picture that it is given."""
+"""The program of `examples/resnet18` with a model that is played, and the picture that it is
+given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""int8 ADD on the VTA: the same bytes as TensorFlow Lite's reference kernels and as exact integers."""
+"""int8 ADD on the VTA: the same bytes as TensorFlow Lite's reference kernels and as exact
+integers."""
 
 import itertools
 

@@ -1,4 +1,5 @@
-"""int8 convolutions and products on the VTA: the same bytes as TensorFlow Lite's reference kernels."""
+"""int8 convolutions and products on the VTA: the same bytes as TensorFlow Lite's reference
+kernels."""
 
 import math
 from typing import Any

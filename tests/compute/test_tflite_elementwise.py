@@ -1,5 +1,6 @@
-"""Operators that take values one by one, on the VTA: every byte as TensorFlow Lite's reference kernels
-have it, for all pairs of values, any scales and any shapes, whichever way the steps are made.
+"""Operators that take values one by one, on the VTA: every byte as TensorFlow Lite's reference
+kernels have it, for all pairs of values, any scales and any shapes, whichever way the steps are
+made.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Random networks through the delegate: the reference kernels' bytes, whoever reads what and how.
 
-Each network runs on one of two cores, with several inputs one behind the other; what the VTA does not
-take runs on the reference kernels. `python -m pytest -m slow` takes many more of them.
+Each network runs on one of two cores, with several inputs one behind the other; what the VTA does
+not take runs on the reference kernels. `python -m pytest -m slow` takes many more of them.
 """
 
 from __future__ import annotations

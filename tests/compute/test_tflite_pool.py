@@ -132,7 +132,8 @@ def test_a_large_window_takes_instructions_for_its_rows_and_its_columns_only() -
 
 
 def average(total: int, count: int) -> int:
-    """As `reference_integer_ops::AveragePool` has it: C's division drops what is behind the point."""
+    """As `reference_integer_ops::AveragePool` has it: C's division drops what is behind the
+    point."""
     nudged = total + count // 2 if total > 0 else total - count // 2
     return int(math.copysign(abs(nudged) // count, nudged))
 

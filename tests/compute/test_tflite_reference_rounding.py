@@ -1,7 +1,8 @@
-"""How sums are brought to the output's scale: the reference kernels' bits for many accumulators at once.
+"""How sums are brought to the output's scale: the reference kernels' bits for many accumulators at
+once.
 
-A bias without products puts any number into an accumulator. TensorFlow Lite's reference kernels do not
-agree with each other: CONV_2D and DEPTHWISE_CONV_2D round twice, FULLY_CONNECTED rounds once.
+A bias without products puts any number into an accumulator. TensorFlow Lite's reference kernels do
+not agree with each other: CONV_2D and DEPTHWISE_CONV_2D round twice, FULLY_CONNECTED rounds once.
 """
 
 from __future__ import annotations

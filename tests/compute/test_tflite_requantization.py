@@ -1,5 +1,5 @@
-"""The ALU's steps for a scale against the scale's definition: on and around every step of the output,
-at the ends of the accumulators' range, and anywhere.
+"""The ALU's steps for a scale against the scale's definition: on and around every step of the
+output, at the ends of the accumulators' range, and anywhere.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Models that contradict themselves are refused before native code sees them, each with its reason."""
+"""Models that contradict themselves are refused before native code sees them, each with its
+reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Cores that are built otherwise: the same computation through runtime, encoding and engine, against
-numpy's 64-bit integers."""
+"""Cores that are built otherwise: the same computation through runtime, encoding and engine,
+against numpy's 64-bit integers."""
 
 import math
 from typing import NamedTuple

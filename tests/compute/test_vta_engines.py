@@ -1,4 +1,5 @@
-"""The fast engine does what the readable simulator does, bit for bit, and refuses what it refuses."""
+"""The fast engine does what the readable simulator does, bit for bit, and refuses what it
+refuses."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,5 @@
-"""Code that has got loose in a worker: every door that it tries is shut, and jobs go on as before."""
+"""Code that has got loose in a worker: every door that it tries is shut, and jobs go on as
+before."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def native() -> Iterator[EngineBoard]:
 
 @pytest.fixture(scope="module")
 def limited() -> Iterator[EngineBoard]:
-    """One that interprets, a thousand instructions for a second at most, one execution at a time."""
+    """One that interprets, a thousand instructions for a second at most, one execution at a
+    time."""
     limits = replace(CONFIG.limits, instructions=1000, seconds=1.0, engine_workers=1)
     with engine_board(replace(CONFIG, limits=limits, engine=Engine.INTERPRETER)) as made:
         yield made

@@ -52,8 +52,8 @@ def run(apu: Board, model: bytes, inputs: bytes, room: int = 64) -> StatusId:
 
 
 def crashing() -> tuple[bytes, bytes]:
-    """A model that is right, and the input with which its kernel divides what cannot be divided: the
-    remainder of -2^31 by -1, for which an x86 processor has no answer.
+    """A model that is right, and the input with which its kernel divides what cannot be divided:
+    the remainder of -2^31 by -1, for which an x86 processor has no answer.
     """
     graph = GraphBuilder()
     x = graph.tensor((4,), dtype=np.int32)

@@ -47,7 +47,8 @@ def test_a_request_is_served_that_comes_before_the_last_keeper_is_reaped(
 
 
 def test_a_desk_is_not_served_after_its_worker_has_been_reaped() -> None:
-    """What one look at the selector has found may have gone by its turn, and the nursery goes on."""
+    """What one look at the selector has found may have gone by its turn, and the nursery goes
+    on."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     nursery = Nursery(ours, lambda *_: None, CONFIG)
     with ours, theirs, selectors.DefaultSelector() as nursery._selector:

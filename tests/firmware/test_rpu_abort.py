@@ -1,4 +1,5 @@
-"""Abort: what can be recalled is, and what takes its course says so (NVMe Base 2.0, section 5.1)."""
+"""Abort: what can be recalled is, and what takes its course says so (NVMe Base 2.0, section
+5.1)."""
 
 from collections.abc import Iterator
 

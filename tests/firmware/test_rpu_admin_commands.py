@@ -1,4 +1,5 @@
-"""Admin commands as a driver sends them: structures at the standard's offsets, and every refusal."""
+"""Admin commands as a driver sends them: structures at the standard's offsets, and every
+refusal."""
 
 import struct
 from collections.abc import Iterator

@@ -283,7 +283,8 @@ class HostileGuest(RuleBasedStateMachine):
         assert self.mistakes.found == []
 
     def restore_namespace(self) -> None:
-        """The guest may have done to its drive what it likes; a good one makes of it what it was."""
+        """The guest may have done to its drive what it likes; a good one makes of it what it
+        was."""
         for _ in range(100):
             if not self.host.executor.waiting:
                 break
@@ -383,7 +384,8 @@ class HostileGuest(RuleBasedStateMachine):
     @precondition(lambda self: self.host.ready and self.mapped and self.host.io)
     @rule(qid=st.integers(1, QUEUE_PAIRS), seed=st.integers(0, 1 << 32))
     def use_programs(self, qid: int, seed: int) -> None:
-        """Load, activate and execute programs, nearly as a good guest does, and wait for nothing."""
+        """Load, activate and execute programs, nearly as a good guest does, and wait for
+        nothing."""
         rng = random.Random(seed)
         index = rng.choice((1, 10, 10, 11))
         self.host.put(
@@ -411,7 +413,8 @@ class HostileGuest(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 32), sgl=st.booleans())
     def write_lists(self, seed: int, sgl: bool) -> None:
-        """PRP lists, SGL segments and source ranges of copies: in a place of their own, or across a queue."""
+        """PRP lists, SGL segments and source ranges of copies: in a place of their own, or across a
+        queue."""
         rng = random.Random(seed)
         at = rng.choice((LISTS, LISTS + PAGE, DATA, *PLACES[8:16]))
         if sgl:

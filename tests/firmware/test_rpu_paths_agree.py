@@ -200,7 +200,8 @@ def test_both_paths_do_the_same(drives: tuple[Drive, Drive], seed: int) -> None:
 
 
 def _configure(drives: tuple[Drive, Drive], chosen: random.Random) -> None:
-    """Set a feature that makes the fast path step back, or step in again, and give up bad blocks."""
+    """Set a feature that makes the fast path step back, or step in again, and give up bad
+    blocks."""
     nsid = chosen.choice([1, 2])
     fid, dword, of = chosen.choice(
         [

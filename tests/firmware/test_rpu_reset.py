@@ -35,7 +35,8 @@ from support.nvme_host import (
 )
 
 DEVICE_CONTROL = 0x88
-"""Of the PCI Express capability, in configuration space; bit 15 initiates a function level reset."""
+"""Of the PCI Express capability, in configuration space; bit 15 initiates a function level
+reset."""
 
 EVENT_REQUEST = 0x0C
 WRITE = 0x01

@@ -1,4 +1,5 @@
-"""Sanitize: everything is gone, durably, whatever happens in between; and what a host may do then."""
+"""Sanitize: everything is gone, durably, whatever happens in between; and what a host may do
+then."""
 
 import os
 import struct

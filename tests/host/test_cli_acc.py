@@ -1,4 +1,5 @@
-"""`potash acc`, `potash fw` and `potash run` over a socket: real processes, as a user meets them."""
+"""`potash acc`, `potash fw` and `potash run` over a socket: real processes, as a user meets
+them."""
 
 from __future__ import annotations
 

@@ -142,7 +142,8 @@ def test_an_interrupt_that_is_dropped_leaves_its_completion_to_be_found(socket: 
 
 
 def start_when_it_is_back(accelerator: Accelerator, firmware: int) -> None:
-    """The device starts another APU; commands fail until it has, and say that it is worth trying."""
+    """The device starts another APU; commands fail until it has, and say that it is worth
+    trying."""
     deadline = time.monotonic() + LIMIT
     while True:
         try:

@@ -161,7 +161,8 @@ def test_a_model_runs_on_each_place(
 
 
 HALVES = {"exact": [-1, 1, -2, 1], "single": [0, 1, -1, 1], "alkali": [-1, 1, -2, 1]}
-"""A quarter of -2, 2, -6 and 3: halves away from zero, or up; the platform's delegate has no MUL."""
+"""A quarter of -2, 2, -6 and 3: halves away from zero, or up; the platform's delegate has no
+MUL."""
 
 
 @pytest.mark.parametrize("rounding", HALVES)

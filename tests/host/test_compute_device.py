@@ -1,4 +1,5 @@
-"""Compute namespaces of a whole device, through its socket: firmware, APU, workers, all processes."""
+"""Compute namespaces of a whole device, through its socket: firmware, APU, workers, all
+processes."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""The pages on adding something, followed: each change is made to a copy of the source, and used."""
+"""The pages on adding something, followed: each change is made to a copy of the source, and
+used."""
 
 from __future__ import annotations
 

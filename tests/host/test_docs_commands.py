@@ -1,4 +1,5 @@
-"""The session that `docs/commands.md` shows, typed into a shell: its numbers must be the device's."""
+"""The session that `docs/commands.md` shows, typed into a shell: its numbers must be the
+device's."""
 
 from __future__ import annotations
 

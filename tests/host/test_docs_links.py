@@ -1,4 +1,5 @@
-"""Links of the documentation lead somewhere: to pages, to source files, to names that are in them."""
+"""Links of the documentation lead somewhere: to pages, to source files, to names that are in
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every report that `--json` makes has a schema, keeps to it, and says nothing that it leaves out."""
+"""Every report that `--json` makes has a schema, keeps to it, and says nothing that it leaves
+out."""
 
 import json
 import struct

@@ -1,4 +1,5 @@
-"""Graphs made operator by operator: TensorFlow Lite agrees about their shapes and what they compute."""
+"""Graphs made operator by operator: TensorFlow Lite agrees about their shapes and what they
+compute."""
 
 from __future__ import annotations
 

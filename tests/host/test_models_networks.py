@@ -1,4 +1,5 @@
-"""The networks that are made: which there are, that they are what they say, and that they compute."""
+"""The networks that are made: which there are, that they are what they say, and that they
+compute."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def test_a_network_is_the_same_on_any_machine(name: str, expected: str) -> None:
 
 
 def test_the_weights_are_a_frozen_stream() -> None:
-    # PCG64's first outputs for seed 42, as NumPy's documentation of bit generators promises to keep.
+    # PCG64's first outputs for seed 42, as NumPy's documentation of bit generators promises to
+    # keep.
     first = np.random.PCG64(42).random_raw()
     assert Random(42).bytes(8).tobytes() == int(first).to_bytes(8, "little")
     assert Random(42).reals(0, 1, 1)[0] == np.random.Generator(np.random.PCG64(42)).random()

@@ -1,4 +1,5 @@
-"""Two hosts, one after the other: the second reads all that a device gives, and nothing of the first."""
+"""Two hosts, one after the other: the second reads all that a device gives, and nothing of the
+first."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ copy:
     r0 = 0
     exit
 """
-"""Fills the output with its memory, from as many bytes behind the input's beginning as that says."""
+"""Fills the output with its memory, from as many bytes behind the input's beginning as that
+says."""
 
 
 def program(code: str, remark: bytes = b"") -> bytes:

@@ -1,8 +1,8 @@
 """Nothing is called that the oldest Python lacks that is asked for, its first release included.
 
-What came with 3.12 or later `make test` finds with vermin, and with mypy where 3.11 runs it. What came
-with a bugfix release of 3.11 neither knows; there is little of it: Python's documentation, "Changed in
-version 3.11.x".
+What came with 3.12 or later `make test` finds with vermin, and with mypy where 3.11 runs it. What
+came with a bugfix release of 3.11 neither knows; there is little of it: Python's documentation,
+"Changed in version 3.11.x".
 """
 
 import re

@@ -154,7 +154,8 @@ def test_registers_doorbells_and_interrupts_are_named(demo: Viewed) -> None:
 
 @pytest.fixture(params=["in memory", "in a file"])
 def lines(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A device that has been read with several commands at a time, in the way that is short else."""
+    """A device that has been read with several commands at a time, in the way that is short
+    else."""
     path, socket = tmp_path / "lines.jsonl", tmp_path / "device.sock"
     media = ["--media", str(tmp_path / "media")] if request.param == "in a file" else []
     with (

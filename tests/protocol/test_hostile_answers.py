@@ -1,4 +1,5 @@
-"""What a whole device answers to each kind of harm: one row, one answer, and nothing left behind."""
+"""What a whole device answers to each kind of harm: one row, one answer, and nothing left
+behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The Computational Programs command set, byte by byte from tables of what implementers agree on."""
+"""The Computational Programs command set, byte by byte from tables of what implementers agree
+on."""
 
 import struct
 from typing import Any

@@ -138,7 +138,8 @@ def test_each_field_is_where_its_figure_has_it(kind: type[Structure]) -> None:
 
 
 def test_headers_say_how_much_of_them_follows() -> None:
-    """LHL is what is behind byte 19 of the log's header, EHL what is behind byte 2 of an event's."""
+    """LHL is what is behind byte 19 of the log's header, EHL what is behind byte 2 of an
+    event's."""
     assert events.LHL == 512 - 20
     assert events.EHL == 24 - 3
 

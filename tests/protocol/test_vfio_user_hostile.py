@@ -1,4 +1,5 @@
-"""Clients that break the protocol: the server replies or disconnects, and nothing is left behind."""
+"""Clients that break the protocol: the server replies or disconnects, and nothing is left
+behind."""
 
 from __future__ import annotations
 

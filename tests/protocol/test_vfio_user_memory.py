@@ -199,7 +199,8 @@ def test_memory_that_is_not_sealed_against_shrinking_is_refused(space: AddressSp
 
 
 def test_memory_in_huge_pages_is_refused(space: AddressSpace) -> None:
-    """Nothing seals it against holes, and an access to one ends the process when no page is left."""
+    """Nothing seals it against holes, and an access to one ends the process when no page is
+    left."""
     try:
         fd = os.memfd_create("huge pages", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
     except OSError:

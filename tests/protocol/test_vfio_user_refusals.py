@@ -141,7 +141,8 @@ def test_a_process_without_descriptors_takes_the_next_client_when_it_has_one(
 
 @pytest.fixture
 def lingering() -> Iterator[int]:
-    """A TCP socket with unsent data, whose last close(2) waits for its peer (socket(7), SO_LINGER)."""
+    """A TCP socket with unsent data, whose last close(2) waits for its peer (socket(7),
+    SO_LINGER)."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         one = socket.create_connection(listening.getsockname())
         other, _ = listening.accept()

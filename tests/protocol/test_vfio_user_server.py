@@ -1,4 +1,5 @@
-"""The server, stepped by hand: what QEMU sends in its order, errors, and clients that come and go."""
+"""The server, stepped by hand: what QEMU sends in its order, errors, and clients that come and
+go."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What code does that has got loose in a worker, as a helper that another package lends.
 
-`ATTACK(which)` gives 0 where it got through, and the error's number where it was refused; it does not
-come back where the worker was ended for it. It needs nothing of the tests, as workers import it.
+`ATTACK(which)` gives 0 where it got through, and the error's number where it was refused; it does
+not come back where the worker was ended for it. It needs nothing of the tests, as workers import
+it.
 """
 
 import ctypes

@@ -56,7 +56,8 @@ class Asked:
 
 
 class HostOfBlocks(RuleBasedStateMachine):
-    """A host of up to three namespaces, which sends commands and knows what blocks may then hold."""
+    """A host of up to three namespaces, which sends commands and knows what blocks may then
+    hold."""
 
     @initialize()
     def start(self) -> None:

@@ -102,7 +102,8 @@ def merged(reach: int, *, store: bool = False) -> bytes:
 
 
 def endless(turns: int) -> bytes:
-    """A loop of `turns` turns, which are thought to be few, inside another; it stores their number."""
+    """A loop of `turns` turns, which are thought to be few, inside another; it stores their
+    number."""
     return assemble(
         f"""
         r9 = r3

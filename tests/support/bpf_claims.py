@@ -1,4 +1,5 @@
-"""Holds what compiled code takes for proven against what a program does, instruction by instruction.
+"""Holds what compiled code takes for proven against what a program does, instruction by
+instruction.
 
 The interpreter runs the program. Wherever compiled code would compute a proof, its assembly is
 evaluated here, with numbers that have no limits: no literal and no result may be too large for its
@@ -279,7 +280,8 @@ class Checker(Interpreter):
 
 
 class Held(NamedTuple):
-    """What a run has shown: how it ended, None when it was cut short; proofs, and those that held."""
+    """What a run has shown: how it ended, None when it was cut short; proofs, and those that
+    held."""
 
     observed: Observed | None
     proofs: int

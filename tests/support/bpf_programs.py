@@ -1,8 +1,8 @@
 """Random valid programs for the BPF machine, and how an engine's way with one is observed.
 
 Every opcode of RFC 9669 (but the packet group) occurs, with every operation of MOV, DIV, MOD, END
-and the atomics. There are two kinds. What `bpf_structured` makes looks like a compiler's output; in what
-`soup` makes, jumps go anywhere.
+and the atomics. There are two kinds. What `bpf_structured` makes looks like a compiler's output; in
+what `soup` makes, jumps go anywhere.
 
 Encodings are those of `support.bpf`, written out from the RFC, apart from the ones under test.
 """
@@ -114,7 +114,8 @@ class Observed:
 
 
 class Surroundings(NamedTuple):
-    """What a run of a case is given; `memory` has canaries behind the arena, `calls` notes calls."""
+    """What a run of a case is given; `memory` has canaries behind the arena, `calls` notes
+    calls."""
 
     arena: Arena
     memory: memoryview

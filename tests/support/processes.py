@@ -36,7 +36,8 @@ def name(pid: int) -> str:
 
 
 def descriptors(pid: int) -> list[str]:
-    """What a process has open. One that is not dumpable shows that to root alone: the test is skipped."""
+    """What a process has open. One that is not dumpable shows that to root alone: the test is
+    skipped."""
     try:
         return [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.exists()]
     except PermissionError:

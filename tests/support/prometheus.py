@@ -1,4 +1,5 @@
-"""Prometheus' text format, read strictly by its own document: "Exposition formats", version 0.0.4."""
+"""Prometheus' text format, read strictly by its own document: "Exposition formats", version
+0.0.4."""
 
 from __future__ import annotations
 

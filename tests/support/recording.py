@@ -1,4 +1,5 @@
-"""Media that remember what was done to them, and tell what a loss of power at any point would leave.
+"""Media that remember what was done to them, and tell what a loss of power at any point would
+leave.
 
 A process that is killed loses nothing that the system has taken, so killing one proves little of
 durability. These media keep a log of every write and flush, into which whoever uses them notes what

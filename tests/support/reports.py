@@ -20,7 +20,8 @@ def closed(form: Any) -> Any:
 
 
 def check(command: str, report: Any) -> None:
-    """Raises AssertionError unless the report has the schema's keys, and none that it does not name."""
+    """Raises AssertionError unless the report has the schema's keys, and none that it does not
+    name."""
     validator = Draft202012Validator(closed(schema(command)))
     wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(report)]
     assert not wrong, (command, wrong)

@@ -76,7 +76,8 @@ class Bench:
         return Counter(type(instruction).__name__ for instruction in self.executed)
 
     def infer(self, model: bytes, inputs: Sequence[npt.NDArray[np.generic]], room: int) -> bytes:
-        """A model's outputs with what the VTA takes on the VTA, and the rest on reference kernels."""
+        """A model's outputs with what the VTA takes on the VTA, and the rest on reference
+        kernels."""
         output = bytearray(room)
         data = b"".join(values.tobytes() for values in inputs)
         length = infer(model, data, memoryview(output), delegate=self.delegate, reference=True)

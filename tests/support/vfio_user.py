@@ -267,7 +267,8 @@ def open_descriptors() -> dict[int, str]:
 def leaked(before: Mapping[int, str]) -> dict[int, str]:
     """The file descriptors that were not open before and are no garbage.
 
-    Those of other kinds than a client has reason to send are closed in a thread, which gets a moment.
+    Those of other kinds than a client has reason to send are closed in a thread, which gets a
+    moment.
     """
     if open_descriptors().items() <= before.items():
         return {}

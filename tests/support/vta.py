@@ -42,7 +42,8 @@ WIDE = Config(
     log_wgt_buff_size=12,
     log_acc_buff_size=13,
 )
-"""4x8x32 of 16 bits; 16 micro-ops, 8 elements of INP (64 bytes), 8 of WGT (512), 16 of ACC (512)."""
+"""4x8x32 of 16 bits; 16 micro-ops, 8 elements of INP (64 bytes), 8 of WGT (512), 16 of ACC
+(512)."""
 
 ONE = Config(
     log_block_in=0,

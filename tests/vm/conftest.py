@@ -1,4 +1,5 @@
-"""One image for all tests that boot a guest; where it cannot be had, they say why they are skipped."""
+"""One image for all tests that boot a guest; where it cannot be had, they say why they are
+skipped."""
 
 from __future__ import annotations
 

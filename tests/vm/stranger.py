@@ -1,9 +1,10 @@
 """A host application that knows nothing of Potash, run in the guest by `test_stranger.py`.
 
-It does with ioctls on the block device what the original platform's published host does ("Alkali CSD
-platform documentation", chapter 4, gives the commands), and keeps its habits: it sends namespace 1
-with admin commands too, takes no notice of errors, polls every 100 ms for status 2, and has asked
-for 4096 blocks of output when it reads one. Usage: stranger.py DEVICE PROGRAM INPUT OUTPUT.
+It does with ioctls on the block device what the original platform's published host does ("Alkali
+CSD platform documentation", chapter 4, gives the commands), and keeps its habits: it sends
+namespace 1 with admin commands too, takes no notice of errors, polls every 100 ms for status 2, and
+has asked for 4096 blocks of output when it reads one. Usage: stranger.py DEVICE PROGRAM INPUT
+OUTPUT.
 """
 
 import ctypes

@@ -1,4 +1,5 @@
-"""Programs of a compute namespace under the stock driver, by nvme-cli's passthrough commands alone."""
+"""Programs of a compute namespace under the stock driver, by nvme-cli's passthrough commands
+alone."""
 
 from __future__ import annotations
 

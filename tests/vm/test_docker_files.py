@@ -1,4 +1,5 @@
-"""The Dockerfile, the compose file and the script agree, and ask for nothing that they should not."""
+"""The Dockerfile, the compose file and the script agree, and ask for nothing that they should
+not."""
 
 from __future__ import annotations
 

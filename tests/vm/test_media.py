@@ -1,4 +1,5 @@
-"""A drive of two namespaces in a folder, as Linux sees it: block sizes, health, what is read-only."""
+"""A drive of two namespaces in a folder, as Linux sees it: block sizes, health, what is
+read-only."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What an administrator does to a drive from Linux: namespaces made, formatted, tested, sanitized."""
+"""What an administrator does to a drive from Linux: namespaces made, formatted, tested,
+sanitized."""
 
 import json
 from pathlib import Path

@@ -164,7 +164,8 @@ STAY = b"\xeb\xfe"
 
 
 def boot_sector(end: bytes) -> bytes:
-    """Writes itself to the second sector of the first two disks by the BIOS, and says how that went.
+    """Writes itself to the second sector of the first two disks by the BIOS, and says how that
+    went.
 
     In 8086 code, with the carry flag of INT 13h, AH=03h as a digit on the serial port.
     """

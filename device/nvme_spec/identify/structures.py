@@ -230,7 +230,8 @@ class IdentifyNamespace(Structure):
 
 
 class IndependentNamespace(Structure):
-    """CNS 08h and 1Fh: what any command set says of a namespace (Base 2.0, figure 280; 2.2, 320)."""
+    """CNS 08h and 1Fh: what any command set says of a namespace (Base 2.0, figure 280; 2.2,
+    320)."""
 
     SIZE = IDENTIFY_SIZE
     nsfeat = u8(0)

@@ -35,7 +35,8 @@ class QueueSet:
         self._last_served = 0
 
     def clear(self) -> None:
-        """Every queue is gone, as after a controller reset, and holds no memory if anybody has it."""
+        """Every queue is gone, as after a controller reset, and holds no memory if anybody has
+        it."""
         self.unbind()
         self.submissions.clear()
         self.completions.clear()

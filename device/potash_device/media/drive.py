@@ -57,9 +57,9 @@ class Drive:
     """Open media: `namespaces` and their `shapes` by identifier, `sidecar`, `flash`.
 
     `shapes` also has the namespaces without blocks, which are of other command sets than NVM and
-    have no media. A context manager that closes them; `open` does the work. What changes the namespaces waits for
-    storage, is durable when it returns, and is called by one thread at a time; where it raises
-    MediaError, nothing has changed.
+    have no media. A context manager that closes them; `open` does the work. What changes the
+    namespaces waits for storage, is durable when it returns, and is called by one thread at a time;
+    where it raises MediaError, nothing has changed.
     """
 
     def __init__(self) -> None:

@@ -98,7 +98,8 @@ class Flash:
     def _write_table(self, images: Mapping[int, StoredImage], active: int) -> None:
         """Have the table kept. Raises MediaError; it is then the one before, now and later.
 
-        The sidecar is written again for others' sake, who must not bring a failed commit into force.
+        The sidecar is written again for others' sake, who must not bring a failed commit into
+        force.
         """
         before = self.sidecar.get(SECTION)
         slots = {

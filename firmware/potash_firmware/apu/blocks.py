@@ -40,9 +40,9 @@ def read_media(fd: int, nsid: int, offset: int, into: memoryview) -> None:
 class Blocks:
     """What one job reads and writes by itself.
 
-    `media` are descriptors by namespace, of those at least that are granted; `gathered` is the memory for what is to be written.
-    `output_ranges` are the job's output's, which it must not write another way: nobody could say
-    which of the two would be there in the end.
+    `media` are descriptors by namespace, of those at least that are granted; `gathered` is the
+    memory for what is to be written. `output_ranges` are the job's output's, which it must not
+    write another way: nobody could say which of the two would be there in the end.
     """
 
     granted: tuple[Grant, ...]
@@ -100,7 +100,8 @@ class Blocks:
         return length
 
     def written(self) -> tuple[ByteRange, ...]:
-        """The ranges that `gathered` holds the bytes of, one behind the other from its beginning."""
+        """The ranges that `gathered` holds the bytes of, one behind the other from its
+        beginning."""
         found: list[ByteRange] = []
         for nsid, first in self._places:
             size = self.namespaces[nsid].block_size

@@ -62,8 +62,8 @@ class Run:
 
     @property
     def namespaces(self) -> list[int]:
-        """Those that the job reads from, by identifier: their media's descriptors come in this order,
-        behind that of the image."""
+        """Those that the job reads from, by identifier: their media's descriptors come in this
+        order, behind that of the image."""
         read = {item.nsid for item in self.input_ranges} | {item.nsid for item in self.granted}
         return sorted(read)
 

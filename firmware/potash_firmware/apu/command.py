@@ -73,8 +73,8 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class IfSound:
-    """The command succeeds if `image` is a program that can run: `decided` is called with None then,
-    else with the reason, and raises NvmeError for the answer."""
+    """The command succeeds if `image` is a program that can run: `decided` is called with None
+    then, else with the reason, and raises NvmeError for the answer."""
 
     image: bytes
     decided: Callable[[str | None], None]

@@ -56,8 +56,8 @@ class Limits:
     """What one program, one accelerator's firmware and one log may take at most.
 
     `memory` is what the kernel lets a worker have, in bytes of private memory; about 150 MiB of it
-    are taken by what every worker has loaded. `compile_seconds` and `compile_memory` are those of the
-    process that compiles one program.
+    are taken by what every worker has loaded. `compile_seconds` and `compile_memory` are those of
+    the process that compiles one program.
     """
 
     instructions: int = 1_000_000_000_000
@@ -91,8 +91,8 @@ class Config:
 
     `vta` is the accelerator hardware's configuration, its LOG_ names to numbers; `engine` is what
     runs programs. With `count_cycles` a worker finds out how many cycles each stream would take.
-    `log` is what the APU and its workers say of themselves. With `platform_status` an accelerator is
-    done after a job that failed, and failed when Start finds no program, as the platform has it.
+    `log` is what the APU and its workers say of themselves. With `platform_status` an accelerator
+    is done after a job that failed, and failed when Start finds no program, as the platform has it.
     """
 
     accelerators: tuple[AcceleratorConfig, ...]

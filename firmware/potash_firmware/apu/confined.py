@@ -58,7 +58,8 @@ def confine_maker(limits: Limits, keep: Collection[int]) -> None:
 
 
 def close_others(keep: Collection[int]) -> None:
-    """Close every descriptor but these and standard error, which takes what goes to standard output."""
+    """Close every descriptor but these and standard error, which takes what goes to standard
+    output."""
     with suppress(OSError):
         os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
     kept = {STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR, *keep}

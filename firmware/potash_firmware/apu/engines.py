@@ -50,7 +50,8 @@ ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
 
 @dataclass(slots=True)
 class _Shared:
-    """Memory or a program, while the RPU has not forgotten it or an execution still waits for it."""
+    """Memory or a program, while the RPU has not forgotten it or an execution still waits for
+    it."""
 
     descriptor: int
     length: int
@@ -369,7 +370,8 @@ class Engines:
             self._pool.kill(worker.process)
 
     def listen(self, process: Worker) -> bool:
-        """Take in one message of a worker; whether there was one, and nothing else to be seen to."""
+        """Take in one message of a worker; whether there was one, and nothing else to be seen
+        to."""
         engine, worker = self._running[process]
         heard = False
         try:

@@ -43,7 +43,8 @@ def receive(
     offset: int,
     piece: bytes,
 ) -> Result:
-    """Take in a piece of firmware at byte `offset`; install the firmware when it is whole and sound.
+    """Take in a piece of firmware at byte `offset`; install the firmware when it is whole and
+    sound.
 
     Raises NvmeError, having kept what was installed.
     """

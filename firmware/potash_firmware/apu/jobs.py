@@ -89,7 +89,8 @@ class _Job:
 class Jobs:
     """Runs the jobs of all accelerators with the workers of `pool`; `send` goes to the RPU.
 
-    `media` are descriptors that namespaces can be read from; a worker gets those that its job names.
+    `media` are descriptors that namespaces can be read from; a worker gets those that its job
+    names.
     """
 
     def __init__(
@@ -268,7 +269,8 @@ class Jobs:
     def _leave_out(self, job: _Job, granted: ByteRange, checked: ReadChecked) -> None:
         """Keep the program from a block that cannot be read, and ask about what is behind it.
 
-        Nothing of the grant can be read where it is not for one block's sake, or there are too many.
+        Nothing of the grant can be read where it is not for one block's sake, or there are too
+        many.
         """
         end = granted.first + granted.length
         behind = checked.at + self._namespaces[granted.nsid].block_size

@@ -1,8 +1,9 @@
 """`python -m potash_firmware.apu --fds NAMES`: what the board starts as its APU.
 
-The configuration is JSON, in the environment or in the option `--config`. The descriptors that it is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media
-of namespace N and `arenaN` for the memory of accelerator N; and, where somebody looks on, `counters`
-for the numbers of the accelerators, and `trace` for a file for what happens here.
+The configuration is JSON, in the environment or in the option `--config`. The descriptors that it
+is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media of namespace N and
+`arenaN` for the memory of accelerator N; and, where somebody looks on, `counters` for the numbers
+of the accelerators, and `trace` for a file for what happens here.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from potash_firmware.mailbox.counters import Counters
 PROCESS = "potash-apu"
 
 FOR_WORKERS = ("arena", "trace", "counters")
-"""What the names of descriptors begin with that workers get, too. Media come with a job that reads them."""
+"""What the names of descriptors begin with that workers get, too. Media come with a job that reads
+them."""
 
 
 def run(descriptors: dict[str, int], config: Config) -> None:

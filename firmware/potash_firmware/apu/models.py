@@ -29,8 +29,8 @@ def core_config(vta: Mapping[str, int]) -> Config:
 
 
 LARGE = 32 * 1024
-"""Bytes from which on a model is worth asking for its compiled partitions; a smaller one is compiled
-in less time than it takes to ask."""
+"""Bytes from which on a model is worth asking for its compiled partitions; a smaller one is
+compiled in less time than it takes to ask."""
 
 
 class Models:

@@ -186,7 +186,8 @@ class Nursery:
         self._control.send(encode(Exited(child.serial, os.waitstatus_to_exitcode(status))))
 
     def _end_abandoned(self) -> None:
-        """Let what nobody waits for any more be compiled for the next time, but only so much of it."""
+        """Let what nobody waits for any more be compiled for the next time, but only so much of
+        it."""
         abandoned = [one for one in self._keepers if one.desk.closed]
         for keeper in abandoned[: -len(self._config.accelerators)]:
             os.kill(keeper.pid, signal.SIGKILL)

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 NURSERY = "potash_firmware.apu.nursery"
 
 START_PATIENCE = 60.0
-"""Seconds in which a worker has to be ready: its nursery has to import, on however busy a machine."""
+"""Seconds in which a worker has to be ready: its nursery has to import, on however busy a
+machine."""
 
 _VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "XDG_CACHE_HOME"})
 _PREFIXES = ("LC_", "LD_", "PYTHON", "POTASH_", "NUMBA_", "OMP_", "OPENBLAS_", "COVERAGE_")
@@ -111,7 +112,8 @@ def _environment() -> dict[str, str]:
 
 
 def contents_of(*parts: bytes) -> int:
-    """A descriptor of memory that holds these, to be read from its beginning; the caller closes it."""
+    """A descriptor of memory that holds these, to be read from its beginning; the caller closes
+    it."""
     contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
     with os.fdopen(contents, "wb", closefd=False) as file:
         file.writelines(parts)

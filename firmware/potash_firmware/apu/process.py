@@ -12,9 +12,9 @@ PR_SET_NAME = 15
 """prctl(2): what `ps -o comm`, `top` and `pstree` call this process, in at most 15 bytes."""
 
 NICENESS = 10
-"""Of workers and compilers, which takes nothing from them as long as nobody else wants the processor.
-The device does, as on a board it has one of its own: with four endless programs on two processors,
-one completion in a thousand came after 5 ms instead of 9."""
+"""Of workers and compilers, which takes nothing from them as long as nobody else wants the
+processor. The device does, as on a board it has one of its own: with four endless programs on two
+processors, one completion in a thousand came after 5 ms instead of 9."""
 
 
 def set_name(name: str) -> None:

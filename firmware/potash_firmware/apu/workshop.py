@@ -2,10 +2,10 @@
 
 A worker is confined and writes no file, so it cannot leave machine code for the next one. What it
 needs compiled it puts into memory that it shares with the nursery, and asks. For each request the
-nursery forks a *keeper*, and that a *maker*: the maker is confined as a worker is, has seen no bytes
-but those of the request, and writes what it makes to a pipe; the keeper reads nothing of it, stores
-it under a name that it has made from the request's bytes, and hands it to the worker. So whatever a
-program does to its compiler concerns nobody but who runs that program.
+nursery forks a *keeper*, and that a *maker*: the maker is confined as a worker is, has seen no
+bytes but those of the request, and writes what it makes to a pipe; the keeper reads nothing of it,
+stores it under a name that it has made from the request's bytes, and hands it to the worker. So
+whatever a program does to its compiler concerns nobody but who runs that program.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ calls it:
     [project.entry-points."potash.helpers"]
     popcount = "my_package:POPCOUNT"
 
-and the object there is an `AddedHelper`. One that cannot be used is left out, and `found().problems`
-says why: neither another's helper nor the drive suffers for it, only a program that calls it.
+and the object there is an `AddedHelper`. One that cannot be used is left out, and
+`found().problems` says why: neither another's helper nor the drive suffers for it, only a program
+that calls it.
 
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """

@@ -1,9 +1,10 @@
 """CRC-32C, the checksum of iSCSI, ext4, Btrfs and NVMe's own transports, many bytes at a time.
 
-Reflected polynomial 82F63B78h (RFC 3720, section 12.1). Numpy has no loop that carries a CRC, so the
-data is cut into lanes of equal length that are computed side by side, two bytes of each at a time. A CRC
-is linear: that of two pieces one behind the other is that of the first, pushed over as many zeroes
-as the second has bytes, plus that of the second. So lanes are joined in pairs, and the pairs again.
+Reflected polynomial 82F63B78h (RFC 3720, section 12.1). Numpy has no loop that carries a CRC, so
+the data is cut into lanes of equal length that are computed side by side, two bytes of each at a
+time. A CRC is linear: that of two pieces one behind the other is that of the first, pushed over as
+many zeroes as the second has bytes, plus that of the second. So lanes are joined in pairs, and the
+pairs again.
 """
 
 from functools import lru_cache

@@ -1,8 +1,9 @@
 """Which machine runs a program: one interface, and what may stand behind it.
 
 The interpreter is always there and says what is right. Compiled programs give the same value, leave
-the same memory and are stopped with the same fault (kind, instruction, address); only where a program
-exceeds its limit is each one's own. What an installed libubpf does differently, `ubpf` says.
+the same memory and are stopped with the same fault (kind, instruction, address); only where a
+program exceeds its limit is each one's own. What an installed libubpf does differently, `ubpf`
+says.
 """
 
 import importlib

@@ -31,7 +31,8 @@ Infer = Callable[[memoryview, memoryview, memoryview], int]
 """Runs a model: its bytes and its inputs in, its outputs into the third; returns their length."""
 
 Model = Callable[[memoryview, memoryview], int]
-"""A loaded model: runs the first's inputs, gives its outputs to the second; returns their length."""
+"""A loaded model: runs the first's inputs, gives its outputs to the second; returns their
+length."""
 
 MoveBlocks = Callable[[int, int, int, memoryview], int]
 """Reads into the view, or writes from it: namespace, first block, blocks; returns their bytes."""

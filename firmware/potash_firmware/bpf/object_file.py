@@ -193,8 +193,8 @@ class ObjectFile:
 def stated_size(data: bytes) -> int:
     """Where the file whose first bytes these are says that its section headers end.
 
-    That is the end of the file in what compilers write. Raises ElfError for no ELF file, and for one
-    that is cut off within its header.
+    That is the end of the file in what compilers write. Raises ElfError for no ELF file, and for
+    one that is cut off within its header.
     """
     header = _header(data)
     return header.table + header.entry_size * header.entries

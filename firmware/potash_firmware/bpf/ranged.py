@@ -1,8 +1,8 @@
 """A program on memory ranges: what a compute namespace's worker runs, as `machine` runs jobs.
 
-A program is placed once and runs as often as it is wanted, each time on ranges that are mapped where
-they are to be: nothing is copied. What one run leaves in stack, data and context is given back
-before the next.
+A program is placed once and runs as often as it is wanted, each time on ranges that are mapped
+where they are to be: nothing is copied. What one run leaves in stack, data and context is given
+back before the next.
 """
 
 from __future__ import annotations

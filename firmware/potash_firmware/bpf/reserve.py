@@ -60,7 +60,8 @@ def share(descriptor: int, size: int) -> memoryview:
 
 
 class Space:
-    """A range whose memory is put together of pieces, and changes; for as long as this object lives.
+    """A range whose memory is put together of pieces, and changes; for as long as this object
+    lives.
 
     Offsets and sizes are in whole pages.
     """
@@ -74,7 +75,8 @@ class Space:
         weakref.finalize(self, _unmap, self._first, GUARD + REACH + GUARD, self.address)
 
     def resize(self, size: int) -> None:
-        """Have `memory` be the first `size` bytes, all of which must be mapped. None else may be used."""
+        """Have `memory` be the first `size` bytes, all of which must be mapped. None else may be
+        used."""
         if not 0 <= size <= REACH - BASE:
             raise ValueError(f"an arena of {size} bytes does not fit into {REACH - BASE}")
         _sizes[self.address] = size

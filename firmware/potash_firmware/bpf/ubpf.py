@@ -4,8 +4,8 @@ It sees the same arena at the same addresses, because the arena is copied to whe
 this process, and back; so one program runs at a time. It differs where libubpf does: stacks are
 its own, and pointers into them mean nothing to helpers; constants can be overwritten while the
 program runs, and are as before when it has ended; instructions are limited and not counted; a fault
-says an address at most; a jump to itself, the address of a function (LDDW with source 4) and CALLX are
-refused. Helpers' numbers go up to 63.
+says an address at most; a jump to itself, the address of a function (LDDW with source 4) and CALLX
+are refused. Helpers' numbers go up to 63.
 
 Source: libubpf's public header, ubpf.h.
 """

@@ -48,7 +48,8 @@ _PROCESSES = 1 << 14
 the kernel does not hold root to it."""
 
 _RESERVED = 64 << 30
-"""Bytes of addresses beside the memory that may be used: mappings that nothing can be written to."""
+"""Bytes of addresses beside the memory that may be used: mappings that nothing can be written
+to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def missing() -> tuple[str, ...]:
 
 
 def be_undumpable() -> None:
-    """Leave no core, and let no other process of the same user trace this one or read its memory."""
+    """Leave no core, and let no other process of the same user trace this one or read its
+    memory."""
     with suppress(OSError):
         prctl(PR_SET_DUMPABLE, 0)
 

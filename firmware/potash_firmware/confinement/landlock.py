@@ -54,7 +54,8 @@ def version() -> int:
 def restrict(readable: Iterable[Path], unlisted: Iterable[Path], version: int) -> None:
     """Let this process open nothing but what is below these, to read it, for ever.
 
-    Folders that are `unlisted`, and those below, it cannot list. It must have no new privileges. A path that is not there is left out. Raises OSError.
+    Folders that are `unlisted`, and those below, it cannot list. It must have no new privileges. A
+    path that is not there is left out. Raises OSError.
     """
     rights = max(count for since, count in _FILE_RIGHTS.items() if since <= version)
     rules = _Ruleset(

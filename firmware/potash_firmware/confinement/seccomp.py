@@ -1,4 +1,5 @@
-"""A seccomp filter from a table of rules: seccomp(2), Documentation/userspace-api/seccomp_filter.rst.
+"""A seccomp filter from a table of rules: seccomp(2),
+Documentation/userspace-api/seccomp_filter.rst.
 
 Whatever the table does not name ends the process, and so does any call by another machine's numbers
 (32-bit ones, x32).

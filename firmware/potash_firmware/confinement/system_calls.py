@@ -125,7 +125,8 @@ NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "arch_prctl": (158, None),
     "pkey_alloc": (330, 289),
 }
-"""For x86-64 and for aarch64. The first ones are what jobs call most: a filter asks in this order."""
+"""For x86-64 and for aarch64. The first ones are what jobs call most: a filter asks in this
+order."""
 
 
 class Masked(NamedTuple):

@@ -1,8 +1,8 @@
 """What each accelerator has done, in memory that the board's processors share.
 
-One row of 64-bit words for each accelerator. The APU and its workers write; the device reads, at any
-moment and without asking anybody, so looking costs the APU nothing. Each word has one writer at a
-time and is stored at once, so a reader sees an old value or a new one. As the device holds the
+One row of 64-bit words for each accelerator. The APU and its workers write; the device reads, at
+any moment and without asking anybody, so looking costs the APU nothing. Each word has one writer at
+a time and is stored at once, so a reader sees an old value or a new one. As the device holds the
 memory, numbers go on when an APU or a worker is started again.
 """
 
@@ -39,7 +39,8 @@ class Word(IntEnum):
     STREAMS = 17
     INSTRUCTIONS = 18
     CYCLES = 19
-    """Of the tensor accelerator; modelled cycles only where they are wanted (`Config.count_cycles`)."""
+    """Of the tensor accelerator; modelled cycles only where they are wanted
+    (`Config.count_cycles`)."""
 
 
 Row = memoryview

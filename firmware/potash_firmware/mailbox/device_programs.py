@@ -1,7 +1,7 @@
 """The device-defined programs: what compute namespaces have without a download, by index.
 
-Each is described by what its memory ranges and its parameters are; the documentation's table is made
-of this one. `bytes` is how much of range 0 counts, 0 for all of it.
+Each is described by what its memory ranges and its parameters are; the documentation's table is
+made of this one. `bytes` is how much of range 0 counts, 0 for all of it.
 """
 
 from __future__ import annotations

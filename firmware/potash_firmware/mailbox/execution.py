@@ -70,7 +70,8 @@ class ShareMemory:
 
 @dataclass(frozen=True, slots=True)
 class ShareProgram:
-    """RPU to APU, with a descriptor: a program of `length` bytes, which never changes, is `serial`."""
+    """RPU to APU, with a descriptor: a program of `length` bytes, which never changes, is
+    `serial`."""
 
     serial: int
     length: int
@@ -96,7 +97,8 @@ class CheckProgram:
 
 @dataclass(frozen=True, slots=True)
 class ProgramChecked:
-    """APU to RPU: whether a program is sound: RETURNED, or REFUSED, or LOST where nobody can say."""
+    """APU to RPU: whether a program is sound: RETURNED, or REFUSED, or LOST where nobody can
+    say."""
 
     tag: int
     outcome: Outcome
@@ -193,8 +195,8 @@ _EXECUTED = struct.Struct("<BBxxIQ")
 
 
 def pack_execute(m: Execute) -> bytes:
-    """0 kind, 1 ranges, 4:7 tag, 8:11 namespace, 12:15 bytes of data, 16:23 program, the parameters,
-    then for each range serial, offset and length."""
+    """0 kind, 1 ranges, 4:7 tag, 8:11 namespace, 12:15 bytes of data, 16:23 program, the
+    parameters, then for each range serial, offset and length."""
     _require_ranges(m)
     head = _EXECUTE.pack(
         Kind.EXECUTE, len(m.ranges), 0, m.tag, m.nsid, m.data_length, m.program, *m.parameters

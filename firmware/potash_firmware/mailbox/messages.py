@@ -95,7 +95,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class WriteBack:
-    """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset too.
+    """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset
+    too.
 
     The bytes lie one behind the other from byte `source` of the accelerator's arena on; `ranges`
     are (namespace, first byte, length) on its media. Where `more` is set, another one of the same

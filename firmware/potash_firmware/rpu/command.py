@@ -29,10 +29,10 @@ class Command:
 class Pending:
     """The command waits for `token`; with what that brings, `resume` goes on like a handler.
 
-    `recall` ends it before that, for a host that aborts it: True when nothing will come of it, False
-    when what was begun takes its course. A command without one takes its course, but where `stop`
-    has that end soon: the token, which is a future then, still comes, and the command ends with the
-    given error unless what was begun has ended before.
+    `recall` ends it before that, for a host that aborts it: True when nothing will come of it,
+    False when what was begun takes its course. A command without one takes its course, but where
+    `stop` has that end soon: the token, which is a future then, still comes, and the command ends
+    with the given error unless what was begun has ended before.
     """
 
     token: object
@@ -77,4 +77,5 @@ Step = Callable[[], Any] | set[Future[Any]] | float
 seconds that are to pass."""
 
 Steps = Generator[Step, Any, int | None]
-"""A long operation; it returns dword 0 of a completion, or raises NvmeError (`operations.tasks`)."""
+"""A long operation; it returns dword 0 of a completion, or raises NvmeError
+(`operations.tasks`)."""

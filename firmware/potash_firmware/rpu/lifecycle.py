@@ -204,8 +204,8 @@ class Lifecycle:
     def _begin_shutdown(self) -> None:
         """Flush everything to stable storage; no new command is taken from now on.
 
-        An abrupt shutdown differs in what the host does before it. When either is complete the power
-        may go, so both flush.
+        An abrupt shutdown differs in what the host does before it. When either is complete the
+        power may go, so both flush.
         """
         if self._status().shst != ShutdownStatus.NORMAL_OPERATION:
             return

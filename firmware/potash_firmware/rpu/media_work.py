@@ -196,7 +196,7 @@ class MediaFailures:
         if media.lost is not None and nsid not in self._lost:
             self._lost.add(nsid)
             log.critical(
-                "namespace %d has lost what was written since its last flush, and takes no more: %s",
+                "namespace %d has lost writes since its last flush, and takes no more: %s",
                 nsid, error.strerror,
             )  # fmt: skip
             self.on_loss()

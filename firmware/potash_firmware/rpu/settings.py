@@ -80,8 +80,8 @@ class RpuSettings:
     namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     copy_formats_enabled: bool = True
-    """Copy takes every descriptor format that there is. Else a host has to enable it before (CDFE of
-    Host Behavior Support), which stock Linux lets nobody do."""
+    """Copy takes every descriptor format that there is. Else a host has to enable it before (CDFE
+    of Host Behavior Support), which stock Linux lets nobody do."""
     faults: tuple[Fault, ...] = ()
     """Injected from the start."""
     allow_faults: bool = False

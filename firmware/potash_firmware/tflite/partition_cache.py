@@ -1,9 +1,9 @@
 """Compiled partitions, kept on disk: their instructions, and what these find in memory.
 
 Loads and stores name addresses. Where each buffer was is kept too, so that they can be relocated to
-where it is when the partition is loaded. The name of what is kept is a digest of all that it depends
-on: the nodes with their constants, the core, the rounding, and the sources of whatever has a part in
-compiling.
+where it is when the partition is loaded. The name of what is kept is a digest of all that it
+depends on: the nodes with their constants, the core, the rounding, and the sources of whatever has
+a part in compiling.
 """
 
 import json

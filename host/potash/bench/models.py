@@ -4,10 +4,11 @@ Everything runs in one thread, warm. A model is loaded once for each contender; 
 the same input. Before it is measured, the model has to give what the reference kernels give, every
 byte of it.
 
-What the tensor accelerator would take is its modelled clock's business (`potash.vta.inference`), not
-this machine's: cycles at 100 MHz with the parameters of the paper's PYNQ board.
+What the tensor accelerator would take is its modelled clock's business (`potash.vta.inference`),
+not this machine's: cycles at 100 MHz with the parameters of the paper's PYNQ board.
 
-Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning", section 5, figure 16.
+Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning", section 5, figure
+16.
 """
 
 import statistics
@@ -147,9 +148,9 @@ def breakdown(name: str, inference: Inference, rest: float) -> Iterator[Result]:
     """Figure 16 of the paper: convolutions, other accelerated operators, and the processor.
 
     Of the three the last one is no modelled time: `rest` is seconds that this machine took for what
-    the accelerator does not do. The paper leaves the first convolution to the processor and tells no
-    time of the others alone; beside ours of those stands the fortieth part of what its processor took
-    for everything.
+    the accelerator does not do. The paper leaves the first convolution to the processor and tells
+    no time of the others alone; beside ours of those stands the fortieth part of what its processor
+    took for everything.
     """
     clock = inference.parameters.clock
     first, *convolutions = [

@@ -28,8 +28,9 @@ class Baseline:
 class Result:
     """One figure of one workload.
 
-    `value` is the median; `ratio` the median of the pairs' ratios, Potash's over the baseline's; `spread`
-    the lowest and the highest of those ratios, or of the values where there is no baseline.
+    `value` is the median; `ratio` the median of the pairs' ratios, Potash's over the baseline's;
+    `spread` the lowest and the highest of those ratios, or of the values where there is no
+    baseline.
     """
 
     name: Annotated[str, "The workload."]

@@ -1,7 +1,7 @@
 """The tensor accelerator's simulator: how much of what the processor could multiply it multiplies.
 
-Everything runs in one thread. Whoever is measured runs in turn with the baseline, which is a loop of
-nothing but the processor's best instruction for it. Before it is measured, each stream runs once
+Everything runs in one thread. Whoever is measured runs in turn with the baseline, which is a loop
+of nothing but the processor's best instruction for it. Before it is measured, each stream runs once
 and has to leave what numpy says.
 """
 

@@ -53,8 +53,8 @@ def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     yield f"controller {controller['state']}, {host}{shadow}; namespaces {sizes or 'none'}"
     yield (
         f"{number(rates['commands'])} commands/s   read {human_rate(rates['read_bytes'])}"
-        f"   written {human_rate(rates['written_bytes'])}   {number(rates['interrupts'])} interrupts/s"
-        f"   {number(rates['errors'])} errors/s"
+        f"   written {human_rate(rates['written_bytes'])}"
+        f"   {number(rates['interrupts'])} interrupts/s   {number(rates['errors'])} errors/s"
     )
     yield (
         f"APU {'runs' if mailbox['apu_running'] else 'is down'}"

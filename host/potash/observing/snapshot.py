@@ -90,7 +90,8 @@ class Vta(TypedDict):
     instructions: Annotated[Count, "In them."]
     modelled_cycles: Annotated[
         Count,
-        "That they take by its modelled clock; counted where the device counts cycles, as with --metrics.",
+        "That they take by its modelled clock; counted where the device counts cycles, as with "
+        "--metrics.",
     ]
 
 

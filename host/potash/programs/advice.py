@@ -119,7 +119,8 @@ def advice(said: str) -> list[str]:
 
 _CRASH = re.compile(
     r"PLEASE (?:submit|ATTACH)|^Stack dump|^\d+\.\t|^ ?#\d+ |^\*{5,}|note: diagnostic msg"
-    r"|: error: clang frontend command failed|^(?:[\w ]*clang version|Target:|Thread model:|InstalledDir:)"
+    r"|: error: clang frontend command failed"
+    r"|^(?:[\w ]*clang version|Target:|Thread model:|InstalledDir:)"
     r"|^Preprocessed source|^ +0x[0-9a-f]+: |^ *In function: |could not determine the original"
     r"|symbolizer|^\S*(?:clang|zig)\S*\(|^$"
 )

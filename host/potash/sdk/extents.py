@@ -109,8 +109,8 @@ def ranges_of(name: str, extents: Sequence[Extent], size: int, start: int) -> li
         length = min(extent.length, wanted - at)
         if extent.logical < at or first % PAGE_SIZE or length % PAGE_SIZE:
             raise InvalidRequest(
-                f"{name} is not stored in whole pages of {PAGE_SIZE} bytes; make its file system with"
-                f" blocks of {PAGE_SIZE} bytes, on a partition that begins on a page"
+                f"{name} is not stored in whole pages of {PAGE_SIZE} bytes; make its file system "
+                f"with blocks of {PAGE_SIZE} bytes, on a partition that begins on a page"
             )
         _add(ranges, Range(first // PAGE_SIZE, length // PAGE_SIZE))
         at += length
@@ -158,7 +158,8 @@ def volume_of(
 
 
 def _start_on(number: int, block_device: int, sysfs: Path) -> int | None:
-    """Where a block device begins on another one, itself or its partition; None if it is neither."""
+    """Where a block device begins on another one, itself or its partition; None if it is
+    neither."""
     if number == block_device:
         return 0
     folder = Path(os.path.realpath(sysfs / "dev" / "block" / _text(number)))
@@ -171,7 +172,8 @@ def _start_on(number: int, block_device: int, sysfs: Path) -> int | None:
 
 
 def _mounted(number: int, proc: Path) -> tuple[str, str]:
-    """The kind and the options of the file system on a block device; nothing if it is not mounted."""
+    """The kind and the options of the file system on a block device; nothing if it is not
+    mounted."""
     for line in (proc / "self" / "mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         if fields.split()[2] == _text(number):

@@ -16,8 +16,8 @@ A line is the fault's kind, and words for the rest:
     apu                         [at=now|start|job]
     reachability
 
-each but the last with [count=N] [after=N]. A device that was not started with `potash serve --allow-faults`
-refuses them with Invalid Command Opcode.
+each but the last with [count=N] [after=N]. A device that was not started with `potash serve
+--allow-faults` refuses them with Invalid Command Opcode.
 """
 
 from __future__ import annotations

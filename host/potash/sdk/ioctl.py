@@ -1,8 +1,9 @@
 """The kernel's NVMe driver as a transport: passthrough commands by ioctl.
 
-Works on a controller (`/dev/nvme0`) and on a namespace (`/dev/nvme0n1`, or `/dev/ng0n2` for one that
-has no blocks), which takes Admin commands just as well. I/O commands to another namespace go through
-its own device. Structures and numbers are those of Linux's `include/uapi/linux/nvme_ioctl.h`.
+Works on a controller (`/dev/nvme0`) and on a namespace (`/dev/nvme0n1`, or `/dev/ng0n2` for one
+that has no blocks), which takes Admin commands just as well. I/O commands to another namespace go
+through its own device. Structures and numbers are those of Linux's
+`include/uapi/linux/nvme_ioctl.h`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What cores are tried on: a network's convolutions and matrix products, each as often as it occurs.
+"""What cores are tried on: a network's convolutions and matrix products, each as often as it
+occurs.
 
 Source: TensorFlow Lite's `schema.fbs`.
 """
@@ -50,8 +51,8 @@ def network(name: str) -> Network:
         return Network(name, {LAYERS[name].shape: 1}, {})
     if not name.endswith(".tflite"):
         raise PotashError(
-            f"{name!r} is no network; there are resnet18, its layers {', '.join(LAYERS)}, and files "
-            "that end in .tflite"
+            f"{name!r} is no network; there are resnet18, its layers {', '.join(LAYERS)}, and "
+            "files that end in .tflite"
         )
     path = Path(name)
     try:

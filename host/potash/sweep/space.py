@@ -37,7 +37,8 @@ class Core:
 
 @dataclass(frozen=True)
 class Knob:
-    """Something that can be varied: how a value is read, and the fields of `Config` that it sets."""
+    """Something that can be varied: how a value is read, and the fields of `Config` that it
+    sets."""
 
     about: str
     read: Callable[[str], float]

@@ -68,8 +68,8 @@ def _interrupted_later() -> Iterator[None]:
     """An interrupt while processes start comes when they have started: one that has only half of
     what it begins with would say so on the terminal.
 
-    They inherit that it is blocked, as it is not their business. In this process that is not enough:
-    any other thread may take it for the main one.
+    They inherit that it is blocked, as it is not their business. In this process that is not
+    enough: any other thread may take it for the main one.
     """
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -1,7 +1,7 @@
 """The file that a viewer opens: Chrome's JSON trace-event format, written event after event.
 
-Viewers (ui.perfetto.dev, chrome://tracing) put events in order by themselves; where two begin in the
-same nanosecond, the one that is written first is the outer one.
+Viewers (ui.perfetto.dev, chrome://tracing) put events in order by themselves; where two begin in
+the same nanosecond, the one that is written first is the outer one.
 
 Source: "Trace Event Format" (the Chromium project).
 """

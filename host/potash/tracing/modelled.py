@@ -1,8 +1,8 @@
 """The tensor accelerator's modules in modelled time, beside the wall time of what they are part of.
 
-A stream's modules begin where the stream began to be simulated, and take as long as a chip would. So
-they end earlier or later than the simulation does. Where one stream would still go on when the next
-begins, the next is shown behind it, as a chip has one of each module.
+A stream's modules begin where the stream began to be simulated, and take as long as a chip would.
+So they end earlier or later than the simulation does. Where one stream would still go on when the
+next begins, the next is shown behind it, as a chip has one of each module.
 """
 
 from collections.abc import Mapping
@@ -110,10 +110,18 @@ class Modelled:
         begin, end = found.interval(node.first, node.end)
         clock = found.parameters.clock
         self.document.slice(
-            process, NODES, node.operator, start + begin / clock, start + end / clock,
+            process,
+            NODES,
+            node.operator,
+            start + begin / clock,
+            start + end / clock,
             category="tflite",
-            about={"node": node.number, "instructions": node.end - node.first, "cycles": end - begin},
-        )  # fmt: skip
+            about={
+                "node": node.number,
+                "instructions": node.end - node.first,
+                "cycles": end - begin,
+            },
+        )
 
     def _timing(self, config: Config, stream: bytes) -> Timing | None:
         """None for a stream that the clock cannot follow."""

@@ -128,8 +128,9 @@ def write_trace(
 ) -> Recorded:
     """Make a trace of files of lines, one for each device.
 
-    The tensor accelerators' clock has `parameters`, by default those of a PYNQ board. Compressed where the name ends in .gz. Raises
-    PotashError where there is nothing to show, or it cannot be written.
+    The tensor accelerators' clock has `parameters`, by default those of a PYNQ board. Compressed
+    where the name ends in .gz. Raises PotashError where there is nothing to show, or it cannot be
+    written.
     """
     began = [when for source in sources if (when := _begin(source)) > 0]
     if not began:

@@ -1,5 +1,5 @@
-"""A stream's run on a document's tracks: the fetch, each module and each memory channel, an arrow for
-each token, and how many wait in each queue."""
+"""A stream's run on a document's tracks: the fetch, each module and each memory channel, an arrow
+for each token, and how many wait in each queue."""
 
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
@@ -19,7 +19,8 @@ Moment = Callable[[int], float]
 
 
 def write(file: BinaryIO, timing: Timing, texts: Sequence[str]) -> None:
-    """One stream as a trace; a cycle is shown as one microsecond, as some readers cut off fractions.
+    """One stream as a trace; a cycle is shown as one microsecond, as some readers cut off
+    fractions.
 
     `texts` says each instruction in words.
     """

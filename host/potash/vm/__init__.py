@@ -1,7 +1,7 @@
 """A real machine in front of the drive: stock QEMU, stock Linux, downloaded and built without root.
 
-`images.prepare` downloads QEMU, the kernel and the guest's packages from the Debian archive and builds
-the guest's file system; `guest.Guest` runs it and runs commands in it. The modules:
+`images.prepare` downloads QEMU, the kernel and the guest's packages from the Debian archive and
+builds the guest's file system; `guest.Guest` runs it and runs commands in it. The modules:
 
 - `cache`: one folder of the user's, filled atomically, keyed by content;
 - `sources`, `packages`: which archive, which packages; checked by apt, unpacked beside the system;

@@ -121,7 +121,8 @@ class Cache:
             _remove(path)
 
     def _sweep(self) -> None:
-        # With the lock held nobody else is at work: what is unfinished was left by a killed process.
+        # With the lock held nobody else is at work: what is unfinished was left by a killed
+        # process.
         for path in self.root.glob("unfinished-*"):
             _remove(path)
 

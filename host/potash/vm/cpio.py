@@ -17,7 +17,8 @@ ALIGNMENT = 4
 
 
 class Entry(NamedTuple):
-    """One file: `mode` with its type bits, its bytes (a symbolic link's target), a device number."""
+    """One file: `mode` with its type bits, its bytes (a symbolic link's target), a device
+    number."""
 
     mode: int
     data: bytes | Path = b""

@@ -108,7 +108,8 @@ class Archive:
         """The folder that a closure is unpacked in; downloaded if it is not there.
 
         Raises:
-            PackagesUnavailable: a tool is missing, or the packages cannot be downloaded or verified.
+            PackagesUnavailable: a tool is missing, or the packages cannot be downloaded or
+                verified.
             PotashError: they cannot be unpacked.
         """
 
@@ -124,8 +125,8 @@ class Archive:
             missing = [tool for tool in TOOLS if shutil.which(tool) is None]
             if missing:
                 raise PackagesUnavailable(
-                    f"{closure.title} is downloaded with {', '.join(TOOLS)}, and this machine lacks "
-                    f"{', '.join(missing)}"
+                    f"{closure.title} is downloaded with {', '.join(TOOLS)}, and this machine "
+                    f"lacks {', '.join(missing)}"
                 )
             address = sources.mirror(self._mirror)
             scratch = self._owned.enter_context(self._cache.scratch())

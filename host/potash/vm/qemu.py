@@ -1,8 +1,8 @@
 """Which QEMU runs the guest, and the machine that it is told to be.
 
 The vfio-user client is in QEMU from 10.1 on, and 10.1.0 itself cannot use it; an installed QEMU is
-used when it is new enough and was built with `vfio-user-pci`, otherwise one from the Debian archive,
-unpacked beside the system and run through its own loader.
+used when it is new enough and was built with `vfio-user-pci`, otherwise one from the Debian
+archive, unpacked beside the system and run through its own loader.
 """
 
 import re

@@ -1,7 +1,7 @@
 """A system of the user's own in front of the drive: their kernel, their disks, their console.
 
-Nothing of Potash runs in it, so nothing is frozen, copied in or run by command: QEMU boots what it is
-given, with the drives plugged in from the start, and has this process's terminal as its serial
+Nothing of Potash runs in it, so nothing is frozen, copied in or run by command: QEMU boots what it
+is given, with the drives plugged in from the start, and has this process's terminal as its serial
 port.
 """
 

@@ -1,8 +1,8 @@
 """An archive that an untrusted guest has packed, unpacked into an empty folder of the host.
 
 tarfile's own filter for such archives came with Python 3.11.4, and Debian 12 has 3.11.2. What is
-refused here is what that one refuses, and a little more: no name goes through a symbolic link, and a
-link's target goes up only at its beginning, so that names can be judged without looking at files.
+refused here is what that one refuses, and a little more: no name goes through a symbolic link, and
+a link's target goes up only at its beginning, so that names can be judged without looking at files.
 """
 
 import os
@@ -16,8 +16,8 @@ UP = ".."
 def unpack(archive: tarfile.TarFile, place: Path) -> None:
     """Extract files, folders and links inside `place`, which are then this process's user's.
 
-    Raises OSError, and tarfile.TarError when anything in the archive is something else or elsewhere;
-    nothing has been extracted then.
+    Raises OSError, and tarfile.TarError when anything in the archive is something else or
+    elsewhere; nothing has been extracted then.
     """
     members = archive.getmembers()
     links = {PurePosixPath(member.name) for member in members if member.issym()}

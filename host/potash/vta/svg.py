@@ -25,7 +25,8 @@ class Picture:
         self.add("rect", width=width, height=height, fill="white")
 
     def add(self, shape: str, *, hint: str | None = None, **attributes: str | float) -> None:
-        """An element; `_` in an attribute's name stands for `-`. `hint` is shown under the mouse."""
+        """An element; `_` in an attribute's name stands for `-`. `hint` is shown under the
+        mouse."""
         element = self._add(shape, attributes)
         if hint is not None:
             xml.SubElement(element, "title").text = hint

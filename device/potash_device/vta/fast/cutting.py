@@ -11,7 +11,8 @@ def accumulate(
     buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
     """Add up products for `length` positions, with one block of weights or with `two`; `others` are
-    `tile`'s other arguments: steps of positions, blocks and INP; a weight; its step; table, count."""
+    `tile`'s other arguments: steps of positions, blocks and INP; a weight; its step; table,
+    count."""
     raise NotImplementedError("compiled code only")
 
 

@@ -65,7 +65,8 @@ def in_frame(instruction: Instruction) -> bool:
 def stretches(
     instructions: list[Instruction], pcs: Sequence[int], proven: Collection[int]
 ) -> Iterator[Stretch]:
-    """Cut a block's instructions behind its calls, and where they get long; `proven` are accesses that need no check."""
+    """Cut a block's instructions behind its calls, and where they get long; `proven` are accesses
+    that need no check."""
     begin = 0
     for index, pc in enumerate(pcs, 1):
         instruction = instructions[pc]

@@ -46,7 +46,8 @@ MOST_POINTERS = 64
 """Functions that only a program's data points at which are compiled; others are interpreted."""
 
 
-# As plain numbers: finding one in its enumeration takes as long as all else that a run does with it.
+# As plain numbers: finding one in its enumeration takes as long as all else that a run does with
+# it.
 _FUEL, _LEAVE, _LOW, _HIGH = map(int, (Word.FUEL, Word.LEAVE, Word.LOW, Word.HIGH))
 
 _HIGH_HALF = (CODE_BASE >> 32).to_bytes(4, "little")

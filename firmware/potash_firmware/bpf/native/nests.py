@@ -117,8 +117,8 @@ class Nest:
     """A loop that is worth a version without checks, with what has to hold for that.
 
     `tests` has, outer ones first, the loops whose turns can be counted in advance and matter.
-    `proven` are accesses that need no check in that version, each with its range's index. When it is `counted`, an upper bound
-    of its instructions is known.
+    `proven` are accesses that need no check in that version, each with its range's index. When it
+    is `counted`, an upper bound of its instructions is known.
     """
 
     loop: Loop

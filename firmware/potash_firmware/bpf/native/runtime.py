@@ -1,10 +1,10 @@
 """What compiled programs call and are called by, itself compiled by LLVM, once for a process.
 
-`enter` calls a program's function. While that runs, a SIGSEGV in the arena's reserved range ends the
-program and nothing else: the signal handler goes back to `enter` by longjmp(3), which returns. It
-does so only if the thread is in compiled code, and neither in a helper nor in the interpreter, which
-are called through the functions here for that reason. Any other fault is left to the handler of
-before: it comes again when this one returns, and a signal that was sent is sent again.
+`enter` calls a program's function. While that runs, a SIGSEGV in the arena's reserved range ends
+the program and nothing else: the signal handler goes back to `enter` by longjmp(3), which returns.
+It does so only if the thread is in compiled code, and neither in a helper nor in the interpreter,
+which are called through the functions here for that reason. Any other fault is left to the handler
+of before: it comes again when this one returns, and a signal that was sent is sent again.
 
 Divisions of 128 bits are what LLVM expects of a compiler's own library.
 """

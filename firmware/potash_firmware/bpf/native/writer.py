@@ -42,7 +42,8 @@ def checked(text: str) -> str:
 
 
 def fits(value: int, bits: int) -> bool:
-    """Whether a type has a value; only the types of instructions, up to 64 bits, are unsigned too."""
+    """Whether a type has a value; only the types of instructions, up to 64 bits, are unsigned
+    too."""
     return -(1 << bits - 1) <= value < 1 << (bits if bits <= 64 else bits - 1)
 
 

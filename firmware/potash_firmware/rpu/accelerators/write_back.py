@@ -39,7 +39,8 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Work:
-    """What a job wants written, while it is: in how many namespaces still, and which error it met."""
+    """What a job wants written, while it is: in how many namespaces still, and which error it
+    met."""
 
     tag: int
     left: int

@@ -30,7 +30,8 @@ LOAD_SHIFT = 3
 """LPG: the size of a program is a multiple of 2**3 bytes, as that of an ELF object is."""
 
 PROGRAM_TYPES = (FIRST_VENDOR_PROGRAM_TYPE,)
-"""PTYPEs that can be loaded, all of them eBPF objects. The standard's value for eBPF is not known."""
+"""PTYPEs that can be loaded, all of them eBPF objects. The standard's value for eBPF is not
+known."""
 
 MIB = 1 << 20
 

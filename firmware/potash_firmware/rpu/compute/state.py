@@ -32,7 +32,8 @@ class ComputeState:
 
 
 class Compute:
-    """That of all compute namespaces of a drive, by namespace identifier, made when it is needed."""
+    """That of all compute namespaces of a drive, by namespace identifier, made when it is
+    needed."""
 
     def __init__(
         self,

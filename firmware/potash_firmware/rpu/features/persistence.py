@@ -1,4 +1,5 @@
-"""What outlives a power cycle: the health log's counters, saved features, and how the last one ended.
+"""What outlives a power cycle: the health log's counters, saved features, and how the last one
+ended.
 
 All of it goes into the board's sidecar, by the media executor: nothing here waits, but for power-on
 and power-off, when no host is served. What changes all the time is written once a minute while

@@ -83,7 +83,8 @@ class Alerts:
         self._warned = CriticalWarning(0)
 
     def notice(self, what: NoticeEvent) -> bool:
-        """Something happened that the host may want to know. Raises KeyError for what never does."""
+        """Something happened that the host may want to know. Raises KeyError for what never
+        does."""
         notice = NOTICES[what]
         if not self.configuration() & notice.configured_by:
             return False

@@ -55,7 +55,8 @@ class Download:
             offset += len(view)
 
     def take(self) -> memoryview:
-        """The whole image, and begin anew. Raises NvmeError when there is none, or one with gaps."""
+        """The whole image, and begin anew. Raises NvmeError when there is none, or one with
+        gaps."""
         memory, bounds = self._memory, self._bounds
         self.clear()
         if memory is None or len(bounds) != 2 or bounds[0] != 0:

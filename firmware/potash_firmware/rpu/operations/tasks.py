@@ -19,7 +19,8 @@ from potash_firmware.rpu.media_work import BlocksInFlight, MediaWork
 log = logging.getLogger(__name__)
 
 TASK_LIMIT = 64
-"""Tasks beyond which no Admin command is fetched: resets forget commands, but not what they began."""
+"""Tasks beyond which no Admin command is fetched: resets forget commands, but not what they
+began."""
 
 
 class Task:

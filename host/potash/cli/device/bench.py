@@ -66,13 +66,14 @@ def nvme(
     """Measure the drive's reads and writes.
 
     Without --guest, a load generator drives the device over its socket; copies of as many bytes
-    from memory to memory in plain Python are the baseline. With two queues, a name that ends in -2q,
-    each has the depth. Reads and writes of a memory namespace have reads of blocks of the same
+    from memory to memory in plain Python are the baseline. With two queues, a name that ends in
+    -2q, each has the depth. Reads and writes of a memory namespace have reads of blocks of the same
     drive as their baseline, at the same depth.
 
     With --guest, fio runs in one Linux guest on Potash's drive and on QEMU's own in turn. A ratio
-    is Potash's figure over the baseline's, the median of the pairs, with the lowest and the highest. A
-    name that ends in -cpu2 is of a guest with two processors, each of which runs the load.
+    is Potash's figure over the baseline's, the median of the pairs, with the lowest and the
+    highest. A name that ends in -cpu2 is of a guest with two processors, each of which runs the
+    load.
     """
     chosen = _chosen(patterns, guest_bench.NAMES if guest else socket_bench.NAMES)
     with showing(steps=True) as progress:
@@ -109,8 +110,9 @@ def vta(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure the tensor accelerator's simulator.
 
     Convolutions of ResNet-18, a matrix product and an addition run as streams in one thread. The
-    baseline of a throughput is a loop of nothing but the processor's best instruction for it, so the
-    ratio is a share of what could be had; `layers` is those shares' geometric mean. What ends in
+    baseline of a throughput is a loop of nothing but the processor's best instruction for it, so
+    the ratio is a share of what could be had; `layers` is those shares' geometric mean. What ends
+    in
     -avx2 is as on a processor that has nothing better. `decoding` is what the first run takes
     longer than another one, `start` what a process takes from nothing to its first result.
     """
@@ -129,10 +131,10 @@ def vta(patterns: tuple[str, ...], pairs: int) -> None:
 def bpf(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure programs, beside the same C compiled for this machine.
 
-    Each program works on 16 MiB, with its bounds checks and its instruction limit. The baseline is what
-    clang -O2 makes of the same source for the machine itself, or ziglang's clang where there is no
-    other; a ratio is Potash's time over the baseline's. Also measured: compiling a program, loading a
-    compiled one from the cache, and a helper's call.
+    Each program works on 16 MiB, with its bounds checks and its instruction limit. The baseline is
+    what clang -O2 makes of the same source for the machine itself, or ziglang's clang where there
+    is no other; a ratio is Potash's time over the baseline's. Also measured: compiling a program,
+    loading a compiled one from the cache, and a helper's call.
     """
     chosen = _chosen(patterns, program_bench.NAMES)
     with showing(steps=True) as progress:
@@ -152,10 +154,10 @@ def model(names: tuple[str, ...], pairs: int) -> None:
     by default. One thread, warm. The baselines are XNNPACK and the reference
     kernels, whose bytes the delegate has to give; a ratio is Potash's time over the baseline's.
 
-    `cycles` and `modelled time` are the tensor accelerator's own, at 100 MHz as on the paper's board.
-    `besides the streams` is what an inference takes here without them: callbacks, packing, and nodes
-    left to the processor; `callback` is the same for a model that has nothing to compute. Of resnet18
-    there is the breakdown of the paper's figure 16 too.
+    `cycles` and `modelled time` are the tensor accelerator's own, at 100 MHz as on the paper's
+    board. `besides the streams` is what an inference takes here without them: callbacks, packing,
+    and nodes left to the processor; `callback` is the same for a model that has nothing to compute.
+    Of resnet18 there is the breakdown of the paper's figure 16 too.
     """
     from potash.bench import models as model_bench  # brings numba and TensorFlow Lite
 

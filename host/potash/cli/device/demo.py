@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from potash.vta.inference import Modelled
 
 JOB_TIMEOUT = 300.0
-"""Seconds. The first use of the tensor accelerator compiles its simulator, which takes ten seconds, and
-a minute on a busy machine."""
+"""Seconds. The first use of the tensor accelerator compiles its simulator, which takes ten seconds,
+and a minute on a busy machine."""
 DRIVE_SIZE = ("--size", "64M")
 PROGRAM, INPUT, OUTPUT = "program.o", "input.bin", "output.bin"
 """What an example's files are called in the guest."""
@@ -124,7 +124,8 @@ def run(name: str, embedded: bool, execute: bool, debian_mirror: str | None) -> 
 
 
 class Ran(NamedTuple):
-    """What a job made, how long it took in the drive, in seconds, and what went to and from there."""
+    """What a job made, how long it took in the drive, in seconds, and what went to and from
+    there."""
 
     output: bytes
     job: float

@@ -18,8 +18,8 @@ _OPTIONS: tuple[Decorator, ...] = (
         "faults",
         type=FAULT,
         multiple=True,
-        help='Inject a fault from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; may '
-        "be given several times (docs/faults.md).",
+        help='Inject a fault from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; '
+        "may be given several times (docs/faults.md).",
     ),
     click.option(
         "--faults",

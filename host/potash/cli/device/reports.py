@@ -130,7 +130,8 @@ class ExampleRun(TypedDict):
     vta_cycles: NotRequired[
         Annotated[
             Count,
-            "Cycles that the tensor accelerator takes for all of the program's inferences by its modelled clock, where it runs a model.",
+            "Cycles that the tensor accelerator takes for all of the program's inferences by its "
+            "modelled clock, where it runs a model.",
         ]
     ]
     vta_instructions: NotRequired[

@@ -156,8 +156,8 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--serial",
     type=Parsed("TEXT", _serial),
-    help="The device's serial number, which tells it from others in one machine; it has a subsystem "
-    "name of its own, too (default: the profile's).",
+    help="The device's serial number, which tells it from others in one machine; it has a "
+    "subsystem name of its own, too (default: the profile's).",
 )
 @click.option(
     "--accelerator",
@@ -216,7 +216,7 @@ def qemu_device(socket: Path) -> str:
     "components",
     type=Parsed("COMPONENT=LEVEL[,…]", _levels),
     multiple=True,
-    help=f"The log level of single components: {', '.join(COMPONENTS)}. May be given several times.",
+    help=f"The log level of components: {', '.join(COMPONENTS)}. May be given several times.",
 )
 @click.option(
     "--log-format",

@@ -36,8 +36,8 @@ DEFAULT_NETWORK = "resnet18"
     multiple=True,
     metavar="NAME=VALUE,VALUE...",
     help="Try these values: block, block_in, block_out, batch; buffers (a factor of INP, WGT and "
-    "ACC); uop, inp, wgt, acc (sizes); or a parameter of the clock, such as bus_bytes. May be given "
-    "several times (default: block=8,16,32 buffers=1/4,1/2,1 bus_bytes=4,8,16).",
+    "ACC); uop, inp, wgt, acc (sizes); or a parameter of the clock, such as bus_bytes. May be "
+    "given several times (default: block=8,16,32 buffers=1/4,1/2,1 bus_bytes=4,8,16).",
 )
 @click.option(
     "--against",

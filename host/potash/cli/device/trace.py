@@ -52,8 +52,9 @@ def trace(output: Path, sources: tuple[Path, ...], build: str, command: tuple[st
     """Run COMMAND, and write what its devices did as a trace for ui.perfetto.dev.
 
     COMMAND is one of potash's (demo, guest, bench, serve), or any program that starts devices by
-    them. All layers are on one time axis: commands by queue, transfers, messages, jobs, programs and
-    their helpers, models and their nodes; and the tensor accelerator's modules, in modelled time.
+    them. All layers are on one time axis: commands by queue, transfers, messages, jobs, programs
+    and their helpers, models and their nodes; and the tensor accelerator's modules, in modelled
+    time.
 
     Ends with COMMAND's exit code, once the trace is written.
     """

@@ -29,8 +29,9 @@ from potash.units import Size
 def fw() -> None:
     """Programs to and from an accelerator, which calls them firmware.
 
-    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path; "potash acc --help" says what is different
-    with a socket. This is not the drive's own firmware, for which there is "nvme fw-download".
+    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path; "potash acc --help" says what is
+    different with a socket. This is not the drive's own firmware, for which there is "nvme
+    fw-download".
     """
 
 

@@ -25,8 +25,8 @@ def program_of(path: Path) -> bytes:
         build = importlib.import_module("potash.cli.device.build")
     except ModuleNotFoundError:
         raise PotashError(
-            f"there is no compiler here for {path}; build it outside with potash build, and give the"
-            " object file"
+            f"there is no compiler here for {path}; build it outside with potash build, and give"
+            " the object file"
         ) from None
     image: bytes = build.compiled(path)
     return image

@@ -77,7 +77,8 @@ class Status:
     status: Annotated[
         str,
         Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$"),
-        "What it does: idle, running, done, failed or stopped; `status N` where the number is not known.",
+        "What it does: idle, running, done, failed or stopped; `status N` where the number is not "
+        "known.",
     ]
     status_id: Annotated[Count, "The same as the number of the accelerator command set."]
     firmware: Annotated[Count | None, "The active firmware's ID; null where none is active."]

@@ -60,7 +60,7 @@ def _argument(text: str) -> Argument:
 @click.option(
     "--copy",
     is_flag=True,
-    help="Copy INPUT and OUTPUT through the accelerator's buffers, though they are files on DEVICE.",
+    help="Copy INPUT and OUTPUT through the buffers, though they are files on DEVICE.",
 )
 @click.option(
     "--lba",
@@ -107,8 +107,9 @@ def run(
 ) -> None:
     """Run PROGRAM on a drive's accelerator.
 
-    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path. PROGRAM is an object file, or a program in
-    C, which is built first. INPUT and OUTPUT are files, or - for standard input and output.
+    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path. PROGRAM is an object file, or a
+    program in C, which is built first. INPUT and OUTPUT are files, or - for standard input and
+    output.
 
     A file on an ext4 file system of DEVICE itself is used in place: the program reads and writes
     its blocks on the drive, and no byte of it passes through here. Any other INPUT is sent to the

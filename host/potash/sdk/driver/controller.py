@@ -1,6 +1,7 @@
 """The controller: from reset to ready, commands on its two queue pairs, and shutdown.
 
-NVM Express Base Specification 2.0, sections 3.5.1 (initialization), 3.6 (shutdown) and 3.7 (resets).
+NVM Express Base Specification 2.0, sections 3.5.1 (initialization), 3.6 (shutdown) and 3.7
+(resets).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The memory that the driver shares with the device: queues, and a buffer for each command in flight.
+"""The memory that the driver shares with the device: queues, and a buffer for each command in
+flight.
 
 A buffer is one run of addresses, so its PRP list is written once and serves every transfer.
 

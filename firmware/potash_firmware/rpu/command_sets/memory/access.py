@@ -3,8 +3,8 @@
 Nothing of these has to wait: the memory is mapped here, so a command moves its bytes at once. What
 a program of the device does to the same bytes meanwhile is for the host to order.
 
-Source: NVM Express Subsystem Local Memory Command Set Specification 1.0 (`nvme_spec.memory_commands`
-says how sure its layouts are).
+Source: NVM Express Subsystem Local Memory Command Set Specification 1.0
+(`nvme_spec.memory_commands` says how sure its layouts are).
 """
 
 from functools import partial

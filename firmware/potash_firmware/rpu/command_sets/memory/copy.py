@@ -3,8 +3,9 @@
 A small copy that no disk delays is done at once. A larger one is done in steps by the media
 executor, between which other commands are served.
 
-Source: NVM Express Subsystem Local Memory Command Set Specification 1.0 (`nvme_spec.memory_commands`
-says how sure its layouts are); NVM Command Set Specification 1.2, section 3.3.2 (source ranges).
+Source: NVM Express Subsystem Local Memory Command Set Specification 1.0
+(`nvme_spec.memory_commands` says how sure its layouts are); NVM Command Set Specification 1.2,
+section 3.3.2 (source ranges).
 """
 
 from collections.abc import Callable, Iterator, Sequence

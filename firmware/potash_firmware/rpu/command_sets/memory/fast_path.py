@@ -1,7 +1,7 @@
 """The fast path of memory namespaces: Memory Read and Memory Write of plain pages.
 
-As that of the NVM command set (`command_sets.nvm.fast_path`): what is unusual about the oldest entry
-of a queue, be it a flag, an address or an error, is left in the queue for the slow path.
+As that of the NVM command set (`command_sets.nvm.fast_path`): what is unusual about the oldest
+entry of a queue, be it a flag, an address or an error, is left in the queue for the slow path.
 """
 
 from nvme_spec.commands import READ_WRITE_ENTRY
