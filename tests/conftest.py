@@ -8,9 +8,16 @@ would inherit that.
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("potash", deadline=None, print_blob=True, max_examples=40)
+# How long examples take to draw, and how many are thrown away, is chance, and no reason to fail.
+settings.register_profile(
+    "potash",
+    deadline=None,
+    print_blob=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 settings.load_profile("potash")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
