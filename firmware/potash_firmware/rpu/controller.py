@@ -39,13 +39,13 @@ from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
-from potash_firmware.rpu.namespaces.management import Management
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.format import Formatting
 from potash_firmware.rpu.operations.keep_alive import KeepAlive
+from potash_firmware.rpu.operations.namespace_management import Management
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.operations.tasks import Tasks
@@ -211,7 +211,7 @@ class Controller:
             self.tasks,
             self.self_tests,
             self.sanitizing,
-            self.faults,
+            self.faults.arrange,
             self.compute,
             self.persistent_events,
             self.namespace_changed,

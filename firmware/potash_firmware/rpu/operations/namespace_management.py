@@ -30,7 +30,6 @@ from potash_device.media.errors import MediaError
 from potash_device.media.shapes import BLOCK_SIZES, MEMORY_UNIT, MOST_NAMESPACES
 from potash_firmware.rpu.command import Step, Steps
 from potash_firmware.rpu.compute.state import Compute
-from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
@@ -59,7 +58,7 @@ class Management:
         tasks: Tasks,
         self_tests: SelfTests,
         sanitizing: Sanitizing,
-        faults: Faults,
+        arrange_faults: Callable[[], None],
         compute: Compute,
         persistent_events: PersistentEvents,
         changed: Callable[[int], None],
@@ -72,7 +71,7 @@ class Management:
         self._tasks = tasks
         self._self_tests = self_tests
         self._sanitizing = sanitizing
-        self._faults = faults
+        self._arrange_faults = arrange_faults
         self._compute = compute
         self._events = persistent_events
         self._changed = changed
@@ -116,7 +115,7 @@ class Management:
         units = size
         if isinstance(namespace, Namespace):
             self._board.media[nsid] = namespace.media
-            self._faults.arrange()
+            self._arrange_faults()
             units = namespace.blocks
         self._events.add(
             NamespaceChanged(
