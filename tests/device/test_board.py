@@ -91,6 +91,21 @@ def test_interrupts_wait_for_bus_mastering(host: Host) -> None:
     assert host.board.region_read(BAR0, 0x3000, 8) == bytes(8)
 
 
+def test_an_interrupt_sent_just_before_a_pause_is_sent_again(host: Host) -> None:
+    """It may be on its way to a host that drops it while bus mastering is off."""
+    host.master()
+    host.lines.fired.clear()
+    host.board.interrupts.fire(2)
+    assert host.lines.fired == [2]
+    host.master(False)
+    host.master()
+    assert host.lines.fired == [2, 2]
+    host.master(False)
+    host.board.interrupts.clear()
+    host.master()
+    assert host.lines.fired == [2, 2]
+
+
 def test_a_function_with_msi_has_mask_registers() -> None:
     with Host(identity=PciIdentity(msi_vectors=32)) as host:
         host.enable()

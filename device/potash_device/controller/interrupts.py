@@ -29,6 +29,8 @@ class InterruptLines:
         self._mastering = False
         self._mask = 0
         self._pending: set[int] = set()
+        self._sent: set[int] = set()
+        """Vectors that were signalled since bus mastering was allowed."""
         self.fired = 0
         """Interrupts since power-on."""
 
@@ -39,11 +41,18 @@ class InterruptLines:
 
     def disconnect(self) -> None:
         """The host is gone, and what it had not heard with it."""
-        self._pending.clear()
+        self.clear()
         self.connect(_nobody)
 
     def master(self, allowed: bool) -> None:
-        """The host allows the function to write to its memory, or no longer."""
+        """The host allows the function to write to its memory, or no longer.
+
+        An interrupt that was sent just before a pause may be dropped on its way (QEMU does), so
+        what was sent goes out once more after it; one too many is nothing to a host.
+        """
+        if not allowed:
+            self._pending |= self._sent
+            self._sent.clear()
         self._mastering = allowed
         self._choose()
 
@@ -67,8 +76,7 @@ class InterruptLines:
         self.fired += 1
         if self._trace.sink is not None:
             self._trace.sink("board.interrupt", {"vector": vector})
-        if not self._signal(vector):
-            self._pending.add(vector)
+        (self._sent if self._signal(vector) else self._pending).add(vector)
 
     def fire_all(self, vectors: Iterable[int]) -> None:
         for vector in vectors:
@@ -76,10 +84,13 @@ class InterruptLines:
 
     def deliver_pending(self) -> None:
         """The host has changed its vectors: give it what was waiting for that."""
-        self._pending = {vector for vector in self._pending if not self._signal(vector)}
+        sent = {vector for vector in self._pending if self._signal(vector)}
+        self._pending -= sent
+        self._sent |= sent
 
     def clear(self) -> None:
         self._pending.clear()
+        self._sent.clear()
 
     def pending_bits(self) -> bytes:
         """The Pending Bit Array: one bit a vector, in 64-bit words."""
