@@ -55,7 +55,7 @@ def test_entries_are_fetched_when_it_is_set(host: Host, queue: Queue) -> None:
     host.master()
     at_rest(host)
     assert [one.cid for one in (*host.reap(queue), *host.reap(host.admin))] == [1, 2]
-    assert sorted(host.lines.fired) == [0, 1]
+    assert set(host.lines.fired) == {0, 1}
 
 
 def test_what_the_media_have_done_reaches_the_host_when_it_is_set(host: Host, queue: Queue) -> None:
@@ -72,7 +72,7 @@ def test_what_the_media_have_done_reaches_the_host_when_it_is_set(host: Host, qu
     at_rest(host)
     assert [(one.cid, one.status) for one in host.reap(queue)] == [(1, 0), (2, 0)]
     assert host.data(PAGE) == b"r" * PAGE
-    assert host.lines.fired == [1]
+    assert sorted(host.lines.fired) == [0, 1]  # 0 was sent before the pause
 
 
 def test_what_the_apu_has_answered_reaches_the_host_when_it_is_set(
