@@ -405,7 +405,7 @@ def test_a_worker_that_lies_is_ended_and_nothing_is_written(lie: channel.FromWor
     with mine, its:
         jobs.start(accelerator, b"", b"")
         its.send(channel.encode(lie))
-        jobs.listen(worker)
+        jobs.crew.listen(worker)
     assert pool.killed == [worker] and not sent
 
 
@@ -422,7 +422,7 @@ def test_a_worker_is_replaced_before_the_kernel_ends_it() -> None:
             jobs.start(accelerator, b"", b"")
             clock[0] += took * CONFIG.limits.seconds
             its.send(channel.encode(channel.Returned(0, 0, 1)))
-            jobs.listen(worker)
+            jobs.crew.listen(worker)
             assert bool(pool.killed) is replaced
 
 
@@ -436,9 +436,9 @@ def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:
     jobs.prepare()
     with held:
         held.send(channel.encode(channel.Line(LogEntryType.PROGRAM_OUTPUT, "last words")))
-        jobs.gone(worker.serial, "it exited with status 1")
+        jobs.crew.gone(worker.serial, "it exited with status 1")
     assert [entry.text for entry in accelerator.log.page().entries] == ["last words"]
-    assert not jobs.workers
+    assert not jobs.crew.workers
 
 
 class Graveyard:

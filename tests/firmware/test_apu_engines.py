@@ -459,14 +459,14 @@ def test_a_worker_that_lies_is_ended_and_says_nothing_to_the_rpu(lie: FromWorker
     with pool.its:
         found.handle(OpenEngine(NSID))
         pool.its.send(channel.encode(channel.Ready()))
-        found.listen(pool.worker)
+        found.crew.listen(pool.worker)
         found.handle(Execute(5, NSID, 0))
         assert channel.decode_perform(pool.its.recv(1000)).execute.tag == 5
         pool.its.send(channel.encode(lie))
         pool.its.send(channel.encode(Executed(5, Outcome.RETURNED, 1)))  # which comes too late
-        found.listen(pool.worker)
-        found.listen(pool.worker)
+        found.crew.listen(pool.worker)
+        found.crew.listen(pool.worker)
         assert pool.killed == [pool.worker]
         assert not sent
-        found.gone(1, "it was ended")
+        found.crew.gone(1, "it was ended")
         assert sent == [Executed(5, Outcome.LOST)]

@@ -336,7 +336,7 @@ def _told(*said: FromWorker) -> Iterator[ToRpu | None]:
     jobs = Jobs(config, {0: accelerator}, pool, sent.append)
     jobs.start(accelerator, b"image", b"")
     worker: Any = liar
-    jobs.listen(worker)
+    jobs.crew.listen(worker)
     yield from (message for message in sent if not isinstance(message, ReadCheck))
     yield None if liar.doomed else JobEnded(0, 0xC0)
 

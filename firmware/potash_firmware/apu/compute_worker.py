@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import socket
 
-from csd_spec.descriptors import LogEntryType
-from csd_spec.program import Level
 from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel, device_programs
-from potash_firmware.apu.channel import FromWorker, Line, Perform, Ready
+from potash_firmware.apu.channel import Line, Perform
 from potash_firmware.apu.models import Models
-from potash_firmware.apu.worker import FAULTS, LEVELS
+from potash_firmware.apu.reporting import Reporter, reason_of
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.bpf.reserve import Space
 from potash_firmware.mailbox.device_programs import DeviceProgram
@@ -31,7 +28,6 @@ from potash_firmware.mailbox.execution import (
     MemoryRange,
     Outcome,
 )
-from potash_firmware.tflite.validation import ModelError
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +37,21 @@ MOST_DESCRIPTORS = MAX_RANGES + 2
 
 def serve(end: socket.socket, models: Models, instruction_limit: int, engine: bpf.Engine) -> None:
     """Do what is ordered through `end`, until nobody is at its other side."""
-    worker = _Worker(end, models, instruction_limit, engine)
-    try:
-        worker.send(Ready())
-        while worker.step():
-            pass
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the service is gone, or wants nothing more from this worker
+    reporter = Reporter(end)
+    reporter.serve(_Worker(end, reporter, models, instruction_limit, engine).step)
 
 
 class _Worker:
     def __init__(
-        self, end: socket.socket, models: Models, instruction_limit: int, engine: bpf.Engine
+        self,
+        end: socket.socket,
+        reporter: Reporter,
+        models: Models,
+        instruction_limit: int,
+        engine: bpf.Engine,
     ) -> None:
         self._end = end
+        self._reporter = reporter
         self._models = models
         self._limit = instruction_limit
         self._engine = engine
@@ -68,15 +65,12 @@ class _Worker:
         self._prepared = False
         """An engine is ready to run that program on them."""
         self._services = bpf.Services(
-            self._print,
+            reporter.print,
             models.infer_apu,
             models.infer_vta,
-            log=self._log,
+            log=reporter.log,
             load_model=models.load,
         )
-
-    def send(self, message: FromWorker) -> None:
-        self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
 
     def step(self) -> bool:
         """Wait for one order and follow it; False when there will be none any more."""
@@ -88,7 +82,7 @@ class _Worker:
         contents = _contents(fds[-1]) if order.execute.data_length else b""
         with COMPUTE.span("worker.execution", namespace=order.execute.nsid):
             answer = self._execute(order.execute, contents)
-        self.send(answer)
+        self._reporter.send(answer)
         # Nobody waits for this.
         if self._placed is not None:
             self._placed.clear()
@@ -109,23 +103,13 @@ class _Worker:
 
     def _execute(self, job: Execute, data: bytes) -> Executed:
         try:
-            value = self._run(job, data)
-        except device_programs.Refused as error:
-            return self._failed(job, Outcome.REFUSED, LogEntryType.ACCELERATOR_ERROR, error)
-        except bpf.Fault as fault:
-            if isinstance(fault.__cause__, MemoryError):
-                return self._out_of_memory(job)
-            kind = FAULTS.get(fault.kind, LogEntryType.ACCELERATOR_ERROR)
-            return self._failed(job, Outcome.FAULTED, kind, fault)
-        except MemoryError:
-            return self._out_of_memory(job)
-        except (bpf.ProgramError, ValueError) as error:
-            return self._failed(job, Outcome.REFUSED, LogEntryType.ACCELERATOR_ERROR, error)
+            return Executed(job.tag, Outcome.RETURNED, self._run(job, data))
+        except (device_programs.Refused, bpf.ProgramError, ValueError) as error:
+            return self._failed(job, Outcome.REFUSED, error)
         except Exception as error:
-            if not isinstance(error, ModelError):
+            if not isinstance(error, (bpf.Fault, MemoryError)):
                 log.exception("an execution met a mistake of the firmware")
-            return self._failed(job, Outcome.FAULTED, LogEntryType.ACCELERATOR_ERROR, error)
-        return Executed(job.tag, Outcome.RETURNED, value)
+            return self._failed(job, Outcome.FAULTED, error)
 
     def _run(self, job: Execute, data: bytes) -> int:
         if (job.program, job.ranges) != self._ready_for:
@@ -167,22 +151,9 @@ class _Worker:
         self._ready_for, self._program, self._placed = None, 0, None
         self._window.begin(0)
 
-    def _out_of_memory(self, job: Execute) -> Executed:
-        memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
-        text = f"the execution takes more memory than the {memory >> 20} MiB that it may have"
-        return self._failed(job, Outcome.FAULTED, LogEntryType.LIMIT_EXCEEDED, text)
-
-    def _failed(
-        self, job: Execute, outcome: Outcome, kind: LogEntryType, reason: Exception | str
-    ) -> Executed:
-        self.send(Line(kind, str(reason)[: channel.TEXT_LIMIT]))
+    def _failed(self, job: Execute, outcome: Outcome, error: Exception) -> Executed:
+        self._reporter.send(Line(*reason_of(error)))
         return Executed(job.tag, outcome)
-
-    def _print(self, text: str) -> None:
-        self._log(Level.INFO, text)
-
-    def _log(self, level: Level, text: str) -> None:
-        self.send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
 
 
 def _contents(descriptor: int) -> bytes:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 
 from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu import orders
-from potash_firmware.apu.channel import ChannelError, Line, Perform, Ready
+from potash_firmware.apu.channel import ChannelError, FromWorker, Line, Perform, Ready
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.crew import Crew
 from potash_firmware.apu.log import Log, Snapshot
 from potash_firmware.apu.pool import Pool, Worker
 from potash_firmware.mailbox.execution import (
@@ -41,9 +42,6 @@ from potash_firmware.mailbox.messages import ToRpu
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS = 4096
-"""Messages of a worker that are looked for when it is gone: more than its channel holds."""
-
 ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
 """What a worker can say of an execution."""
 
@@ -63,6 +61,7 @@ class _Shared:
 class _Worker:
     """A worker process and what it does."""
 
+    engine: _Engine
     process: Worker
     job: _Job | None = None
     names: frozenset[int] = frozenset()
@@ -121,27 +120,24 @@ class Engines:
         self._leaving: list[_Engine] = []
         """Closed, with workers that are not gone yet."""
         self._shared: dict[int, _Shared] = {}
-        self._running: dict[Worker, tuple[_Engine, _Worker]] = {}
-        self.changed = False
-        """There are other workers, or one has to be seen to, since this was last set."""
+        # One message at once, as an answer is mostly all that a worker has to say.
+        self.crew = Crew(pool, self._heard, self._buried, at_once=1)
+        self._workers: dict[Worker, _Worker] = {}
 
     # What the service asks.
 
     @property
-    def workers(self) -> list[Worker]:
-        """Processes to listen to."""
-        return [process for process in self._running if not process.silent]
-
-    @property
     def at_rest(self) -> bool:
         """Nothing runs, and nobody that was killed may still be there."""
-        return not any(
-            one.job is not None or one.process.doomed for _, one in self._running.values()
-        )
+        return not any(one.job is not None or one.process.doomed for one in self._workers.values())
 
     def deadline(self) -> float | None:
         """Seconds until `expire` has something to do; None when nothing has a limit."""
-        ends = [one.job.deadline for _, one in self._running.values() if one.job is not None]
+        ends = [
+            one.job.deadline
+            for one in self._workers.values()
+            if one.job is not None and not one.process.doomed
+        ]
         return max(0.0, min(ends) - self._monotonic()) if ends else None
 
     def log_of(self, nsid: int) -> tuple[Log, Snapshot] | None:
@@ -150,12 +146,9 @@ class Engines:
         return None if engine is None else (engine.log, engine.snapshot)
 
     def close(self) -> None:
-        """Release descriptors and channels; the pool ends the processes."""
-        for process in self._running:
-            process.close()
+        """Release descriptors."""
         for shared in self._shared.values():
             os.close(shared.descriptor)
-        self._running.clear()
         self._shared.clear()
 
     # What the RPU asks.
@@ -188,15 +181,15 @@ class Engines:
                 engine.snapshot.release()
                 for worker in list(engine.workers):
                     worker.stale |= worker.process.used
-                    self._retire(engine, worker)
+                    self._retire(worker)
 
     def expire(self) -> None:
         """End executions that have taken too long."""
         now = self._monotonic()
-        for engine, worker in list(self._running.values()):
+        for worker in self._workers.values():
             job = worker.job
             if job is not None and job.deadline <= now and not worker.process.doomed:
-                engine.log.add(
+                worker.engine.log.add(
                     LogEntryType.LIMIT_EXCEEDED,
                     f"the execution took more than {self._limits.seconds:g} s",
                 )
@@ -217,8 +210,7 @@ class Engines:
             return
         self._cancel_all(engine)
         for worker in engine.workers:
-            if not worker.process.doomed:
-                self._pool.kill(worker.process)
+            self._pool.kill(worker.process)
         if engine.workers:
             self._leaving.append(engine)
 
@@ -241,10 +233,10 @@ class Engines:
         shared.forgotten = True
         self._release(serial, shared)
         # Its memory is free when nobody has it mapped.
-        for engine, worker in list(self._running.values()):
+        for worker in self._workers.values():
             if serial in worker.names:
                 worker.stale = True
-                self._retire(engine, worker)
+                self._retire(worker)
 
     def _release(self, serial: int, shared: _Shared) -> None:
         if shared.forgotten and not shared.users:
@@ -353,46 +345,26 @@ class Engines:
         """Cancel what a worker does, which is answered when it is gone for certain."""
         assert worker.job is not None
         worker.job.ended = Outcome.CANCELLED
-        if not worker.process.doomed:
-            self._pool.kill(worker.process)
+        self._pool.kill(worker.process)
 
     # Workers.
 
     def _spawn(self, engine: _Engine) -> None:
-        worker = _Worker(self._pool.spawn(orders.ENGINE))
+        worker = _Worker(engine, self.crew.spawn(orders.ENGINE))
         engine.workers.append(worker)
-        self._running[worker.process] = engine, worker
-        self.changed = True
+        self._workers[worker.process] = worker
 
-    def _retire(self, engine: _Engine, worker: _Worker) -> None:
+    def _retire(self, worker: _Worker) -> None:
         """End a worker that is not to be used again, if it does nothing."""
-        if worker.stale and worker.job is None and not worker.process.doomed:
+        if worker.stale and worker.job is None:
             self._pool.kill(worker.process)
 
-    def listen(self, process: Worker) -> bool:
-        """Take in one message of a worker; whether there was one, and nothing else to be seen
-        to."""
-        engine, worker = self._running[process]
-        heard = False
-        try:
-            for message in process.messages(1):
-                heard = True
-                self._heard(engine, worker, message)
-        except ChannelError as error:
-            log.warning("%s", error)
-            self._pool.kill(process)
-        if process.silent and not process.orphaned and not process.doomed:
-            self._pool.kill(process)  # it may have hung up and stayed
-        self.changed |= process.silent
-        self._bury_orphan(process)
-        return heard and not process.doomed
-
-    def _heard(self, engine: _Engine, worker: _Worker, message: object) -> None:
-        job = worker.job
+    def _heard(self, process: Worker, message: FromWorker) -> None:
+        worker = self._workers[process]
+        engine, job = worker.engine, worker.job
         match message:
             case Ready():
-                worker.process.ready = True
-                self._pool.ready(worker.process)
+                pass
             case Line(kind, text):
                 engine.log.add(kind, text)
                 return
@@ -401,48 +373,16 @@ class Engines:
             ):
                 worker.job = None
                 self._send(message)
-                self._rest(engine, worker)
+                worker.stale |= process.rest(self._monotonic()) > self._limits.seconds
+                self._retire(worker)
             case _:
                 raise ChannelError(f"an engine's worker sent {message}")
         self._hand_over(engine)
 
-    def _rest(self, engine: _Engine, worker: _Worker) -> None:
-        """A worker has ended its job, and gets another one if it may."""
-        process = worker.process
-        if process.began is not None:
-            process.seconds += self._monotonic() - process.began
-            process.began = None
-        # The kernel gives it the processor for two longest jobs.
-        worker.stale |= process.seconds > self._limits.seconds
-        self._retire(engine, worker)
-
-    def gone(self, serial: int, why: str) -> None:
-        """The nursery says that a process is gone."""
-        for process in list(self._running):
-            if process.serial == serial:
-                for _ in range(LAST_WORDS):
-                    if not self.listen(process):
-                        break
-                self._buried(process, why)
-
-    def nursery_lost(self) -> None:
-        for process in list(self._running):
-            process.orphaned = True
-            self._bury_orphan(process)
-
-    def _bury_orphan(self, process: Worker) -> None:
-        """Without its nursery, the end of its channel is what tells of a worker's death."""
-        if process.orphaned and process.silent:
-            self._buried(process, "the process that workers are made by is gone")
-
     def _buried(self, process: Worker, why: str) -> None:
         """A worker is gone for certain."""
-        found = self._running.pop(process, None)
-        if found is None:
-            return
-        self.changed = True
-        process.close()
-        engine, worker = found
+        worker = self._workers.pop(process)
+        engine = worker.engine
         engine.workers.remove(worker)
         job = worker.job
         if job is not None:

@@ -31,6 +31,7 @@ from potash_firmware.apu.channel import (
     Returned,
 )
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.crew import Crew
 from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
@@ -50,9 +51,6 @@ log = logging.getLogger(__name__)
 
 MESSAGES_AT_ONCE = 64
 """Of one worker in one pass, so that one that talks without end holds up nobody."""
-
-LAST_WORDS = 64
-"""Passes over what a worker said before it went, which is no more than its channel holds."""
 
 LOST_AT_MOST = 64
 """Blocks of a job's grants that are found out to be lost one by one."""
@@ -110,15 +108,11 @@ class Jobs:
         self._monotonic = monotonic
         self._media = media
         self._jobs: dict[int, _Job] = {}
+        self.crew = Crew(pool, self._heard, self._buried, MESSAGES_AT_ONCE)
         self._workers: dict[int, Worker] = {}
         self._tags = count(1)
         self._writing: dict[int, int] = {}
         """Write-backs that the RPU has not answered, to the accelerator whose arena they read."""
-
-    @property
-    def workers(self) -> list[Worker]:
-        """Workers to listen to."""
-        return [worker for worker in self._workers.values() if not worker.silent]
 
     def deadline(self) -> float | None:
         """Seconds until `expire` has something to do; None when nothing has a limit."""
@@ -135,7 +129,7 @@ class Jobs:
         """Have a worker ready for every accelerator."""
         for accelerator in self._accelerators:
             if accelerator not in self._workers:
-                self._workers[accelerator] = self._pool.spawn(accelerator)
+                self._workers[accelerator] = self.crew.spawn(accelerator)
 
     def start(self, accelerator: Accelerator, image: bytes, arguments: bytes) -> None:
         """Begin a job with the accelerator's buffers. Raises OutOfSequence while it is busy."""
@@ -185,7 +179,7 @@ class Jobs:
     def replace_worker(self, accelerator: Accelerator) -> None:
         """Have a new process for the next job, if programs have run in this one."""
         worker = self._workers.get(accelerator.config.id)
-        if worker is not None and worker.used and not worker.doomed:
+        if worker is not None and worker.used:
             self._pool.kill(worker)
 
     def at_rest(self, accelerator: Accelerator) -> bool:
@@ -207,35 +201,6 @@ class Jobs:
                     f"the job took more than {self._config.limits.seconds:g} s",
                 )
                 self._interrupt(accelerator, Event.EXPIRED)
-
-    def listen(self, worker: Worker) -> bool:
-        """Take in what a worker has said; whether there was anything."""
-        heard = False
-        accelerator = self._accelerators[worker.accelerator]
-        try:
-            for message in worker.messages(MESSAGES_AT_ONCE):
-                heard = True
-                self._heard(accelerator, worker, message)
-        except ChannelError as error:
-            log.warning("%s", error)
-            self._pool.kill(worker)
-        if worker.silent and not worker.orphaned and not worker.doomed:
-            self._pool.kill(worker)  # it may have hung up and stayed
-        self._bury_orphan(worker)
-        return heard
-
-    def gone(self, serial: int, why: str) -> None:
-        """The nursery says that a process is gone."""
-        for worker in list(self._workers.values()):
-            if worker.serial == serial:
-                self._last_words(worker)
-                self._buried(worker, why)
-
-    def nursery_lost(self) -> None:
-        """Nobody will tell of a worker's death any more."""
-        for worker in list(self._workers.values()):
-            worker.orphaned = True
-            self._bury_orphan(worker)
 
     def checked(self, checked: ReadChecked) -> None:
         """The RPU says whether blocks of a job's input may be read."""
@@ -297,12 +262,6 @@ class Jobs:
             self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
 
-    def close(self) -> None:
-        """Release the channels; the pool ends the processes."""
-        for worker in self._workers.values():
-            worker.close()
-        self._workers.clear()
-
     def _fire(self, accelerator: Accelerator, event: Event) -> State:
         """Bring the accelerator into the state that follows. Raises OutOfSequence."""
         before, accelerator.state = accelerator.state, after(accelerator.state, event)
@@ -327,7 +286,7 @@ class Jobs:
         if worker is not None and worker.doomed:
             return
         if worker is None:
-            worker = self._workers[key] = self._pool.spawn(key)
+            worker = self._workers[key] = self.crew.spawn(key)
         job.handed_over = True
         if COMPUTE.sink is not None:
             COMPUTE.sink("apu.hand_over", {"accelerator": key})
@@ -345,14 +304,14 @@ class Jobs:
             worker = self._workers.get(accelerator.config.id)
             if worker is None:
                 self._lost(accelerator, "")
-            elif not worker.doomed:
+            else:
                 self._pool.kill(worker)
 
-    def _heard(self, accelerator: Accelerator, worker: Worker, message: FromWorker) -> None:
+    def _heard(self, worker: Worker, message: FromWorker) -> None:
+        accelerator = self._accelerators[worker.accelerator]
         match message:
             case Ready():
-                worker.ready = True
-                self._pool.ready(worker)
+                pass
             case Line(kind, text):
                 accelerator.log.add(kind, text)
             case Gathered(gathered) if accelerator.state is State.RUNNING:
@@ -424,39 +383,20 @@ class Jobs:
 
     def _ended(self, accelerator: Accelerator) -> None:
         worker = self._workers.get(accelerator.config.id)
-        if worker is not None and worker.began is not None:
-            worker.seconds += self._monotonic() - worker.began
-            worker.began = None
-            if worker.seconds > self._config.limits.seconds:
-                # The kernel gives it the processor for two longest jobs.
-                self.replace_worker(accelerator)
+        if worker is not None and worker.rest(self._monotonic()) > self._config.limits.seconds:
+            self._pool.kill(worker)
         self._send(JobEnded(accelerator.config.id, LOG_PAGE))
-
-    def _last_words(self, worker: Worker) -> None:
-        """What a worker said before it went: it may have finished its job."""
-        # A process that it has made may hold its channel open, and may even speak.
-        for _ in range(LAST_WORDS):
-            if worker.silent or not self.listen(worker):
-                break
-
-    def _bury_orphan(self, worker: Worker) -> None:
-        """Without its nursery, the end of its channel is what tells of a worker's death."""
-        if worker.orphaned and worker.silent:
-            self._buried(worker, "the process that workers are made by is gone")
 
     def _buried(self, worker: Worker, why: str) -> None:
         """A worker is gone for certain."""
-        worker.close()
         key = worker.accelerator
-        if self._workers.get(key) is not worker:
-            return
         del self._workers[key]
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
         if accelerator.state is not State.RUNNING or (job is not None and job.handed_over):
             self._lost(accelerator, why)
         if worker.ready:
-            self._workers[key] = self._pool.spawn(key)
+            self._workers[key] = self.crew.spawn(key)
         self._hand_over(accelerator)
 
     def _lost(self, accelerator: Accelerator, why: str) -> None:

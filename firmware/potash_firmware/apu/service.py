@@ -91,6 +91,7 @@ class Service:
         self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send, media=media)
         self._checks = Checks(pool, config.limits)
         self._engines = Engines(config, pool, self._checks, port.send, time.time)
+        self._crews = (self._jobs.crew, self._engines.crew)
         self._context = Context(config, self._subsystem, self._jobs, buffers, self._engines.log_of)
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
@@ -114,7 +115,8 @@ class Service:
         finally:
             self._checks.close()
             self._engines.close()
-            self._jobs.close()
+            for crew in self._crews:
+                crew.close()
 
     def step(self) -> None:
         """Wait for something to happen, and do what follows from it."""
@@ -131,7 +133,7 @@ class Service:
                 case Worker(accelerator=orders.CHECKER):
                     self._checks.listen(source)
                 case Worker():
-                    self._jobs.listen(source)
+                    self._jobs.crew.listen(source)
                 case socket.socket():
                     self._reap()
         self._jobs.expire()
@@ -147,14 +149,14 @@ class Service:
         """Take in what engines are asked and say; False where there is something else, too."""
         match source:
             case Worker(accelerator=orders.ENGINE):
-                return self._engines.listen(source)
+                return self._engines.crew.listen(source)
             case ApuPort():
                 return self._serve_port()
         return False
 
     def _wait(self) -> list[Source]:
         """Sources that have something."""
-        if self._wanted and not self._port.wants_write() and not self._engines.changed:
+        if self._wanted and not self._port.wants_write() and not self._engines.crew.changed:
             # Executions alone since these were found.
             limit: float | None = UPKEEP
         else:
@@ -164,30 +166,29 @@ class Service:
 
     def _find_sources(self) -> float | None:
         """What is to be waited for, and for how long."""
-        engines = self._engines
-        engines.changed = False
+        self._engines.crew.changed = False
         writing = self._port.wants_write()
         wanted: list[tuple[Source, int]] = [(self._port, READ | WRITE if writing else READ)]
         self._wanted = wanted
         control = self._pool.control
         if control is not None:
             wanted.append((control, READ))
-        for worker in (*engines.workers, *self._jobs.workers, *self._checks.workers):
-            wanted.append((worker, READ))
+        for part in (*self._crews, self._checks):
+            wanted.extend((worker, READ) for worker in part.workers)
         self._by_descriptor = {source.fileno(): source for source, _ in wanted}
-        ends = (self._jobs.deadline(), self._checks.deadline(), engines.deadline())
+        ends = (self._jobs.deadline(), self._checks.deadline(), self._engines.deadline())
         return min((end for end in ends if end is not None), default=None)
 
     def _reap(self) -> None:
         """Take in which workers are gone."""
         try:
             for gone in self._pool.exits():
-                self._jobs.gone(gone.serial, cause(gone.code))
-                self._engines.gone(gone.serial, cause(gone.code))
+                for crew in self._crews:
+                    crew.gone(gone.serial, cause(gone.code))
         except NurseryLost:
             log.warning("the nursery is gone")
-            self._jobs.nursery_lost()
-            self._engines.nursery_lost()
+            for crew in self._crews:
+                crew.nursery_lost()
 
     def _serve_port(self) -> bool:
         """Handle what has come; whether that was executions alone."""

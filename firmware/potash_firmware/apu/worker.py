@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import socket
 from collections.abc import Mapping, Sequence
 
-from csd_spec.descriptors import LogEntryType
-from csd_spec.program import Context, Level
+from csd_spec.program import Context
 from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel
@@ -25,8 +23,6 @@ from potash_firmware.apu.channel import (
     Faulted,
     FromWorker,
     Gathered,
-    Line,
-    Ready,
     Returned,
     Run,
 )
@@ -34,6 +30,7 @@ from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
 from potash_firmware.apu.meter import Meter
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
+from potash_firmware.apu.reporting import Reporter, reason_of
 from potash_firmware.apu.workshop import Workshop
 from potash_firmware.bpf import reserve
 from potash_firmware.mailbox.shared import SharedMemory
@@ -42,21 +39,6 @@ log = logging.getLogger(__name__)
 
 MOST_DESCRIPTORS = 128
 """That come with a job: one for its contents, and one for each namespace that it names."""
-
-FAULTS: dict[bpf.FaultKind, LogEntryType] = {
-    bpf.FaultKind.OUT_OF_BOUNDS: LogEntryType.MEMORY_FAULT,
-    bpf.FaultKind.READ_ONLY: LogEntryType.MEMORY_FAULT,
-    bpf.FaultKind.UNALIGNED: LogEntryType.MEMORY_FAULT,
-    bpf.FaultKind.INSTRUCTION_LIMIT: LogEntryType.LIMIT_EXCEEDED,
-    bpf.FaultKind.CALL_DEPTH: LogEntryType.LIMIT_EXCEEDED,
-}
-"""How the log calls a fault; ACCELERATOR_ERROR what is not here."""
-
-LEVELS = {
-    Level.INFO: LogEntryType.PROGRAM_OUTPUT,
-    Level.ERROR: LogEntryType.ACCELERATOR_ERROR,
-}
-"""How the log calls what a program says."""
 
 
 def serve(
@@ -73,19 +55,15 @@ def serve(
     arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
     known = {item.nsid: item for item in namespaces}
     models = Models(vta, meter) if workshop is None else Models(vta, meter, workshop.model)
-    worker = _Worker(end, config, arena, models, known, engine)
-    try:
-        worker.send(Ready())
-        while worker.step():
-            pass
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the service is gone, or wants nothing more from this worker
+    reporter = Reporter(end)
+    reporter.serve(_Worker(end, reporter, config, arena, models, known, engine).step)
 
 
 class _Worker:
     def __init__(
         self,
         end: socket.socket,
+        reporter: Reporter,
         config: AcceleratorConfig,
         arena: SharedMemory,
         models: Models,
@@ -93,6 +71,7 @@ class _Worker:
         engine: bpf.Engine,
     ) -> None:
         self._end = end
+        self._reporter = reporter
         self._config = config
         self._arena = arena
         self._memory = reserve.share(arena.fd, config.plan.writes_offset)
@@ -101,9 +80,6 @@ class _Worker:
         self._namespaces = namespaces
         self._media: Mapping[int, int] = {}
         self._engine = engine
-
-    def send(self, message: FromWorker) -> None:
-        self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
 
     def step(self) -> bool:
         """Wait for one job and do it; False when there will be none any more."""
@@ -119,7 +95,7 @@ class _Worker:
             answer = self._run(job, image, arguments)
         for fd in self._media.values():
             os.close(fd)
-        self.send(answer)
+        self._reporter.send(answer)
         return True
 
     def _run(self, job: Run, image: bytes, arguments: bytes) -> FromWorker:
@@ -135,29 +111,16 @@ class _Worker:
             except bpf.EngineUnavailable as error:
                 log.warning("a program runs in the interpreter: %s", error)
                 outcome, written = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
-        except MemoryError:
-            return self._faulted_memory()
-        except bpf.Fault as fault:
-            if isinstance(fault.__cause__, MemoryError):
-                return self._faulted_memory()
-            return _faulted(FAULTS.get(fault.kind, LogEntryType.ACCELERATOR_ERROR), fault)
-        except bpf.ProgramError as error:
-            return _faulted(LogEntryType.ACCELERATOR_ERROR, error)
-        except MediaReadError as error:
-            return _faulted(LogEntryType.INVALID_INPUT_BUFFER, error)
+        except (MemoryError, bpf.Fault, bpf.ProgramError, MediaReadError) as error:
+            return Faulted(*reason_of(error))
         for first in range(0, len(written), RANGES_AT_ONCE):
-            self.send(Gathered(written[first : first + RANGES_AT_ONCE]))
+            self._reporter.send(Gathered(written[first : first + RANGES_AT_ONCE]))
         length = outcome.output_length
         return Returned(
             outcome.return_value,
             job.output_length if length is None else length,
             outcome.instructions,
         )
-
-    def _faulted_memory(self) -> Faulted:
-        memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
-        text = f"the job takes more memory than the {memory >> 20} MiB that it may have"
-        return Faulted(LogEntryType.LIMIT_EXCEEDED, text)
 
     def _execute(
         self, job: Run, program: bpf.Program, arguments: bytes, engine: bpf.Engine
@@ -173,10 +136,10 @@ class _Worker:
             job.unreadable,
         )
         services = bpf.Services(
-            self._print,
+            self._reporter.print,
             models.infer_apu,
             models.infer_vta,
-            log=self._log,
+            log=self._reporter.log,
             read_blocks=blocks.read,
             write_blocks=blocks.write,
             load_model=models.load,
@@ -203,13 +166,3 @@ class _Worker:
             view = self._memory[at : at + item.length]
             read_media(self._media[item.nsid], item.nsid, item.first, view)
             at += item.length
-
-    def _print(self, text: str) -> None:
-        self._log(Level.INFO, text)
-
-    def _log(self, level: Level, text: str) -> None:
-        self.send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
-
-
-def _faulted(kind: LogEntryType, error: Exception) -> Faulted:
-    return Faulted(kind, str(error)[: channel.TEXT_LIMIT])

@@ -1,0 +1,69 @@
+"""How workers report: that they are ready, what their programs say, and why a job has failed."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Callable
+
+from csd_spec.descriptors import LogEntryType
+from csd_spec.program import Level
+from potash_firmware import bpf
+from potash_firmware.apu import channel
+from potash_firmware.apu.blocks import MediaReadError
+from potash_firmware.apu.channel import FromWorker, Line, Ready
+
+FAULTS: dict[bpf.FaultKind, LogEntryType] = {
+    bpf.FaultKind.OUT_OF_BOUNDS: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.READ_ONLY: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.UNALIGNED: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.INSTRUCTION_LIMIT: LogEntryType.LIMIT_EXCEEDED,
+    bpf.FaultKind.CALL_DEPTH: LogEntryType.LIMIT_EXCEEDED,
+}
+"""How the log calls a fault; ACCELERATOR_ERROR what is not here."""
+
+LEVELS = {
+    Level.INFO: LogEntryType.PROGRAM_OUTPUT,
+    Level.ERROR: LogEntryType.ACCELERATOR_ERROR,
+}
+"""How the log calls what a program says."""
+
+
+class Reporter:
+    """A worker's end of its channel."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def serve(self, step: Callable[[], bool]) -> None:
+        """Do one job after the other by `step`, until it is false: nobody is at the other side."""
+        try:
+            self.send(Ready())
+            while step():
+                pass
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the service is gone, or wants nothing more from this worker
+
+    def send(self, message: FromWorker) -> None:
+        self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
+
+    def log(self, level: Level, text: str) -> None:
+        """What a program says."""
+        self.send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
+
+    def print(self, text: str) -> None:
+        self.log(Level.INFO, text)
+
+
+def reason_of(error: Exception) -> tuple[LogEntryType, str]:
+    """How the log calls what has ended a job, and says it."""
+    text = str(error)[: channel.TEXT_LIMIT]
+    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+        memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        text = f"the job takes more memory than the {memory >> 20} MiB that it may have"
+        return LogEntryType.LIMIT_EXCEEDED, text
+    if isinstance(error, bpf.Fault):
+        return FAULTS.get(error.kind, LogEntryType.ACCELERATOR_ERROR), text
+    if isinstance(error, MediaReadError):
+        return LogEntryType.INVALID_INPUT_BUFFER, text
+    return LogEntryType.ACCELERATOR_ERROR, text
