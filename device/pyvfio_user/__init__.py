@@ -50,20 +50,25 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources.
 """
 
 from pyvfio_user.client import Client, SealedMemory, VfioUserError
-from pyvfio_user.device import Device, Region
+from pyvfio_user.device import Device, IoEventFd, Region
 from pyvfio_user.irqs import InterruptLines, Irq
+from pyvfio_user.mapped import MappedRegion
 from pyvfio_user.memory import AccessFault, AddressSpace
+from pyvfio_user.payloads import Area
 from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion, ProtocolError
 from pyvfio_user.server import Server
 
 __all__ = [
     "AccessFault",
     "AddressSpace",
+    "Area",
     "Client",
     "Device",
     "InterruptLines",
+    "IoEventFd",
     "Irq",
     "IrqFlags",
+    "MappedRegion",
     "PciIrq",
     "PciRegion",
     "ProtocolError",

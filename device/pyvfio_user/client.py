@@ -17,10 +17,15 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
+from pyvfio_user.connection import MAX_MSG_FDS
+from pyvfio_user.descriptors import close_all
+from pyvfio_user.mapped import MappedRegion
 from pyvfio_user.payloads import (
     REGION_ACCESS,
+    Area,
     DeviceInfo,
     DmaMap,
     DmaUnmap,
@@ -28,9 +33,12 @@ from pyvfio_user.payloads import (
     RegionAccess,
     RegionData,
     RegionInfo,
+    RegionIoFds,
     RegionWriteMulti,
     RegionWriteMultiReply,
     SetIrqs,
+    SparseMmap,
+    SubRegion,
     Version,
 )
 from pyvfio_user.protocol import (
@@ -46,6 +54,7 @@ from pyvfio_user.protocol import (
     Header,
     IrqSetFlags,
     ProtocolError,
+    RegionFlags,
     encode_command,
 )
 
@@ -54,7 +63,7 @@ DEFAULT_TIMEOUT = 5.0
 
 _MESSAGE_IDS = 1 << 16
 _CAPABILITIES = {
-    "max_msg_fds": DEFAULT_MAX_MSG_FDS,
+    "max_msg_fds": MAX_MSG_FDS,
     "max_data_xfer_size": DEFAULT_MAX_TRANSFER,
     "max_dma_maps": DEFAULT_MAX_DMA_MAPS,
     "write_multiple": True,
@@ -89,6 +98,8 @@ class Client:
         self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
         self._unanswered: dict[int, Command] = {}
         self._received = bytearray()
+        self._fds: list[int] | None = None
+        """Descriptors of the reply that is awaited; None: the kernel may drop any."""
         self._max_msg_fds = DEFAULT_MAX_MSG_FDS
         self._max_transfer = DEFAULT_MAX_TRANSFER
         self.capabilities: dict[str, Any] = {}
@@ -142,6 +153,41 @@ class Client:
         """The size and rights of a region."""
         request = RegionInfo(RegionInfo.FORM.size, index=index)
         return self._ask(Command.DEVICE_GET_REGION_INFO, request)
+
+    def map_region(self, index: int) -> MappedRegion:
+        """What the device shares of a region, mapped; the caller closes it.
+
+        Raises VfioUserError with ENODEV where that is nothing.
+        """
+        request = RegionInfo(RegionInfo.FORM.size, index=index)
+        reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
+        try:
+            info = RegionInfo.decode_head(reply)
+            if not info.flags & RegionFlags.MMAP:
+                raise VfioUserError(errno.ENODEV, f"region {index} cannot be mapped")
+            sparse = SparseMmap.find(reply) if info.flags & RegionFlags.CAPS else None
+            areas = (Area(0, info.size),) if sparse is None else sparse.areas
+            if len(fds) != 1:
+                raise ProtocolError(f"{len(fds)} file descriptors came for a region")
+            return MappedRegion(fds[0], info, areas)
+        except ProtocolError as error:
+            raise self._broken(errno.EPROTO, str(error)) from None
+        finally:
+            close_all(fds)
+
+    def region_io_fds(self, index: int) -> tuple[list[SubRegion], list[int]]:
+        """The parts of a region whose accesses file descriptors report, and those descriptors,
+        which the caller closes."""
+        request = RegionIoFds(RegionIoFds.FORM.size, index=index)
+        reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_IO_FDS, request)
+        try:
+            sub_regions = SubRegion.decode_all(reply)
+            if any(one.fd_index >= len(fds) for one in sub_regions):
+                raise ProtocolError("a sub-region has a file descriptor that did not come")
+        except ProtocolError as error:
+            close_all(fds)
+            raise self._broken(errno.EPROTO, str(error)) from None
+        return sub_regions, fds
 
     def irq_info(self, index: int) -> IrqInfo:
         """How many interrupts of a kind there are, and what may be done with them."""
@@ -237,6 +283,37 @@ class Client:
         """Send a command whose reply has the form of the request."""
         return self._decode(type(request), self._command(command, request.encode()))
 
+    def _ask_whole(
+        self, command: Command, request: RegionInfo | RegionIoFds
+    ) -> tuple[bytes, list[int]]:
+        """The payload of a reply that may be longer than its structure, and its descriptors.
+
+        Asks again with the room that the first reply says is needed.
+        """
+        for _ in range(2):
+            reply, fds = self._command_fds(command, request.encode())
+            try:
+                needed = type(request).decode_head(reply).argsz
+            except ProtocolError as error:
+                close_all(fds)
+                raise self._broken(errno.EPROTO, str(error)) from None
+            if needed <= request.argsz:
+                return reply, fds
+            close_all(fds)
+            request = replace(request, argsz=needed)
+        raise self._broken(errno.EPROTO, f"the server needs more room for each {command.name}")
+
+    def _command_fds(self, command: Command, payload: bytes) -> tuple[bytes, list[int]]:
+        """As `_command`, with the file descriptors of the reply, which are the caller's."""
+        self._fds = []
+        try:
+            reply = self._command(command, payload)
+            fds, self._fds = self._fds, []
+            return reply, fds
+        finally:
+            close_all(self._fds)
+            self._fds = None
+
     def _command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
         """Send a command and return the payload of its reply.
 
@@ -254,6 +331,9 @@ class Client:
                 raise self._broken(errno.EPROTO, f"what came is no reply to {expected.name}")
             if header.message_id == message_id:
                 break
+            if self._fds:
+                close_all(self._fds)
+                self._fds.clear()
         if header.is_error:
             number = header.error or errno.EIO
             raise VfioUserError(number, f"{command.name} failed: {os.strerror(number)}")
@@ -305,7 +385,13 @@ class Client:
                 if remaining <= 0:
                     raise TimeoutError
                 sock.settimeout(remaining)
-                piece = sock.recv(size - len(self._received))
+                if self._fds is None:
+                    piece = sock.recv(size - len(self._received))
+                else:
+                    piece, fds, _, _ = socket.recv_fds(
+                        sock, size - len(self._received), MAX_MSG_FDS, socket.MSG_CMSG_CLOEXEC
+                    )
+                    self._fds += fds
             except TimeoutError:
                 raise self._broken(
                     errno.ETIMEDOUT, f"no reply within {self._timeout} seconds"

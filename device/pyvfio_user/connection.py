@@ -9,9 +9,10 @@ itself."""
 from __future__ import annotations
 
 import array
+import os
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pyvfio_user.descriptors import close_all, close_socket, may_receive
@@ -49,6 +50,14 @@ class Message(NamedTuple):
 _NO_FDS: list[int] = []
 
 
+class _Unsent(NamedTuple):
+    """The rest of a message that waits for room, and duplicates of the descriptors that go with it
+    where nothing of it has been sent."""
+
+    data: memoryview
+    fds: list[int]
+
+
 class Connection:
     """One connected, non-blocking stream socket, which it owns.
 
@@ -66,7 +75,7 @@ class Connection:
         self._end = 0
         self._fds = _NO_FDS
         self._fds_end = 0
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[_Unsent] = deque()
         self._unsent_size = 0
 
     def fileno(self) -> int:
@@ -76,6 +85,9 @@ class Connection:
         """Close the socket, and the descriptors that nobody has taken."""
         close_all(self._fds)
         self._fds = _NO_FDS
+        for unsent in self._unsent:
+            close_all(unsent.fds)
+        self._unsent.clear()
         close_socket(self._socket)
 
     @property
@@ -109,15 +121,17 @@ class Connection:
             fds, self._fds = self._fds, _NO_FDS
         return Message(message_id, command, flags, self._buffer[start + HEADER.size : end], fds)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
         """Send a whole message, now or as the client makes room for it.
 
-        It goes out with one system call, because some clients cannot take a header in pieces.
-        Raises ProtocolError for a client that has left too many replies unread, and Disconnected.
+        It goes out with one system call, because some clients cannot take a header in pieces, and
+        the file descriptors `fds`, which stay the caller's, with its first byte. Raises
+        ProtocolError for a client that has left too many replies unread, and Disconnected.
         """
-        sent = 0 if self._unsent else self._send(message)
+        sent = 0 if self._unsent else self._send(message, fds)
         if sent < len(message):
-            self._unsent.append(memoryview(message)[sent:])
+            kept = [] if sent else _duplicated(fds)
+            self._unsent.append(_Unsent(memoryview(message)[sent:], kept))
             self._unsent_size += len(message) - sent
             if self._unsent_size > self._max_queued:
                 raise ProtocolError(
@@ -132,20 +146,23 @@ class Connection:
         """Send what waits, as far as there is room; whether anything went. Raises Disconnected."""
         progress = False
         while self._unsent:
-            message = self._unsent[0]
-            sent = self._send(message)
+            data, fds = self._unsent[0]
+            sent = self._send(data, fds)
             if not sent:
                 break
             progress = True
             self._unsent_size -= sent
-            if sent == len(message):
+            close_all(fds)
+            if sent == len(data):
                 self._unsent.popleft()
             else:
-                self._unsent[0] = message[sent:]
+                self._unsent[0] = _Unsent(data[sent:], [])
         return progress
 
-    def _send(self, data: bytes | memoryview) -> int:
+    def _send(self, data: bytes | memoryview, fds: Sequence[int]) -> int:
         try:
+            if fds:
+                return socket.send_fds(self._socket, [data], fds, socket.MSG_NOSIGNAL)
             return self._socket.send(data, socket.MSG_NOSIGNAL)
         except (BlockingIOError, InterruptedError):
             return 0
@@ -217,6 +234,18 @@ class Connection:
         raise ProtocolError(
             f"a message of {header.size} bytes is longer than {self._max_message}, the longest"
         )
+
+
+def _duplicated(fds: Sequence[int]) -> list[int]:
+    """Duplicates of `fds`; Disconnected where this process may open no more."""
+    duplicates: list[int] = []
+    try:
+        for fd in fds:
+            duplicates.append(os.dup(fd))
+    except OSError as error:
+        close_all(duplicates)
+        raise Disconnected(f"a reply's descriptors cannot be kept: {error.strerror}") from None
+    return duplicates
 
 
 def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:

@@ -11,14 +11,40 @@ from typing import NamedTuple, Protocol
 
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import AddressSpace
+from pyvfio_user.payloads import Area
+
+
+class IoEventFd(NamedTuple):
+    """An eventfd that stands for writes of `size` bytes at `offset` of a region; 0: of any size.
+
+    A client may have its hypervisor signal it instead of sending those writes; with `datamatch`,
+    only those of that value. `pio` says that the region is one of I/O ports. The device waits for
+    the eventfd itself, and handles the same write in a message too.
+    """
+
+    fd: int
+    offset: int
+    size: int
+    datamatch: int | None = None
+    pio: bool = False
 
 
 class Region(NamedTuple):
-    """`size` bytes that a client reads and writes; for PCI a BAR, the ROM or the config space."""
+    """`size` bytes that a client reads and writes; for PCI a BAR, the ROM or the config space.
+
+    With `fd` a client can map the region: the file's bytes from `fd_offset` on, all of them or only
+    `areas`, in whole pages. It may do what the descriptor allows, without the device noticing, and
+    still send messages. The file should be sealed against shrinking, for the client's sake. `fd`
+    and those of `ioeventfds` are the device's, open as long as the server.
+    """
 
     size: int
     readable: bool = True
     writable: bool = True
+    fd: int | None = None
+    fd_offset: int = 0
+    areas: tuple[Area, ...] = ()
+    ioeventfds: tuple[IoEventFd, ...] = ()
 
 
 class Device(Protocol):

@@ -125,7 +125,8 @@ class DeviceInfo(Structure):
 class RegionInfo(Structure):
     """DEVICE_GET_REGION_INFO, request and reply: `size` is the region's, in bytes.
 
-    Capabilities may follow it in a reply to a request whose `argsz` has room for them.
+    Capabilities follow it in a reply to a request whose `argsz` has room for them, the first at
+    `cap_offset`. `offset` is that of the region in the descriptor that comes with the reply.
     """
 
     FORM = struct.Struct("<IIIIQQ")
@@ -137,6 +138,104 @@ class RegionInfo(Structure):
     cap_offset: int = 0
     size: int = 0
     offset: int = 0
+
+
+class Area(NamedTuple):
+    """Part of a region: `size` bytes from `offset` on."""
+
+    offset: int
+    size: int
+
+
+_CAPABILITY = struct.Struct("<HHI")
+_SPARSE_MMAP = struct.Struct("<HHIII")
+_AREA = struct.Struct("<QQ")
+_SPARSE_MMAP_ID = 1
+_SPARSE_MMAP_VERSION = 1
+
+
+class SparseMmap(NamedTuple):
+    """The capability of a region that a client can map in part (`VFIO_REGION_INFO_CAP_SPARSE_MMAP`
+    of `<linux/vfio.h>`), which follows a RegionInfo: the areas that it can map."""
+
+    areas: tuple[Area, ...]
+
+    @classmethod
+    def find(cls, reply: Buffer) -> Self | None:
+        """The capability in a whole reply to DEVICE_GET_REGION_INFO, None without one.
+
+        Raises ProtocolError for a list of capabilities that leaves the reply or does not go
+        forward.
+        """
+        at, before = RegionInfo.decode_head(reply).cap_offset, RegionInfo.FORM.size - 1
+        while at:
+            if at <= before:
+                raise ProtocolError("the capabilities of a region do not follow each other")
+            identity, version, following = head(_CAPABILITY, reply[at:], "a capability")
+            if (identity, version) == (_SPARSE_MMAP_ID, _SPARSE_MMAP_VERSION):
+                *_, count, _ = head(_SPARSE_MMAP, reply[at:], "a sparse mmap capability")
+                areas = reply[at + _SPARSE_MMAP.size :][: count * _AREA.size]
+                if len(areas) != count * _AREA.size:
+                    raise ProtocolError(f"a reply has no room for {count} areas of a region")
+                return cls(tuple(Area(*area) for area in _AREA.iter_unpack(areas)))
+            before, at = at, following
+        return None
+
+    def encode(self) -> bytes:
+        fields = (_SPARSE_MMAP_ID, _SPARSE_MMAP_VERSION, 0, len(self.areas), 0)
+        return _SPARSE_MMAP.pack(*fields) + b"".join(
+            packed(_AREA, area, "an area of a region") for area in self.areas
+        )
+
+
+@dataclass(frozen=True)
+class RegionIoFds(Structure):
+    """DEVICE_GET_REGION_IO_FDS, request and reply, which `count` sub-regions follow."""
+
+    FORM = struct.Struct("<IIII")
+    NAME = "DEVICE_GET_REGION_IO_FDS"
+
+    argsz: int
+    flags: int = 0
+    index: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class SubRegion(Structure):
+    """Part of a region that file descriptor number `fd_index` of a reply to
+    DEVICE_GET_REGION_IO_FDS reports accesses to.
+
+    `data` is the value to match for an ioeventfd with `IoEventFdFlags.DATAMATCH`, and an
+    ioregionfd's user data.
+    """
+
+    FORM = struct.Struct("<QQIIIIQ")
+    NAME = "a sub-region"
+
+    offset: int
+    size: int
+    fd_index: int
+    type: int
+    flags: int = 0
+    padding: int = 0
+    data: int = 0
+
+    @classmethod
+    def decode_all(cls, reply: Buffer) -> list[Self]:
+        """Those of a whole reply to DEVICE_GET_REGION_IO_FDS.
+
+        Raises ProtocolError for a reply without room for as many as it says. "This is 40 bytes for
+        both IO FD types, but this is not to be relied on": they may have grown.
+        """
+        count = RegionIoFds.decode_head(reply).count
+        if not count:
+            return []
+        entries = reply[RegionIoFds.FORM.size :]
+        size = len(entries) // count
+        if size < cls.FORM.size:
+            raise ProtocolError(f"a reply has no room for {count} sub-regions")
+        return [cls.decode_head(entries[at * size : (at + 1) * size]) for at in range(count)]
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,21 @@ class RegionFlags(IntFlag):
     CAPS = 0x8
 
 
+class IoFdType(IntEnum):
+    """DEVICE_GET_REGION_IO_FDS: `VFIO_USER_IO_FD_TYPE_*`, which the specification names without
+    their values; these are libvfio-user's (`include/vfio-user.h`)."""
+
+    IOEVENTFD = 0
+    IOREGIONFD = 1
+
+
+class IoEventFdFlags(IntFlag):
+    """A sub-region with an ioeventfd: `KVM_IOEVENTFD_FLAG_*` of `<linux/kvm.h>`."""
+
+    DATAMATCH = 0x1
+    PIO = 0x2
+
+
 class IrqFlags(IntFlag):
     """DEVICE_GET_IRQ_INFO: `VFIO_IRQ_INFO_*`."""
 
@@ -171,13 +186,22 @@ class Structure:
             )
         return cls(*cls.FORM.unpack(payload))
 
+    @classmethod
+    def decode_head(cls, payload: Buffer) -> Self:
+        """The structure that a request begins with; ProtocolError where it is not whole.
+
+        What follows it is left alone: some clients send as many bytes as they have room for in the
+        reply, and a later version may append fields, as VFIO does.
+        """
+        return cls(*head(cls.FORM, payload, cls.NAME))
+
     def encode(self) -> bytes:
         """Raises ProtocolError for a field that is out of its range."""
         return packed(self.FORM, tuple(vars(self).values()), self.NAME)
 
 
 def head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
-    """The fields that a payload of variable size begins with."""
+    """The fields that a payload begins with."""
     if len(payload) < form.size:
         raise ProtocolError(
             f"the payload of {name} is {len(payload)} bytes long and needs at least {form.size}"

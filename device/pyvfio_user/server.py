@@ -174,7 +174,7 @@ class Server:
                 if message.fds:
                     close_all(message.fds)
             if reply is not None:
-                connection.send(reply)
+                connection.send(reply, session.fds)
             if self._limit is not None and session.attached:
                 self._limit = None
         except (Disconnected, ProtocolError) as error:

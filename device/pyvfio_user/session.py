@@ -9,7 +9,7 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specif
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pyvfio_user.connection import MAX_MSG_FDS, Message
 from pyvfio_user.device import Device, Region
@@ -23,12 +23,16 @@ from pyvfio_user.payloads import (
     IrqInfo,
     RegionAccess,
     RegionInfo,
+    RegionIoFds,
     RegionWriteMulti,
     RegionWriteMultiReply,
     SetIrqs,
+    SparseMmap,
+    SubRegion,
     Version,
 )
 from pyvfio_user.protocol import (
+    DEFAULT_MAX_MSG_FDS,
     DEFAULT_MAX_TRANSFER,
     DMA_FLAGS,
     MAJOR_VERSION,
@@ -37,6 +41,8 @@ from pyvfio_user.protocol import (
     DeviceFlags,
     DmaFlags,
     DmaUnmapFlags,
+    IoEventFdFlags,
+    IoFdType,
     IrqFlags,
     MessageFlags,
     PciIrq,
@@ -73,6 +79,11 @@ class Session:
         self._lines = InterruptLines(device.irqs)
         self._attached = False
         self._commands = _OPENING
+        self._max_fds = DEFAULT_MAX_MSG_FDS
+        """File descriptors that the client takes with one message."""
+        self.fds: Sequence[int] = ()
+        """File descriptors to send with the reply that `handle` returned last. They are the
+        device's."""
 
     @property
     def attached(self) -> bool:
@@ -87,6 +98,7 @@ class Session:
         handler = self._commands.get(message.command)
         if not self._attached and (handler is None or message.flags & _NO_REPLY):
             raise ProtocolError("the first message must be a VERSION that wants a reply")
+        self.fds = ()
         try:
             if handler is None:
                 raise OSError(errno.ENOTSUP, f"command {message.command} is not supported")
@@ -123,6 +135,7 @@ class Session:
             # "The capability list must be a subset of those proposed".
             {k: v for k, v in _CAPABILITIES.items() if k in proposed.capabilities},
         )
+        self._max_fds = proposed.limit("max_msg_fds", DEFAULT_MAX_MSG_FDS)
         reply = version.encode()
         if len(reply) > len(message.payload):
             # A client has room for as much as it sent; without our limits it takes the defaults.
@@ -133,7 +146,7 @@ class Session:
         return reply
 
     def _dma_map(self, message: Message) -> bytes:
-        request = DmaMap.decode(message.payload)
+        request = DmaMap.decode_head(message.payload)
         if len(message.fds) > 1:
             raise ProtocolError(f"{len(message.fds)} file descriptors came with one DMA_MAP")
         if request.flags & ~DMA_FLAGS:
@@ -150,7 +163,7 @@ class Session:
         return b""
 
     def _dma_unmap(self, message: Message) -> bytes:
-        request = DmaUnmap.decode(message.payload)
+        request = DmaUnmap.decode_head(message.payload)
         if request.flags == DmaUnmapFlags.ALL and not request.address and not request.size:
             self._memory.unmap_all()
         elif request.flags:
@@ -161,9 +174,9 @@ class Session:
         return request.encode()
 
     def _device_info(self, message: Message) -> bytes:
-        request = DeviceInfo.decode(message.payload)
+        request = DeviceInfo.decode_head(message.payload)
         info = DeviceInfo(
-            argsz=len(message.payload),
+            argsz=DeviceInfo.FORM.size,
             flags=DeviceFlags.RESET | (DeviceFlags.PCI if self._device.pci else 0),
             num_regions=self._count(self._regions, len(PciRegion)),
             num_irqs=self._count(self._device.irqs, len(PciIrq)),
@@ -175,25 +188,74 @@ class Session:
         return max([pci if self._device.pci else 0, *(index + 1 for index in described)])
 
     def _region_info(self, message: Message) -> bytes:
-        request = RegionInfo.decode(message.payload)
+        request = RegionInfo.decode_head(message.payload)
         if request.index >= self._count(self._regions, len(PciRegion)):
             raise ProtocolError(f"the device has no region {request.index}")
         region = self._regions.get(request.index, _NO_REGION)
-        info = RegionInfo(
-            argsz=len(message.payload),
-            flags=(RegionFlags.READ if region.readable else 0)
-            | (RegionFlags.WRITE if region.writable else 0),
-            index=request.index,
-            size=region.size,
+        flags = (RegionFlags.READ if region.readable else 0) | (
+            RegionFlags.WRITE if region.writable else 0
         )
-        return _fitting(info.encode(), request.argsz)
+        capabilities = b""
+        fds: Sequence[int] = ()
+        if region.fd is not None and self._max_fds:
+            fds = (region.fd,)
+            flags |= RegionFlags.MMAP
+            if region.areas:
+                capabilities = SparseMmap(region.areas).encode()
+        needed = RegionInfo.FORM.size + len(capabilities)
+        if needed > request.argsz:
+            # The client asks again when it sees `argsz`. QEMU refuses CAPS without an offset.
+            capabilities = b""
+        info = RegionInfo(
+            argsz=needed,
+            flags=flags | (RegionFlags.CAPS if capabilities else 0),
+            index=request.index,
+            cap_offset=RegionInfo.FORM.size if capabilities else 0,
+            size=region.size,
+            offset=region.fd_offset,
+        )
+        reply = _fitting(info.encode() + capabilities, request.argsz)
+        self.fds = fds
+        return reply
+
+    def _region_io_fds(self, message: Message) -> bytes:
+        request = RegionIoFds.decode_head(message.payload)
+        if request.flags or request.count:
+            raise ProtocolError("a DEVICE_GET_REGION_IO_FDS has flags or a count")
+        region = self._regions.get(request.index)
+        if region is None:
+            raise ProtocolError(f"the device has no region {request.index}")
+        # "More than one sub-region may share the same file descriptor."
+        fds = tuple(dict.fromkeys(one.fd for one in region.ioeventfds))
+        if len(fds) > self._max_fds:
+            raise OSError(
+                errno.ENOSPC, f"the client takes {self._max_fds} of {len(fds)} file descriptors"
+            )
+        sub_regions = b"".join(
+            SubRegion(
+                one.offset,
+                one.size,
+                fds.index(one.fd),
+                IoFdType.IOEVENTFD,
+                (0 if one.datamatch is None else IoEventFdFlags.DATAMATCH)
+                | (IoEventFdFlags.PIO if one.pio else 0),
+                data=one.datamatch or 0,
+            ).encode()
+            for one in region.ioeventfds
+        )
+        needed = RegionIoFds.FORM.size + len(sub_regions)
+        info = RegionIoFds(needed, index=request.index, count=len(region.ioeventfds))
+        if needed > request.argsz:
+            return _fitting(info.encode(), request.argsz)
+        self.fds = fds
+        return info.encode() + sub_regions
 
     def _irq_info(self, message: Message) -> bytes:
-        request = IrqInfo.decode(message.payload)
+        request = IrqInfo.decode_head(message.payload)
         if request.index >= self._count(self._device.irqs, len(PciIrq)):
             raise ProtocolError(f"the device has no interrupts of kind {request.index}")
         irq = self._device.irqs.get(request.index, _NO_IRQ)
-        info = IrqInfo(len(message.payload), irq.flags, request.index, irq.count)
+        info = IrqInfo(IrqInfo.FORM.size, irq.flags, request.index, irq.count)
         return _fitting(info.encode(), request.argsz)
 
     def _set_irqs(self, message: Message) -> bytes:
@@ -203,7 +265,7 @@ class Session:
         return b""
 
     def _region_read(self, message: Message) -> bytes:
-        access = RegionAccess.decode(message.payload)
+        access = RegionAccess.decode_head(message.payload)
         self._require(access.offset, access.region, access.count, write=False)
         data = self._device.region_read(access.region, access.offset, access.count)
         if len(data) != access.count:
@@ -261,6 +323,7 @@ _NEGOTIATED: Mapping[int, _Handler] = {
     Command.DMA_UNMAP: Session._dma_unmap,
     Command.DEVICE_GET_INFO: Session._device_info,
     Command.DEVICE_GET_REGION_INFO: Session._region_info,
+    Command.DEVICE_GET_REGION_IO_FDS: Session._region_io_fds,
     Command.DEVICE_GET_IRQ_INFO: Session._irq_info,
     Command.DEVICE_SET_IRQS: Session._set_irqs,
     Command.REGION_READ: Session._region_read,

@@ -22,7 +22,7 @@ from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion
 from pyvfio_user.server import Server
 
 VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO = 1, 2, 3, 4, 5
-GET_IRQ_INFO, SET_IRQS, REGION_READ, REGION_WRITE = 7, 8, 9, 10
+GET_REGION_IO_FDS, GET_IRQ_INFO, SET_IRQS, REGION_READ, REGION_WRITE = 6, 7, 8, 9, 10
 DEVICE_RESET, REGION_WRITE_MULTI, DEVICE_FEATURE = 13, 15, 16
 NO_REPLY = 0x10
 """Numbers of vfio-user.rst, sections "Commands" and "Header", written out again."""
@@ -204,6 +204,16 @@ class RawClient:
         self.pump()
         (reply,) = self.replies()
         return reply
+
+    def ask_fds(self, data: bytes) -> tuple[Reply, list[int]]:
+        """Send one command; its one reply, and the descriptors that came with its first byte."""
+        self.send(data)
+        self.pump()
+        first, fds, flags, _ = socket.recv_fds(self.socket, 1, 64, socket.MSG_CMSG_CLOEXEC)
+        assert not flags & socket.MSG_CTRUNC
+        self._received += first
+        (reply,) = self.replies()
+        return reply, fds
 
     def negotiate(self) -> Reply:
         """Begin as QEMU does."""
