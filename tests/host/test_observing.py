@@ -221,10 +221,10 @@ def pidfd_kill(pid: int) -> None:
         (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", 200),
         (b"GET / HTTP/1.1\r\n\r\n", 404),
         (b"GET /metrics/../secret HTTP/1.1\r\n\r\n", 404),
-        (b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\n", 405),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\n", 501),
         (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
         (b"GET /metrics SMTP\r\n\r\n", 400),
-        (b"GET /metrics HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", 431),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431),
     ],
 )
 def test_requests_and_what_is_none(device: Served, request_: bytes, code: int) -> None:

@@ -2,18 +2,20 @@
 
 It stands between the device and whoever can reach its port: the device is asked by this process
 alone, over its status socket and at most a few times a second, whatever comes in here. What does
-come in may be slow, long or senseless; each connection has a time, a size and one answer, and there
-are only so many at once.
+come in may be slow or senseless; each connection has a time and one answer, and there are only so
+many at once.
 """
 
 import argparse
-import asyncio
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from potash.observing import prometheus, status
 from potash.sdk.errors import PotashError
@@ -21,9 +23,6 @@ from potash_firmware.apu.process import set_name
 
 CONNECTIONS = 32
 """At once; more wait in the listener's queue."""
-
-REQUEST_LIMIT = 8192
-"""Bytes of a request, which has no body."""
 
 DEADLINE = 5.0
 """Seconds for a connection, from its first byte to its last."""
@@ -33,92 +32,84 @@ FRESH = 0.2
 
 PATH = "/metrics"
 
-HINT = f"The device's numbers are at {PATH}.\n"
 
+class Server(ThreadingHTTPServer):
+    """Answers connections to `listener` with the numbers of the device whose status socket is at
+    `place`."""
 
-class Page:
-    """The text of a device's numbers, made anew when it is old."""
-
-    def __init__(self, place: Path) -> None:
+    def __init__(self, listener: socket.socket, place: Path) -> None:
+        super().__init__(("", 0), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
         self._place = place
+        self._room = threading.Semaphore(CONNECTIONS)
+        self._lock = threading.Lock()
         self._text = ""
         self._asked = -FRESH
-        self._lock = asyncio.Lock()
 
-    async def text(self) -> str:
-        """What a collector is given now."""
-        async with self._lock:
+    def text(self) -> str:
+        """The page, made anew when it is old."""
+        with self._lock:
             if time.monotonic() - self._asked >= FRESH:
                 try:
-                    found = await asyncio.to_thread(status.ask, self._place)
-                    self._text = prometheus.text(found)
+                    self._text = prometheus.text(status.ask(self._place))
                 except (PotashError, KeyError, TypeError):
                     self._text = prometheus.text(None)
                 self._asked = time.monotonic()
             return self._text
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._room.acquire()
+        super().process_request(request, client_address)
 
-class Answers:
-    """Answers connections, so many at once."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
-        self._room = asyncio.Semaphore(CONNECTIONS)
-
-    async def serve(self, listener: socket.socket) -> None:
-        """Until this process is ended."""
-        loop = asyncio.get_running_loop()
-        tasks: set[asyncio.Task[None]] = set()
-        while True:
-            await self._room.acquire()
-            try:
-                client, _ = await loop.sock_accept(listener)
-            except OSError:  # it has gone again, or there are no descriptors
-                self._room.release()
-                await asyncio.sleep(FRESH)
-                continue
-            task = asyncio.create_task(self._connection(client))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-    async def _connection(self, client: socket.socket) -> None:
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            with client, suppress(OSError, TimeoutError):
-                async with asyncio.timeout(DEADLINE):
-                    await self._answer(client)
+            super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
-    async def _answer(self, client: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        request = b""
-        while b"\r\n\r\n" not in request and len(request) <= REQUEST_LIMIT:
-            piece = await loop.sock_recv(client, REQUEST_LIMIT)
-            if not piece:
-                return
-            request += piece
-        code, kind, text = await self._reply(request)
-        body = text.encode()
-        head = (
-            f"HTTP/1.1 {code.value} {code.phrase}\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        shown = b"" if request.startswith(b"HEAD ") else body
-        await loop.sock_sendall(client, head.encode() + shown)
-        client.shutdown(socket.SHUT_WR)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever has asked may go at any time."""
 
-    async def _reply(self, request: bytes) -> tuple[HTTPStatus, str, str]:
-        plain = "text/plain; charset=utf-8"
-        if len(request) > REQUEST_LIMIT:
-            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, plain, "The request is too long.\n"
-        words = request.partition(b"\r\n")[0].split(b" ")
-        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            return HTTPStatus.BAD_REQUEST, plain, "That is no request of HTTP/1.1.\n"
-        if words[0] not in (b"GET", b"HEAD"):
-            return HTTPStatus.METHOD_NOT_ALLOWED, plain, HINT
-        if words[1].partition(b"?")[0] != PATH.encode():
-            return HTTPStatus.NOT_FOUND, plain, HINT
-        return HTTPStatus.OK, prometheus.CONTENT_TYPE, await self._page.text()
+
+class Handler(BaseHTTPRequestHandler):
+    """One request, and its answer."""
+
+    server: Server
+    protocol_version = default_request_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self._timer = threading.Timer(DEADLINE, self._end)
+        self._timer.start()
+
+    def finish(self) -> None:
+        self._timer.cancel()
+        super().finish()
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] == PATH:
+            code, kind, text = HTTPStatus.OK, prometheus.CONTENT_TYPE, self.server.text()
+        else:
+            code, kind = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8"
+            text = f"The device's numbers are at {PATH}.\n"
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """What comes in is not for the device's log."""
+
+    def _end(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
 
 def main() -> None:
@@ -129,9 +120,8 @@ def main() -> None:
     set_name("potash-metrics")
     # An interrupt at the terminal is the device's to act on, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(fileno=arguments.listener) as listener:
-        listener.setblocking(False)
-        asyncio.run(Answers(Page(arguments.status)).serve(listener))
+    with Server(socket.socket(fileno=arguments.listener), arguments.status) as server:
+        server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,364 @@
+"""What this machine has of what Potash needs, and the command that mends what it lacks.
+
+Each check is a function that looks and changes nothing. None imports what it checks: whatever is
+broken must not take the doctor with it.
+"""
+
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress
+from potash.vm import cache, snapshot, sources
+from potash.vm import images as guest_images
+from potash.vm import packages as debian
+from potash.vm import qemu as machine
+from potash.vm.qemu import Accelerator
+from potash_firmware.confinement import missing as missing_confinement
+
+GIBI, MEBI = 1 << 30, 1 << 20
+
+LEAST_MEMORY = 1 * GIBI
+"""Bytes for a device, its accelerators' buffers and what compiles their code, without a guest."""
+GUEST_MEMORY = 2 * GIBI
+"""The same with the demo's guest."""
+
+CACHE_ROOM = 1 * GIBI
+"""Bytes on disk of QEMU, the guest and its frozen state."""
+USED_CACHE_ROOM = GIBI // 4
+"""Bytes that are still wanted where those are there: images and states are made anew at times."""
+TEMPORARY_ROOM = 64 * MEBI
+"""Bytes of what is copied into a guest and out of it."""
+
+LONGEST_SOCKET = 107
+"""Bytes of a UNIX socket's path (unix(7))."""
+SOCKET_BELOW = "/potash-12345678/drive"
+"""What a device's socket is called in the folder for temporary files."""
+
+PATHS = (
+    (frozenset({"avx512f", "avx512vl", "avx512bw", "avx512_vnni"}), "AVX-512 VNNI", True),
+    (frozenset({"avx2", "avx_vnni"}), "AVX-VNNI", True),
+    (frozenset({"avx512f", "avx512vl", "avx512bw"}), "AVX-512", False),
+    (frozenset({"avx2"}), "AVX2", False),
+)
+"""What the tensor accelerator's simulator multiplies with, best first: the kernel's names
+(Documentation/arch/x86/cpuinfo.rst), and whether vpdpbusd is among them."""
+
+IMPORT_LIMIT = 60.0
+"""Seconds that an import may take: the first one reads some 100 MB."""
+
+NEEDED = (
+    ("NumPy", "numpy", "numpy"),
+    ("numba", "numba", "numba"),
+    ("LLVM", "llvmlite.binding", "llvmlite"),
+    ("cffi", "cffi", "cffi"),
+    ("LiteRT", "ai_edge_litert.interpreter", "ai-edge-litert"),
+)
+"""What it is called here, the module that is imported, the distribution to install."""
+
+KVM_MEMORY = 512
+"""MiB of the guest that is booted to try KVM."""
+
+
+class State(StrEnum):
+    """How it is with something."""
+
+    GOOD = "good"
+    LIMITED = "limited"
+    """Potash works without it, less well or less fast."""
+    MISSING = "missing"
+    """Potash does not work, or its guest does not."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, how it is, what that means, and the command that mends it."""
+
+    name: Annotated[str, "What was looked at."]
+    state: Annotated[State, "How it is."]
+    meaning: Annotated[str, "What there is, or what its absence means."]
+    mend: Annotated[str, "The command that mends it; empty where there is none."] = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What this machine has of what Potash needs."""
+
+    healthy: Annotated[bool, "Whether nothing is missing."]
+    findings: Annotated[Sequence[Finding], "One for each thing that was looked at."]
+
+
+def memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
+    """Memory that is free for use, of the machine or of the container that this runs in."""
+    available = _available(proc / "meminfo")
+    if available is None:
+        return Finding("memory", State.LIMITED, f"{proc / 'meminfo'} does not say how much is free")
+    where = "free"
+    limit = _number(cgroup / "memory.max")
+    if limit is not None:
+        left = max(limit - (_number(cgroup / "memory.current") or 0), 0)
+        if left < available:
+            available, where = left, "left to this container"
+    said = f"{available / GIBI:.1f} GiB {where}"
+    if available < LEAST_MEMORY:
+        return Finding("memory", State.MISSING, f"{said}: a device with its programs wants 1 GiB")
+    if available < GUEST_MEMORY:
+        said += ": enough for a device, a guest beside it wants 2 GiB"
+        return Finding("memory", State.LIMITED, said, "potash demo --embedded")
+    return Finding("memory", State.GOOD, said)
+
+
+def disk(folder: Path | None = None, temporary: Path | None = None) -> list[Finding]:
+    """Room for the caches, and for what is temporary."""
+    folder = cache.folder() if folder is None else folder
+    temporary = Path(tempfile.gettempdir()) if temporary is None else temporary
+    wanted = USED_CACHE_ROOM if (folder / "snapshots").is_dir() else CACHE_ROOM
+    return [
+        _room("cache", folder, wanted, "XDG_CACHE_HOME"),
+        _room("temporary files", temporary, TEMPORARY_ROOM, "TMPDIR"),
+    ]
+
+
+def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Finding:
+    """What the processor has for multiplying small integers."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    flags = next((set(line.split()[2:]) for line in lines if line.startswith("flags")), set())
+    for features, name, vnni in PATHS:
+        if features <= flags:
+            said = f"{name} for the tensor accelerator"
+            if vnni:
+                return Finding("processor", State.GOOD, said)
+            return Finding("processor", State.LIMITED, f"{said}; VNNI would be faster")
+    said = "no AVX2: the tensor accelerator's simulator is several times slower"
+    return Finding("processor", State.LIMITED, said)
+
+
+def confinement(missing: Callable[[], Sequence[str]] = missing_confinement) -> Finding:
+    """What the kernel has to confine the processes that run programs and models."""
+    lacking = missing()
+    if not lacking:
+        return Finding("confinement", State.GOOD, "seccomp and Landlock for programs and models")
+    return Finding("confinement", State.LIMITED, "; ".join(lacking))
+
+
+def socket_folder(temporary: Path | None = None, user: int | None = None) -> Finding:
+    """Whether sockets, which anybody who reaches them may use, can be this user's alone."""
+    temporary = Path(tempfile.gettempdir()) if temporary is None else temporary
+    user = os.geteuid() if user is None else user
+    name = "socket folder"
+    mend = 'mkdir -m 700 -p ~/.potash-tmp && export TMPDIR="$HOME/.potash-tmp"'
+    length = len(os.fsencode(f"{temporary}{SOCKET_BELOW}"))
+    if length > LONGEST_SOCKET:
+        said = f"{temporary} is too long for sockets in it: {length} bytes of {LONGEST_SOCKET}"
+        return Finding(name, State.MISSING, said, mend)
+    try:
+        with tempfile.TemporaryDirectory(prefix="potash-", dir=temporary) as made:
+            mode = Path(made).stat().st_mode
+        above = temporary.stat()
+    except OSError as error:
+        said = f"no folder can be made in {temporary}: {error.strerror}"
+        return Finding(name, State.MISSING, said, mend)
+    if mode & 0o077:
+        return Finding(name, State.MISSING, f"folders in {temporary} are open to others", mend)
+    others_write = above.st_mode & 0o022
+    if (others_write and not above.st_mode & stat.S_ISVTX) or above.st_uid not in (0, user):
+        said = f"others can put a folder of theirs in the place of one in {temporary}"
+        return Finding(name, State.MISSING, said, mend)
+    return Finding(name, State.GOOD, f"private folders in {temporary}")
+
+
+def _room(name: str, folder: Path, wanted: int, variable: str) -> Finding:
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    mend = f"export {variable}={shlex.quote('/a/larger/disk')}"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(name, State.MISSING, f"{existing} cannot be written to", mend)
+    try:
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        return Finding(name, State.MISSING, f"{existing}: {error.strerror}", mend)
+    said = f"{free / GIBI:.1f} GiB free in {folder}"
+    if free < wanted:
+        return Finding(name, State.MISSING, f"{said}, and {wanted / GIBI:.2g} GiB are wanted", mend)
+    return Finding(name, State.GOOD, said)
+
+
+def _available(meminfo: Path) -> int | None:
+    """MemAvailable in bytes (proc(5))."""
+    try:
+        lines: Mapping[str, str] = dict(
+            line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line
+        )
+        return int(lines["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def _number(path: Path) -> int | None:
+    """A control group's number; None where there is no such file, or no limit ("max")."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
+    """Whether what Potash is built upon can be imported, each in a process of its own."""
+    script = (
+        "import importlib, sys; module = importlib.import_module(sys.argv[1]);"
+        "from importlib.metadata import version; print(version(sys.argv[2]))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, module, distribution],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _, module, distribution in needed
+    ]
+    found = []
+    try:
+        for process, (name, module, distribution) in zip(running, needed, strict=True):
+            pip = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall {distribution}"
+            try:
+                said, wrong = process.communicate(timeout=IMPORT_LIMIT)
+            except subprocess.TimeoutExpired:
+                meaning = f"{module} is not imported after {IMPORT_LIMIT:g} seconds"
+                found.append(Finding(name, State.MISSING, meaning, pip))
+                continue
+            if process.returncode == 0:
+                found.append(Finding(name, State.GOOD, f"{distribution} {said.strip()}"))
+                continue
+            last = (wrong.strip().splitlines() or [f"it ended with {process.returncode}"])[-1]
+            found.append(Finding(name, State.MISSING, f"cannot be imported: {last}", pip))
+    finally:
+        for process in running:
+            with process:
+                process.kill()
+    return found
+
+
+def compiler() -> Finding:
+    """What `potash build` compiles with."""
+    try:
+        from potash.programs.compiler import find_compiler
+
+        found = find_compiler()
+    except PotashError:
+        said = "neither clang nor ziglang: programs run, but none can be built"
+        mend = f"{shlex.quote(sys.executable)} -m pip install 'potash[ziglang]'"
+        return Finding("compiler", State.LIMITED, said, mend)
+    except ImportError as error:
+        return Finding("compiler", State.LIMITED, f"not looked for: {error}")
+    return Finding("compiler", State.GOOD, f"{found.name} builds programs for the drive")
+
+
+def qemu(mirror: str | None = None, root: Path | None = None) -> Finding:
+    """Which QEMU a guest would run in."""
+    name, client = "QEMU", machine.CLIENT
+    own = shutil.which(machine.PROGRAM)
+    beside = "no QEMU on PATH" if own is None else f"{own} is too old or lacks {client}"
+    found = machine.installed()
+    if found is not None:
+        return Finding(name, State.GOOD, f"{own}: {found.version}, with {client}")
+    tree = _tree(debian.QEMU, root)
+    if tree is not None:
+        try:
+            found = machine.unpacked(tree)
+        except PotashError as error:
+            return Finding(
+                name, State.MISSING, f"the downloaded one: {error}", "potash guest --refresh"
+            )
+        return Finding(name, State.GOOD, f"the downloaded one: {found.version}, with {client}")
+    return _to_download(name, f"{beside}, so it", mirror, "potash guest -- true")
+
+
+def guest(mirror: str | None = None, root: Path | None = None) -> Finding:
+    """Whether there is a Linux for guests."""
+    tree = _tree(debian.GUEST, root)
+    if tree is None:
+        return _to_download("guest", "Linux for guests", mirror, "potash guest -- true")
+    return Finding("guest", State.GOOD, f"{_kernel(tree)}, unpacked in {tree}")
+
+
+def kvm(
+    progress: Progress,
+    *,
+    boot: bool = True,
+    device: Path = snapshot.KVM,
+    root: Path | None = None,
+) -> Finding:
+    """Whether KVM is of use: a `/dev/kvm` may open, and a guest show no life under it."""
+
+    def limited(said: str, mend: str = "") -> Finding:
+        return Finding("KVM", State.LIMITED, said, mend)
+
+    emulated = "guests run on an emulated processor"
+    if not device.exists():
+        mend = "sudo modprobe kvm_amd || sudo modprobe kvm_intel"
+        return limited(f"not usable: {device} is missing; {emulated}", mend)
+    if not os.access(device, os.R_OK | os.W_OK):
+        mend = 'sudo usermod -aG kvm "$USER"  # and log in again'
+        return limited(f"not usable: {device} may not be opened by this user; {emulated}", mend)
+    if not boot:
+        return limited(f"{device} opens; no guest was booted to try it")
+    if _tree(debian.GUEST, root) is None or (
+        machine.installed() is None and _tree(debian.QEMU, root) is None
+    ):
+        return limited(f"{device} opens; there is no guest to try it", "potash guest -- true")
+    try:
+        found = guest_images.prepare(progress)
+        progress("booting a guest under KVM", None)
+        seconds = snapshot.boot(found, snapshot.Shape(KVM_MEMORY, 1), Accelerator.KVM)
+    except PotashError as error:
+        why = str(getattr(error, "reason", error)).splitlines()[0]
+        return limited(f"not usable: {why}; {emulated}")
+    return Finding("KVM", State.GOOD, f"a guest boots in {seconds:.1f} s")
+
+
+def _tree(closure: debian.Closure, root: Path | None) -> Path | None:
+    """Where a closure is unpacked, if it is."""
+    tree = cache.Cache(cache.folder() if root is None else root).root / "trees" / closure.key
+    return tree if tree.is_dir() else None
+
+
+def _kernel(tree: Path) -> str:
+    found = sorted((tree / "boot").glob("vmlinuz-*"))
+    return f"Linux {found[-1].name.removeprefix('vmlinuz-')}" if found else "no kernel"
+
+
+def _to_download(name: str, what: str, mirror: str | None, command: str) -> Finding:
+    """Whether what is missing can be downloaded when it is needed."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        meaning = "a guest needs a Linux host with an x86-64 processor"
+        return Finding(name, State.MISSING, meaning, "potash demo --embedded")
+    lacking = [tool for tool in debian.TOOLS if shutil.which(tool) is None]
+    if lacking:
+        tools = f"{', '.join(debian.TOOLS)}, and {', '.join(lacking)}"
+        verb = "is" if len(lacking) == 1 else "are"
+        said = f"{what} would be downloaded with {tools} {verb} not there"
+        return Finding(name, State.MISSING, said, "sudo apt-get install apt dpkg tar")
+    try:
+        sources.mirror(mirror)
+    except PotashError as error:
+        said = f"{what} cannot be downloaded: {error}"
+        return Finding(name, State.MISSING, said, f"export {sources.ENVIRONMENT}=ADDRESS")
+    said = f"{what} is downloaded from the Debian archive at the first start"
+    return Finding(name, State.GOOD, said, command)
