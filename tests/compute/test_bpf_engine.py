@@ -29,10 +29,10 @@ def test_a_fault_passes_through() -> None:
 def test_what_is_missing_is_replaced_with_a_word_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engines, "unavailable", lambda engine: "there is no LLVM")
+    monkeypatch.setattr(engines, "unavailable", lambda engine: "there is no libubpf")
     with caplog.at_level(logging.WARNING):
-        assert usable(Engine.NATIVE) is Engine.INTERPRETER
-    assert "there is no LLVM" in caplog.text
+        assert usable(Engine.UBPF) is Engine.INTERPRETER
+    assert "there is no libubpf" in caplog.text
 
 
 def test_the_interpreter_is_always_there() -> None:

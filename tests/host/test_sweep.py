@@ -281,6 +281,7 @@ class _Here:
         (["nonsense"], 1, "'nonsense' is no network; there are resnet18, its layers C1"),
         (["none.tflite"], 1, "none.tflite cannot be read: No such file or directory"),
         (["--vary", "block=7"], 2, "--vary: a block of 7 is no power of two"),
+        (["--jobs", "1", "--scheduler", "x"], 2, "--jobs is for this machine's processors"),
         (["--set", "bus_bytes=0"], 1, "--set: bus_bytes is 0"),
     ],
 )
@@ -289,3 +290,30 @@ def test_mistakes_are_sentences(
 ) -> None:
     assert run_app(["sweep", *arguments]) == code
     assert said in capsys.readouterr().err
+
+
+def test_without_dask_a_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert run_app(["sweep", "C5", "--scheduler", "tcp://127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == (
+        "potash: --scheduler needs the Python package distributed: pip install 'potash[sweep]'\n"
+    )
+
+
+def test_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra `sweep` is not installed")
+    monkeypatch.setattr(workers, "CONNECT_LIMIT", "1s")
+    nobody = "tcp://127.0.0.1:1"
+    refused = pytest.raises(PotashError, match=f"no Dask scheduler answers at {nobody}")
+    with refused, workers.cluster(nobody):
+        pass
+    tasks = [Task(shape, PYNQ_CORE, PYNQ) for shape in NETWORK.shapes]
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+        ) as cluster,
+        workers.cluster(cluster.scheduler_address) as work,
+    ):
+        assert dict(work(tasks)) == dict(serially(tasks))

@@ -2,7 +2,8 @@
 
 The interpreter is always there and says what is right. Compiled programs give the same value, leave
 the same memory and are stopped with the same fault (kind, instruction, address); only where a
-program exceeds its limit is each one's own.
+program exceeds its limit is each one's own. What an installed libubpf does differently, `ubpf`
+says.
 """
 
 import importlib
@@ -22,6 +23,7 @@ class Engine(Enum):
 
     INTERPRETER = "interpreter"
     NATIVE = "native"
+    UBPF = "ubpf"
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
@@ -31,6 +33,7 @@ Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int]
 _MODULES = {
     Engine.INTERPRETER: "potash_firmware.bpf.interpreter",
     Engine.NATIVE: "potash_firmware.bpf.native.engine",
+    Engine.UBPF: "potash_firmware.bpf.ubpf",
 }
 
 

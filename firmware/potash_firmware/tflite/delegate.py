@@ -98,7 +98,10 @@ class VtaDelegate:
     """
 
     def __init__(self, runtime: Runtime, rounding: Rounding = Rounding.EXACT) -> None:
-        self._session = Session(runtime, Settings(runtime.config, rounding))
+        # Here, as it loads TensorFlow Lite.
+        from potash_firmware.tflite.interpreter import FLOATS
+
+        self._session = Session(runtime, Settings(runtime.config, rounding, FLOATS))
         self._handle = ffi.new_handle(self._session)
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.vta_runtime import VtaMemoryError
 

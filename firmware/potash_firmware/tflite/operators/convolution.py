@@ -273,7 +273,7 @@ def lower_fully_connected(node: Node, settings: Settings) -> Lowering:
 def _multipliers(its: Operands, settings: Settings) -> tuple[list[Multiplier], Rounding]:
     """The multipliers of the sums, and how these are rounded. Raises QuantizationError."""
     scales = scales_of(its.weights, len(its.values), 0)
-    if settings.rounding is Rounding.EXACT:
+    if settings.floats and settings.rounding is Rounding.EXACT:
         factors = [its.source.scale * scale / its.output.scale for scale in scales]
         return multipliers_of_floats(factors, its.output.zero_point), Rounding.SINGLE
     if len(its.weights.scales) > 1:

@@ -50,6 +50,11 @@ DEFAULT_NETWORK = "resnet18"
 @click.option("--plot", type=writable_file, help="Draw all points into this file, as SVG.")
 @click.option("--all", "everything", is_flag=True, help="Show also what is not on the front.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes (default: one a processor).")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Work on the Dask cluster of the scheduler at this address instead.",
+)
 @clock_options
 @core_option
 @json_option(reports.Swept)
@@ -60,6 +65,7 @@ def sweep(
     plot: Path | None,
     everything: bool,
     jobs: int | None,
+    scheduler: str | None,
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
@@ -74,6 +80,8 @@ def sweep(
     from potash.sweep import networks as known
     from potash.sweep import picture, points, space, workers
 
+    if jobs is not None and scheduler is not None:
+        raise click.UsageError("--jobs is for this machine's processors, --scheduler for others'")
     against = tuple(dict.fromkeys(against))
     try:
         axes = [space.axis(text) for text in varied or space.DEFAULT]
@@ -81,7 +89,7 @@ def sweep(
     except space.SpaceError as error:
         raise click.UsageError(f"--vary: {error}") from None
     tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]
-    crew = workers.local(jobs or workers.processors())
+    crew = workers.cluster(scheduler) if scheduler else workers.local(jobs or workers.processors())
     with showing(steps=True) as progress, crew as work:
         found = points.swept(cores, tried, against, work, progress)
     if plot is not None:
