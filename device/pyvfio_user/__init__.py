@@ -43,17 +43,18 @@ the client writes the text's address and length to the device, which interrupts 
                 while server.step(): ...
 
 `protocol` and `payloads` are the protocol as data, without sockets; `connection`, `session` and
-`server` serve it; `memory` and `irqs` are what a device gets of its client; `client` is the other
-side. Only the standard library is used, and Linux.
+`server` serve it; `memory` and `irqs` are what a device gets of its client; `migration` moves a
+device's state; `client` is the other side. Only the standard library is used, and Linux.
 
 Source: `docs/interop/vfio-user.rst` in QEMU's sources.
 """
 
 from pyvfio_user.client import Client, SealedMemory, VfioUserError
-from pyvfio_user.device import Device, IoEventFd, Region
+from pyvfio_user.device import Device, IoEventFd, Pending, Region
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.mapped import MappedRegion
 from pyvfio_user.memory import AccessFault, AddressSpace
+from pyvfio_user.migration import Migration
 from pyvfio_user.payloads import Area
 from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion, ProtocolError
 from pyvfio_user.server import Server
@@ -69,8 +70,10 @@ __all__ = [
     "Irq",
     "IrqFlags",
     "MappedRegion",
+    "Migration",
     "PciIrq",
     "PciRegion",
+    "Pending",
     "ProtocolError",
     "Region",
     "SealedMemory",

@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self, TypeVar
 from pyvfio_user.connection import MAX_MSG_FDS
 from pyvfio_user.descriptors import close_all
 from pyvfio_user.mapped import MappedRegion
+from pyvfio_user.migration_client import MigrationCommands
 from pyvfio_user.payloads import (
     REGION_ACCESS,
     Area,
@@ -104,6 +105,8 @@ class Client:
         self._max_transfer = DEFAULT_MAX_TRANSFER
         self.capabilities: dict[str, Any] = {}
         """The server's, once negotiated."""
+        self.migration = MigrationCommands(self._command, self._broken)
+        """The commands by which a device's state is moved, and its writes are logged."""
 
     def __enter__(self) -> Self:
         """Connect. Raises OSError where nobody listens."""

@@ -6,7 +6,7 @@ memory through an `AddressSpace`, and interrupts through `InterruptLines`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from pyvfio_user.irqs import InterruptLines, Irq
@@ -47,6 +47,32 @@ class Region(NamedTuple):
     ioeventfds: tuple[IoEventFd, ...] = ()
 
 
+class Pending:
+    """What a callback returns whose reply is to wait until the device calls `finish`.
+
+    Meanwhile the client's other messages are answered. Where the client leaves first, `finish` has
+    no effect.
+    """
+
+    def __init__(self) -> None:
+        self._outcome: int | None = None
+        self._listener: Callable[[int], None] | None = None
+
+    def finish(self, error: int = 0) -> None:
+        """What was asked is done, or has failed with the errno `error`; only the first call
+        counts."""
+        if self._outcome is None:
+            self._outcome = error
+            if self._listener is not None:
+                self._listener(error)
+
+    def then(self, listener: Callable[[int], None]) -> None:
+        """Have `listener` called with the errno (0 for success), at once if it is known."""
+        self._listener = listener
+        if self._outcome is not None:
+            listener(self._outcome)
+
+
 class Device(Protocol):
     """What the server asks of a device; every callback runs inside `Server.step`.
 
@@ -54,6 +80,8 @@ class Device(Protocol):
     the reply an error with its errno (and EIO where it has none); any other exception is the
     device's own mistake and leaves `Server.step`. No callback may block: while it runs, the client
     waits, and a virtual machine with it.
+
+    A device that can be migrated also has an attribute `migration` (`migration.Migration`).
     """
 
     @property
@@ -83,15 +111,16 @@ class Device(Protocol):
     def region_write(self, region: int, offset: int, data: bytes) -> None:
         """Take `data`, at least one byte, at `offset`; it lies inside a writable region."""
 
-    def reset(self) -> None:
+    def reset(self) -> Pending | None:
         """Reset the device, as DEVICE_RESET asks; memory and interrupt lines stay."""
 
-    def memory_changed(self) -> None:
+    def memory_changed(self) -> Pending | None:
         """The client has mapped or unmapped memory and waits for the reply.
 
         Drop the views of what is no longer mapped before returning: the client may give that
         memory to something else once it has the reply. The change has happened; an OSError from
-        here tells the client so and undoes nothing.
+        here tells the client so and undoes nothing. Who has work under way in that memory which
+        cannot be recalled returns `Pending`, and keeps only the views of that work.
         """
 
     def irqs_changed(self, index: int) -> None:

@@ -34,6 +34,9 @@ has grown is mapped again for the windows behind its old end, and counts as anot
 MAX_BYTES = 1 << 44
 """Bytes of all files that are mapped, which take as much of this process's addresses."""
 
+LOG_PAGE_SIZE = 4096
+"""Bytes of a page of the log of writes."""
+
 MAX_PIECES = 1024
 """Windows that one access may cross."""
 
@@ -90,6 +93,8 @@ class AddressSpace:
         self._outgrown: set[_Content] = set()
         """Files that windows still show as they were before they grew."""
         self._last = _NOWHERE
+        self._written: set[int] | None = None
+        """Numbers of the pages that may have been written, while that is logged."""
         self.generation = next(_generations)
         """Changes with every map and unmap, and is never the same for two clients."""
 
@@ -172,6 +177,8 @@ class AddressSpace:
         if size <= 0 or address + size > mapping.end:
             reason = "they cross the end of a mapping" if size > 0 else "this is no size"
             raise AccessFault(address, size, reason)
+        if write and self._written is not None:
+            self._log(address, size)
         return content[begin : begin + size]
 
     def views(self, address: int, size: int, *, write: bool = False) -> list[memoryview]:
@@ -206,11 +213,46 @@ class AddressSpace:
         for address, size in ranges:
             if content is not None and start <= address and 0 < size <= end - address:
                 found.append(content[address - start : address - start + size])
+                if write and self._written is not None:
+                    self._log(address, size)
                 continue
             found += self.views(address, size, write=write)
             start, end = self._last.start, self._last.end
             content = self._last.target if write else self._last.source
         return found
+
+    # The log of writes: a view for writing counts as written when it is given out.
+
+    def start_logging(self) -> None:
+        """Log the pages of all views for writing that are given out from now on."""
+        self._written = set()
+
+    def stop_logging(self) -> None:
+        """Log nothing any more, and forget the log."""
+        self._written = None
+
+    def require_logging(self) -> None:
+        """Raise OSError with EINVAL where nothing is logged."""
+        if self._written is None:
+            raise OSError(errno.EINVAL, "writes are not logged")
+
+    def take_written(self, address: int, size: int) -> list[int]:
+        """The addresses of the logged pages with bytes in a range, which are logged no longer.
+
+        Views that were given out before have to be dropped first. Raises OSError as
+        `require_logging`.
+        """
+        self.require_logging()
+        assert self._written is not None
+        first, last = address // LOG_PAGE_SIZE, (address + size - 1) // LOG_PAGE_SIZE
+        taken = {page for page in self._written if first <= page <= last}
+        self._written -= taken
+        return [page * LOG_PAGE_SIZE for page in sorted(taken)]
+
+    def _log(self, address: int, size: int) -> None:
+        assert self._written is not None
+        last = (address + size - 1) // LOG_PAGE_SIZE
+        self._written.update(range(address // LOG_PAGE_SIZE, last + 1))
 
     def _find(self, address: int, size: int) -> _Mapping:
         at = bisect_right(self._mappings, address, key=_start) - 1

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 from pyvfio_user.connection import Connection, Disconnected
@@ -194,9 +195,15 @@ class Server:
             return False
         client.setblocking(False)
         self._connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
-        self._session = Session(self._device)
+        self._session = Session(self._device, self._reply)
         self._limit = time.monotonic() + NEGOTIATION_TIME
         return True
+
+    def _reply(self, reply: bytes) -> None:
+        """Send a reply that has waited for the device."""
+        if self._connection is not None:
+            with suppress(Disconnected, ProtocolError):  # which the next step finds, too
+                self._connection.send(reply)
 
     def _take(self) -> socket.socket | None:
         """The next client that has connected; None where there is none, or none can be had."""

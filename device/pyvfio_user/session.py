@@ -15,6 +15,7 @@ from pyvfio_user.connection import MAX_MSG_FDS, Message
 from pyvfio_user.device import Device, Region
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import MAX_MAPPINGS, AddressSpace
+from pyvfio_user.migration import DeviceFeatures, Later, done
 from pyvfio_user.payloads import (
     REGION_ACCESS,
     DeviceInfo,
@@ -72,10 +73,13 @@ _NO_IRQ = Irq(0, IrqFlags(0))
 class Session:
     """One client of `device`, from its first message to `close`."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, reply: Callable[[bytes], None]) -> None:
+        """`reply` sends a reply that the device has made its message wait for."""
         self._device = device
+        self._reply = reply
         self._regions: Mapping[int, Region] = device.regions
         self._memory = AddressSpace()
+        self._features = DeviceFeatures(device, self._memory)
         self._lines = InterruptLines(device.irqs)
         self._attached = False
         self._commands = _OPENING
@@ -93,7 +97,8 @@ class Session:
     def handle(self, message: Message) -> bytes | None:
         """Do what a message asks, and return the reply to send, if it wants one.
 
-        Raises ProtocolError where there is no sense in going on with this client.
+        None also where the device is to finish first, after which the reply is sent. Raises
+        ProtocolError where there is no sense in going on with this client.
         """
         handler = self._commands.get(message.command)
         if not self._attached and (handler is None or message.flags & _NO_REPLY):
@@ -112,10 +117,26 @@ class Session:
         else:
             if message.flags & _NO_REPLY:
                 return None
+            if isinstance(payload, Later):
+                self._wait_for(payload, message.message_id, message.command)
+                return None
             return encode_reply(message.message_id, message.command, payload)
         if message.flags & _NO_REPLY:
             return None
         return encode_error(message.message_id, message.command, failure)
+
+    def _wait_for(self, later: Later, message_id: int, command: int) -> None:
+        """Reply when the device has finished, which may be now."""
+
+        def finished(failure: int) -> None:
+            if not self._attached:
+                return
+            if failure:
+                self._reply(encode_error(message_id, command, failure))
+            else:
+                self._reply(encode_reply(message_id, command, later.payload()))
+
+        later.pending.then(finished)
 
     def close(self) -> None:
         """Take the client's memory and eventfds away, then tell the device that it is gone."""
@@ -162,7 +183,7 @@ class Session:
         self._device.memory_changed()
         return b""
 
-    def _dma_unmap(self, message: Message) -> bytes:
+    def _dma_unmap(self, message: Message) -> bytes | Later:
         request = DmaUnmap.decode_head(message.payload)
         if request.flags == DmaUnmapFlags.ALL and not request.address and not request.size:
             self._memory.unmap_all()
@@ -170,8 +191,7 @@ class Session:
             raise ProtocolError(f"DMA_UNMAP cannot be done with flags {request.flags:#x}")
         else:
             self._memory.unmap(request.address, request.size)
-        self._device.memory_changed()
-        return request.encode()
+        return done(self._device.memory_changed(), request.encode)
 
     def _device_info(self, message: Message) -> bytes:
         request = DeviceInfo.decode_head(message.payload)
@@ -304,17 +324,24 @@ class Session:
         if not (region.writable if write else region.readable):
             raise ProtocolError(f"region {index} is not for {'writing' if write else 'reading'}")
 
-    def _reset(self, message: Message) -> bytes:
+    def _reset(self, message: Message) -> bytes | Later:
         if message.payload:
             raise ProtocolError("a DEVICE_RESET has no payload")
-        self._device.reset()
-        return b""
+        pending = self._device.reset()
+        self._features.reset()
+        return done(pending, bytes)
 
-    def _feature(self, message: Message) -> bytes:
-        raise ProtocolError("the device has no feature that DEVICE_FEATURE could name")
+    def _feature(self, message: Message) -> bytes | Later:
+        return self._features.feature(message.payload)
+
+    def _migration_read(self, message: Message) -> bytes:
+        return self._features.read(message.payload)
+
+    def _migration_write(self, message: Message) -> bytes:
+        return self._features.write(message.payload)
 
 
-_Handler = Callable[[Session, Message], bytes]
+_Handler = Callable[[Session, Message], bytes | Later]
 
 _OPENING: Mapping[int, _Handler] = {Command.VERSION: Session._version}
 
@@ -331,6 +358,8 @@ _NEGOTIATED: Mapping[int, _Handler] = {
     Command.DEVICE_RESET: Session._reset,
     Command.REGION_WRITE_MULTI: Session._region_write_multi,
     Command.DEVICE_FEATURE: Session._feature,
+    Command.MIG_DATA_READ: Session._migration_read,
+    Command.MIG_DATA_WRITE: Session._migration_write,
 }
 
 

@@ -1,0 +1,503 @@
+"""DEVICE_FEATURE, MIG_DATA_READ and MIG_DATA_WRITE on the wire, and the log of a device's writes.
+
+Numbers are those of vfio-user.rst, written out again: features 1, 2, 6, 7 and 8; GET 10000h, SET
+20000h, PROBE 40000h; the states ERROR 0, STOP 1, RUNNING 2, STOP_COPY 3, RESUMING 4, PRE_COPY 6.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyvfio_user.client import Client, SealedMemory, VfioUserError
+from pyvfio_user.device import Pending
+from pyvfio_user.migration import Feature, FeatureFlags, Migration, MigrationFlags, State
+from pyvfio_user.server import Server
+from support.vfio_user import (
+    DEVICE_FEATURE,
+    DEVICE_RESET,
+    RawClient,
+    Recorder,
+    command,
+    dma_map,
+    negotiated,
+    region_read,
+    serving,
+    socket_path,
+)
+
+MIG_DATA_READ, MIG_DATA_WRITE = 17, 18
+GET, SET, PROBE = 1 << 16, 1 << 17, 1 << 18
+ERROR, STOP, RUNNING, STOP_COPY, RESUMING, PRE_COPY = 0, 1, 2, 3, 4, 6
+
+ADDRESS = 0x10_0000
+SIZE = 1 << 20
+
+
+class Movable:
+    """A device's `migration` that writes down what it is asked."""
+
+    pre_copy = True
+
+    def __init__(self) -> None:
+        self.arcs: list[tuple[int, int]] = []
+        self.state = b""
+        self.pending: Pending | None = None
+        """What the next change returns."""
+        self.fail: OSError | None = None
+
+    def change(self, before: State, after: State) -> Pending | None:
+        self.arcs.append((before, after))
+        if self.fail is not None:
+            raise self.fail
+        pending, self.pending = self.pending, None
+        return pending
+
+    def read(self, size: int) -> bytes:
+        data, self.state = self.state[:size], self.state[size:]
+        return data
+
+    def write(self, data: bytes) -> None:
+        self.state += data
+
+
+class MovableRecorder(Recorder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.migration: Migration = Movable()
+
+
+@pytest.fixture
+def device() -> MovableRecorder:
+    return MovableRecorder()
+
+
+@pytest.fixture
+def movable(device: MovableRecorder) -> Movable:
+    assert isinstance(device.migration, Movable)
+    return device.migration
+
+
+@pytest.fixture
+def client(device: MovableRecorder, tmp_path: Path) -> Iterator[RawClient]:
+    with Server(socket_path(tmp_path), device) as server, negotiated(server) as client:
+        yield client
+
+
+def feature(flags: int, data: bytes = b"", room: int = 4096) -> bytes:
+    return command(DEVICE_FEATURE, struct.pack("<II", room, flags) + data)
+
+
+def set_state(state: int) -> bytes:
+    return feature(SET | 2, struct.pack("<II", state, 0))
+
+
+def state_of(client: RawClient) -> int:
+    reply = client.ask(feature(GET | 2))
+    argsz, flags, state, _ = struct.unpack("<IIII", reply.payload)
+    assert (argsz, flags) == (16, GET | 2)
+    return int(state)
+
+
+def test_the_flags_name_the_states(client: RawClient, movable: Movable) -> None:
+    assert client.ask(feature(GET | 1)).payload == struct.pack("<IIQ", 16, GET | 1, 1 | 4)
+    movable.pre_copy = False
+    assert client.ask(feature(GET | 1)).payload == struct.pack("<IIQ", 16, GET | 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "supported"),
+    [
+        (1 | GET, True),
+        (1, True),
+        (1 | SET, False),
+        (2 | GET | SET, True),
+        (6 | SET, True),
+        (6 | GET, False),
+        (7 | SET, True),
+        (8 | GET, True),
+        (8 | GET | SET, False),
+        (0 | GET, False),
+        (3 | SET, False),
+        (9 | GET, False),
+    ],
+)
+def test_a_probe_says_what_is_supported(client: RawClient, flags: int, supported: bool) -> None:
+    reply = client.ask(feature(flags | PROBE))
+    if supported:
+        assert reply.payload == struct.pack("<II", 4096, flags | PROBE)
+    else:
+        assert (reply.failed, reply.error) == (True, errno.EINVAL)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        bytes(7),
+        struct.pack("<II", 4096, 2),  # neither GET nor SET
+        struct.pack("<III", 4096, GET | SET | 2, 1),
+        struct.pack("<II", 4096, 1 << 19 | GET | 1),
+        struct.pack("<II", 15, GET | 1),  # no room for the reply
+        struct.pack("<II", 15, GET | 2),
+        struct.pack("<III", 4096, SET | 2, STOP),  # half of the data
+        struct.pack("<IIII", 4096, SET | 2, ERROR, 0),
+        struct.pack("<IIII", 4096, SET | 2, 5, 0),  # RUNNING_P2P
+        struct.pack("<IIII", 4096, SET | 2, 8, 0),
+    ],
+)
+def test_malformed_requests_change_nothing(
+    client: RawClient, movable: Movable, payload: bytes
+) -> None:
+    reply = client.ask(command(DEVICE_FEATURE, payload))
+    assert (reply.failed, reply.error) == (True, errno.EINVAL)
+    assert (movable.arcs, state_of(client)) == ([], RUNNING)
+
+
+ARCS = {
+    (RUNNING, STOP),
+    (STOP_COPY, STOP),
+    (RESUMING, STOP),
+    (PRE_COPY, RUNNING),
+    (STOP, RUNNING),
+    (RUNNING, PRE_COPY),
+    (STOP, STOP_COPY),
+    (PRE_COPY, STOP_COPY),
+    (STOP, RESUMING),
+}
+"""Section "Direct State Transitions"."""
+
+REACHED = {STOP: [STOP], RUNNING: [], STOP_COPY: [STOP_COPY], RESUMING: [RESUMING]}
+
+
+@pytest.mark.parametrize("pre_copy", [True, False])
+def test_every_transition_takes_the_shortest_way(
+    client: RawClient, movable: Movable, pre_copy: bool
+) -> None:
+    """As the section "Complex State Transitions" says, found here by trying every way."""
+    movable.pre_copy = pre_copy
+    states = [STOP, RUNNING, STOP_COPY, RESUMING, *([PRE_COPY] if pre_copy else [])]
+    arcs = {arc for arc in ARCS if pre_copy or PRE_COPY not in arc}
+
+    def shortest(before: int, after: int) -> list[tuple[int, int]] | None:
+        for length in range(5):
+            for inner in itertools.product({STOP, RUNNING, RESUMING}, repeat=length):
+                way = list(itertools.pairwise((before, *inner, after)))
+                if arcs.issuperset(way):
+                    return way
+        return None
+
+    for before, after in itertools.permutations(states, 2):
+        client.ask(command(DEVICE_RESET))
+        if before != RUNNING:
+            assert not client.ask(set_state(before)).failed
+        movable.arcs.clear()
+        # "The STOP_COPY -> PRE_COPY transition is explicitly not allowed".
+        way = None if (before, after) == (STOP_COPY, PRE_COPY) else shortest(before, after)
+        assert client.ask(set_state(after)).failed == (way is None), (before, after)
+        assert movable.arcs == (way or []), (before, after)
+        assert state_of(client) == (before if way is None else after)
+        assert not client.ask(set_state(state_of(client))).failed, "a state leads to itself"
+
+
+def test_without_pre_copy_nothing_leads_to_it(client: RawClient, movable: Movable) -> None:
+    movable.pre_copy = False
+    assert client.ask(set_state(PRE_COPY)).error == errno.EINVAL
+    assert movable.arcs == []
+
+
+def test_a_state_is_read_to_its_end(client: RawClient, movable: Movable) -> None:
+    read = command(MIG_DATA_READ, struct.pack("<II", 8 + 4, 4))
+    assert client.ask(read).error == errno.EINVAL, "while the device runs"
+    client.ask(set_state(STOP_COPY))
+    movable.state = b"abcdef"
+    assert client.ask(read).payload == struct.pack("<II", 12, 4) + b"abcd"
+    assert client.ask(read).payload == struct.pack("<II", 10, 2) + b"ef"
+    assert client.ask(read).payload == struct.pack("<II", 8, 0)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [struct.pack("<II", 11, 4), struct.pack("<II", 8, 0), struct.pack("<II", 2**32 - 1, 2**32 - 1)],
+)
+def test_a_read_has_room_for_what_it_asks(
+    client: RawClient, movable: Movable, payload: bytes
+) -> None:
+    client.ask(set_state(STOP_COPY))
+    movable.state = b"abcdef"
+    assert client.ask(command(MIG_DATA_READ, payload)).error == errno.EINVAL
+    assert movable.state == b"abcdef"
+
+
+def test_a_state_is_written_in_pieces(client: RawClient, movable: Movable) -> None:
+    def write(data: bytes, size: int | None = None) -> bytes:
+        size = len(data) if size is None else size
+        return command(MIG_DATA_WRITE, struct.pack("<II", 8 + len(data), size) + data)
+
+    assert client.ask(write(b"abc")).error == errno.EINVAL, "while the device runs"
+    client.ask(set_state(RESUMING))
+    assert client.ask(write(b"abc")).payload == b""
+    assert client.ask(write(b"def", size=4)).error == errno.EINVAL
+    assert not client.ask(write(b"def")).failed
+    assert movable.state == b"abcdef"
+
+
+def test_a_state_that_makes_no_sense_is_an_error_until_a_reset(
+    client: RawClient, movable: Movable
+) -> None:
+    client.ask(set_state(RESUMING))
+    movable.fail = OSError(errno.EBADMSG, "no state")
+    assert client.ask(set_state(RUNNING)).error == errno.EBADMSG
+    movable.fail = None
+    assert state_of(client) == ERROR
+    assert client.ask(set_state(STOP)).error == errno.EINVAL
+    client.ask(command(DEVICE_RESET))
+    assert state_of(client) == RUNNING
+
+
+def test_another_change_that_fails_leaves_the_state(client: RawClient, movable: Movable) -> None:
+    movable.fail = OSError(errno.EBUSY, "not now")
+    assert client.ask(set_state(STOP_COPY)).error == errno.EBUSY
+    assert state_of(client) == RUNNING
+
+
+def test_the_reply_waits_for_the_device(client: RawClient, movable: Movable) -> None:
+    """Other messages are answered meanwhile; the rest of the way is taken afterwards."""
+    pending = movable.pending = Pending()
+    client.send(set_state(STOP_COPY))
+    client.pump()
+    assert client.replies() == []
+    assert state_of(client) == RUNNING
+    assert not client.ask(region_read(0, 4)).failed
+    pending.finish()
+    (reply,) = client.replies()
+    assert (reply.command, reply.failed) == (DEVICE_FEATURE, False)
+    assert reply.payload == struct.pack("<IIII", 4096, SET | 2, STOP_COPY, 0)
+    assert movable.arcs == [(RUNNING, STOP), (STOP, STOP_COPY)]
+
+
+def test_one_change_at_a_time(client: RawClient, movable: Movable) -> None:
+    pending = movable.pending = Pending()
+    client.send(set_state(STOP))
+    client.pump()
+    assert client.ask(set_state(STOP_COPY)).error == errno.EBUSY
+    pending.finish(errno.ETIMEDOUT)
+    assert [one.error for one in client.replies()] == [errno.ETIMEDOUT]
+    assert state_of(client) == RUNNING
+
+
+def test_a_reset_ends_a_change(client: RawClient, movable: Movable) -> None:
+    pending = movable.pending = Pending()
+    client.send(set_state(STOP))
+    client.send(command(DEVICE_RESET))
+    client.pump()
+    assert [(one.command, one.error) for one in client.replies()] == [
+        (DEVICE_FEATURE, errno.ECANCELED),
+        (DEVICE_RESET, 0),
+    ]
+    pending.finish()
+    assert client.replies() == []
+    assert state_of(client) == RUNNING
+
+
+def test_a_client_that_leaves_is_not_waited_for(
+    device: MovableRecorder, movable: Movable, tmp_path: Path
+) -> None:
+    pending = movable.pending = Pending()
+    with Server(socket_path(tmp_path), device) as server:
+        with negotiated(server) as client:
+            client.send(set_state(STOP))
+            client.pump()
+        client.pump()
+        with negotiated(server) as other:
+            pending.finish()
+            assert other.replies() == []
+            assert state_of(other) == RUNNING
+
+
+def test_other_replies_wait_where_the_device_asks_for_it(
+    device: MovableRecorder, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SealedMemory(SIZE) as memory:
+        client.ask(dma_map(ADDRESS, SIZE), [memory.fd])
+    waiting = {"reset": Pending(), "memory_changed": Pending()}
+    for name, pending in waiting.items():
+        monkeypatch.setattr(device, name, lambda pending=pending: pending)
+    client.send(command(DEVICE_RESET))
+    client.send(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
+    client.pump()
+    assert client.replies() == []
+    waiting["memory_changed"].finish()
+    waiting["reset"].finish()
+    assert [(one.command, one.failed) for one in client.replies()] == [(3, False), (13, False)]
+
+
+# The log of writes.
+
+
+def logging(address: int, size: int, page_size: int = 4096, room: int = 4096) -> bytes:
+    return feature(GET | 8, struct.pack("<QQQ", address, size, page_size), room)
+
+
+@pytest.fixture
+def memory(client: RawClient) -> Iterator[SealedMemory]:
+    with SealedMemory(SIZE) as memory:
+        assert not client.ask(dma_map(ADDRESS, SIZE), [memory.fd]).failed
+        yield memory
+
+
+def start(client: RawClient, page_size: int = 4096, *ranges: tuple[int, int]) -> int:
+    data = struct.pack("<QII", page_size, len(ranges), 0)
+    data += b"".join(struct.pack("<QQ", *one) for one in ranges)
+    reply = client.ask(feature(SET | 6, data))
+    assert not reply.failed
+    assert reply.payload[16:] == data[8:]
+    return int(struct.unpack_from("<Q", reply.payload, 8)[0])
+
+
+def test_what_is_written_is_reported_once(
+    client: RawClient, device: MovableRecorder, memory: SealedMemory
+) -> None:
+    assert device.memory is not None
+    device.memory.view(ADDRESS, 4096, write=True)
+    assert start(client) == 4096
+    device.memory.view(ADDRESS + 3 * 4096 - 1, 2, write=True)  # pages 2 and 3
+    device.memory.views(ADDRESS + 65 * 4096, 1, write=True)
+    device.memory.views_of([(ADDRESS + 70 * 4096, 4), (ADDRESS + 71 * 4096, 4)], write=True)
+    device.memory.view(ADDRESS + 9 * 4096, 4096)
+    words = 1 << 2 | 1 << 3, 1 << 65 - 64 | 1 << 70 - 64 | 1 << 71 - 64
+    asked = struct.pack("<QQQ", ADDRESS, 72 * 4096, 4096)
+    reply = client.ask(logging(ADDRESS, 72 * 4096))
+    assert reply.payload == struct.pack("<II", 8 + 24 + 16, GET | 8) + asked + struct.pack(
+        "<QQ", *words
+    )
+    assert client.ask(logging(ADDRESS, 72 * 4096)).payload[-16:] == bytes(16)
+
+
+def test_views_are_dropped_before_a_report(
+    client: RawClient, device: MovableRecorder, memory: SealedMemory
+) -> None:
+    """A device that keeps its views until memory changes writes nothing behind the log's back."""
+    start(client)
+    assert device.memory is not None
+    device.calls.clear()
+    memory_of_device = device.memory
+
+    def changed() -> None:
+        memory_of_device.view(ADDRESS, 1, write=True)
+
+    device.on_memory_changed = changed
+    reply = client.ask(logging(ADDRESS, 4096))
+    assert device.calls == [("memory_changed",)]
+    assert reply.payload[-8:] == struct.pack("<Q", 1), "a view taken meanwhile counts"
+
+
+@pytest.mark.parametrize(
+    ("page_size", "bits"),
+    [(1 << 13, 0b10), (1 << 12, 0b100), (1 << 11, 0b110000), (1 << 20, 0b1)],
+)
+def test_a_report_has_pages_of_any_size(
+    client: RawClient, device: MovableRecorder, memory: SealedMemory, page_size: int, bits: int
+) -> None:
+    assert start(client, 512) == 4096
+    assert device.memory is not None
+    device.memory.view(ADDRESS + 2 * 4096, 1, write=True)
+    reply = client.ask(logging(ADDRESS, 4 * 4096, page_size))
+    assert reply.payload[-8:] == struct.pack("<Q", bits)
+
+
+def test_a_report_is_of_its_range_alone(
+    client: RawClient, device: MovableRecorder, memory: SealedMemory
+) -> None:
+    start(client, 4096, (ADDRESS, SIZE))
+    assert device.memory is not None
+    device.memory.view(ADDRESS, 3 * 4096, write=True)
+    assert client.ask(logging(ADDRESS + 4096, 4096)).payload[-8:] == struct.pack("<Q", 1)
+    assert client.ask(logging(ADDRESS, 3 * 4096)).payload[-8:] == struct.pack("<Q", 0b101)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        logging(ADDRESS, 0),
+        logging(ADDRESS, 4096, 0),
+        logging(ADDRESS, 4096, 3 << 12),
+        logging(2**64 - 4096, 8192),
+        logging(ADDRESS, 4096, room=8 + 24 + 7),
+        logging(0, 2**50, room=2**32 - 1),
+        feature(GET | 8, bytes(23)),
+        feature(SET | 6, bytes(15)),
+        feature(SET | 6, struct.pack("<QII", 5000, 0, 0)),
+        feature(SET | 6, struct.pack("<QII", 4096, 2**32 - 1, 0)),
+        feature(SET | 6, struct.pack("<QIIQQ", 4096, 1, 0, 2**64 - 1, 2)),
+    ],
+)
+def test_malformed_logging_leaves_the_log(
+    client: RawClient, device: MovableRecorder, memory: SealedMemory, request_: bytes
+) -> None:
+    start(client)
+    assert device.memory is not None
+    device.memory.view(ADDRESS, 1, write=True)
+    assert client.ask(request_).error == errno.EINVAL
+    assert client.ask(logging(ADDRESS, 4096)).payload[-8:] == struct.pack("<Q", 1)
+
+
+def test_without_logging_there_is_no_report(client: RawClient, memory: SealedMemory) -> None:
+    assert client.ask(logging(ADDRESS, 4096)).error == errno.EINVAL
+    start(client)
+    assert not client.ask(feature(SET | 7)).failed
+    assert client.ask(logging(ADDRESS, 4096)).error == errno.EINVAL
+
+
+# Both ends, and devices that cannot be migrated.
+
+
+def test_the_client_moves_a_state(tmp_path: Path) -> None:
+    source, target = MovableRecorder(), MovableRecorder()
+    assert isinstance(source.migration, Movable)
+    assert isinstance(target.migration, Movable)
+    source.migration.state = state = bytes(range(256)) * 700
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with (
+        Server(paths[0], source) as first,
+        Server(paths[1], target) as second,
+        serving(first),
+        serving(second),
+    ):
+        with Client(paths[0]) as a, Client(paths[1]) as b:
+            for client in (a, b):
+                client.negotiate()
+                assert (
+                    client.migration.flags() == MigrationFlags.STOP_COPY | MigrationFlags.PRE_COPY
+                )
+                assert client.migration.supports(Feature.DMA_LOGGING_REPORT, FeatureFlags.GET)
+                assert not client.migration.supports(Feature.MIGRATION, FeatureFlags.SET)
+            b.migration.load(a.migration.save())
+            assert a.migration.state is State.STOP_COPY
+            assert b.migration.state is State.RUNNING
+            assert b.migration.start_log(4096, [(0, 1 << 20)]) == 4096
+            assert b.migration.written(0, 1 << 20) == []
+            b.migration.stop_log()
+        assert target.migration.state == state
+
+
+def test_a_device_without_migration_has_no_features(tmp_path: Path) -> None:
+    with Server(socket_path(tmp_path), Recorder()) as server, negotiated(server) as client:
+        for request in (feature(GET | 1), feature(PROBE | 6), set_state(STOP)):
+            assert client.ask(request).error == errno.EINVAL
+        for number in (MIG_DATA_READ, MIG_DATA_WRITE):
+            assert client.ask(command(number, bytes(8))).error == errno.ENOTSUP
+
+
+def test_the_client_says_that_a_device_cannot_be_migrated(tmp_path: Path) -> None:
+    path = socket_path(tmp_path)
+    with Server(path, Recorder()) as server, serving(server), Client(path) as client:
+        client.negotiate()
+        with pytest.raises(VfioUserError) as failure:
+            client.migration.flags()
+        assert failure.value.errno == errno.EINVAL
