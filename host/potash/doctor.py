@@ -29,6 +29,8 @@ from potash_firmware.confinement import missing as missing_confinement
 
 GIBI, MEBI = 1 << 30, 1 << 20
 
+OLDEST_PYTHON = (3, 11)
+
 LEAST_MEMORY = 1 * GIBI
 """Bytes for a device, its accelerators' buffers and what compiles their code, without a guest."""
 GUEST_MEMORY = 2 * GIBI
@@ -97,6 +99,15 @@ class Report:
 
     healthy: Annotated[bool, "Whether nothing is missing."]
     findings: Annotated[Sequence[Finding], "One for each thing that was looked at."]
+
+
+def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """The interpreter that runs this."""
+    said = f"Python {'.'.join(map(str, version))}"
+    if version >= OLDEST_PYTHON:
+        return Finding("python", State.GOOD, said)
+    said += " is too old: Potash needs 3.11 or later"
+    return Finding("python", State.MISSING, said, "make PYTHON=python3.12 setup")
 
 
 def memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:

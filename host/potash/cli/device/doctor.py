@@ -31,8 +31,9 @@ def doctor(no_boot: bool, debian_mirror: str | None) -> None:
 
 def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
     with showing() as progress:
+        found = [checks.python()]
         progress("importing what Potash is built upon", None)
-        found = checks.packages()
+        found += checks.packages()
         found += [
             checks.cpu(),
             checks.memory(),
