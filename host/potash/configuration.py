@@ -7,7 +7,9 @@ may stand there. Whoever reads a file gets all of it checked: a key that nobody 
 from __future__ import annotations
 
 import difflib
+import functools
 import json
+import operator
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -15,9 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from csd_spec.opcodes import PAGE_SIZE
+from nvme_spec.registers import CmbUse
 from potash.sdk.errors import PotashError
 from potash.units import LARGEST, human, parse_size, short
 from potash.vm.guest import CPUS, MEMORY
+from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -153,8 +157,41 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def parse_cmb(text: str) -> CmbSettings:
+    """A controller memory buffer from SIZE[:USE,…]. Raises ValueError."""
+    size, colon, names = text.partition(":")
+    uses = EVERY_USE
+    if colon:
+        known = {one.name.lower(): one for one in CmbUse if one.name}
+        chosen = names.lower().split(",")
+        unknown = [name for name in chosen if name not in known]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(known)}")
+        uses = functools.reduce(operator.or_, (known[name] for name in chosen))
+    return CmbSettings(parse_size(size), uses)
+
+
+def describe_cmb(settings: CmbSettings) -> str:
+    """What `parse_cmb` reads as the same."""
+    size = short(settings.size)
+    if settings.uses == EVERY_USE:
+        return size
+    names = [one.name.lower() for one in CmbUse if one.name and one in settings.uses]
+    return f"{size}:{','.join(names)}"
+
+
+def _read_cmb(value: object, folder: Path) -> CmbSettings:
+    try:
+        return parse_cmb(_read_text(value, folder))
+    except _Refused:
+        raise
+    except ValueError as error:
+        raise _Refused(f'must be as "64M" or "64M:sqs,rds,wds": {error}') from None
+
+
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
 TEXT = Kind(_read_text, _text)
+CMB = Kind(_read_cmb, lambda settings: _text(describe_cmb(settings)))
 PATH = Kind(_read_path, lambda path: _text(str(path.absolute())))
 
 
@@ -172,6 +209,7 @@ class DeviceSection:
     engine: Annotated[str, _choice(engine.value for engine in Engine)] = Engine.NATIVE.value
     trace: Annotated[Path | None, PATH] = None
     log_level: Annotated[str, _choice(LEVELS)] = "info"
+    cmb: Annotated[CmbSettings | None, CMB] = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import potash.sdk
+from nvme_spec.registers import CmbUse
 from potash import configuration
 from potash.cli.app import run_app
 from potash.configuration import (
@@ -27,6 +28,7 @@ from potash.configuration import (
     NamespaceSection,
 )
 from potash.vm.drive import device_process
+from potash_device.controller.cmb import CmbSettings
 from potash_device.vta.config import Config
 from potash_firmware.apu.config import Limits
 from support.docs import ROOT, blocks
@@ -46,6 +48,7 @@ range_count = "zero-based"
 engine = "interpreter"
 trace = "trace.jsonl"
 log_level = "debug"
+cmb = "64M:sqs,wds"
 
 [namespace.1]
 size = "1G"
@@ -113,6 +116,7 @@ def test_every_key_is_read() -> None:
             engine="interpreter",
             trace=Path("/somewhere/trace.jsonl"),
             log_level="debug",
+            cmb=CmbSettings(64 << 20, CmbUse.SQS | CmbUse.WDS),
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
@@ -208,6 +212,12 @@ configurations = st.builds(
         engine=st.sampled_from(["native", "interpreter"]),
         trace=paths,
         log_level=st.sampled_from(["debug", "info", "warning", "error"]),
+        cmb=st.none()
+        | st.builds(
+            CmbSettings,
+            st.integers(12, 30).map(lambda shift: 1 << shift),
+            st.integers(1, 31).map(CmbUse).filter(lambda uses: CmbUse.SQS in uses),
+        ),
     ),
     namespaces=st.lists(
         st.builds(NamespaceSection, sizes, st.sampled_from([512, 4096])), max_size=12
@@ -264,6 +274,7 @@ def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> 
         "engine": "interpreter",
         "trace": str(tmp_path / "trace.jsonl"),
         "log_level": "debug",
+        "cmb": "64M:sqs,wds",
     }
     assert content["namespace"] == {"1": {"size": "8M", "block_size": 4096}}
     assert content["accelerator"]["1"] == {"input_size": "64M", "output_size": "1G"}
@@ -282,6 +293,25 @@ def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> 
     }  # fmt: skip
     assert (content["compute"]["namespaces"], content["compute"]["ranges"]) == (1, 64)
     assert content["device"]["engine"] == "interpreter"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("5000", "power of two"),
+        ("2G", "power of two"),
+        ("1M:lists,wds", "submission queues"),
+        ("1M:sqs,prp", "'prp' is not one of sqs, cqs, lists, rds, wds"),
+        ("1M:", "'' is not one of"),
+        ("much", "is no size"),
+    ],
+)
+def test_a_wrong_controller_memory_buffer_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'cmb in .device. is .*"64M" or .*{sentence}'):
+        configuration.parse(f'[device]\ncmb = "{text}"', HERE)
+    done = potash_command("serve", "--cmb", text, "--print-config")
+    assert done.returncode == 2, done
+    assert sentence in " ".join(done.stderr.split())
 
 
 def test_memory_has_whole_pages() -> None:

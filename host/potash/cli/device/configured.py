@@ -31,7 +31,7 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
     ctx.meta[__name__] = found
     if path is not None:
         values: dict[str, Any] = {
-            **dataclasses.asdict(found.device),
+            **vars(found.device),
             **dataclasses.asdict(found.guest),
             "namespaces": blocks_alone(found.shapes),
             "accelerators": tuple((a.input_size, a.output_size) for a in found.accelerators),
@@ -92,6 +92,15 @@ compute_namespace_option: Decorator = click.option(
     count=True,
     help="A compute namespace (Computational Programs), as for --memory-namespace; may be given "
     "several times.",
+)
+
+
+cmb_option: Decorator = click.option(
+    "--cmb",
+    type=Parsed("SIZE[:USE,…]", configuration.parse_cmb),
+    help="A controller memory buffer in BAR 2, of a power of two of bytes (Linux uses one from 2M "
+    "on), for submission and completion queues, lists, and data that commands read and write: "
+    "sqs,cqs,lists,rds,wds (default: all; and no buffer).",
 )
 
 

@@ -12,6 +12,7 @@ from potash import configuration
 from potash.cli.device import configured
 from potash.cli.device.configured import (
     DEFAULTS,
+    cmb_option,
     compute_namespace_option,
     config_option,
     memory_namespace_option,
@@ -34,6 +35,7 @@ from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.qemu import ROOT_PORTS, Accelerator
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
+from potash_device.controller.cmb import CmbSettings
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware.boot import PROFILES
 
@@ -128,6 +130,7 @@ def running_guest(
 )
 @memory_namespace_option
 @compute_namespace_option
+@cmb_option
 @click.option(
     "--size", type=Size(), help="Short for one --namespace of this size (default: 1 GiB)."
 )
@@ -209,6 +212,7 @@ def guest(
     namespaces: tuple[NamespaceShape, ...],
     memory_namespaces: tuple[int, ...],
     compute_namespaces: int,
+    cmb: CmbSettings | None,
     size: int | None,
     shares: tuple[Path, ...],
     collected: tuple[tuple[str, Path], ...],
@@ -244,7 +248,7 @@ def guest(
     namespaces = configured.wanted_namespaces(namespaces, size)
     if print_config:
         found = configured.given()
-        device = replace(found.device, media=media[0] if media else None, profile=profile)
+        device = replace(found.device, media=media[0] if media else None, profile=profile, cmb=cmb)
         machine = GuestSection(memory, cpus, debian_mirror)
         named = configured.sections(namespaces)
         others = configured.computational(
@@ -253,7 +257,7 @@ def guest(
         found = replace(found, device=device, namespaces=named, guest=machine, **others)
         click.echo(configuration.write(found), nl=False)
         return
-    computes = memory_namespaces or compute_namespaces
+    computes = memory_namespaces or compute_namespaces or cmb
     its_drive = media or namespaces or computes or devices is not None or config_file is not None
     if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
@@ -271,6 +275,7 @@ def guest(
     for memory_size in memory_namespaces:
         shared += ["--memory-namespace", str(memory_size)]
     shared += ["--compute-namespace"] * compute_namespaces
+    shared += ["--cmb", configuration.describe_cmb(cmb)] if cmb else []
     for fault in faults_of(faults, fault_files):
         shared += ["--fault", sdk_faults.describe(fault)]
     drives = [

@@ -17,6 +17,7 @@ from potash.cli.device import configured, reports
 from potash.cli.device.configured import (
     DEFAULTS,
     MEMORY_SIZE,
+    cmb_option,
     compute_namespace_option,
     config_option,
     memory_namespace_option,
@@ -38,6 +39,7 @@ from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
 from potash.units import Parsed, Size, human
+from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import (
@@ -145,6 +147,7 @@ def qemu_device(socket: Path) -> str:
     "(default: what they have). The folder remembers it.",
 )
 @compute_namespace_option
+@cmb_option
 @click.option("--read-only/--read-write", help="Open the media for reading alone, or not.")
 @click.option(
     "--profile",
@@ -236,6 +239,7 @@ def serve(
     memory_namespaces: tuple[int, ...],
     memory_capacity: int | None,
     compute_namespaces: int,
+    cmb: CmbSettings | None,
     read_only: bool,
     profile: str,
     serial: str | None,
@@ -259,7 +263,7 @@ def serve(
     wanted = Configuration(
         device=DeviceSection(
             socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
-            log_level,
+            log_level, cmb,
         ),
         namespaces=configured.sections(configured.wanted_namespaces(namespaces, size)),
         accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
@@ -339,7 +343,7 @@ def device_settings(wanted: Configuration) -> DeviceSettings:
     profile = PROFILES[told.profile]
     return replace(
         profile,
-        board=replace(profile.board, vta=wanted.vta),
+        board=replace(profile.board, vta=wanted.vta, cmb=told.cmb),
         rpu=replace(
             profile.rpu,
             compute=wanted.described_compute,
