@@ -175,6 +175,57 @@ class ControllerStatus(Word):
     st = field(6)
 
 
+class CmbUse(IntFlag):
+    """What may be in the controller memory buffer: bits 4:0 of CMBSZ (section 3.1.3.12)."""
+
+    SQS = 1 << 0
+    """Submission queues."""
+    CQS = 1 << 1
+    """Completion queues."""
+    LISTS = 1 << 2
+    """PRP lists and SGL segments."""
+    RDS = 1 << 3
+    """Data of commands that transfer it from the controller to the host."""
+    WDS = 1 << 4
+    """Data of commands that transfer it from the host to the controller."""
+
+
+class CmbLocation(Word):
+    """CMBLOC, section 3.1.3.11. OFST counts CMBSZ's units."""
+
+    bir = field(0, 2)
+    cqmms = field(3)
+    cqpds = field(4)
+    cdpmls = field(5)
+    cdpcils = field(6)
+    cdmmms = field(7)
+    cqda = field(8)
+    ofst = field(12, 31)
+
+
+class CmbSize(Word):
+    """CMBSZ, section 3.1.3.12. SZ counts units of 4 KiB << 4 * SZU; `uses` is a `CmbUse`."""
+
+    uses = field(0, 4)
+    szu = field(8, 11)
+    sz = field(12, 31)
+
+
+class CmbMemorySpaceControl(Word):
+    """CMBMSC, section 3.1.3.16. CBA has the upper 52 bits of the address."""
+
+    WIDTH = 8
+    cre = field(0)
+    cmse = field(1)
+    cba = field(12, 63)
+
+
+class CmbStatus(Word):
+    """CMBSTS, section 3.1.3.17."""
+
+    cbai = field(0)
+
+
 class AdminQueueAttributes(Word):
     """AQA, section 3.1.3.8. Both sizes are 0's based."""
 

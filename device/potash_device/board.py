@@ -1,13 +1,16 @@
 """One device's hardware, put together, and the ports at which firmware reaches it. It decides
 nothing.
 
-BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h."""
+BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h.
+BAR 2: the controller memory buffer, if there is one."""
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nvme_spec.registers import Capabilities, CommandSets
+from potash_device.controller import cmb
+from potash_device.controller.cmb import CmbSettings, ControllerMemoryBuffer
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
@@ -51,6 +54,8 @@ class BoardSettings:
     ready_timeout: int = 60
     """CAP.TO: how long enabling and disabling may take, in units of 500 ms."""
     vta: Config = field(default_factory=Config.default)
+    cmb: CmbSettings | None = None
+    """The controller memory buffer, if there is to be one."""
 
 
 class Board:
@@ -87,20 +92,25 @@ class Board:
         self.interrupts = InterruptLines(vectors, self.trace)
         self.dma = DmaEngine()
         self.queues = QueueSet(self.dma)
+        self.cmb = None if settings.cmb is None else ControllerMemoryBuffer(settings.cmb)
         self.registers = RegisterFile(
             _capabilities(settings),
             vectors,
             self.interrupts,
             maskable=bool(settings.identity.msi_vectors),
+            cmb=self.cmb,
+            on_cmb=self._cmb_moved,
         )
         self.reset_line: Callable[[], None] = lambda: None
         """Pulled when the host resets the whole function; the firmware sets what that does."""
+        memory_bars = {} if self.cmb is None else {cmb.BAR: self.cmb.size}
         self._config_space = ConfigSpace(
-            settings.identity, BAR, vectors, self._function_level_reset
+            settings.identity, BAR, vectors, self._function_level_reset, memory_bars
         )
         self._msix_table = _msix_table(vectors)
         self.regions: Mapping[int, Region] = {
             PciRegion.BAR0: Region(BAR.size),
+            **{bar: Region(size) for bar, size in memory_bars.items()},
             PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
         }
         eventfd = IrqFlags.EVENTFD | IrqFlags.NORESIZE
@@ -109,19 +119,30 @@ class Board:
             irqs[PciIrq.MSI] = Irq(settings.identity.msi_vectors, eventfd)
         self.irqs: Mapping[int, Irq] = irqs
 
-    def function_reset(self) -> None:
-        """Registers and queues as after power-on; no transfer and no interrupt is left behind."""
+    def function_reset(self, *, keep_cmb: bool = False) -> None:
+        """Registers and queues as after power-on; no transfer and no interrupt is left behind.
+
+        The controller memory buffer is empty, and where it was for `keep_cmb`.
+        """
         self.dma.stop()
         self.queues.clear()
         self.interrupts.clear()
-        self.registers.reset()
+        if self.cmb is not None:
+            self.cmb.memory.clear()
+        self.registers.reset(keep_cmb=keep_cmb)
         self.reset_line()
 
-    def _function_level_reset(self) -> None:
+    def _function_level_reset(self, *, keep_cmb: bool = True) -> None:
         """As `function_reset`, where configuration space is as after power-on, too."""
         self._msix_table = _msix_table(self.interrupts.vectors)
         self._follow_bus_master()
-        self.function_reset()
+        self.function_reset(keep_cmb=keep_cmb)
+
+    def _cmb_moved(self) -> None:
+        """Addresses name another part of the controller memory buffer, or none any more."""
+        if self.cmb is not None:
+            self.dma.place(self.cmb)
+            self.queues.unbind()
 
     def _follow_bus_master(self) -> None:
         """Without Bus Master Enable nothing is read or written in the host's memory, interrupts
@@ -155,12 +176,15 @@ class Board:
         self.reset()
         self.dma.connect(None)
         self.interrupts.disconnect()
+        if self.cmb is not None:
+            self.cmb.renew()
+            self._cmb_moved()
         log.info("the host has detached")
 
     def reset(self) -> None:
         """The slot's reset: everything back to power-on."""
         self._config_space.reset()
-        self._function_level_reset()
+        self._function_level_reset(keep_cmb=False)
 
     def memory_changed(self) -> None:
         """The host maps or unmaps memory: no view may outlive this call."""
@@ -174,6 +198,8 @@ class Board:
     def region_read(self, region: int, offset: int, count: int) -> bytes:
         if region == PciRegion.CONFIG:
             return self._config_space.read(offset, count)
+        if region == cmb.BAR and self.cmb is not None:
+            return bytes(self.cmb.memory.bytes[offset : offset + count])
         if offset < BAR.msix_table:
             return self.registers.host_read(offset, count)
         if offset < BAR.msix_pending:
@@ -185,6 +211,8 @@ class Board:
         if region == PciRegion.CONFIG:
             self._config_space.write(offset, data)
             self._follow_bus_master()
+        elif region == cmb.BAR and self.cmb is not None:
+            self.cmb.memory.bytes[offset : offset + len(data)] = data
         elif offset < BAR.msix_table:
             if self.trace.sink is not None:
                 self.trace.sink("board.host_write", {"offset": offset, "data": data.hex()})
@@ -214,4 +242,5 @@ def _capabilities(settings: BoardSettings) -> Capabilities:
         to=settings.ready_timeout,
         nssrs=1,
         css=CommandSets.NVM | CommandSets.IO_COMMAND_SETS,
+        cmbs=settings.cmb is not None,
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from potash_device.controller.cmb import NO_USE
 from potash_device.pcie.config_space import PciIdentity
 from pyvfio_user.memory import AccessFault
 from support.nvme_host import BAR0, CC, CONFIG, NSSR, Host
@@ -61,7 +62,7 @@ def test_a_reset_takes_bus_mastering_away(host: Host, kind: str) -> None:
     assert host.board.region_read(CONFIG, 4, 2) == b"\0\0"
     host.board.dma.start()
     with pytest.raises(AccessFault):
-        host.board.dma.view(0, 4096, write=False)
+        host.board.dma.view(0, 4096, write=False, use=NO_USE)
 
 
 def test_no_view_of_memory_outlives_bus_mastering(host: Host) -> None:

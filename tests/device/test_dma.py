@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvme_spec.status import NvmeError
+from potash_device.controller.cmb import NO_USE
 from potash_device.controller.dma import DmaEngine, gather_into, scatter
 from pyvfio_user.client import SealedMemory
 from pyvfio_user.memory import AccessFault, AddressSpace
@@ -118,7 +119,7 @@ def test_a_stopped_engine_gives_nothing_out(memory: Memory) -> None:
     memory.engine.stop()
     try:
         with pytest.raises(AccessFault):
-            memory.engine.view(0, 16, write=False)
+            memory.engine.view(0, 16, write=False, use=NO_USE)
         with pytest.raises(NvmeError):
             memory.engine.views(0, 0, 512, write=False)
     finally:

@@ -21,6 +21,9 @@ from potash_device.vta.simulator import Simulator
 
 SMALL = {
     "convolution": lambda: streams.convolution(8, 32, 64, rows=4, out_blocks=2, in_blocks=2),
+    "matrix": lambda: streams.matrix(128, rows=16, blocks=4),
+    "addition": lambda: streams.addition(20_000),
+    "irregular": lambda: streams.irregular(2),
     "scheduled": lambda: scheduled.scheduled(Layer(9, 24, 3, 2, 40, 1).shape),
 }
 
@@ -34,9 +37,9 @@ def test_a_stream_leaves_what_numpy_says(name: str) -> None:
     assert core.dram[stream.output] == stream.expected
 
 
-@pytest.mark.parametrize("name", [*streams.CONVOLUTIONS])
+@pytest.mark.parametrize("name", [*streams.LAYERS, "irregular"])
 def test_the_products_are_those_that_its_gemm_instructions_make(name: str) -> None:
-    stream = vta.LOADS[name]()
+    stream = vta.LOADS[name].make()
     simulator = Simulator(Config.default(), memoryview(bytearray(16)))
     instructions = simulator.decode(stream.code)
     steps = sum(one.steps for one in instructions if isinstance(one, Gemm) and not one.reset)
@@ -75,7 +78,7 @@ def test_a_stream_without_what_it_computes_has_its_tokens() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_what_bounds_a_layer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vta, "LOADS", {"C1": SMALL["scheduled"]})
+    monkeypatch.setattr(vta, "LOADS", {"C1": vta.Load(SMALL["scheduled"])})
     results = _told("--only", "C1", "--pairs", "1")
     metrics = [one["metric"] for one in results if str(one["metric"]).startswith("share of time")]
     assert metrics == [f"share of time in {what}" for what in ("GEMM", "ALU", "transfers")]
@@ -98,8 +101,8 @@ def _told(*arguments: str) -> list[dict[str, object]]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One small layer instead of the large ones, and no time for it."""
     monkeypatch.setattr(vta, "WINDOW", 0)
-    monkeypatch.setattr(vta, "LOADS", {"C2": SMALL["convolution"]})
-    monkeypatch.setattr(streams, "CONVOLUTIONS", {"C2": SMALL["convolution"]})
+    monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
+    monkeypatch.setattr(streams, "LAYERS", {"C2": SMALL["convolution"]})
 
 
 @pytest.mark.usefixtures("small")
@@ -116,17 +119,25 @@ def test_only_the_mean_can_be_asked_for() -> None:
     assert [one["name"] for one in _told("--only", "layers", "--pairs", "1")] == ["layers"]
 
 
+@pytest.mark.usefixtures("small")
+def test_the_addition_is_reported_as_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SMALL["addition"]()
+    monkeypatch.setattr(streams, "addition", lambda: small)
+    (result,) = _told("--only", "add-200k", "--pairs", "3")
+    assert (result["metric"], result["unit"], result["pairs"]) == ("time", "ms", 3)
+
+
 def test_a_result_that_is_wrong_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     right = SMALL["convolution"]()
     wrong = Stream(right.code, right.image, right.products, right.output, b"")
-    monkeypatch.setattr(vta, "LOADS", {"C2": lambda: wrong})
+    monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(lambda: wrong)})
     with pytest.raises(PotashError, match="C2 does not leave what numpy says"):
         list(vta.measure(["C2"], 1, lambda text, share: None))
 
 
 def test_the_peer_is_the_processor_s_own_best(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vta, "WINDOW", 0)
-    monkeypatch.setattr(vta, "LOADS", {"C2": SMALL["convolution"]})
+    monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
     monkeypatch.setattr(vta, "_peak", lambda: 1e6)
     if peak.best() is None:
         pytest.skip("this processor has no instruction to compare with")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
 from potash_device.board import Board, BoardSettings
+from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import FLASH_SIZE, Flash
@@ -31,6 +32,7 @@ from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace
 
 BAR0 = 0
+BAR2 = 2
 CONFIG = 7
 MSIX = 2
 
@@ -40,6 +42,7 @@ NSSR = 0x20
 AQA = 0x24
 ASQ = 0x28
 ACQ = 0x30
+CMBMSC = 0x50
 DOORBELLS = 0x1000
 
 MEMORY = 4 << 20
@@ -151,6 +154,7 @@ class Host:
         drive: Drive | None = None,
         identity: PciIdentity | None = None,
         engine: Engine | None = None,
+        cmb: CmbSettings | None = None,
     ) -> None:
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
@@ -176,7 +180,7 @@ class Host:
         self.link = ApuLink(self.buffers)
         self.apu: ApuPort | None = None
         self.board = Board(
-            BoardSettings(identity or PciIdentity(), queue_pairs),
+            BoardSettings(identity or PciIdentity(), queue_pairs, cmb=cmb),
             self.media,
             self.flash,
             cast(MediaExecutor, self.executor),
@@ -194,6 +198,8 @@ class Host:
         self.board.attached(self.space, cast(InterruptLines, self.lines))
         self.admin = Queue(0, ADMIN_SQ, ADMIN_CQ, 16)
         self.io: dict[int, Queue] = {}
+        self.cmb_at: int | None = None
+        """Where commands name the controller memory buffer, once `place_cmb` has said it."""
 
     def __enter__(self) -> Self:
         return self
@@ -289,7 +295,12 @@ class Host:
         self.service()
 
     def clear(self, address: int, size: int) -> None:
-        self.memory.view[address : address + size] = bytes(size)
+        self.put(bytes(size), address)
+
+    def place_cmb(self, address: int) -> None:
+        """Have commands name the controller memory buffer by addresses from `address` on."""
+        self.write64(CMBMSC, address | 3)
+        self.cmb_at = address
 
     # Commands.
 
@@ -313,8 +324,7 @@ class Host:
         head = (opcode, flags, cid, nsid, *first, *(0,) * (4 - len(first)))
         dwords = (*cdws, *(0,) * (6 - len(cdws)))
         entry = struct.pack("<BBHI4IQQ6I", *head, prp1, prp2, *dwords)
-        at = queue.sq + queue.tail * 64
-        self.memory.view[at : at + 64] = entry
+        self.put(entry, queue.sq + queue.tail * 64)
         queue.tail = (queue.tail + 1) % queue.size
 
     def ring(self, queue: Queue) -> None:
@@ -325,7 +335,7 @@ class Host:
         found: list[Cqe] = []
         while True:
             at = queue.cq + queue.head * 16
-            dw0, dw1, sqhd, sqid, cid, word = struct.unpack_from("<IIHHHH", self.memory.view, at)
+            dw0, dw1, sqhd, sqid, cid, word = struct.unpack("<IIHHHH", self.data(16, at))
             if word & 1 != queue.phase:
                 break
             found.append(Cqe(dw0, sqhd, sqid, cid, word >> 1 & 0x7FF, bool(word >> 15), dw1))
@@ -372,7 +382,13 @@ class Host:
         return queue
 
     def data(self, size: int, address: int = DATA) -> bytes:
+        """What is in memory; the controller memory buffer is read through its BAR."""
+        if self.cmb_at is not None and address >= self.cmb_at:
+            return self.board.region_read(BAR2, address - self.cmb_at, size)
         return bytes(self.memory.view[address : address + size])
 
     def put(self, content: bytes, address: int = DATA) -> None:
-        self.memory.view[address : address + len(content)] = content
+        if self.cmb_at is not None and address >= self.cmb_at:
+            self.board.region_write(BAR2, address - self.cmb_at, content)
+        else:
+            self.memory.view[address : address + len(content)] = content

@@ -7,7 +7,9 @@ Source: NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page 
 import struct
 
 from nvme_spec.logs import CommandByte
+from nvme_spec.registers import CmbUse
 from nvme_spec.status import NvmeError, Status
+from potash_device.controller.cmb import CmbMisuse, CmbSpace, ControllerMemoryBuffer
 from pyvfio_user.memory import AccessFault, AddressSpace
 
 PAGE_SIZE = 4096
@@ -31,8 +33,10 @@ class DmaEngine:
         """The host has set Bus Master Enable."""
         self._started = False
         self._connected: AddressSpace | None = None
-        self._memory: AddressSpace | None = None
-        """The host's memory while transfers are allowed."""
+        self._cmb: ControllerMemoryBuffer | None = None
+        self._memory: AddressSpace | CmbSpace | None = None
+        """The host's memory while transfers are allowed, with the controller memory buffer in it
+        while addresses name that: a host that has none pays nothing for it."""
 
         self._single_pages: dict[tuple[int, int, bool], list[memoryview]] = {}
         self._page_lists: dict[tuple[int, int, bool, bytes], list[memoryview]] = {}
@@ -58,8 +62,16 @@ class DmaEngine:
         self.mastering = allowed
         self._choose()
 
+    def place(self, cmb: ControllerMemoryBuffer) -> None:
+        """Where the controller memory buffer is has changed, or what it is."""
+        self._cmb = cmb
+        self._choose()
+
     def _choose(self) -> None:
         self._memory = self._connected if self._started and self.mastering else None
+        cmb = self._cmb
+        if self._memory is not None and cmb is not None and cmb.base is not None:
+            self._memory = CmbSpace(self._memory, cmb, cmb.base)
         self.forget()
 
     def forget(self) -> None:
@@ -67,30 +79,38 @@ class DmaEngine:
         self._single_pages.clear()
         self._page_lists.clear()
 
-    def view(self, address: int, size: int, *, write: bool) -> memoryview:
-        """`size` contiguous bytes of guest memory at `address`.
+    def view(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview:
+        """`size` contiguous bytes of guest memory at `address`, for `use`.
 
         Raises AccessFault where they are not all mapped, together and with that right, and when the
-        engine is stopped.
+        engine is stopped; CmbMisuse where they may not be in the controller memory buffer.
         """
-        if self._memory is None:
+        memory = self._memory
+        if memory is None:
             raise AccessFault(address, size, "the DMA engine is stopped")
-        return self._memory.view(address, size, write=write)
+        if isinstance(memory, CmbSpace):
+            return memory.view(address, size, write=write, use=use)
+        return memory.view(address, size, write=write)
 
-    def pieces(self, address: int, size: int, *, write: bool) -> list[memoryview]:
+    def pieces(
+        self, address: int, size: int, *, write: bool, use: CmbUse | None = None
+    ) -> list[memoryview]:
         """`size` bytes of guest memory at `address`, split where the host's mappings meet.
 
-        Raises AccessFault as `view` does.
+        They are for data where no `use` is given. Raises AccessFault as `view` does.
         """
-        if self._memory is None:
+        memory = self._memory
+        if memory is None:
             raise AccessFault(address, size, "the DMA engine is stopped")
-        return self._memory.views(address, size, write=write)
+        if isinstance(memory, CmbSpace):
+            return memory.views(address, size, write=write, use=use)
+        return memory.views(address, size, write=write)
 
     def views(self, prp1: int, prp2: int, length: int, *, write: bool) -> list[memoryview]:
         """The pieces of a transfer of `length` bytes, in order; `write` to guest memory or from it.
 
-        Raises NvmeError: Invalid PRP Offset for an entry that is not aligned as it must be, Data
-        Transfer Error for memory that the host has not mapped.
+        Raises NvmeError: Invalid PRP Offset for an entry that is not aligned as it must be, and as
+        `transfer_error` says.
         """
         found = self._single_pages.get((prp1, length, write))
         if found is not None:
@@ -115,7 +135,7 @@ class DmaEngine:
                 self._page_lists[key] = found
             return found
         except AccessFault as fault:
-            raise NvmeError(Status.DATA_TRANSFER_ERROR, str(fault), dnr=False) from None
+            raise transfer_error(fault) from None
 
     def _entries_behind(self, prp1: int, prp2: int, length: int) -> bytes:
         """The PRP entries of a transfer's second page and those behind it, as they are stored."""
@@ -129,12 +149,19 @@ class DmaEngine:
         needed = -(-behind // PAGE_SIZE) * PRP_ENTRY_SIZE
         # The last entry in a page leads to another page of the list, if there is more than fits.
         while needed > (room := PAGE_SIZE - prp2 % PAGE_SIZE):
-            page = bytes(self.view(prp2, room, write=False))
+            page = bytes(self.view(prp2, room, write=False, use=CmbUse.LISTS))
             entries += page[:-PRP_ENTRY_SIZE]
             needed -= room - PRP_ENTRY_SIZE
             prp2 = int.from_bytes(page[-PRP_ENTRY_SIZE:], "little")
             _require_alignment(prp2, PAGE_SIZE)
-        return entries + bytes(self.view(prp2, needed, write=False))
+        return entries + bytes(self.view(prp2, needed, write=False, use=CmbUse.LISTS))
+
+
+def transfer_error(fault: AccessFault, *, dnr: bool = False) -> NvmeError:
+    """What a command is told of memory that the host has not mapped, or that is misused."""
+    if isinstance(fault, CmbMisuse):
+        return NvmeError(Status.INVALID_USE_OF_CMB, str(fault))
+    return NvmeError(Status.DATA_TRANSFER_ERROR, str(fault), dnr=dnr)
 
 
 def _pieces(prp1: int, length: int, entries: bytes) -> list[tuple[int, int]]:

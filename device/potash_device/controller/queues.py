@@ -20,6 +20,7 @@ from nvme_spec.queues import (
     SubmissionEntry,
     status_word,
 )
+from nvme_spec.registers import CmbUse
 from potash_device.controller.dma import DmaEngine
 
 STATUS_WORD = STATUS_WORD_OFFSET // 2
@@ -61,7 +62,8 @@ class CompletionQueue:
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
-        view = self.dma.view(self.base, self.size * COMPLETION_ENTRY_SIZE, write=True)
+        size = self.size * COMPLETION_ENTRY_SIZE
+        view = self.dma.view(self.base, size, write=True, use=CmbUse.CQS)
         self._bytes, self._words = view, view.cast("H")
 
     def unbind(self) -> None:
@@ -184,7 +186,8 @@ class SubmissionQueue:
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
-        self._bytes = self.dma.view(self.base, self.size * SUBMISSION_ENTRY_SIZE, write=False)
+        size = self.size * SUBMISSION_ENTRY_SIZE
+        self._bytes = self.dma.view(self.base, size, write=False, use=CmbUse.SQS)
 
     def unbind(self) -> None:
         self._bytes = None

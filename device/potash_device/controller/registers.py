@@ -8,6 +8,7 @@ Source: NVM Express Base Specification 2.0, section 3.1.3; Alkali CSD platform d
 section 3.1.2 (NVMe module)."""
 
 from collections import deque
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -15,9 +16,11 @@ from nvme_spec.registers import (
     DOORBELL_BASE,
     Access,
     Capabilities,
+    CmbMemorySpaceControl,
     Register,
     doorbell_offset,
 )
+from potash_device.controller.cmb import ControllerMemoryBuffer
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.register_bytes import RegisterBytes
 
@@ -35,11 +38,15 @@ PRESENT = (
 )
 """Registers that every controller has; the others are reserved and read as zero."""
 
+CMB = (Register.CMBLOC, Register.CMBSZ, Register.CMBMSC, Register.CMBSTS)
+"""Registers of a controller with a controller memory buffer."""
+
 MASKS = (Register.INTMS, Register.INTMC)
 """Registers of a controller that offers MSI: MSI-X has masks of its own, with which a host must not
 touch these."""
 
 
+_CMBMSC_END = Register.CMBMSC.offset + Register.CMBMSC.width
 _MASK_OFFSETS = frozenset(register.offset for register in MASKS)
 
 
@@ -62,7 +69,10 @@ class FirmwareRegister(IntEnum):
 
 
 class RegisterFile:
-    """Registers of a controller with `queue_pairs` pairs of doorbells, the admin pair included."""
+    """Registers of a controller with `queue_pairs` pairs of doorbells, the admin pair included.
+
+    `on_cmb` is called when addresses may name another place of `cmb`, or no longer.
+    """
 
     def __init__(
         self,
@@ -71,20 +81,26 @@ class RegisterFile:
         interrupts: InterruptLines,
         *,
         maskable: bool = False,
+        cmb: ControllerMemoryBuffer | None = None,
+        on_cmb: Callable[[], None] = lambda: None,
     ) -> None:
         self.host_writes: deque[HostWrite] = deque()
         self._capabilities = capabilities
         self.interrupts = interrupts
         self._maskable = maskable
+        self._cmb = cmb
+        self._on_cmb = on_cmb
         self._mask = 0
         self._firmware_base = doorbell_offset(queue_pairs, completion=False)
         self.reset()
 
-    def reset(self) -> None:
-        """Power-on values everywhere, and nothing written."""
+    def reset(self, *, keep_cmb: bool = False) -> None:
+        """Power-on values everywhere, and nothing written; CMBMSC keeps its value for
+        `keep_cmb`."""
+        kept = self.read(Register.CMBMSC) if keep_cmb else 0
         self.host_writes.clear()
         self._values = RegisterBytes(DOORBELL_BASE)
-        for register in PRESENT:
+        for register in PRESENT if self._cmb is None else PRESENT + CMB:
             cleared = register.mask if register.access is Access.RW1C else 0
             writable = register.mask if register.access is Access.RW else 0
             self._values.define(
@@ -96,6 +112,8 @@ class RegisterFile:
             )
         self.unmask()
         self.write(Register.CAP, self._capabilities.encode())
+        self.write(Register.CMBMSC, kept)
+        self._configure_cmb()
 
     def unmask(self) -> None:
         """No vector is masked, as after any reset of the controller."""
@@ -106,6 +124,19 @@ class RegisterFile:
         for register in MASKS:
             self.write(register, mask)
         self.interrupts.mask(mask)
+
+    def _configure_cmb(self) -> None:
+        """At once, not when the firmware comes to it: a host reads CMBSZ after it has set CRE."""
+        if self._cmb is None:
+            return
+        before = self._cmb.base
+        control = CmbMemorySpaceControl(self.read(Register.CMBMSC))
+        location, size, status = self._cmb.configure(control)
+        self.write(Register.CMBLOC, location.encode())
+        self.write(Register.CMBSZ, size.encode())
+        self.write(Register.CMBSTS, status.encode())
+        if self._cmb.base != before:
+            self._on_cmb()
 
     # What the host does, through BAR 0.
 
@@ -123,7 +154,7 @@ class RegisterFile:
         for at in range(0, len(data), DWORD):
             target = offset + at
             if target >= self._firmware_base:
-                return
+                break
             dword = data[at : at + DWORD]
             if target < DOORBELL_BASE:
                 self._values.write(target, dword)
@@ -132,6 +163,8 @@ class RegisterFile:
                     setting = target == Register.INTMS.offset
                     self._set_mask(self._mask | bits if setting else self._mask & ~bits)
             self.host_writes.append(HostWrite(target, int.from_bytes(dword, "little")))
+        if offset < _CMBMSC_END and Register.CMBMSC.offset < offset + len(data):
+            self._configure_cmb()
 
     # What the firmware does.
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from nvme_spec.queues import SGL_DESCRIPTOR, SglDescriptorSubType, SglDescriptorType
+from nvme_spec.registers import CmbUse
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.dma import DmaEngine
+from potash_device.controller.dma import DmaEngine, transfer_error
 from pyvfio_user.memory import AccessFault
 
 MAX_DESCRIPTORS = 1024
@@ -68,8 +69,8 @@ def views(
 
     The two halves of the command's data pointer hold its descriptor. A bit bucket takes what is
     written to it and is no memory of the guest's; where data is read from guest memory it stands
-    for nothing. Raises NvmeError: a status of section 3.3.3.2.1 that begins with SGL, and Data
-    Transfer Error for memory that the host has not mapped.
+    for nothing. Raises NvmeError: a status of section 3.3.3.2.1 that begins with SGL, and as
+    `transfer_error` says.
     """
     pieces: list[memoryview] = []
     remaining = length
@@ -89,7 +90,7 @@ def views(
             if not remaining:
                 return pieces
     except AccessFault as fault:
-        raise NvmeError(Status.DATA_TRANSFER_ERROR, str(fault), dnr=False) from None
+        raise transfer_error(fault) from None
     raise NvmeError(
         Status.DATA_SGL_LENGTH_INVALID,
         f"the SGL describes {length - remaining} of the {length} bytes to be moved",
@@ -144,5 +145,5 @@ def _entries(leading: Descriptor) -> int:
 
 def _segment(dma: DmaEngine, leading: Descriptor) -> list[Descriptor]:
     """The descriptors of a segment, in a copy that the host cannot change any more."""
-    content = b"".join(dma.pieces(leading.address, leading.length, write=False))
+    content = b"".join(dma.pieces(leading.address, leading.length, write=False, use=CmbUse.LISTS))
     return [Descriptor._make(fields) for fields in SGL_DESCRIPTOR.iter_unpack(content)]

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from nvme_spec.registers import DOORBELL_WIDTH
+from potash_device.controller.cmb import NO_USE
 from potash_device.controller.dma import PAGE_SIZE, DmaEngine
 from potash_device.controller.queues import CompletionQueue, SubmissionQueue
 
@@ -31,9 +32,10 @@ class ShadowDoorbells:
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped it."""
-        self._bytes = self.dma.view(self.shadow, PAGE_SIZE, write=True)
+        self._bytes = self.dma.view(self.shadow, PAGE_SIZE, write=True, use=NO_USE)
         self._values = self._bytes.cast("I")
-        self._events = self.dma.view(self.event_index, PAGE_SIZE, write=True).cast("I")
+        events = self.dma.view(self.event_index, PAGE_SIZE, write=True, use=NO_USE)
+        self._events = events.cast("I")
 
     def unbind(self) -> None:
         self._bytes = self._values = self._events = None

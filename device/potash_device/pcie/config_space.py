@@ -1,11 +1,11 @@
-"""The function's 4096-byte configuration space: a type 0 header with one 64-bit memory BAR, and the
+"""The function's 4096-byte configuration space: a type 0 header with 64-bit memory BARs, and the
 capabilities power management, PCI Express (with function level reset), MSI-X and, on demand,
 MSI.
 
 Source: PCI Local Bus Specification 3.0, section 6.1 and 6.8.2; PCI Express Base Specification, 7.8.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from potash_device.pcie import layout
@@ -51,7 +51,8 @@ class BarLayout:
 class ConfigSpace:
     """Reads and masked writes; a function level reset is reported through `on_reset`.
 
-    Raises ValueError when `bar.size` is not a power of two or `vectors` is out of range.
+    `memory_bars` are sizes of memory by the number of its BAR, 2 or 4: 64 bits wide, prefetchable.
+    Raises ValueError when a size is not a power of two or `vectors` is out of range.
     """
 
     def __init__(
@@ -60,9 +61,14 @@ class ConfigSpace:
         bar: BarLayout,
         vectors: int,
         on_reset: Callable[[], None] = lambda: None,
+        memory_bars: Mapping[int, int] | None = None,
     ) -> None:
         if bar.size < 16 or bar.size & (bar.size - 1):
             raise ValueError(f"BAR 0 must be a power of two of at least 16 bytes, not {bar.size}")
+        self._memory_bars = memory_bars or {}
+        for size in self._memory_bars.values():
+            if size < 16 or size & (size - 1):
+                raise ValueError(f"a BAR must be a power of two of at least 16 bytes, not {size}")
         if identity.msi_vectors not in (0, 1, 2, 4, 8, 16, layout.MSI_MAX_VECTORS):
             raise ValueError(f"MSI has a power of two of vectors, not {identity.msi_vectors}")
         if not 1 <= vectors <= layout.MSIX_MAX_VECTORS:
@@ -108,7 +114,6 @@ class ConfigSpace:
             | command.SERR_ENABLE
             | command.INTERRUPT_DISABLE
         )
-        address_bits = ~(self._bar.size - 1) & (1 << 64) - 1
         yield Header.VENDOR_ID, 2, identity.vendor_id, 0, 0
         yield Header.DEVICE_ID, 2, identity.device_id, 0, 0
         yield Header.COMMAND, 2, 0, writable_command, 0
@@ -116,7 +121,10 @@ class ConfigSpace:
         yield Header.REVISION_ID, 1, identity.revision_id, 0, 0
         yield Header.CLASS_CODE, 3, identity.class_code, 0, 0
         yield Header.CACHE_LINE_SIZE, 1, 0, 0xFF, 0
-        yield Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, address_bits, 0
+        yield Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, _address_bits(self._bar.size), 0
+        for bar, size in self._memory_bars.items():
+            at, kind = Header.BAR0 + 4 * bar, layout.BAR_64_BIT_PREFETCHABLE
+            yield at, 8, kind, _address_bits(size), 0
         yield Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id, 0, 0
         yield Header.SUBSYSTEM_ID, 2, identity.subsystem_id, 0, 0
         yield Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT, 0, 0
@@ -161,3 +169,8 @@ class ConfigSpace:
         yield at + MsiX.MESSAGE_CONTROL, 2, self._vectors - 1, enable, 0
         yield at + MsiX.TABLE, 4, self._bar.msix_table | bar_index, 0, 0
         yield at + MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index, 0, 0
+
+
+def _address_bits(size: int) -> int:
+    """The bits of a 64-bit BAR of `size` bytes that a host writes."""
+    return ~(size - 1) & (1 << 64) - 1

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from potash.bench.report import Result, alone, paired
@@ -36,14 +37,25 @@ print(time.perf_counter() - started)
 """A process of its own: from nothing to the end of an empty stream."""
 
 
-LOADS: Mapping[str, Callable[[], streams.Stream]] = {
-    **streams.CONVOLUTIONS,
-    **scheduled.SCHEDULED,
+@dataclass(frozen=True)
+class Load:
+    """A stream, and the path that is forced on the simulator."""
+
+    make: Callable[[], streams.Stream]
+    path: str | None = None
+
+
+LOADS: Mapping[str, Load] = {
+    **{name: Load(make) for name, make in streams.LAYERS.items()},
+    **{f"{name}-avx2": Load(make, "avx2") for name, make in streams.LAYERS.items()},
+    "irregular": Load(streams.irregular),
+    **{name: Load(make) for name, make in scheduled.SCHEDULED.items()},
 }
 """What is measured in operations a second."""
 LAYERS = "layers"
+ADDITION = "add-200k"
 START_NAME = "start"
-NAMES = (*LOADS, LAYERS, START_NAME)
+NAMES = (*LOADS, LAYERS, ADDITION, START_NAME)
 
 
 def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
@@ -55,8 +67,8 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
     wanted = [name for name in LOADS if name in names or (LAYERS in names and _is_layer(name))]
     shares = []
     for done, name in enumerate(wanted):
-        progress(name, done / (len(wanted) + 1))
-        results = list(_throughput(name, pairs))
+        progress(name, done / (len(wanted) + 2))
+        results = list(_throughput(name, LOADS[name], pairs))
         if _is_layer(name) and results[0].ratio is not None:
             shares.append(results[0].ratio)
         if name in names:
@@ -66,17 +78,22 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
         yield Result(
             LAYERS, "share of peak", mean, "", None, None, pairs, (min(shares), max(shares))
         )
+    if ADDITION in names:
+        progress(ADDITION, len(wanted) / (len(wanted) + 2))
+        engine, stream = _ready(ADDITION, Load(streams.addition))
+        times = [_seconds(lambda: engine.execute(stream.code)) * 1e3 for _ in range(pairs)]
+        yield alone(ADDITION, "time", "ms", times)
     if START_NAME in names:
-        progress(START_NAME, len(wanted) / (len(wanted) + 1))
+        progress(START_NAME, (len(wanted) + 1) / (len(wanted) + 2))
         yield alone(START_NAME, "time", "s", [_start() for _ in range(min(pairs, 3))])
 
 
 def _is_layer(name: str) -> bool:
-    return name in streams.CONVOLUTIONS
+    return name in streams.LAYERS
 
 
-def _throughput(name: str, pairs: int) -> Iterator[Result]:
-    engine, stream = _ready(name)
+def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
+    engine, stream = _ready(name, load)
     operations = 2 * stream.products / 1e9
     windows = []
     for turn in range(pairs):
@@ -91,8 +108,9 @@ def _throughput(name: str, pairs: int) -> Iterator[Result]:
         yield paired(name, "throughput", "GOP/s", f"{peak.PEAKS[best].name} alone", windows)
     if name in scheduled.BOUND:
         yield from _shares(name, engine, stream, pairs)
-    costs = [_preparation(engine, stream) for _ in range(pairs)]
-    yield paired(name, "decoding", "ms", "running twice", costs)
+    if load.path is None:
+        costs = [_preparation(engine, stream) for _ in range(pairs)]
+        yield paired(name, "decoding", "ms", "running twice", costs)
 
 
 def _shares(
@@ -115,11 +133,14 @@ def _shares(
     yield alone(name, "share of products of use", "", [scheduled.of_use(stream)])
 
 
-def _ready(name: str) -> tuple[FastSimulator, streams.Stream]:
+def _ready(name: str, load: Load) -> tuple[FastSimulator, streams.Stream]:
     """An engine that has run the stream once, and rightly."""
-    stream = LOADS[name]()
+    stream = load.make()
     dram = memoryview(bytearray(stream.image))
-    engine = FastSimulator(Config.default(), dram)
+    try:
+        engine = FastSimulator(Config.default(), dram, path=load.path)
+    except ValueError as error:
+        raise PotashError(f"{name} cannot be measured: {error}") from None
     engine.execute(stream.code)
     if dram[stream.output] != stream.expected:
         raise PotashError(f"{name} does not leave what numpy says")

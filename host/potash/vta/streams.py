@@ -1,8 +1,9 @@
 """Streams to measure the tensor accelerator with, and what has to come out of them.
 
-Convolutions as "VTA: An Open Hardware-Software Stack for Deep Learning" has them: two virtual
-threads, each with its half of every buffer, so that one loads while the other computes. The layers
-are those of ResNet-18 under the paper's names. What comes out is compared with numpy's own result.
+Convolutions and a matrix product as "VTA: An Open Hardware-Software Stack for Deep Learning" has
+them: two virtual threads, each with its half of every buffer, so that one loads while the other
+computes. The layers are those of ResNet-18 under the paper's names. What comes out is compared with
+numpy's own result.
 """
 
 from collections.abc import Callable, Mapping
@@ -205,6 +206,141 @@ def convolution(
     return writer.stream(output, expected, size * size * inputs * outputs * taps)
 
 
+def matrix(size: int = 1024, rows: int = 32, blocks: int = 16) -> Stream:
+    """The product of two square matrices; a tile is `rows` by `blocks` blocks, `blocks` deep."""
+    across = size // BLOCK
+    random = np.random.default_rng(size)
+    left = random.integers(-8, 8, (size, across, BLOCK), np.int8)
+    right = random.integers(-8, 8, (across, across, BLOCK, BLOCK), np.int8)
+    writer = _Writer()
+    vta = writer.runtime
+    source, factors = writer.put(left), writer.put(right)
+    output = vta.alloc(size * size)
+    writer.begin()
+    tiles = [(m, n) for n in range(0, across, blocks) for m in range(0, size, rows)]
+    for first in range(0, len(tiles), THREADS):
+        group = list(enumerate(tiles[first : first + THREADS]))
+        lines = {
+            thread: tuple(MicroOp(thread * ACC // THREADS + x) for x in range(rows))
+            for thread, _ in group
+        }
+        for thread, _ in group:
+            vta.dep_pop(STORE, COMPUTE)
+            vta.push_gemm(GemmKernel(lines[thread], (Loop(blocks, dst=rows),), reset=True))
+        for k in range(0, across, blocks):
+            for thread, (m, n) in group:
+                inp, wgt = thread * INP // THREADS, thread * WGT // THREADS
+                vta.dep_pop(COMPUTE, LOAD)
+                for buffer, memory, sram, offset, height in (
+                    (source, MemoryId.INP, inp, m * across + k, rows),
+                    (factors, MemoryId.WGT, wgt, n * across + k, blocks),
+                ):
+                    vta.load_2d(
+                        buffer,
+                        memory,
+                        sram=sram,
+                        offset=offset,
+                        x_size=blocks,
+                        y_size=height,
+                        x_stride=across,
+                    )
+                vta.dep_push(LOAD, COMPUTE)
+                vta.dep_pop(LOAD, COMPUTE)
+                micro_ops = tuple(
+                    MicroOp(micro_op.dst, inp + x * blocks, wgt)
+                    for x, micro_op in enumerate(lines[thread])
+                )
+                loops = (Loop(blocks, dst=rows, wgt=blocks), Loop(blocks, src=1, wgt=1))
+                vta.push_gemm(GemmKernel(micro_ops, loops))
+                vta.dep_push(COMPUTE, LOAD)
+        for thread, (m, n) in group:
+            writer.clamp(lines[thread], (Loop(blocks, dst=rows),), low=-128)
+            vta.dep_push(COMPUTE, STORE)
+            vta.dep_pop(COMPUTE, STORE)
+            vta.store_2d(
+                output,
+                sram=thread * ACC // THREADS,
+                offset=n * size + m,
+                x_size=rows,
+                y_size=blocks,
+                x_stride=size,
+            )
+            vta.dep_push(STORE, COMPUTE)
+    writer.end()
+    flat = right.transpose(0, 2, 1, 3).reshape(size, size)
+    sums = left.reshape(size, size).astype(np.float64) @ flat.T.astype(np.float64)
+    clamped = np.clip(sums.astype(np.int64) >> SHIFT, -128, 127).astype(np.int8)
+    expected = clamped.reshape(size, across, BLOCK).transpose(1, 0, 2)
+    return writer.stream(output, expected, size**3)
+
+
+def addition(count: int = 200_000) -> Stream:
+    """Two int8 vectors, added and scaled by fixed-point numbers to an int8 one."""
+    random = np.random.default_rng(count)
+    left, right = random.integers(-128, 128, (2, count), np.int8)
+    factor, shift, zero = 181, 8, -3
+    writer = _Writer()
+    vta = writer.runtime
+    sources = [writer.put(left), writer.put(right)]
+    output = vta.alloc(count)
+    tile = ACC // THREADS // 2
+    for _ in range(THREADS):
+        vta.dep_push(STORE, COMPUTE)
+    for number, first in enumerate(range(0, count // BLOCK, tile)):
+        length = min(tile, count // BLOCK - first)
+        one = number % THREADS * ACC // THREADS
+        other = one + tile
+        vta.dep_pop(STORE, COMPUTE)
+        for source, place in zip(sources, (one, other), strict=True):
+            vta.load_2d(source, MemoryId.ACC_8BIT, sram=place, offset=first, x_size=length)
+        micro_ops = (MicroOp(one, other),)
+        loops = (Loop(length, dst=1, src=1),)
+        vta.push_alu(AluKernel(AluOpcode.ADD, micro_ops, loops))
+        for opcode, value in (
+            (AluOpcode.MUL, factor),
+            (AluOpcode.SHR, shift),
+            (AluOpcode.ADD, zero),
+            (AluOpcode.MIN, 127),
+            (AluOpcode.MAX, -128),
+        ):
+            vta.push_alu(AluKernel(opcode, micro_ops, loops, value))
+        vta.dep_push(COMPUTE, STORE)
+        vta.dep_pop(COMPUTE, STORE)
+        vta.store_2d(output, sram=one, offset=first, x_size=length)
+        vta.dep_push(STORE, COMPUTE)
+    for _ in range(THREADS):
+        vta.dep_pop(STORE, COMPUTE)
+    sums = ((left.astype(np.int64) + right) * factor >> shift) + zero
+    return writer.stream(output, np.clip(sums, -128, 127).astype(np.int8), 0)
+
+
+def irregular(turns: int = 64) -> Stream:
+    """Micro-ops without any order, again and again: nothing to make tiles of."""
+    random = np.random.default_rng(turns)
+    inputs = random.integers(-8, 8, (INP, BLOCK), np.int8)
+    weights = random.integers(-8, 8, (WGT, BLOCK, BLOCK), np.int8)
+    places = random.integers(0, (256, INP, WGT), (1024, 3))
+    writer = _Writer()
+    vta = writer.runtime
+    vta.load_2d(writer.put(inputs), MemoryId.INP, sram=0, offset=0, x_size=INP)
+    vta.load_2d(writer.put(weights), MemoryId.WGT, sram=0, offset=0, x_size=WGT)
+    output = vta.alloc(256 * BLOCK)
+    vta.dep_push(LOAD, COMPUTE)
+    vta.dep_pop(LOAD, COMPUTE)
+    vta.push_gemm(GemmKernel((MicroOp(0),), (Loop(256, dst=1),), reset=True))
+    micro_ops = tuple(MicroOp(*map(int, place)) for place in places)
+    for _ in range(turns):
+        vta.push_gemm(GemmKernel(micro_ops))
+    vta.dep_push(COMPUTE, STORE)
+    vta.dep_pop(COMPUTE, STORE)
+    vta.store_2d(output, sram=0, offset=0, x_size=256)
+    sums = np.zeros((256, BLOCK), np.int64)
+    for dst, src, wgt in places:
+        sums[dst] += weights[wgt].astype(np.int64) @ inputs[src]
+    expected = (sums * turns).astype(np.int8)
+    return writer.stream(output, expected, turns * len(places) * BLOCK * BLOCK)
+
+
 CONVOLUTIONS: Mapping[str, Callable[..., Stream]] = {
     "C2": partial(convolution, 56, 64, 64, rows=14, out_blocks=1, in_blocks=1),
     "C6": partial(convolution, 28, 128, 128, rows=14, out_blocks=2, in_blocks=1),
@@ -212,3 +348,6 @@ CONVOLUTIONS: Mapping[str, Callable[..., Stream]] = {
     "C12": partial(convolution, 7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
 }
 """The layers under the paper's names; `threads` and `config` may be given."""
+
+LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
+"""What is made of tiles."""

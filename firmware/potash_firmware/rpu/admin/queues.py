@@ -6,7 +6,7 @@ Source: NVM Express Base Specification 2.0, section 5.4 to 5.8.
 from nvme_spec.commands import CreateIoCompletionQueue, CreateIoSubmissionQueue, DeleteIoQueue
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import MAX_QUEUE_ENTRIES
-from potash_device.controller.dma import PAGE_SIZE
+from potash_device.controller.dma import PAGE_SIZE, transfer_error
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_device.controller.shadow import ShadowDoorbells
 from potash_firmware.rpu.command import Command, Pending, Result
@@ -35,7 +35,7 @@ def create_completion(controller: Controller, command: Command) -> Result:
     try:
         queues.add_completion(queue)
     except AccessFault as fault:
-        raise _not_mapped(fault) from None
+        raise transfer_error(fault, dnr=True) from None
     return None
 
 
@@ -56,7 +56,7 @@ def create_submission(controller: Controller, command: Command) -> Result:
     try:
         queues.add_submission(queue)
     except AccessFault as fault:
-        raise _not_mapped(fault) from None
+        raise transfer_error(fault, dnr=True) from None
     return None
 
 
@@ -103,7 +103,7 @@ def doorbell_buffer_config(controller: Controller, command: Command) -> Result:
             ShadowDoorbells(controller.board.dma, shadow, event_index)
         )
     except AccessFault as fault:
-        raise _not_mapped(fault) from None
+        raise transfer_error(fault, dnr=True) from None
     return None
 
 
@@ -126,7 +126,3 @@ def _require_memory(command: Command, qsize_z: int, contiguous: bool) -> None:
 
 def _no_queue(qid: int) -> NvmeError:
     return NvmeError(Status.INVALID_QUEUE_IDENTIFIER, f"there is no I/O queue {qid}")
-
-
-def _not_mapped(fault: AccessFault) -> NvmeError:
-    return NvmeError(Status.DATA_TRANSFER_ERROR, str(fault))

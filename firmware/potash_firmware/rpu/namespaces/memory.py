@@ -6,38 +6,25 @@ not stored: a namespace begins with zeroes when power comes, and whenever anothe
 Source: NVM Express Subsystem Local Memory Command Set Specification 1.0.
 """
 
-import mmap
-import os
 from dataclasses import dataclass, field
 from typing import ClassVar
-from weakref import finalize
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.memory import SharedMemory
 from potash_device.media.store import Media
 from potash_firmware.mailbox.execution import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.settings import NamespaceSettings
 
 
-class Memory:
-    """`size` bytes of zeroes, until they are written. Raises OSError when the system has none.
-
-    It lasts as long as anybody refers to it, or works on its bytes: nobody closes it.
-    """
+class Memory(SharedMemory):
+    """The bytes of a namespace, until it gets others. Raises OSError when the system has none."""
 
     def __init__(self, size: int) -> None:
-        self.media = MemoryMedia.create(size)
-        finalize(self.media, os.close, self.media.fd).atexit = False
+        super().__init__(size)
         self.serial = next_serial()
         """Names it to the APU, which may have had another one of the same namespace."""
-        self.bytes = memoryview(mmap.mmap(self.media.fd, size))
-
-    @property
-    def fd(self) -> int:
-        """The memfd; whoever sends it away sends a duplicate."""
-        return self.media.fd
 
 
 @dataclass(eq=False)

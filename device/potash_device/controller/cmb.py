@@ -1,0 +1,148 @@
+"""The controller memory buffer: memory of the device that a host maps through BAR 2, and that
+queues, lists and data of commands may be in.
+
+Commands name it by the addresses that the host has chosen for it (CMBMSC.CBA), which may differ
+from those of the BAR. They come before the host's own memory.
+
+Source: NVM Express Base Specification 2.0, section 8.5 and 3.1.3.11, 3.1.3.12, 3.1.3.16, 3.1.3.17.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nvme_spec.registers import (
+    CmbLocation,
+    CmbMemorySpaceControl,
+    CmbSize,
+    CmbStatus,
+    CmbUse,
+)
+from potash_device.media.memory import SharedMemory
+from pyvfio_user.memory import ADDRESS_LIMIT, AccessFault, AddressSpace
+
+BAR = 2
+"""CMBLOC.BIR: it is all of this BAR."""
+MIN_SIZE = 4096
+MAX_SIZE = 1 << 30
+
+QUEUES = CmbUse.SQS | CmbUse.CQS
+EVERY_USE = QUEUES | CmbUse.LISTS | CmbUse.RDS | CmbUse.WDS
+NO_USE = CmbUse(0)
+"""Of what may never be there, such as shadow doorbells."""
+
+_UNIT = 4096
+
+
+@dataclass(frozen=True)
+class CmbSettings:
+    """A buffer of `size` bytes: a power of two from `MIN_SIZE` to `MAX_SIZE`, as a BAR has it.
+
+    Raises ValueError for another size, and for lists without submission queues (CMBSZ.LISTS).
+    """
+
+    size: int
+    uses: CmbUse = EVERY_USE
+
+    def __post_init__(self) -> None:
+        if self.size & (self.size - 1) or not MIN_SIZE <= self.size <= MAX_SIZE:
+            raise ValueError(
+                f"a controller memory buffer has a power of two of {MIN_SIZE} to {MAX_SIZE} bytes,"
+                f" not {self.size}"
+            )
+        if self.uses & CmbUse.LISTS and not self.uses & CmbUse.SQS:
+            raise ValueError("lists may only be where submission queues may be")
+
+
+class CmbMisuse(AccessFault):
+    """What a host has put into the controller memory buffer may not be there, or not in part."""
+
+
+class CmbRegisters(NamedTuple):
+    """What a host reads of the buffer, as CMBMSC is."""
+
+    location: CmbLocation
+    size: CmbSize
+    status: CmbStatus
+
+
+class ControllerMemoryBuffer:
+    """The buffer of one controller; `base` is its first address, None while no address names it.
+
+    Raises OSError when the system has no memory.
+    """
+
+    def __init__(self, settings: CmbSettings) -> None:
+        self.uses = settings.uses
+        self.size = settings.size
+        self.memory = SharedMemory(settings.size)
+        self.base: int | None = None
+
+    def configure(self, control: CmbMemorySpaceControl) -> CmbRegisters:
+        """The host has written CMBMSC, or a reset has."""
+        self.base = None
+        if not control.cre:
+            return CmbRegisters(CmbLocation(), CmbSize(), CmbStatus())
+        base = control.cba * _UNIT
+        valid = base + self.size <= ADDRESS_LIMIT
+        if control.cmse and valid:
+            self.base = base
+        return CmbRegisters(
+            # Lists and data may be in it in part and wherever their command is; queues are whole.
+            CmbLocation(bir=BAR, cdpmls=1, cdpcils=1, cdmmms=1),
+            CmbSize(uses=self.uses, sz=self.size // _UNIT),
+            CmbStatus(cbai=control.cmse and not valid),
+        )
+
+    def renew(self) -> None:
+        """Other memory, so that who has mapped that of before sees nothing of what follows."""
+        self.memory = SharedMemory(self.size)
+
+
+class CmbSpace:
+    """A host's memory as `AddressSpace` has it, with the buffer over a part of its addresses.
+
+    Its methods raise CmbMisuse where something would be in the buffer that may not; `use` says what
+    it is, which is data in the direction of the access unless told otherwise.
+    """
+
+    def __init__(self, host: AddressSpace, cmb: ControllerMemoryBuffer, base: int) -> None:
+        self._host = host
+        self._bytes = cmb.memory.bytes
+        self._uses = cmb.uses
+        self._start, self._end = base, base + cmb.size
+
+    def view(
+        self, address: int, size: int, *, write: bool = False, use: CmbUse | None = None
+    ) -> memoryview:
+        """As `AddressSpace.view`."""
+        pieces = self.views(address, size, write=write, use=use)
+        if len(pieces) > 1:
+            raise AccessFault(address, size, "they cross the end of a mapping")
+        return pieces[0]
+
+    def views(
+        self, address: int, size: int, *, write: bool = False, use: CmbUse | None = None
+    ) -> list[memoryview]:
+        """As `AddressSpace.views`."""
+        start, end = max(address, self._start), min(address + size, self._end)
+        if start >= end:
+            return self._host.views(address, size, write=write)
+        if use is None:
+            use = CmbUse.RDS if write else CmbUse.WDS
+        if not use & self._uses:
+            raise CmbMisuse(address, size, "this may not be in the controller memory buffer")
+        if use & QUEUES and end - start < size:
+            raise CmbMisuse(address, size, "the queue is in the controller memory buffer in part")
+        pieces = [self._bytes[start - self._start : end - self._start]]
+        if address < start:
+            pieces = self._host.views(address, start - address, write=write) + pieces
+        if end < address + size:
+            pieces += self._host.views(end, address + size - end, write=write)
+        return pieces
+
+    def views_of(
+        self, ranges: Iterable[tuple[int, int]], *, write: bool = False
+    ) -> list[memoryview]:
+        """As `AddressSpace.views_of`."""
+        return [piece for one in ranges for piece in self.views(*one, write=write)]
