@@ -9,8 +9,8 @@ from __future__ import annotations
 from potash_device.vta.config import Config
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
-from potash_device.vta.fast.warming import DRAM_BYTES, instructions, warm
 from potash_device.vta.isa import encode_stream
+from potash_device.vta.warming import DRAM_BYTES, instructions, warm
 
 
 def main() -> None:

@@ -153,7 +153,8 @@ class Workshop:
 
     def kernels(self, core: CoreConfig) -> None:
         """Have the tensor accelerator's code compiled and kept, if it can be kept."""
-        from potash_device.vta.fast import compiling, warming
+        from potash_device.vta import warming
+        from potash_device.vta.fast import compiling
 
         if compiling.cache_folder() is not None and not warming.is_warm(core):
             try:
@@ -292,7 +293,7 @@ class Desk:
         self._mine.send(_ANSWER.pack(failed, len(result)), socket.MSG_NOSIGNAL)
 
     def _keep_kernels(self) -> None:
-        from potash_device.vta.fast import warming
+        from potash_device.vta import warming
         from potash_firmware.apu.models import core_config
 
         warming.warm(core_config(self._config.vta))
