@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from potash.cli.app import run_app
-from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import described
+from potash.programs.examples import Example, example_names
 from potash.sdk.errors import PotashError
 from potash.vm.drive import device_process
 from support.docs import ROOT

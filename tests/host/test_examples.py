@@ -21,7 +21,7 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import AdminOpcode
 from potash.cli.app import run_app
 from potash.cli.device import demo as demos
-from potash.cli.device.example import Example, example_names
+from potash.programs.examples import Example, example_names
 from potash.programs.execution import execute
 from potash.sdk import Accelerator, Device, JobFailed
 from potash.sdk.commands import encoded

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from potash.cli.device.example import Example, examples_folder
+from potash.programs.examples import Example, examples_folder
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages

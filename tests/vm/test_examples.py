@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from potash.cli.device.example import Example
+from potash.programs.examples import Example
 
 LIMIT = 120.0
 

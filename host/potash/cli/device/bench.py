@@ -11,10 +11,10 @@ from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
 from potash.bench import socket as socket_bench
 from potash.bench.report import Report, document, table
-from potash.cli.device.example import examples_folder
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
+from potash.programs.examples import examples_folder
 from potash.vm import images
 
 PAIRS = 8

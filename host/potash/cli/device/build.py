@@ -1,16 +1,13 @@
 """`potash build`: a program in C becomes one that the drive runs."""
 
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from potash.cli.device import reports
-from potash.cli.device.example import examples_folder
 from potash.cli.drive.common import json_option, say
-from potash.programs.compiler import CPUS, BuildError, Built, find_compiler
-from potash.programs.compiler import build as build_program
+from potash.programs.building import build_program
+from potash.programs.compiler import CPUS, Built
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 
@@ -52,43 +49,7 @@ def build(
     target = source.with_suffix(".o") if output is None else output
     if target.resolve() == source.resolve():
         raise click.UsageError(f"the object file would take the place of {source}; name it with -o")
-    _report(_build(source, target, includes, defines, cpu), target)
-
-
-def compiled(source: Path) -> bytes:
-    """The object file of a program, for a command that needs it at once; as `build` otherwise."""
-    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
-        target = Path(folder) / source.with_suffix(".o").name
-        _build(source, target)
-        return target.read_bytes()
-
-
-def _build(
-    source: Path,
-    target: Path,
-    includes: Sequence[Path] = (),
-    defines: Sequence[str] = (),
-    cpu: str | None = None,
-) -> Built:
-    """Compile, and show what the compiler says. Raises PotashError."""
-    try:
-        built = build_program(
-            source,
-            target,
-            compiler=find_compiler(),
-            includes=[*includes, examples_folder() / "include"],
-            defines=defines,
-            cpu=cpu,
-        )
-    except BuildError as error:
-        if error.said:
-            click.echo(error.said, err=True)
-        for sentence in error.advice:
-            click.echo(f"advice: {sentence}", err=True)
-        raise
-    if built.warnings:
-        click.echo(built.warnings, err=True)
-    return built
+    _report(build_program(source, target, includes, defines, cpu), target)
 
 
 def _report(built: Built, target: Path) -> None:

@@ -17,11 +17,11 @@ from csd_spec.descriptors import LogEntryType, encode_arguments
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.computational import MEMORY_RANGE_SIZE
 from potash.cli.device import reports
-from potash.cli.device.example import Example, example_names
 from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import as_json, json_option, say
+from potash.programs.examples import Example, example_names
 from potash.sdk import Device, LocalStorage
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes

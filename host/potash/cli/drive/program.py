@@ -22,11 +22,11 @@ def program_of(path: Path) -> bytes:
         return path.read_bytes()
     try:
         # By name: what builds programs is heavy, and not there in a guest.
-        build = importlib.import_module("potash.cli.device.build")
+        building = importlib.import_module("potash.programs.building")
     except ModuleNotFoundError:
         raise PotashError(
             f"there is no compiler here for {path}; build it outside with potash build, and give"
             " the object file"
         ) from None
-    image: bytes = build.compiled(path)
+    image: bytes = building.compiled(path)
     return image
