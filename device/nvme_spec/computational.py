@@ -19,9 +19,6 @@ from nvme_spec.layout import Buffer, Structure, bits, u8, u16, u32, u64
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.words import put
 
-EXECUTE_PROGRAM = 0x01
-"""I/O opcode, with CSI 04h (`nvme_spec.identify.CommandSet`)."""
-
 UNVERIFIED = {
     "ComputeNamespace": "one implementer",
     "ProgramTypeDescriptor": "one implementer",
@@ -30,6 +27,13 @@ UNVERIFIED = {
     "FIRST_VENDOR_PROGRAM_TYPE": "the standard's value for eBPF is not known",
 }
 """Layouts of this module that no two independent implementers confirm, and how sure they are."""
+
+
+class ComputeOpcode(IntEnum):
+    """I/O commands of a compute namespace; Flush is that of every command set."""
+
+    FLUSH = 0x00
+    EXECUTE_PROGRAM = 0x01
 
 
 # Identify.

@@ -22,7 +22,7 @@ MEMORY_GRANULARITY = 4
 
 UNVERIFIED = {
     "MemoryNamespace": "no layout is public; as one implementer creates it, in bytes",
-    "MemoryOpcode.FILL": "one implementer; others use 00h, which is Flush in every command set",
+    "MemoryOpcode.MEMORY_FILL": "one implementer; with others 00h, Flush in every command set",
     "MemoryCopy.nr_z": "implementers disagree whether the number of ranges is 0's based",
     "MemoryCopy.desfmt": "whether formats have to be enabled by the host (CDFE) is not known",
 }
@@ -36,10 +36,10 @@ class MemoryOpcode(IntEnum):
     """
 
     FLUSH = 0x00
-    COPY = 0x01
-    READ = 0x02
-    FILL = 0x04
-    WRITE = 0x05
+    MEMORY_COPY = 0x01
+    MEMORY_READ = 0x02
+    MEMORY_FILL = 0x04
+    MEMORY_WRITE = 0x05
 
 
 class MemoryAccess(CommandDwords):

@@ -1,7 +1,10 @@
 """What commands are called, for people: as the standard and the accelerator command set say."""
 
+from collections.abc import Mapping
+from enum import IntEnum
+
 import csd_spec.opcodes
-from nvme_spec.computational import EXECUTE_PROGRAM
+from nvme_spec.computational import ComputeOpcode
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
@@ -9,20 +12,16 @@ from nvme_spec.opcodes import AdminOpcode, IoOpcode
 UNKNOWN = "unknown"
 """What opcodes are called that no document names."""
 
-_ADMIN = {
-    **{int(one): one.name.lower() for one in AdminOpcode},
-    **{int(one): f"accelerator_{one.name.lower()}" for one in csd_spec.opcodes.AdminOpcode},
-}
-_IO = {
-    **{int(one): one.name.lower() for one in IoOpcode},
-    **{int(one): f"accelerator_{one.name.lower()}" for one in csd_spec.opcodes.IoOpcode},
-}
-_OTHERS: dict[int, dict[int, str]] = {
-    CommandSet.MEMORY: {
-        int(one): one.name.lower() if one == MemoryOpcode.FLUSH else f"memory_{one.name.lower()}"
-        for one in MemoryOpcode
-    },
-    CommandSet.COMPUTE: {IoOpcode.FLUSH: "flush", EXECUTE_PROGRAM: "execute_program"},
+
+def _names(opcodes: type[IntEnum], prefix: str = "") -> Mapping[int, str]:
+    return {int(one): prefix + one.name.lower() for one in opcodes}
+
+
+_ADMIN = {**_names(AdminOpcode), **_names(csd_spec.opcodes.AdminOpcode, "accelerator_")}
+_IO = {**_names(IoOpcode), **_names(csd_spec.opcodes.IoOpcode, "accelerator_")}
+_OTHERS: Mapping[int, Mapping[int, str]] = {
+    CommandSet.MEMORY: _names(MemoryOpcode),
+    CommandSet.COMPUTE: _names(ComputeOpcode),
 }
 """I/O commands of namespaces without blocks, by command set."""
 

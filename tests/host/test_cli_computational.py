@@ -14,6 +14,7 @@ from potash.cli.app import run_app
 from potash.sdk import CommandFailed, DeviceNotFound
 from potash.sdk.memory_namespace import Blocks, Bytes
 from potash.vm.drive import device_process
+from support.bpf_compiler import NO_COMPILER, compiler
 
 PATTERN = bytes(range(251)) * 400
 
@@ -115,3 +116,13 @@ def test_a_drive_without_such_namespaces_says_so(tmp_path: Path) -> None:
                 find()
         with pytest.raises(CommandFailed):
             device.active_namespaces(CommandSet.MEMORY)
+
+
+@pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
+def test_a_program_in_c_is_built_and_executed(
+    socket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "seven.c").write_text("int prog(void) { return 7; }")
+    lines = (f"cp load {tmp_path}/seven.c --index 12", "cp execute --index 12")
+    assert shell(socket, tmp_path, *lines) == 0
+    assert capsys.readouterr().out.splitlines() == ["returned 7"]

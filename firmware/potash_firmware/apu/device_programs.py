@@ -22,6 +22,9 @@ FIELD = np.dtype("<u4")
 
 RECORD_BYTES_AT_ONCE = 1 << 20
 
+TEXT_BYTES_AT_ONCE = 4096
+"""In which the beginning of a line is searched for."""
+
 MASK = (1 << 64) - 1
 
 
@@ -125,7 +128,7 @@ def _lines_with(text: memoryview, wanted: bytes) -> Iterator[tuple[int, int]]:
 def _line_start(text: memoryview, first: int, at: int) -> int:
     """Where the line of byte `at` begins, which is at `first` or later."""
     while at > first:
-        piece = max(first, at - 4096)
+        piece = max(first, at - TEXT_BYTES_AT_ONCE)
         place = bytes(text[piece:at]).rfind(b"\n")
         if place >= 0:
             return piece + place + 1

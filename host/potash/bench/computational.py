@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvme_spec.computational import (
-    EXECUTE_PROGRAM,
     FIRST_VENDOR_PROGRAM_TYPE,
     ActivationSelect,
+    ComputeOpcode,
     Execute,
     LoadProgram,
     MemoryRange,
@@ -81,7 +81,8 @@ def measure(
 
 
 def _execution(rsid: int) -> Command:
-    entry = SubmissionEntry(EXECUTE_PROGRAM, nsid=COMPUTE, **Execute(INDEX, rsid).fields())
+    opcode, fields = ComputeOpcode.EXECUTE_PROGRAM, Execute(INDEX, rsid).fields()
+    entry = SubmissionEntry(opcode, nsid=COMPUTE, **fields)
     return lambda _: (entry, b"")
 
 

@@ -41,8 +41,8 @@ def _copy(_: int) -> tuple[SubmissionEntry, bytes]:
     """Memory Copy of a piece of blocks."""
     first, start = (random.randrange(SIZE // PIECE) * PIECE for _ in range(2))
     source = BlockSourceRange(1, first // PAGE, PIECE // PAGE - 1).encode(CopyFormat.BLOCKS)
-    kind = CopyFormat.BLOCKS << 8
-    entry = SubmissionEntry(MemoryOpcode.COPY, nsid=MEMORY, cdw2=PIECE, cdw10=start, cdw12=kind)
+    opcode, kind = MemoryOpcode.MEMORY_COPY, CopyFormat.BLOCKS << 8
+    entry = SubmissionEntry(opcode, nsid=MEMORY, cdw2=PIECE, cdw10=start, cdw12=kind)
     return entry, source
 
 
@@ -70,7 +70,10 @@ LOADS = (
     Load("socket-randread-4k-qd32-2q", 32, 2, target=64 * PAGE),
     *(
         Load(f"memory-{name}-4k-qd32", 32, 1, _access(opcode), PAGE, 0, MEMORY_OPTIONS)
-        for name, opcode in (("read", MemoryOpcode.READ), ("write", MemoryOpcode.WRITE))
+        for name, opcode in (
+            ("read", MemoryOpcode.MEMORY_READ),
+            ("write", MemoryOpcode.MEMORY_WRITE),
+        )
     ),
     *(
         Load(f"memory-copy-1m-qd{depth}", depth, 1, _copy, PIECE, SIZE, MEMORY_OPTIONS)

@@ -10,14 +10,14 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from nvme_spec.computational import (
-    EXECUTE_PROGRAM,
     FIRST_VENDOR_PROGRAM_TYPE,
     MEMORY_RANGE_SIZE,
     RANGE_SET_LIST_HEADER_SIZE,
     ActivationSelect,
+    ComputeOpcode,
     Execute,
     LoadProgram,
     LoadProgramSelect,
@@ -37,7 +37,7 @@ from nvme_spec.identify.structures import Cns
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
 from potash.schema import Count
-from potash.sdk.commands import Commands, Layout, encoded, pieces_of
+from potash.sdk.commands import Commands, Dwords, Layout, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress, silent
@@ -215,20 +215,16 @@ class ComputeNamespace:
             fields = execute.fields()
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
-        return self.device.submit(
-            EXECUTE_PROGRAM,
+        fields["cdw4"] = fields.pop("mptr")
+        completion = self.device.io(
+            ComputeOpcode.EXECUTE_PROGRAM,
             nsid=self.nsid,
             csi=CommandSet.COMPUTE,
             data_out=sent or None,
             timeout=timeout,
-            cdw2=fields["cdw2"],
-            cdw3=fields["cdw3"],
-            cdw4=fields["mptr"],
-            cdw10=fields["cdw10"],
-            cdw11=fields["cdw11"],
-            cdw12=fields["cdw12"],
-            cdw13=fields["cdw13"],
-        ).result().result  # fmt: skip
+            **cast(Dwords, fields),
+        )
+        return completion.result
 
     def _activation(self, index: int, select: ActivationSelect) -> None:
         layout = ProgramActivation(index, select)

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-import csd_spec.opcodes
 import csd_spec.status
-import nvme_spec.opcodes
 from csd_spec.descriptors import AcceleratorStatus, LogPage
 from nvme_spec import status as nvme_status
-from nvme_spec.computational import EXECUTE_PROGRAM
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.memory_commands import MemoryOpcode
 from potash.sdk.log import of_last_job, printed
 
 
@@ -97,19 +93,21 @@ class JobTimeout(PotashError):
     """A job still runs after the time that it was given."""
 
 
-_ADMIN_NAMES = (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode)
-_IO_NAMES: Mapping[int, tuple[type[IntEnum], ...]] = {
-    CommandSet.NVM: (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
-    CommandSet.MEMORY: (MemoryOpcode,),
-}
-
-
 def command_name(admin: bool, opcode: int, csi: int = CommandSet.NVM) -> str:
     """A command's name in words, or its opcode when it has none."""
-    if not admin and (csi, opcode) == (CommandSet.COMPUTE, EXECUTE_PROGRAM):
-        return "Execute program"
-    for opcodes in _ADMIN_NAMES if admin else _IO_NAMES.get(csi, ()):
+    # Needed by what has failed alone, and not to be waited for by the rest.
+    import csd_spec.opcodes
+    import nvme_spec.opcodes
+    from nvme_spec.computational import ComputeOpcode
+    from nvme_spec.memory_commands import MemoryOpcode
+
+    by_command_set: Mapping[int, tuple[type[IntEnum], ...]] = {
+        CommandSet.NVM: (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
+        CommandSet.MEMORY: (MemoryOpcode,),
+        CommandSet.COMPUTE: (ComputeOpcode,),
+    }
+    of_admin = (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode)
+    for opcodes in of_admin if admin else by_command_set.get(csi, ()):
         if opcode in opcodes.__members__.values():
-            name = opcodes(opcode).name.replace("_", " ").capitalize()
-            return f"Memory {name.lower()}" if csi == CommandSet.MEMORY else name
+            return opcodes(opcode).name.replace("_", " ").capitalize()
     return f"{'Admin' if admin else 'I/O'} command {opcode:02X}h"

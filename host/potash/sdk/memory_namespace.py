@@ -74,7 +74,7 @@ class MemoryNamespace:
         first, whole = start - skipped, _whole(skipped + length)
         pieces = bytearray()
         submitted = (
-            self._submit(MemoryOpcode.READ, first + at, size, data_in_length=size)
+            self._submit(MemoryOpcode.MEMORY_READ, first + at, size, data_in_length=size)
             for at, size in pieces_of(whole, self._piece)
         )
         for completion in self.device.completions(submitted):
@@ -87,7 +87,7 @@ class MemoryNamespace:
         view = memoryview(data).cast("B")
         _require_whole(start, len(view))
         submitted = (
-            self._submit(MemoryOpcode.WRITE, start + at, size, data_out=view[at : at + size])
+            self._submit(MemoryOpcode.MEMORY_WRITE, start + at, size, data_out=view[at : at + size])
             for at, size in pieces_of(len(view), self._piece)
         )
         for done, _ in enumerate(self.device.completions(submitted), 1):
@@ -97,7 +97,7 @@ class MemoryNamespace:
         """Fill `length` bytes from byte `start` on with zeroes."""
         _require_whole(start, length)
         for at, size in pieces_of(length, 1 << 30):
-            self._submit(MemoryOpcode.FILL, start + at, size).result()
+            self._submit(MemoryOpcode.MEMORY_FILL, start + at, size).result()
 
     def copy(
         self, start: int, sources: Iterable[Blocks | Bytes], *, progress: Progress = silent
@@ -167,7 +167,7 @@ class MemoryNamespace:
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
         return self.device.submit(
-            MemoryOpcode.COPY,
+            MemoryOpcode.MEMORY_COPY,
             nsid=self.nsid,
             csi=CommandSet.MEMORY,
             data_out=data,

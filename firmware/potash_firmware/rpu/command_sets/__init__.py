@@ -1,7 +1,7 @@
 """The I/O commands, by command set."""
 
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
-from nvme_spec.computational import EXECUTE_PROGRAM
+from nvme_spec.computational import ComputeOpcode
 from nvme_spec.identify.capabilities import CommandSet, Oncs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.memory_commands import MemoryOpcode
@@ -51,16 +51,16 @@ IO_COMMANDS = table(
 
 MEMORY_COMMANDS = table(
     Row(MemoryOpcode.FLUSH, access.flush, NamespaceUse.ONE),
-    Row(MemoryOpcode.COPY, memory_copy.copy, NamespaceUse.ONE, _WRITES),
-    Row(MemoryOpcode.READ, access.read, NamespaceUse.ONE),
-    Row(MemoryOpcode.FILL, access.fill, NamespaceUse.ONE, _WRITES),
-    Row(MemoryOpcode.WRITE, access.write, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.MEMORY_COPY, memory_copy.copy, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.MEMORY_READ, access.read, NamespaceUse.ONE),
+    Row(MemoryOpcode.MEMORY_FILL, access.fill, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.MEMORY_WRITE, access.write, NamespaceUse.ONE, _WRITES),
 )
 """Every command of memory namespaces."""
 
 COMPUTE_COMMANDS = table(
-    Row(IoOpcode.FLUSH, access.flush, NamespaceUse.ONE),
-    Row(EXECUTE_PROGRAM, compute.execute_program, NamespaceUse.ONE, _WRITES),
+    Row(ComputeOpcode.FLUSH, access.flush, NamespaceUse.ONE),
+    Row(ComputeOpcode.EXECUTE_PROGRAM, compute.execute_program, NamespaceUse.ONE, _WRITES),
 )
 """Every command of compute namespaces."""
 

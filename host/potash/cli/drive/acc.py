@@ -19,6 +19,7 @@ from potash.cli.drive import reports
 from potash.cli.drive.common import (
     ARGUMENT,
     FIRMWARE_LIMIT,
+    NSID,
     PAGES,
     accelerator_of,
     accelerator_option,
@@ -47,7 +48,7 @@ namespace_option = click.option(
     "-n",
     "--namespace-id",
     "nsid",
-    type=click.IntRange(1, 0xFFFF_FFFE),
+    type=NSID,
     help="The pages' namespace (default: the device's first).",
 )
 append_option = click.option(

@@ -13,6 +13,7 @@ import click
 
 import potash.sdk
 from csd_spec.text import plain
+from nvme_spec.queues import BROADCAST_NSID
 from potash.files import STREAM
 from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
@@ -57,6 +58,7 @@ def positive(text: str, what: str) -> float:
 
 ARGUMENT = Parsed("VALUE", program_argument)
 PAGES = Parsed("PAGE:COUNT", _pages)
+NSID = click.IntRange(1, BROADCAST_NSID - 1)
 SECONDS = Parsed("SECONDS", lambda text: positive(text, "seconds"))
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import click
 
-from potash.cli.drive.common import SECONDS, input_file, json_option, opened, read_input, say
+from potash.cli.drive.common import NSID, SECONDS, json_option, opened, read_input, say
+from potash.cli.drive.program import program_file, program_of
 from potash.cli.drive.ranges import BYTES
 from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing
@@ -78,7 +79,7 @@ QUADWORD = Parsed("NUMBER", _quadword)
 namespace_option = click.option(
     "--namespace",
     "nsid",
-    type=click.IntRange(1, 0xFFFF_FFFE),
+    type=NSID,
     help="Which compute namespace, by its identifier (default: the first).",
 )
 index_option = click.option(
@@ -128,7 +129,7 @@ def list_(device: str, nsid: int | None) -> None:
 
 @cp.command()
 @click.argument("device")
-@input_file
+@program_file
 @index_option
 @namespace_option
 @click.option(
@@ -148,15 +149,15 @@ def list_(device: str, nsid: int | None) -> None:
 @click.option("--activate/--no-activate", default=True, help="Activate it, too.  [default: yes]")
 def load(
     device: str,
-    input: Path,
+    program: Path,
     index: int,
     nsid: int | None,
     kind: int,
     identifier: int,
     activate: bool,
 ) -> None:
-    """Load the program in the object file INPUT."""
-    image = read_input(input)
+    """Load PROGRAM, an object file or a program in C."""
+    image = program_of(program)
     with _compute(device, nsid) as compute, showing() as progress:
         compute.load(
             index, image, kind=kind, identifier=identifier, activate=activate, progress=progress

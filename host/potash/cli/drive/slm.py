@@ -10,8 +10,11 @@ from typing import Annotated
 
 import click
 
+from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from potash.cli.drive.common import (
+    NSID,
     input_file,
     json_option,
     opened,
@@ -55,7 +58,7 @@ class Moved:
 namespace_option = click.option(
     "--namespace",
     "nsid",
-    type=click.IntRange(1, 0xFFFF_FFFE),
+    type=NSID,
     help="Which memory namespace, by its identifier (default: the first).",
 )
 start_option = click.option(
@@ -118,7 +121,7 @@ def write(device: str, input: Path, nsid: int | None, start: int) -> None:
     Zeroes follow it up to a multiple of 4 bytes.
     """
     data = read_input(input)
-    data += bytes(-len(data) % 4)
+    data += bytes(-len(data) % MEMORY_GRANULARITY)
     with _memory(device, nsid) as memory, showing() as progress:
         memory.write(start, data, progress=progress)
         _say_moved(memory, start, len(data), "written")
@@ -176,7 +179,7 @@ def copy(
         ]
         end = start + to.copy(start, sources, progress=progress)
         for path in files:
-            end = -(-end // 4096) * 4096 if end > start else end
+            end += -end % PAGE_SIZE if end > start else 0
             end += to.copy_file(end, path, progress=progress)
         _say_moved(to, start, end - start, "copied")
 

@@ -16,8 +16,8 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER
 
-_READ = int(MemoryOpcode.READ)
-_WRITE = int(MemoryOpcode.WRITE)
+_READ = int(MemoryOpcode.MEMORY_READ)
+_WRITE = int(MemoryOpcode.MEMORY_WRITE)
 _CSI = int(CommandSet.MEMORY)
 
 
