@@ -118,9 +118,10 @@ class Device(Protocol):
         """The client has mapped or unmapped memory and waits for the reply.
 
         Drop the views of what is no longer mapped before returning: the client may give that
-        memory to something else once it has the reply. The change has happened; an OSError from
-        here tells the client so and undoes nothing. Who has work under way in that memory which
-        cannot be recalled returns `Pending`, and keeps only the views of that work.
+        memory to something else once it has the reply. An OSError from here refuses a window that
+        was mapped, which is unmapped again: keep no view of it. What was unmapped stays so.
+        Who has work under way in that memory which cannot be recalled returns `Pending`, and keeps
+        only the views of that work.
         """
 
     def irqs_changed(self, index: int) -> None:

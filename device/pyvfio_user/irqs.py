@@ -16,10 +16,18 @@ from pyvfio_user.descriptors import is_eventfd
 from pyvfio_user.payloads import SetIrqs
 from pyvfio_user.protocol import IrqFlags, IrqSetFlags
 
+_DISABLE = (IrqSetFlags.DATA_NONE | IrqSetFlags.ACTION_TRIGGER, 0, 0)
+"""The flags, start and count that disable all interrupts of a kind."""
+
 
 @dataclass(frozen=True)
 class Irq:
-    """A kind of interrupt: how many there are of it, and what a client may do with them."""
+    """A kind of interrupt: how many there are of it, and what a client may do with them.
+
+    With NORESIZE they are set up as a set: once some are enabled, those behind the last of them can
+    be enabled only after all have been disabled. As a message has room for few eventfds, setting up
+    goes on with the messages that begin where the one before ended.
+    """
 
     count: int
     flags: IrqFlags = IrqFlags.EVENTFD
@@ -60,6 +68,10 @@ class InterruptLines:
         self._irqs = irqs
         self._lines: dict[int, dict[int, _Line]] = {index: {} for index in irqs}
         self._masked: dict[int, set[int]] = {index: set() for index in irqs}
+        self._set_end: dict[int, int] = {}
+        """One past the last interrupt that a client has enabled, by kind."""
+        self._set_next: dict[int, int] = {}
+        """Where the last message that enabled interrupts ended, while no other one has come."""
         self._automasked = {i for i, irq in irqs.items() if irq.flags & IrqFlags.AUTOMASKED}
 
     def trigger(self, index: int, vector: int) -> bool:
@@ -96,6 +108,9 @@ class InterruptLines:
                 f"the device has no interrupts {request.start} to {request.end} of kind"
                 f" {request.index}"
             )
+        action = (request.flags, request.start, request.count)
+        if not request.count and action != _DISABLE:
+            raise _invalid("a DEVICE_SET_IRQS names no interrupt")
         if request.flags & IrqSetFlags.DATA_EVENTFD:
             self._set_eventfds(request, irq, eventfds)
             return
@@ -105,8 +120,12 @@ class InterruptLines:
             chosen = list(range(request.start, request.end))
         else:
             chosen = [request.start + i for i, wanted in enumerate(request.data) if wanted]
-        if request.flags & IrqSetFlags.ACTION_TRIGGER:
-            self._trigger_or_disable(request, chosen)
+        self._set_next.pop(request.index, None)
+        if action == _DISABLE:
+            self._disable(request.index)
+        elif request.flags & IrqSetFlags.ACTION_TRIGGER:
+            for vector in chosen:
+                self.trigger(request.index, vector)
         else:
             self._mask_or_unmask(request, irq, chosen)
 
@@ -121,8 +140,13 @@ class InterruptLines:
             raise _invalid("an eventfd can only be signalled by a trigger, not by a mask")
         if not irq.flags & IrqFlags.EVENTFD:
             raise _invalid(f"interrupts of kind {request.index} cannot signal an eventfd")
-        if not request.count:
-            raise _invalid("a DEVICE_SET_IRQS with eventfds names no interrupt")
+        end = self._set_end.get(request.index, 0)
+        if (
+            irq.flags & IrqFlags.NORESIZE
+            and 0 < end < request.end
+            and request.start != self._set_next.get(request.index)
+        ):
+            raise _invalid(f"only {end} interrupts of kind {request.index} have been set up")
         if len(eventfds) not in (0, request.count):
             raise _invalid(f"{len(eventfds)} eventfds came for {request.count} interrupts")
         lines = [_Line(fd) for fd in _duplicated(eventfds)] or [
@@ -130,15 +154,8 @@ class InterruptLines:
         ]
         for vector, line in enumerate(lines, request.start):
             self._replace(request.index, vector, line)
-
-    def _trigger_or_disable(self, request: SetIrqs, chosen: Sequence[int]) -> None:
-        if request.count:
-            for vector in chosen:
-                self.trigger(request.index, vector)
-        elif request.start or not request.flags & IrqSetFlags.DATA_NONE:
-            raise _invalid("a DEVICE_SET_IRQS names no interrupt")
-        else:
-            self._disable(request.index)
+        self._set_end[request.index] = max(end, request.end)
+        self._set_next[request.index] = request.end
 
     def _mask_or_unmask(self, request: SetIrqs, irq: Irq, chosen: Sequence[int]) -> None:
         if not irq.flags & IrqFlags.MASKABLE:
@@ -158,6 +175,8 @@ class InterruptLines:
         for line in self._lines[index].values():
             line.close()
         self._lines[index].clear()
+        self._set_end.pop(index, None)
+        self._set_next.pop(index, None)
         self._masked[index].clear()
 
 

@@ -27,7 +27,7 @@ from pyvfio_user.protocol import DEFAULT_MAX_DMA_MAPS
 
 ADDRESS_LIMIT = 1 << 64
 MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
-"""Windows at a time."""
+"""Windows at a time, where the server sets no other limit."""
 MAX_FILES = 64
 """Files at a time; each takes a descriptor of this process for as long as it is mapped. A file that
 has grown is mapped again for the windows behind its old end, and counts as another one."""
@@ -87,7 +87,8 @@ _NOWHERE = _Mapping(0, 0, None, None, None)
 class AddressSpace:
     """The DMA addresses that one client has mapped. Not for several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_mappings: int = MAX_MAPPINGS) -> None:
+        self._max_mappings = max_mappings
         self._mappings: list[_Mapping] = []
         self._files: dict[_FileId, _Content] = {}
         self._outgrown: set[_Content] = set()
@@ -126,8 +127,8 @@ class AddressSpace:
             raise OSError(
                 errno.EEXIST, f"some of the {size} bytes at {address:#x} are mapped already"
             )
-        if len(self._mappings) >= MAX_MAPPINGS:
-            raise OSError(errno.ENOSPC, f"{MAX_MAPPINGS} windows are mapped already")
+        if len(self._mappings) >= self._max_mappings:
+            raise OSError(errno.ENOSPC, f"{self._max_mappings} windows are mapped already")
         source = target = content = None
         if fd is not None:
             content = self._content(fd, offset + size, writable=writable)

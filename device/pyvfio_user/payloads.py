@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -33,6 +34,15 @@ MULTI_WRITE_DATA = 8
 """Bytes of data in each write of a REGION_WRITE_MULTI; shorter writes leave the rest unused."""
 
 _VERSION = struct.Struct("<HH")
+_CAPABILITY_TYPES: Mapping[str, type] = {
+    "max_msg_fds": int,
+    "max_data_xfer_size": int,
+    "max_dma_maps": int,
+    "pgsizes": int,
+    "twin_socket": dict,
+    "write_multiple": bool,
+}
+"""What the specification has; others are left alone."""
 
 
 class Version(NamedTuple):
@@ -61,9 +71,12 @@ class Version(NamedTuple):
     def limit(self, name: str, default: int) -> int:
         """The number under `name`, or what the specification has where it is not named."""
         value = self.capabilities.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ProtocolError(f"the capability {name} must be a number and not {value!r:.40}")
+        assert isinstance(value, int)
         return value
+
+    def flag(self, name: str) -> bool:
+        """The boolean under `name`, False where it is not named."""
+        return self.capabilities.get(name, False) is True
 
 
 def _capabilities(data: bytes) -> dict[str, Any]:
@@ -78,6 +91,10 @@ def _capabilities(data: bytes) -> dict[str, Any]:
     capabilities = document.get("capabilities", {}) if isinstance(document, dict) else None
     if not isinstance(capabilities, dict):
         raise ProtocolError("the version data must be an object with an object of capabilities")
+    for name, kind in _CAPABILITY_TYPES.items():
+        value = capabilities.get(name, kind())
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise ProtocolError(f"the capability {name} cannot be {value!r:.40}")
     return capabilities
 
 
@@ -259,7 +276,8 @@ class SetIrqs:
     """DEVICE_SET_IRQS: an action on the interrupts `start` to `start + count` of kind `index`.
 
     `data` has one byte for each of them with DATA_BOOL, and is empty otherwise: eventfds travel
-    beside the message. `argsz` may count them too and is not compared with anything.
+    beside the message, and `argsz` may count them or not. A trigger with DATA_NONE, and neither a
+    start nor a count, disables all interrupts of the kind.
     """
 
     SIZE: ClassVar[int] = _SET_IRQS.size
@@ -275,7 +293,8 @@ class SetIrqs:
     @classmethod
     def decode(cls, payload: Buffer) -> Self:
         argsz, flags, index, start, count = head(_SET_IRQS, payload, "DEVICE_SET_IRQS")
-        request = cls(argsz, flags, index, start, count, bytes(payload[_SET_IRQS.size :]))
+        data = payload[_SET_IRQS.size :] if flags & IrqSetFlags.DATA_BOOL else b""
+        request = cls(argsz, flags, index, start, count, bytes(data))
         if request.flags & ~(IRQ_SET_DATA | IRQ_SET_ACTION):
             raise ProtocolError(f"DEVICE_SET_IRQS has unknown flags: {request.flags:#x}")
         if (request.flags & IRQ_SET_DATA).bit_count() != 1:
@@ -287,6 +306,8 @@ class SetIrqs:
             raise ProtocolError(
                 f"DEVICE_SET_IRQS has {len(request.data)} bytes of data and must have {expected}"
             )
+        if argsz < _SET_IRQS.size + expected:
+            raise ProtocolError(f"argsz is {argsz} and does not count all of DEVICE_SET_IRQS")
         return request
 
     def encode(self) -> bytes:

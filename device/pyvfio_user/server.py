@@ -17,6 +17,7 @@ from typing import Self
 from pyvfio_user.connection import Connection, Disconnected
 from pyvfio_user.descriptors import close_all, close_socket, may_receive
 from pyvfio_user.device import Device
+from pyvfio_user.memory import MAX_MAPPINGS
 from pyvfio_user.payloads import REGION_ACCESS
 from pyvfio_user.places import listen, unlink
 from pyvfio_user.protocol import HEADER, ProtocolError
@@ -42,7 +43,7 @@ class Server:
     """Serves `device` at the socket `path`, once entered as a context manager.
 
     `on_disconnect` is told, in one sentence, why each client's connection ended; `on_refuse` why
-    one was not served at all.
+    one was not served at all. A client can map `max_dma_maps` windows of its memory at a time.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class Server:
         *,
         on_disconnect: Callable[[str], None] = _silent,
         on_refuse: Callable[[str], None] = _silent,
+        max_dma_maps: int = MAX_MAPPINGS,
     ) -> None:
         self.path = os.fspath(path)
         self._device = device
         self._on_disconnect = on_disconnect
         self._on_refuse = on_refuse
+        self._max_dma_maps = max_dma_maps
         self._listener: socket.socket | None = None
         self._identity = (0, 0)
         self._connection: Connection | None = None
@@ -195,7 +198,7 @@ class Server:
             return False
         client.setblocking(False)
         self._connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
-        self._session = Session(self._device, self._reply)
+        self._session = Session(self._device, self._reply, self._max_dma_maps)
         self._limit = time.monotonic() + NEGOTIATION_TIME
         return True
 

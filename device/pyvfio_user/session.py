@@ -57,13 +57,6 @@ from pyvfio_user.protocol import (
 MAX_TRANSFER = DEFAULT_MAX_TRANSFER
 """Bytes of data in one REGION_READ or REGION_WRITE."""
 
-_CAPABILITIES = {
-    "max_msg_fds": MAX_MSG_FDS,
-    "max_data_xfer_size": MAX_TRANSFER,
-    "max_dma_maps": MAX_MAPPINGS,
-    "write_multiple": True,
-}
-
 _NO_REPLY = int(MessageFlags.NO_REPLY)
 """As a plain number: `&` with an IntFlag costs 0.4 µs, and every message asks for it."""
 _NO_REGION = Region(0, readable=False, writable=False)
@@ -73,13 +66,25 @@ _NO_IRQ = Irq(0, IrqFlags(0))
 class Session:
     """One client of `device`, from its first message to `close`."""
 
-    def __init__(self, device: Device, reply: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        device: Device,
+        reply: Callable[[bytes], None],
+        max_dma_maps: int = MAX_MAPPINGS,
+    ) -> None:
         """`reply` sends a reply that the device has made its message wait for."""
         self._device = device
         self._reply = reply
         self._regions: Mapping[int, Region] = device.regions
-        self._memory = AddressSpace()
+        self._memory = AddressSpace(max_dma_maps)
         self._features = DeviceFeatures(device, self._memory)
+        self._capabilities: dict[str, int | bool] = {
+            "max_msg_fds": MAX_MSG_FDS,
+            "max_dma_maps": max_dma_maps,
+            "write_multiple": True,
+            "max_data_xfer_size": MAX_TRANSFER,
+        }
+        """The most important first: a reply has those for which it has room."""
         self._lines = InterruptLines(device.irqs)
         self._attached = False
         self._commands = _OPENING
@@ -150,24 +155,25 @@ class Session:
         proposed = Version.decode(message.payload)
         if proposed.major != MAJOR_VERSION:
             raise ProtocolError(f"the client speaks version {proposed.major}.{proposed.minor}")
-        version = Version(
-            MAJOR_VERSION,
-            min(proposed.minor, MINOR_VERSION),
-            # "The capability list must be a subset of those proposed".
-            {k: v for k, v in _CAPABILITIES.items() if k in proposed.capabilities},
-        )
         self._max_fds = proposed.limit("max_msg_fds", DEFAULT_MAX_MSG_FDS)
-        reply = version.encode()
-        if len(reply) > len(message.payload):
-            # A client has room for as much as it sent; without our limits it takes the defaults.
-            reply = version._replace(capabilities={}).encode()
+        version = Version(MAJOR_VERSION, min(proposed.minor, MINOR_VERSION), {})
+        for name, value in self._capabilities.items():
+            # "The capability list must be a subset of those proposed", and a client has room for as
+            # much as it sent. It takes the default of what is missing.
+            if name not in proposed.capabilities:
+                continue
+            value = value and proposed.flag(name) if isinstance(value, bool) else value
+            longer = version._replace(capabilities={**version.capabilities, name: value})
+            if len(longer.encode()) <= len(message.payload):
+                version = longer
         self._device.attached(self._memory, self._lines)
         self._attached = True
         self._commands = _NEGOTIATED
-        return reply
+        return version.encode()
 
     def _dma_map(self, message: Message) -> bytes:
         request = DmaMap.decode_head(message.payload)
+        _require_argsz(request.argsz, DmaMap.FORM.size)
         if len(message.fds) > 1:
             raise ProtocolError(f"{len(message.fds)} file descriptors came with one DMA_MAP")
         if request.flags & ~DMA_FLAGS:
@@ -180,11 +186,16 @@ class Session:
             readable=bool(request.flags & DmaFlags.READABLE),
             writable=bool(request.flags & DmaFlags.WRITABLE),
         )
-        self._device.memory_changed()
+        try:
+            self._device.memory_changed()
+        except OSError:
+            self._memory.unmap(request.address, request.size)
+            raise
         return b""
 
     def _dma_unmap(self, message: Message) -> bytes | Later:
         request = DmaUnmap.decode_head(message.payload)
+        _require_argsz(request.argsz, DmaUnmap.FORM.size)
         if request.flags == DmaUnmapFlags.ALL and not request.address and not request.size:
             self._memory.unmap_all()
         elif request.flags:
@@ -217,7 +228,7 @@ class Session:
         )
         capabilities = b""
         fds: Sequence[int] = ()
-        if region.fd is not None and self._max_fds:
+        if region.fd is not None and region.size and self._max_fds:
             fds = (region.fd,)
             flags |= RegionFlags.MMAP
             if region.areas:
@@ -287,6 +298,8 @@ class Session:
     def _region_read(self, message: Message) -> bytes:
         access = RegionAccess.decode_head(message.payload)
         self._require(access.offset, access.region, access.count, write=False)
+        if not access.count:
+            return access.encode()
         data = self._device.region_read(access.region, access.offset, access.count)
         if len(data) != access.count:
             raise OSError(errno.EIO, f"the device answered {len(data)} bytes for {access.count}")
@@ -301,7 +314,8 @@ class Session:
         if len(payload) != REGION_ACCESS.size + count:
             raise ProtocolError(f"the data of a region write are not {count} bytes long")
         self._require(offset, region, count, write=True)
-        self._device.region_write(region, offset, bytes(payload[REGION_ACCESS.size :]))
+        if count:
+            self._device.region_write(region, offset, bytes(payload[REGION_ACCESS.size :]))
         if message.flags & _NO_REPLY:
             return b""
         return REGION_ACCESS.pack(offset, region, count)
@@ -311,13 +325,14 @@ class Session:
         for offset, region, data in request.writes:
             self._require(offset, region, len(data), write=True)
         for offset, region, data in request.writes:
-            self._device.region_write(region, offset, data)
+            if data:
+                self._device.region_write(region, offset, data)
         return RegionWriteMultiReply(len(request.writes)).encode()
 
     def _require(self, offset: int, index: int, count: int, *, write: bool) -> None:
         """Refuse an access that does not lie in a region, or that the region does not allow."""
         region = self._regions.get(index, _NO_REGION)
-        if not 0 < count <= MAX_TRANSFER or offset + count > region.size:
+        if count > MAX_TRANSFER or offset + count > region.size:
             raise ProtocolError(
                 f"{count} bytes at {offset:#x} are not in region {index}, which has {region.size}"
             )
@@ -365,6 +380,10 @@ _NEGOTIATED: Mapping[int, _Handler] = {
 
 def _fitting(reply: bytes, argsz: int) -> bytes:
     """A reply for a client that has made room for `argsz` bytes of it."""
-    if argsz < len(reply):
-        raise ProtocolError(f"argsz is {argsz}, and the reply needs {len(reply)} bytes")
+    _require_argsz(argsz, len(reply))
     return reply
+
+
+def _require_argsz(argsz: int, needed: int) -> None:
+    if argsz < needed:
+        raise ProtocolError(f"argsz is {argsz} and must be at least {needed}")

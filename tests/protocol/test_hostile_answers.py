@@ -226,7 +226,7 @@ ROWS = [
     bare("INTx", set_irqs(0x24, 0, 0, 1), errno.EINVAL),
     bare("a kind that there is not", set_irqs(0x24, 77, 0, 1), errno.EINVAL),
     # Regions.
-    bare("a read of nothing", access(BAR0, 0, 0), errno.EINVAL),
+    bare("a read of nothing", access(BAR0, 0, 0), 0),
     bare("a read across the end", access(BAR0, 0x3FFD, 4), errno.EINVAL),
     bare("a read far behind", access(BAR0, (1 << 64) - 4, 4), errno.EINVAL),
     bare("a read of 4 GiB", access(BAR0, 0, 0xFFFF_FFFF), errno.EINVAL),
@@ -234,7 +234,7 @@ ROWS = [
     bare("a read of region 4 G", access(0xFFFF_FFFF, 0, 4), errno.EINVAL),
     bare("a read of all registers", access(BAR0, 0, 0x4000), 0),
     bare("a read of odd bytes", access(BAR0, 1, 3), 0),
-    bare("a write of nothing", region_write(0, b""), errno.EINVAL),
+    bare("a write of nothing", region_write(0, b""), 0),
     bare("a write of all registers", region_write(0, b"\xff" * 0x4000), 0),
     bare("a write of all configuration", region_write(0, b"\xff" * 0x1000, region=CONFIG), 0),
     bare("a write across the end", region_write(0x3FFE, b"\xff" * 4), errno.EINVAL),

@@ -98,6 +98,30 @@ def test_larger_sets_arrive_in_chunks(lines: InterruptLines, eventfds: list[int]
     assert [eventfd_value(fd) for fd in eventfds] == [1, 1, 1, 0, 0, 1, 1, 1]
 
 
+def test_a_set_that_cannot_be_resized_is_disabled_first(
+    lines: InterruptLines, eventfds: list[int]
+) -> None:
+    """NORESIZE: "setup interrupts as a set, and new sub-indexes cannot be enabled without disabling
+    the entire type"; a set takes several messages where they have room for few eventfds."""
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 2, eventfds[:2])
+    _set(lines, EVENTFD | TRIGGER, MSIX, 2, 2, eventfds[2:4])
+    for start, count in ((5, 1), (3, 2), (6, 2)):
+        with pytest.raises(OSError) as caught:
+            _set(lines, EVENTFD | TRIGGER, MSIX, start, count, eventfds[:count])
+        assert caught.value.errno == errno.EINVAL
+    _set(lines, EVENTFD | TRIGGER, MSIX, 1, 2, eventfds[5:7])
+    _set(lines, EVENTFD | TRIGGER, MSIX, 0, 1)
+    with pytest.raises(OSError):
+        _set(lines, EVENTFD | TRIGGER, MSIX, 4, 1, eventfds[:1])
+    _set(lines, EVENTFD | TRIGGER, MSIX, 3, 1, eventfds[3:4])
+    _set(lines, NONE | TRIGGER, MSIX, 3, 1)
+    with pytest.raises(OSError):
+        _set(lines, EVENTFD | TRIGGER, MSIX, 4, 1, eventfds[:1])
+    assert [lines.trigger(MSIX, vector) for vector in range(5)] == [False, True, True, True, False]
+    _set(lines, NONE | TRIGGER, MSIX, 0, 0)
+    _set(lines, EVENTFD | TRIGGER, MSIX, 4, 1, eventfds[:1])
+
+
 def test_no_data_and_no_interrupts_disable_them_all(
     lines: InterruptLines, eventfds: list[int]
 ) -> None:
@@ -158,6 +182,8 @@ def test_disabling_unmasks(lines: InterruptLines, eventfds: list[int]) -> None:
         (EVENTFD | UNMASK, INTX, 0, 1, 1),
         (NONE | TRIGGER, MSIX, 0, 1, 1),  # eventfds that nobody asked for
         (NONE | TRIGGER, MSIX, 3, 0, 0),
+        (NONE | MASK, INTX, 0, 0, 0),
+        (NONE | UNMASK, INTX, 0, 0, 0),
         (NONE | TRIGGER, MSIX, 0, 9, 0),
         (BOOL | TRIGGER, MSIX, 0, 0, 0),
         (NONE | MASK, MSIX, 0, 1, 0),  # not maskable

@@ -148,6 +148,9 @@ def test_a_version_reply_fits_where_the_request_did_and_names_only_what_was_prop
     for data, expected in [
         (b'{"capabilities":{"max_msg_fds":1}}\0', {"max_msg_fds": 8}),
         (b'{"capabilities":{"max_data_xfer_size":1}}\0', None),
+        (b'{"capabilities":{"max_data_xfer_size":4096,"max_msg_fds":1}}\0', {"max_msg_fds": 8}),
+        (b'{"capabilities":{"write_multiple":false}}\0', {"write_multiple": False}),
+        (b'{"capabilities":{"write_multiple":true}}\0', {"write_multiple": True}),
         (b'{"capabilities":{"migration":{"pgsize":4096}}}\0', None),
         (b"{}\0", None),
     ]:
@@ -207,7 +210,7 @@ BIG = 1 << 20
 @pytest.mark.parametrize(
     ("offset", "count", "region"),
     [
-        (0, 0, 0),
+        (0x4001, 0, 0),
         (0x4000, 1, 0),
         (0x3FFF, 2, 0),
         (0, 0x4001, 0),
@@ -225,6 +228,16 @@ def test_an_access_outside_of_a_region_never_reaches_the_device(
         assert client.ask(region_read(offset, count, region)).error == errno.EINVAL
         write = region_write(offset, bytes(count), region=region)
         assert client.ask(write).error == errno.EINVAL
+        assert device.calls == [("attached",)]
+
+
+def test_an_access_of_no_bytes_is_done_without_the_device(server: Server, device: Recorder) -> None:
+    with negotiated(server) as client:
+        for message in (region_read(0x4000, 0), region_write(0x4000, b"")):
+            assert client.ask(message).payload == struct.pack("<QII", 0x4000, 0, 0)
+        multi = struct.pack("<QQII8s", 1, 0, 0, 0, b"")
+        assert client.ask(command(REGION_WRITE_MULTI, multi)).payload == struct.pack("<Q", 1)
+        assert client.ask(region_write(0, b"", region=2)).error == errno.EINVAL
         assert device.calls == [("attached",)]
 
 
@@ -281,7 +294,7 @@ def test_coalesced_writes_happen_in_order_or_not_at_all(server: Server, device: 
             ("write", 0, 0, b"12345678"),
         ]
         del device.calls[:]
-        for bad in ((0x3FFE, 0, 4, b""), (0, 2, 4, b""), (0, 0, 0, b""), (0, 0, 9, b"")):
+        for bad in ((0x3FFE, 0, 4, b""), (0, 2, 4, b""), (0x4001, 0, 0, b""), (0, 0, 9, b"")):
             assert client.ask(multi((0, 0, 4, b"good"), bad)).error == errno.EINVAL
         assert device.calls == []
 
@@ -385,6 +398,50 @@ def test_memory_errors_have_their_numbers(server: Server, device: Recorder) -> N
         assert client.ask(_dma_unmap(0, 0, flags=3)).error == errno.EINVAL
         assert device.calls == [("attached",), ("memory_changed",)]
     os.close(unsealed)
+
+
+def test_a_window_that_the_device_refuses_does_not_stay(server: Server, device: Recorder) -> None:
+    with SealedMemory(2 * PAGE) as memory, negotiated(server) as client:
+        assert not client.ask(dma_map(PAGE, PAGE), [memory.fd]).failed
+        device.fail = OSError(errno.ENOMEM, "no room for another window")
+        assert client.ask(dma_map(0, PAGE), [memory.fd]).error == errno.ENOMEM
+        assert device.memory is not None
+        with pytest.raises(AccessFault):
+            device.memory.view(0, 1)
+        device.memory.view(PAGE, 1)
+        assert not client.ask(dma_map(0, PAGE), [memory.fd]).failed
+        # What is unmapped is gone, whatever the device says.
+        device.fail = OSError(errno.EBUSY, "busy")
+        assert client.ask(_dma_unmap(0, PAGE)).error == errno.EBUSY
+        assert client.ask(_dma_unmap(0, PAGE)).error == errno.ENOENT
+
+
+def test_argsz_covers_the_structures_of_memory_and_interrupts(
+    server: Server, device: Recorder
+) -> None:
+    with negotiated(server) as client:
+        for number, payload in (
+            (2, struct.pack("<IIQQQ", 31, 3, 0, 0, PAGE)),
+            (DMA_UNMAP, struct.pack("<IIQQ", 23, 2, 0, 0)),
+            (8, struct.pack("<IIIII", 19, 0x21, 2, 0, 0)),
+            (8, struct.pack("<IIIII", 20, 0x22, 2, 0, 1) + b"\1"),
+        ):
+            assert client.ask(command(number, payload)).error == errno.EINVAL
+        assert device.calls == [("attached",)]
+
+
+def test_a_server_may_allow_fewer_windows(tmp_path: Path, device: Recorder) -> None:
+    with (
+        Server(socket_path(tmp_path), device, max_dma_maps=2) as server,
+        RawClient(server) as client,
+    ):
+        answer = client.negotiate()
+        assert json.loads(answer.payload[4:-1])["capabilities"]["max_dma_maps"] == 2
+        assert not client.ask(dma_map(0, PAGE)).failed
+        assert not client.ask(dma_map(PAGE, PAGE)).failed
+        assert client.ask(dma_map(2 * PAGE, PAGE)).error == errno.ENOSPC
+        assert not client.ask(_dma_unmap(0, PAGE)).failed
+        assert not client.ask(dma_map(2 * PAGE, PAGE)).failed
 
 
 def test_unmap_all_takes_everything(server: Server, device: Recorder) -> None:
