@@ -2,14 +2,14 @@
 nothing.
 
 BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h.
-BAR 2: the controller memory buffer, if there is one."""
+BAR 2: the controller memory buffer, if there is one. BAR 4: memory that the firmware shares."""
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nvme_spec.registers import Capabilities, CommandSets
-from potash_device.controller import cmb
 from potash_device.controller.cmb import CmbSettings, ControllerMemoryBuffer
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
@@ -20,6 +20,7 @@ from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
+from potash_device.pcie.bar_memory import BarMemory
 from potash_device.pcie.config_space import BarLayout, ConfigSpace, PciIdentity
 from potash_device.pcie.layout import (
     CONFIG_SPACE_SIZE,
@@ -56,6 +57,8 @@ class BoardSettings:
     vta: Config = field(default_factory=Config.default)
     cmb: CmbSettings | None = None
     """The controller memory buffer, if there is to be one."""
+    memory_bar: int = 0
+    """Bytes of memory that the firmware and the host share through BAR 4; 0 for no such BAR."""
 
 
 class Board:
@@ -103,32 +106,44 @@ class Board:
         )
         self.reset_line: Callable[[], None] = lambda: None
         """Pulled when the host resets the whole function; the firmware sets what that does."""
-        memory_bars = {} if self.cmb is None else {cmb.BAR: self.cmb.size}
+        self.memory_bar = BarMemory(settings.memory_bar) if settings.memory_bar else None
+        bars = {PciRegion.BAR2: self.cmb, PciRegion.BAR4: self.memory_bar}
+        self._bars: dict[int, BarMemory] = {bar: one for bar, one in bars.items() if one}
+        self._bars_are_new = True
+        """No host has had what is in them now."""
         self._config_space = ConfigSpace(
-            settings.identity, BAR, vectors, self._function_level_reset, memory_bars
+            settings.identity,
+            BAR,
+            vectors,
+            self._function_level_reset,
+            {bar: one.size for bar, one in self._bars.items()},
         )
         self._msix_table = _msix_table(vectors)
-        self.regions: Mapping[int, Region] = {
-            PciRegion.BAR0: Region(BAR.size),
-            **{bar: Region(size) for bar, size in memory_bars.items()},
-            PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
-        }
         eventfd = IrqFlags.EVENTFD | IrqFlags.NORESIZE
         irqs: dict[int, Irq] = {PciIrq.MSIX: Irq(vectors, eventfd)}
         if settings.identity.msi_vectors:
             irqs[PciIrq.MSI] = Irq(settings.identity.msi_vectors, eventfd)
         self.irqs: Mapping[int, Irq] = irqs
 
+    @property
+    def regions(self) -> Mapping[int, Region]:
+        """BARs and configuration space, as the next host gets them."""
+        return {
+            PciRegion.BAR0: Region(BAR.size),
+            **{bar: one.region for bar, one in self._bars.items()},
+            PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
+        }
+
     def function_reset(self, *, keep_cmb: bool = False) -> None:
         """Registers and queues as after power-on; no transfer and no interrupt is left behind.
 
-        The controller memory buffer is empty, and where it was for `keep_cmb`.
+        Memory in BARs is empty; the controller memory buffer stays where it is for `keep_cmb`.
         """
         self.dma.stop()
         self.queues.clear()
         self.interrupts.clear()
-        if self.cmb is not None:
-            self.cmb.memory.clear()
+        for memory in self._bars.values():
+            memory.memory.clear()
         self.registers.reset(keep_cmb=keep_cmb)
         self.reset_line()
 
@@ -159,6 +174,10 @@ class Board:
     # What the vfio-user server calls.
 
     def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
+        if not self._bars_are_new:
+            self._renew_bars()
+            raise OSError(errno.EAGAIN, "this host was offered the memory of the one before")
+        self._bars_are_new = not self._bars
         self.dma.connect(memory)
         kinds = tuple(self.irqs)
 
@@ -173,13 +192,20 @@ class Board:
         log.info("a host has attached")
 
     def detached(self) -> None:
+        try:
+            self._renew_bars()
+        except OSError as error:  # of now, perhaps: the next host has to come again
+            log.error("the memory of BARs cannot be replaced: %s", error)
         self.reset()
         self.dma.connect(None)
         self.interrupts.disconnect()
-        if self.cmb is not None:
-            self.cmb.renew()
-            self._cmb_moved()
         log.info("the host has detached")
+
+    def _renew_bars(self) -> None:
+        """Have the memory that a host has mapped be nobody else's. Raises OSError."""
+        for memory in self._bars.values():
+            memory.renew()
+        self._bars_are_new = True
 
     def reset(self) -> None:
         """The slot's reset: everything back to power-on."""
@@ -198,8 +224,8 @@ class Board:
     def region_read(self, region: int, offset: int, count: int) -> bytes:
         if region == PciRegion.CONFIG:
             return self._config_space.read(offset, count)
-        if region == cmb.BAR and self.cmb is not None:
-            return bytes(self.cmb.memory.bytes[offset : offset + count])
+        if region != PciRegion.BAR0:
+            return self._bars[region].read(offset, count)
         if offset < BAR.msix_table:
             return self.registers.host_read(offset, count)
         if offset < BAR.msix_pending:
@@ -211,8 +237,8 @@ class Board:
         if region == PciRegion.CONFIG:
             self._config_space.write(offset, data)
             self._follow_bus_master()
-        elif region == cmb.BAR and self.cmb is not None:
-            self.cmb.memory.bytes[offset : offset + len(data)] = data
+        elif region != PciRegion.BAR0:
+            self._bars[region].write(offset, data)
         elif offset < BAR.msix_table:
             if self.trace.sink is not None:
                 self.trace.sink("board.host_write", {"offset": offset, "data": data.hex()})

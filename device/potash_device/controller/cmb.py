@@ -18,14 +18,11 @@ from nvme_spec.registers import (
     CmbStatus,
     CmbUse,
 )
-from potash_device.media.memory import SharedMemory
+from potash_device.pcie.bar_memory import BarMemory, require_size
 from pyvfio_user.memory import ADDRESS_LIMIT, AccessFault, AddressSpace
 
 BAR = 2
 """CMBLOC.BIR: it is all of this BAR."""
-MIN_SIZE = 4096
-MAX_SIZE = 1 << 30
-
 QUEUES = CmbUse.SQS | CmbUse.CQS
 EVERY_USE = QUEUES | CmbUse.LISTS | CmbUse.RDS | CmbUse.WDS
 NO_USE = CmbUse(0)
@@ -36,7 +33,7 @@ _UNIT = 4096
 
 @dataclass(frozen=True)
 class CmbSettings:
-    """A buffer of `size` bytes: a power of two from `MIN_SIZE` to `MAX_SIZE`, as a BAR has it.
+    """A buffer of `size` bytes, as `BarMemory` has them.
 
     Raises ValueError for another size, and for lists without submission queues (CMBSZ.LISTS).
     """
@@ -45,11 +42,7 @@ class CmbSettings:
     uses: CmbUse = EVERY_USE
 
     def __post_init__(self) -> None:
-        if self.size & (self.size - 1) or not MIN_SIZE <= self.size <= MAX_SIZE:
-            raise ValueError(
-                f"a controller memory buffer has a power of two of {MIN_SIZE} to {MAX_SIZE} bytes,"
-                f" not {self.size}"
-            )
+        require_size(self.size)
         if self.uses & CmbUse.LISTS and not self.uses & CmbUse.SQS:
             raise ValueError("lists may only be where submission queues may be")
 
@@ -66,16 +59,12 @@ class CmbRegisters(NamedTuple):
     status: CmbStatus
 
 
-class ControllerMemoryBuffer:
-    """The buffer of one controller; `base` is its first address, None while no address names it.
-
-    Raises OSError when the system has no memory.
-    """
+class ControllerMemoryBuffer(BarMemory):
+    """The buffer of one controller; `base` is its first address, None while no address names it."""
 
     def __init__(self, settings: CmbSettings) -> None:
+        super().__init__(settings.size)
         self.uses = settings.uses
-        self.size = settings.size
-        self.memory = SharedMemory(settings.size)
         self.base: int | None = None
 
     def configure(self, control: CmbMemorySpaceControl) -> CmbRegisters:
@@ -93,10 +82,6 @@ class ControllerMemoryBuffer:
             CmbSize(uses=self.uses, sz=self.size // _UNIT),
             CmbStatus(cbai=control.cmse and not valid),
         )
-
-    def renew(self) -> None:
-        """Other memory, so that who has mapped that of before sees nothing of what follows."""
-        self.memory = SharedMemory(self.size)
 
 
 class CmbSpace:

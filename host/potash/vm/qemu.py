@@ -116,7 +116,7 @@ def root_ports() -> list[str]:
     options: list[str] = []
     for number in range(ROOT_PORTS):
         place = f"slot={number + 1},chassis={number + 1}"
-        options += ["-device", f"pcie-root-port,id=rp{number},{place}"]
+        options += ["-device", f"pcie-root-port,id=rp{number},{place},pref64-reserve=4G"]
     return options
 
 

@@ -1,0 +1,51 @@
+"""Memory of the device that a host maps through a BAR of its own.
+
+A host that has mapped it reads and writes it without the device noticing, so nothing that is read
+from it may be believed twice. The descriptor is sealed: the host cannot have it shrink.
+"""
+
+from potash_device.media.memory import SharedMemory
+from pyvfio_user.device import Region
+
+MIN_SIZE = 4096
+MAX_SIZE = 1 << 30
+
+
+class BarMemory:
+    """`size` bytes: a power of two from `MIN_SIZE` to `MAX_SIZE`, all of a BAR.
+
+    Raises ValueError for another size, OSError when the system has no memory.
+    """
+
+    def __init__(self, size: int) -> None:
+        require_size(size)
+        self.size = size
+        self.memory = SharedMemory(size)
+
+    @property
+    def region(self) -> Region:
+        """The BAR as it is now."""
+        return Region(self.size, fd=self.memory.fd)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """What a host reads that has not mapped it."""
+        return bytes(self.memory.bytes[offset : offset + count])
+
+    def write(self, offset: int, data: bytes) -> None:
+        """What a host writes that has not mapped it."""
+        self.memory.bytes[offset : offset + len(data)] = data
+
+    def renew(self) -> None:
+        """Other memory, so that who has mapped that of before sees nothing of what follows.
+
+        Raises OSError when the system has none.
+        """
+        self.memory = SharedMemory(self.size)
+
+
+def require_size(size: int) -> None:
+    """Raise ValueError for a size that the memory of a BAR cannot have."""
+    if size & (size - 1) or not MIN_SIZE <= size <= MAX_SIZE:
+        raise ValueError(
+            f"memory in a BAR has a power of two of {MIN_SIZE} to {MAX_SIZE} bytes, not {size}"
+        )
