@@ -167,6 +167,7 @@ class Session:
             if len(longer.encode()) <= len(message.payload):
                 version = longer
         self._device.attached(self._memory, self._lines)
+        self._regions = self._device.regions  # some devices share other memory with each client
         self._attached = True
         self._commands = _NEGOTIATED
         return version.encode()

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from nvme_spec.identify.capabilities import CommandSet
+from potash_device.board import BoardSettings
+from potash_device.controller.cmb import CmbSettings
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.memory import MemoryMedia
 from potash_firmware.boot import Device, DeviceSettings
@@ -162,7 +164,8 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     logging.disable(logging.CRITICAL)
     media, flash = MemoryMedia.create(1 << 20), MemoryMedia.create(FLASH_SIZE)
     try:
-        settings = DeviceSettings(rpu=RpuSettings(namespaces=NAMESPACES))
+        board = BoardSettings(cmb=CmbSettings(1 << 16))
+        settings = DeviceSettings(board, RpuSettings(namespaces=NAMESPACES))
         with Device(wire.socket_path(tmp_path), {1: media}, flash, settings) as device:
             target = Target(device)
             yield target

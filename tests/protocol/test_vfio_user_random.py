@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyvfio_user.client import SealedMemory
+from pyvfio_user.device import IoEventFd, Region
+from pyvfio_user.migration import State
+from pyvfio_user.payloads import Area
 from pyvfio_user.server import Server
 from support.vfio_user import (
     NO_REPLY,
@@ -25,6 +28,40 @@ from support.vfio_user import (
 
 PAGE = 4096
 READ = command(REGION_READ, struct.pack("<QII", 0, 0, 4))
+
+
+class Migration:
+    """A `migration` that takes every state and gives back what it was given."""
+
+    pre_copy = True
+
+    def __init__(self) -> None:
+        self.state = b""
+
+    def change(self, before: State, after: State) -> None:
+        pass
+
+    def read(self, size: int) -> bytes:
+        data, self.state = self.state[:size], self.state[size:]
+        return data
+
+    def write(self, data: bytes) -> None:
+        self.state = data
+
+
+def _device(memory: SealedMemory, eventfd: int) -> Recorder:
+    """A device with everything that a client can ask for."""
+    ioeventfds = (IoEventFd(eventfd, 0, 4), IoEventFd(eventfd, 8, 8, datamatch=1))
+    device = Recorder(
+        {
+            0: Region(4 * PAGE, ioeventfds=ioeventfds),
+            2: Region(PAGE, writable=False, fd=memory.fd),
+            4: Region(4 * PAGE, fd=memory.fd, areas=(Area(0, PAGE), Area(2 * PAGE, PAGE))),
+            7: Region(PAGE),
+        }
+    )
+    device.migration = Migration()  # type: ignore[attr-defined]  # which makes it one that has it
+    return device
 
 
 def _still_serves(server: Server) -> None:
@@ -95,6 +132,27 @@ MULTI_WRITES = st.lists(
     ),
     max_size=3,
 ).map(lambda writes: struct.pack("<Q", len(writes)) + b"".join(writes))
+FEATURES = st.builds(
+    lambda argsz, feature, method, data: struct.pack("<II", argsz, method << 16 | feature) + data,
+    st.sampled_from([8, 16, 64, 4096]),
+    st.sampled_from([1, 2, 2, 6, 7, 8, 9]),
+    st.integers(0, 7),
+    st.one_of(
+        st.sampled_from([1, 2, 3, 4, 6, 0, 7]).map(lambda state: struct.pack("<II", state, 0)),
+        st.lists(NUMBERS, max_size=4).map(lambda words: struct.pack(f"<{len(words)}Q", *words)),
+    ),
+)
+STATES = st.builds(
+    lambda claimed, data: struct.pack("<II", 8 + len(data), claimed) + data,
+    st.sampled_from([0, 4, 4, 64, 1 << 20, 0xFFFF_FFFF]),
+    st.sampled_from([b"", b"data"]),
+)
+QUESTIONS = st.builds(
+    lambda argsz, index, rest: struct.pack("<III", argsz, 0, index).ljust(rest, b"\0"),
+    st.sampled_from([0, 16, 32, 56, 80, 4096, 0xFFFF_FFFF]),
+    st.integers(0, 9),
+    st.sampled_from([12, 16, 32, 80]),
+)
 ANYTHING = st.lists(FIELDS, max_size=8).map(b"".join)
 
 FDS: st.SearchStrategy[list[int]] = st.one_of(
@@ -107,7 +165,18 @@ MESSAGES = st.one_of(
     ),
     *(
         st.tuples(st.just(number), FLAGS, payload, st.just([]))
-        for number, payload in {10: WRITES, 13: st.just(b""), 15: MULTI_WRITES}.items()
+        for number, payload in {
+            4: QUESTIONS,
+            5: QUESTIONS,
+            6: QUESTIONS,
+            7: QUESTIONS,
+            10: WRITES,
+            13: st.just(b""),
+            15: MULTI_WRITES,
+            16: FEATURES,
+            17: STATES,
+            18: STATES,
+        }.items()
     ),
     st.tuples(COMMANDS, FLAGS, ANYTHING, FDS),
 )
@@ -128,10 +197,10 @@ def test_whatever_a_client_sends_the_server_replies_or_disconnects(
     cuts: list[int],
 ) -> None:
     path = socket_path(tmp_path)
-    device = Recorder()
     memory = SealedMemory(4 * PAGE)
     reader, writer = os.pipe()
     sendable = [memory.fd, os.eventfd(0, os.EFD_CLOEXEC), reader, writer]
+    device = _device(memory, sendable[1])
     with Server(path, device) as server:
         before = open_descriptors()
         with RawClient(server) as client:

@@ -23,7 +23,7 @@ from support import vfio_user as wire
 
 MEMORY = 1 << 20
 PAGE = 4096
-BAR0, CONFIG = 0, 7
+BAR0, CMB, CONFIG = 0, 2, 7
 CC, AQA, ASQ, ACQ, NSSR, DOORBELLS = 0x14, 0x24, 0x28, 0x30, 0x20, 0x1000
 NO_REPLY = wire.NO_REPLY
 
@@ -109,6 +109,10 @@ class Grammar:
             (6, self.dma_map),
             (3, self.dma_unmap),
             (1, self.info),
+            (1, self.io_fds),
+            (1, self.feature),
+            (1, self.migration_data),
+            (1, self.reply),
             (4, self.set_irqs),
             (4, self.region_read),
             (12, self.region_write),
@@ -172,6 +176,7 @@ class Grammar:
             struct.pack("<HH", rng.getrandbits(2), 0) + b"{}\0",
             struct.pack("<HH", 0, 1) + b"[" * rng.choice((10, 5000)) + b"\0",
             struct.pack("<HH", 0, 1) + b'{"capabilities": {"max_msg_fds": -1}}\0',
+            struct.pack("<HH", 0, 1) + b'{"capabilities": {"twin_socket": {"supported": true}}}\0',
             struct.pack("<HH", 0, 1) + rng.randbytes(20),
             b"",
         )
@@ -191,16 +196,70 @@ class Grammar:
     def dma_unmap(self) -> Frame:
         rng = self.rng
         flags, address, size = rng.choice(
-            ((2, 0, 0), (0, 0, MEMORY), (0, self.u64(), self.u64()), (self.u32(), 0, self.u64()))
+            (
+                *((2, 0, 0), (0, 0, MEMORY), (0, self.u64(), self.u64())),
+                *((self.u32(), 0, self.u64()), (1, 0, MEMORY)),
+            )
         )
-        return self.command(wire.DMA_UNMAP, struct.pack("<IIQQ", 24, flags, address, size))
+        body = struct.pack("<IIQQ", rng.choice((24, 72, self.u32())), flags, address, size)
+        if flags == 1:
+            body += struct.pack("<QQ", rng.choice((PAGE, self.u64())), rng.choice((32, self.u64())))
+        return self.command(wire.DMA_UNMAP, body)
 
     def info(self) -> Frame:
         rng = self.rng
-        number = rng.choice((wire.GET_INFO, wire.GET_REGION_INFO, wire.GET_IRQ_INFO, 6))
+        number = rng.choice((wire.GET_INFO, wire.GET_REGION_INFO, wire.GET_IRQ_INFO))
         size = rng.choice((16, 32))
-        body = struct.pack("<III", rng.choice((size, self.u32())), self.u32(), self.u32())
-        return self.command(number, body.ljust(rng.choice((size, 16, 32, 12)), b"\0"))
+        index = rng.choice((BAR0, CMB, CONFIG, self.u32()))
+        body = struct.pack("<III", rng.choice((size, 64, self.u32())), self.u32(), index)
+        return self.command(number, body.ljust(rng.choice((size, 16, 32, 12, 80)), b"\0"))
+
+    def io_fds(self) -> Frame:
+        rng = self.rng
+        index = rng.choice((BAR0, CMB, CONFIG, self.u32()))
+        flags, count = rng.choice(((0, 0), (0, 0), (self.u32(), self.u32())))
+        body = struct.pack("<IIII", rng.choice((16, 56, 4096, self.u32())), flags, index, count)
+        return self.command(wire.GET_REGION_IO_FDS, body)
+
+    def feature(self) -> Frame:
+        """Probe, get or set what there is for migration (1, 2) and the log of writes (6 to 8)."""
+        rng = self.rng
+        number = rng.choice((1, 2, 2, 2, 6, 7, 8, rng.randrange(16)))
+        method = rng.choice((1 << 16, 1 << 17, 1 << 18, 3 << 16, 5 << 16, 6 << 16, 0))
+        if number == 2:
+            data = struct.pack("<II", rng.choice((1, 2, 3, 4, 6, rng.randrange(9))), 0)
+        elif number == 6:
+            ranges = rng.choice((0, 0, 1, 3))
+            data = struct.pack("<QII", rng.choice((PAGE, self.u64())), ranges, 0)
+            data += b"".join(struct.pack("<QQ", 0, self.u64()) for _ in range(ranges))
+        elif number == 8:
+            page_size = rng.choice((PAGE, 2 * PAGE, 512, self.u64()))
+            data = struct.pack("<QQQ", self.u64(), rng.choice((MEMORY, self.u64())), page_size)
+        else:
+            data = rng.randbytes(rng.choice((0, 0, 8)))
+        argsz = rng.choice((8 + len(data), 16, 4096, self.u32()))
+        return self.command(wire.DEVICE_FEATURE, struct.pack("<II", argsz, method | number) + data)
+
+    def migration_data(self) -> Frame:
+        rng = self.rng
+        if rng.random() < 0.5:
+            size = rng.choice((1, 64, 1 << 20, self.u32()))
+            argsz = rng.choice(((8 + size) & 0xFFFF_FFFF, self.u32()))
+            return self.command(wire.MIG_DATA_READ, struct.pack("<II", argsz, size))
+        data = rng.randbytes(rng.choice((0, 1, 64, 4096)))
+        size = rng.choice((len(data), len(data), self.u32()))
+        return self.command(wire.MIG_DATA_WRITE, struct.pack("<II", 8 + len(data), size) + data)
+
+    def reply(self) -> Frame:
+        """An answer to a question of the server, which it has asked or not."""
+        rng = self.rng
+        number, count = rng.choice((wire.DMA_READ, wire.DMA_WRITE)), rng.choice((64, PAGE))
+        address = self.u64()
+        data = struct.pack("<QQ", address, count) + rng.randbytes(rng.choice((0, count)))
+        error = rng.choice((0, 0, self.u32()))
+        flags = 1 | (0x20 if error else 0)
+        identity = rng.choice((0, 1, 2, rng.getrandbits(16)))
+        return Frame(wire.header(identity, number, len(data), flags, error) + data)
 
     def set_irqs(self) -> Frame:
         rng = self.rng
@@ -224,6 +283,10 @@ class Grammar:
             return BAR0, DOORBELLS + 4 * rng.randrange(12)
         if kind < 0.6:
             return BAR0, rng.choice((0, 8, 0xC, 0x10, CC, 0x1C, NSSR, AQA, ASQ, ASQ + 4, ACQ))
+        if kind < 0.63:
+            return BAR0, 0x50  # CMBMSC
+        if kind < 0.66:
+            return CMB, rng.choice((0, rng.randrange(0x1_1000)))
         if kind < 0.75:
             return CONFIG, rng.choice((0, 4, 0x10, 0x14, 0x34, 0x42, 0x52, 0x88, 0xFFC, 0x1000))
         if kind < 0.9:
@@ -277,7 +340,7 @@ class Grammar:
 
     def unknown(self) -> Frame:
         rng = self.rng
-        number = rng.choice((0, 6, 11, 12, 14, 16, 17, 18, 99, 0xFFFF))
+        number = rng.choice((0, wire.DMA_READ, wire.DMA_WRITE, 14, 19, 99, 0xFFFF))
         return self.command(number, rng.randbytes(rng.choice((0, 16, 100))))
 
     def noise(self) -> Frame:
