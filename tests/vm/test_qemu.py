@@ -77,7 +77,8 @@ def test_the_machine_s_memory_can_be_shared_and_its_slots_are_free() -> None:
     assert "memory-backend-memfd,id=ram,size=512M,share=on" in words
     assert words[words.index("-M") + 1].split(",")[:2] == ["q35", "memory-backend=ram"]
     assert words[words.index("-smp") + 1] == "2"
-    assert {f"pcie-root-port,id=rp{n},slot={n + 1},chassis={n + 1}" for n in (0, 1)} <= set(words)
+    ports = {f"pcie-root-port,id=rp{n},slot={n + 1},chassis={n + 1}" for n in (0, 1)}
+    assert {f"{port},pref64-reserve=4G" for port in ports} <= set(words)
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def bare_machine(memory: int, cpus: int, accelerator: Accelerator) -> list[str]:
 
 
 def root_ports() -> list[str]:
-    """The options of the slots that drives are plugged into."""
+    """The options of the slots that drives are plugged into, with addresses for memory in BARs."""
     options: list[str] = []
     for number in range(ROOT_PORTS):
         place = f"slot={number + 1},chassis={number + 1}"
