@@ -97,29 +97,14 @@ class Helpers:
     def table(self) -> Mapping[int, Helper]:
         """Number to function, as the machine wants them."""
         extra = added.found().helpers
-        table = self._functions()
+        # Each is a method here that is called as its number is named.
+        table: dict[int, Helper] = {one: getattr(self, one.name.lower()) for one in HelperNumber}
         table.update((number, one.bound(self._arena)) for number, one in extra.items())
         if COMPUTE.sink is None:
             return table
         names = {number: one.name for number, one in extra.items()}
         names.update((number, number.name.lower()) for number in HelperNumber)
         return {number: _watched(names[number], helper) for number, helper in table.items()}
-
-    def _functions(self) -> dict[int, Helper]:
-        return {
-            HelperNumber.PRINT: self.print,
-            HelperNumber.TFLITE_APU: self.tflite_apu,
-            HelperNumber.TFLITE_VTA: self.tflite_vta,
-            HelperNumber.SET_OUTPUT_LENGTH: self.set_output_length,
-            HelperNumber.LOG: self.log,
-            HelperNumber.ARG: self.arg,
-            HelperNumber.CRC32C: self.crc32c,
-            HelperNumber.READ_LBA: self.read_lba,
-            HelperNumber.WRITE_LBA: self.write_lba,
-            HelperNumber.TFLITE_OPEN: self.tflite_open,
-            HelperNumber.TFLITE_RUN: self.tflite_run,
-            HelperNumber.TFLITE_CLOSE: self.tflite_close,
-        }
 
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:
         """`print(const char *text)`: one line for the accelerator's log."""

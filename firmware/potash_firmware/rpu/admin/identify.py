@@ -6,6 +6,7 @@ Source: NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specif
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from nvme_spec.commands import Identify
@@ -55,6 +56,22 @@ from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.reachability import GROUP
 
+Which = Callable[[Controller], Mapping[int, AnyNamespace]]
+
+
+def _active(controller: Controller) -> Mapping[int, AnyNamespace]:
+    return controller.namespaces.attached
+
+
+def _allocated(controller: Controller) -> Mapping[int, AnyNamespace]:
+    return controller.namespaces.allocated
+
+
+def _found(controller: Controller, nsid: int, which: Which) -> AnyNamespace | None:
+    """The namespace; None where there could be one. Raises NvmeError for no identifier."""
+    _require_possible(controller, nsid)
+    return which(controller).get(nsid)
+
 
 def identify(controller: Controller, command: Command) -> Result:
     """Give the structure that CNS names."""
@@ -66,10 +83,6 @@ def identify(controller: Controller, command: Command) -> Result:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is of no namespace")
     controller.transfer.send(command, structure.make(controller, command, fields))
     return None
-
-
-def _controller(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return bytes(controller_structure(controller))
 
 
 def _namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -84,7 +97,7 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
                 lbaf=tuple(map(_format, BLOCK_SIZES)),
             )
         )
-    return _of_blocks(_active(controller, nsid))
+    return _of_blocks(_found(controller, nsid, _active))
 
 
 def _of_blocks(namespace: AnyNamespace | None) -> bytes:
@@ -123,23 +136,25 @@ def _format(block_size: int) -> LbaFormat:
     return LbaFormat(lbads=block_size.bit_length() - 1)
 
 
-def _namespace_list(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _listed_after(command, controller.namespaces.attached)
-
-
-def _allocated_list(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _listed_after(command, controller.namespaces.allocated)
-
-
-def _listed_after(command: Command, nsids: Iterable[int]) -> bytes:
-    first = command.entry.nsid
+def _list(
+    controller: Controller,
+    command: Command,
+    fields: Identify,
+    which: Which,
+    *,
+    by_command_set: bool = False,
+) -> bytes:
+    """CNS 02h, 07h, 10h and 1Ah: identifiers above the command's."""
+    first, csi = command.entry.nsid, _enabled(controller, fields) if by_command_set else None
     if first >= BROADCAST_NSID - 1:
         raise NvmeError(Status.INVALID_NAMESPACE, detail="no namespace can follow that one")
-    return encode_namespace_list(nsid for nsid in nsids if nsid > first)
+    return encode_namespace_list(
+        nsid for nsid, one in which(controller).items() if nsid > first and csi in (None, one.csi)
+    )
 
 
 def _allocated_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _of_blocks(_allocated(controller, command.entry.nsid))
+    return _of_blocks(_found(controller, command.entry.nsid, _allocated))
 
 
 def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -150,10 +165,6 @@ def _attached_controllers(controller: Controller, command: Command, fields: Iden
     return _controllers_from(
         fields, [CONTROLLER_ID] if nsid in controller.namespaces.attached else []
     )
-
-
-def _all_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _controllers_from(fields, [CONTROLLER_ID])
 
 
 def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
@@ -172,27 +183,14 @@ def _descriptors(controller: Controller, command: Command, fields: Identify) -> 
     return b"".join(item.encode() for item in descriptors).ljust(IDENTIFY_SIZE, b"\0")
 
 
-def _command_set_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _of_command_set(controller, command, fields, _active)
-
-
-def _command_set_allocated_namespace(
-    controller: Controller, command: Command, fields: Identify
-) -> bytes:
-    return _of_command_set(controller, command, fields, _allocated)
-
-
 def _of_command_set(
-    controller: Controller,
-    command: Command,
-    fields: Identify,
-    find: Callable[[Controller, int], AnyNamespace | None],
+    controller: Controller, command: Command, fields: Identify, which: Which
 ) -> bytes:
     """CNS 05h and 1Bh: what a command set says of one namespace, or of all that it may have."""
     nsid, csi = command.entry.nsid, _enabled(controller, fields)
     if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
         return bytes(_IN_COMMON[csi](controller))
-    namespace = find(controller, nsid)
+    namespace = _found(controller, nsid, which)
     if namespace is None:
         return bytes(IDENTIFY_SIZE)
     if namespace.csi != csi:
@@ -230,31 +228,8 @@ def _command_set_controller(controller: Controller, command: Command, fields: Id
     return bytes(NvmCommandSetController())
 
 
-def _command_set_namespace_list(
-    controller: Controller, command: Command, fields: Identify
-) -> bytes:
-    return _listed_of(command, controller.namespaces.attached, _enabled(controller, fields))
-
-
-def _command_set_allocated_list(
-    controller: Controller, command: Command, fields: Identify
-) -> bytes:
-    return _listed_of(command, controller.namespaces.allocated, _enabled(controller, fields))
-
-
-def _listed_of(command: Command, namespaces: Mapping[int, AnyNamespace], csi: CommandSet) -> bytes:
-    return _listed_after(command, [nsid for nsid, one in namespaces.items() if one.csi == csi])
-
-
-def _independent_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _independent(controller, _active(controller, command.entry.nsid))
-
-
-def _independent_allocated(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _independent(controller, _allocated(controller, command.entry.nsid))
-
-
-def _independent(controller: Controller, namespace: AnyNamespace | None) -> bytes:
+def _independent(controller: Controller, command: Command, fields: Identify, which: Which) -> bytes:
+    namespace = _found(controller, command.entry.nsid, which)
     if namespace is None:
         return bytes(IDENTIFY_SIZE)
     blocks = isinstance(namespace, Namespace)
@@ -288,18 +263,6 @@ def _enabled(controller: Controller, fields: Identify) -> CommandSet:
     return CommandSet(fields.csi)
 
 
-def _active(controller: Controller, nsid: int) -> AnyNamespace | None:
-    """The namespace; None where an inactive one could be. Raises NvmeError for no identifier."""
-    _require_possible(controller, nsid)
-    return controller.namespaces.attached.get(nsid)
-
-
-def _allocated(controller: Controller, nsid: int) -> AnyNamespace | None:
-    """As `_active`, for one that need not be attached."""
-    _require_possible(controller, nsid)
-    return controller.namespaces.allocated.get(nsid)
-
-
 def _require_possible(controller: Controller, nsid: int) -> None:
     if not 1 <= nsid <= controller.namespaces.highest_nsid:
         raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
@@ -326,37 +289,48 @@ STRUCTURES: dict[int, Answer] = {
         _namespace,
         f"{_BLOCKS}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
     ),
-    Cns.CONTROLLER: Answer(_controller, "NSID 0", of_no_namespace=True),
-    Cns.ACTIVE_NAMESPACE_LIST: Answer(_namespace_list, _ABOVE),
+    Cns.CONTROLLER: Answer(
+        lambda controller, *_: bytes(controller_structure(controller)),
+        "NSID 0",
+        of_no_namespace=True,
+    ),
+    Cns.ACTIVE_NAMESPACE_LIST: Answer(partial(_list, which=_active), _ABOVE),
     Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: Answer(
         _descriptors, "an active namespace; its UUID and its command set"
     ),
     Cns.COMMAND_SET_NAMESPACE: Answer(
-        _command_set_namespace,
+        partial(_of_command_set, which=_active),
         f"{_CSI}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
     ),
     Cns.COMMAND_SET_CONTROLLER: Answer(
         _command_set_controller, f"{_CSI}, NSID 0; zeroes for all but CSI 0", of_no_namespace=True
     ),
-    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(_command_set_namespace_list, f"{_CSI}; {_ABOVE}"),
-    Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(_independent_namespace, _INACTIVE),
-    Cns.ALLOCATED_NAMESPACE_LIST: Answer(_allocated_list, _ABOVE),
+    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(
+        partial(_list, which=_active, by_command_set=True), f"{_CSI}; {_ABOVE}"
+    ),
+    Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(partial(_independent, which=_active), _INACTIVE),
+    Cns.ALLOCATED_NAMESPACE_LIST: Answer(partial(_list, which=_allocated), _ABOVE),
     Cns.ALLOCATED_NAMESPACE: Answer(_allocated_namespace, f"{_BLOCKS}; {_UNALLOCATED}"),
     Cns.NAMESPACE_CONTROLLER_LIST: Answer(
         _attached_controllers, "an allocated namespace; controllers from CNTID on"
     ),
-    Cns.CONTROLLER_LIST: Answer(_all_controllers, "controllers from CNTID on"),
+    Cns.CONTROLLER_LIST: Answer(
+        lambda controller, command, fields: _controllers_from(fields, [CONTROLLER_ID]),
+        "controllers from CNTID on",
+    ),
     Cns.COMMAND_SET_ALLOCATED_NAMESPACE_LIST: Answer(
-        _command_set_allocated_list, f"{_CSI}; {_ABOVE}"
+        partial(_list, which=_allocated, by_command_set=True), f"{_CSI}; {_ABOVE}"
     ),
     Cns.COMMAND_SET_ALLOCATED_NAMESPACE: Answer(
-        _command_set_allocated_namespace, f"{_CSI}; {_UNALLOCATED}"
+        partial(_of_command_set, which=_allocated), f"{_CSI}; {_UNALLOCATED}"
     ),
     Cns.COMMAND_SETS: Answer(
         _command_sets,
         "CNTID 0 or FFFFh, NSID 0; the command sets that work at once",
         of_no_namespace=True,
     ),
-    Cns.COMMAND_SET_INDEPENDENT_ALLOCATED_NAMESPACE: Answer(_independent_allocated, _UNALLOCATED),
+    Cns.COMMAND_SET_INDEPENDENT_ALLOCATED_NAMESPACE: Answer(
+        partial(_independent, which=_allocated), _UNALLOCATED
+    ),
 }
 """Every data structure that can be asked for."""

@@ -8,7 +8,7 @@ Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM).
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nvme_spec.logs import SelfTestResult
@@ -34,6 +34,7 @@ ERASED_PIECE = 1 << 30
 """Bytes that a format erases in one go."""
 
 
+@dataclass(eq=False, repr=False)
 class Formatting:
     """The formats of one drive.
 
@@ -41,68 +42,53 @@ class Formatting:
     is called for a namespace that is not as it was.
     """
 
-    def __init__(
-        self,
-        board: Board,
-        namespaces: Namespaces,
-        features: Features,
-        persistence: Persistence,
-        uncorrectable: UncorrectableRecord,
-        failures: MediaFailures,
-        tasks: Tasks,
-        self_tests: SelfTests,
-        sanitizing: Sanitizing,
-        persistent_events: PersistentEvents,
-        erase_accelerators: Callable[[], set[Future[None]]],
-        changed: Callable[[int], None],
-    ) -> None:
-        self._board = board
-        self._namespaces = namespaces
-        self._features = features
-        self._persistence = persistence
-        self._uncorrectable = uncorrectable
-        self._failures = failures
-        self._tasks = tasks
-        self._self_tests = self_tests
-        self._sanitizing = sanitizing
-        self._events = persistent_events
-        self._erase_accelerators = erase_accelerators
-        self._changed = changed
+    board: Board
+    namespaces: Namespaces
+    features: Features
+    persistence: Persistence
+    uncorrectable: UncorrectableRecord
+    failures: MediaFailures
+    tasks: Tasks
+    self_tests: SelfTests
+    sanitizing: Sanitizing
+    events: PersistentEvents
+    erase_accelerators: Callable[[], set[Future[None]]]
+    changed: Callable[[int], None]
 
     def format(self, nsid: int, block_size: int, *, erases: bool, dword10: int) -> Steps:
         """Format namespace `nsid`, or all; with `erases`, what jobs have read of it goes too.
 
         The persistent event log has how it began and how it ended.
         """
-        self._events.add(FormatStarted(nsid=nsid, cdw10=dword10))
+        self.events.add(FormatStarted(nsid=nsid, cdw10=dword10))
         try:
             result = yield from self._format(nsid, block_size, erases)
         except (NvmeError, MediaError) as error:
             status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
-            self._events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
+            self.events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
             raise
-        self._events.add(FormatCompleted(nsid=nsid))
+        self.events.add(FormatCompleted(nsid=nsid))
         return result
 
     def _format(self, nsid: int, block_size: int, erases: bool) -> Steps:
-        self._sanitizing.require_none()
+        self.sanitizing.require_none()
         if nsid == BROADCAST_NSID:
-            namespaces = list(self._namespaces.attached_blocks.values())
+            namespaces = list(self.namespaces.attached_blocks.values())
             if not namespaces:
                 raise NvmeError(Status.INVALID_FIELD, "no namespace is attached")
         else:
-            namespaces = [self._namespaces.of_kind(Namespace, nsid)]
+            namespaces = [self.namespaces.of_kind(Namespace, nsid)]
         require_writable(namespaces)
         if any(namespace.media.size < block_size for namespace in namespaces):
             raise NvmeError(Status.INVALID_FORMAT, "the namespace is smaller than a block")
         nsids = [namespace.nsid for namespace in namespaces]
-        self._self_tests.abort(SelfTestResult.ABORTED_BY_FORMAT, nsids)
+        self.self_tests.abort(SelfTestResult.ABORTED_BY_FORMAT, nsids)
         before = [namespace.in_flight.closed for namespace in namespaces]
         for namespace in namespaces:
             namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
-        yield from self._tasks.quiet([one.in_flight for one in namespaces])
+        yield from self.tasks.quiet([one.in_flight for one in namespaces])
         if erases:  # what jobs have read of the blocks is user data too
-            yield self._erase_accelerators()
+            yield self.erase_accelerators()
         # Those that a failure leaves alone are as they were.
         left = dict(zip(namespaces, before, strict=True))
         try:
@@ -117,7 +103,7 @@ class Formatting:
         return None
 
     def _format_one(self, namespace: Namespace, block_size: int) -> Steps:
-        drive, media, nsid = self._board.drive, namespace.media, namespace.nsid
+        drive, media, nsid = self.board.drive, namespace.media, namespace.nsid
         settings = replace(namespace.settings, block_size=block_size)
         formatted = shape_of(settings, media.size, namespace.formats + 1)
         yield partial(drive.reshape, nsid, formatted._replace(erase=True))
@@ -126,24 +112,24 @@ class Formatting:
         changed = block_size != namespace.block_size
         namespace.settings, namespace.formats = settings, formatted.formats
         namespace.unformatted = 100
-        self._namespaces.version += changed
+        self.namespaces.version += changed
         namespace.uncorrectable = UncorrectableBlocks()
         if changed:  # What was said of blocks of another size is said of none.
-            self._features.forget_namespace(nsid)
-            self._persistence.save_features()
-        self._changed(nsid)
+            self.features.forget_namespace(nsid)
+            self.persistence.save_features()
+        self.changed(nsid)
         try:
             for at in range(0, media.size, ERASED_PIECE):
                 yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
                 namespace.unformatted = 100 - 99 * at // media.size
             yield media.flush
-            yield from self._uncorrectable.saving()
+            yield from self.uncorrectable.saving()
         except MediaError as error:
-            raise self._failures.writing(nsid, media, error, namespace.lba_of(error)) from None
+            raise self.failures.writing(nsid, media, error, namespace.lba_of(error)) from None
         yield partial(drive.reshape, nsid, formatted)
         namespace.unformatted = 0
         namespace.in_flight.closed = None
-        self._changed(nsid)
+        self.changed(nsid)
         return None
 
 

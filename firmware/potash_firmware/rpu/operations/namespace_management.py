@@ -12,7 +12,7 @@ import errno
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -45,49 +45,35 @@ from potash_firmware.rpu.operations.tasks import Tasks
 from potash_firmware.rpu.settings import NamespaceSettings
 
 
+@dataclass(eq=False, repr=False)
 class Management:
     """What makes and takes away the namespaces of one drive; `changed` is called for each."""
 
-    def __init__(
-        self,
-        board: Board,
-        namespaces: Namespaces,
-        features: Features,
-        persistence: Persistence,
-        uncorrectable: UncorrectableRecord,
-        tasks: Tasks,
-        self_tests: SelfTests,
-        sanitizing: Sanitizing,
-        arrange_faults: Callable[[], None],
-        compute: Compute,
-        persistent_events: PersistentEvents,
-        changed: Callable[[int], None],
-    ) -> None:
-        self._board = board
-        self._namespaces = namespaces
-        self._features = features
-        self._persistence = persistence
-        self._uncorrectable = uncorrectable
-        self._tasks = tasks
-        self._self_tests = self_tests
-        self._sanitizing = sanitizing
-        self._arrange_faults = arrange_faults
-        self._compute = compute
-        self._events = persistent_events
-        self._changed = changed
+    board: Board
+    namespaces: Namespaces
+    features: Features
+    persistence: Persistence
+    uncorrectable: UncorrectableRecord
+    tasks: Tasks
+    self_tests: SelfTests
+    sanitizing: Sanitizing
+    arrange_faults: Callable[[], None]
+    compute: Compute
+    events: PersistentEvents
+    changed: Callable[[int], None]
 
     def create(self, csi: int, wanted: bytes) -> Steps:
         """Make a namespace as the data of the command describe it; its identifier."""
-        self._sanitizing.require_none()
+        self.sanitizing.require_none()
         self._require_changeable()
-        if csi not in self._namespaces.enabled:
+        if csi not in self.namespaces.enabled:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {csi}"
             )
         settings, size = _WANTED[CommandSet(csi)](wanted)
-        drive = self._board.drive
+        drive = self.board.drive
         if csi == CommandSet.NVM:
-            most, free = drive.most, self._namespaces.unallocated
+            most, free = drive.most, self.namespaces.unallocated
         else:
             most, free = MOST_NAMESPACES, drive.memory_capacity - drive.memory_allocated
         if size > free:
@@ -95,7 +81,7 @@ class Management:
                 Status.NAMESPACE_INSUFFICIENT_CAPACITY,
                 detail=f"{size} bytes are wanted, {free} are free",
             )
-        nsid = next((one for one in range(1, most + 1) if one not in self._namespaces.every), None)
+        nsid = next((one for one in range(1, most + 1) if one not in self.namespaces.every), None)
         if nsid is None:
             raise NvmeError(
                 Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {most} namespaces"
@@ -111,13 +97,13 @@ class Management:
                     Status.NAMESPACE_INSUFFICIENT_CAPACITY, dnr=False, detail=str(error.strerror)
                 ) from None
             raise
-        self._namespaces.add(namespace)
+        self.namespaces.add(namespace)
         units = size
         if isinstance(namespace, Namespace):
-            self._board.media[nsid] = namespace.media
-            self._arrange_faults()
+            self.board.media[nsid] = namespace.media
+            self.arrange_faults()
             units = namespace.blocks
-        self._events.add(
+        self.events.add(
             NamespaceChanged(
                 cdw10=NamespaceManagementOperation.CREATE,
                 nsid=nsid,
@@ -131,68 +117,68 @@ class Management:
 
     def delete(self, nsid: int) -> Steps:
         """Take a namespace away, or all, with what it holds."""
-        self._sanitizing.require_none()
+        self.sanitizing.require_none()
         if nsid == BROADCAST_NSID:
-            namespaces = list(self._namespaces.allocated.values())
+            namespaces = list(self.namespaces.allocated.values())
         else:
             namespaces = [self._allocated(nsid)]
         self._require_changeable()
         require_writable(one for one in namespaces if isinstance(one, Namespace))
         nsids = [namespace.nsid for namespace in namespaces]
-        self._self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
-        attached = [nsid for nsid in nsids if nsid in self._namespaces.attached]
-        with self._namespaces.withdrawn(nsids):
+        self.self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
+        attached = [nsid for nsid in nsids if nsid in self.namespaces.attached]
+        with self.namespaces.withdrawn(nsids):
             yield from self._quiet(namespaces)
-            yield partial(self._board.drive.delete, nsids)
-            self._namespaces.remove(nsids)
+            yield partial(self.board.drive.delete, nsids)
+            self.namespaces.remove(nsids)
         for namespace in namespaces:
             if isinstance(namespace, Namespace):
-                del self._board.media[namespace.nsid]
+                del self.board.media[namespace.nsid]
             elif isinstance(namespace, MemoryNamespace):
-                self._compute.forget(namespace.memory.serial)
+                self.compute.forget(namespace.memory.serial)
             else:
-                self._compute.remove(namespace.nsid)
+                self.compute.remove(namespace.nsid)
         with suppress(MediaError):  # what is stored of no namespace harms none
             yield from self._forget(nsids)
         for one in attached:
-            self._changed(one)
-        self._events.add(NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid))
+            self.changed(one)
+        self.events.add(NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid))
         return None
 
     def attach(self, nsid: int, *, attach: bool) -> Steps:
         """Let the controller use a namespace, or no longer."""
-        self._sanitizing.require_none()
+        self.sanitizing.require_none()
         namespace = self._allocated(nsid)
-        if attach == (nsid in self._namespaces.attached):
+        if attach == (nsid in self.namespaces.attached):
             status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
             raise NvmeError(status, detail=f"namespace {nsid}")
         self._require_changeable()
         settings = replace(namespace.settings, attached=attach)
-        with self._namespaces.withdrawn([nsid]):
+        with self.namespaces.withdrawn([nsid]):
             yield from self._quiet([namespace])
             if isinstance(namespace, Namespace):
                 shape = shape_of(settings, namespace.media.size, namespace.formats)
             else:
                 shape = shape_of(settings, settings.size)
-            yield partial(self._board.drive.reshape, nsid, shape)
+            yield partial(self.board.drive.reshape, nsid, shape)
             namespace.settings = settings
-        self._changed(nsid)
+        self.changed(nsid)
         return None
 
     def _make(self, settings: NamespaceSettings, size: int) -> Generator[Step, Any, AnyNamespace]:
         """A new namespace, which the drive remembers. Raises MediaError and OSError."""
-        drive, shape = self._board.drive, shape_of(settings, size)
+        drive, shape = self.board.drive, shape_of(settings, size)
         if settings.csi == CommandSet.NVM:
             media = yield partial(drive.create, settings.nsid, shape)
-            return self._namespaces.make(settings, media)
-        namespace = self._namespaces.make(settings)
+            return self.namespaces.make(settings, media)
+        namespace = self.namespaces.make(settings)
         yield partial(drive.remember, settings.nsid, shape)
         return namespace
 
     def _quiet(self, namespaces: Sequence[AnyNamespace]) -> Steps:
         """Wait for whatever was begun on these namespaces; programs are stopped."""
         self._stop_programs(namespaces)
-        yield from self._tasks.quiet(
+        yield from self.tasks.quiet(
             [one.in_flight for one in namespaces if not isinstance(one, ComputeNamespace)]
         )
         yield self._stop_programs(namespaces)
@@ -205,28 +191,28 @@ class Management:
             detail = f"namespace {one.nsid} is detached"
             if isinstance(one, ComputeNamespace):
                 error = NvmeError(Status.INVALID_NAMESPACE, detail=detail)
-                left |= self._compute.stop(one.nsid, error)
+                left |= self.compute.stop(one.nsid, error)
             elif isinstance(one, MemoryNamespace):
                 error = NvmeError(Status.INVALID_MEMORY_NAMESPACE, detail=detail)
-                left |= self._compute.stop_using(one.nsid, error)
+                left |= self.compute.stop_using(one.nsid, error)
         return left
 
     def _forget(self, nsids: Iterable[int]) -> Steps:
         """Keep nothing of namespaces that are not there."""
         for nsid in nsids:
-            self._features.forget_namespace(nsid)
-        self._persistence.save_features()
-        yield from self._uncorrectable.saving()
+            self.features.forget_namespace(nsid)
+        self.persistence.save_features()
+        yield from self.uncorrectable.saving()
         return None
 
     def _allocated(self, nsid: int) -> AnyNamespace:
         """A namespace that there is, attached or not. Raises NvmeError."""
         if nsid == BROADCAST_NSID:
             raise NvmeError(Status.INVALID_FIELD, detail="the command is about one namespace")
-        namespace = self._namespaces.every.get(nsid)
+        namespace = self.namespaces.every.get(nsid)
         if namespace is None:
-            raise self._namespaces.absent(nsid)
-        if namespace.csi not in self._namespaces.enabled:
+            raise self.namespaces.absent(nsid)
+        if namespace.csi not in self.namespaces.enabled:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_ENABLED,
                 detail=f"command set {namespace.csi.name} of namespace {nsid} is not enabled",
@@ -234,7 +220,7 @@ class Management:
         return namespace
 
     def _require_changeable(self) -> None:
-        if self._board.drive.read_only:
+        if self.board.drive.read_only:
             raise NvmeError(
                 Status.OPERATION_DENIED, detail="the drive was opened for reading alone"
             )
