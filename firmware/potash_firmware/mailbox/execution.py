@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from itertools import count
 from typing import Any, NamedTuple
@@ -166,7 +166,22 @@ WithDescriptor = ShareMemory | ShareProgram | Execute
 """Those that bring a descriptor, an `Execute` only with data."""
 
 
-Unpack = Callable[[bytes], ToApu | ToRpu]
+class Codec(NamedTuple):
+    """How a kind of message is packed and unpacked; unpacking raises MailboxError, struct.error."""
+
+    message: type[Any]
+    pack: Callable[[Any], bytes]
+    unpack: Callable[[bytes], Any]
+
+    @classmethod
+    def plain(cls, kind: int, message: type[Any], layout: struct.Struct) -> Codec:
+        """Of a message whose fields are numbers, in the order of the datagram."""
+        names = [one.name for one in fields(message)]
+        return cls(
+            message,
+            lambda m: layout.pack(kind, *(getattr(m, name) for name in names)),
+            lambda data: message(*layout.unpack(data)[1:]),
+        )
 
 
 class Kind(IntEnum):
@@ -260,48 +275,27 @@ def unpack_executed(data: bytes) -> Executed:
     return Executed(tag, Outcome(outcome), value)
 
 
-CODECS: dict[int, tuple[type[ToApu | ToRpu], Callable[[Any], bytes], Unpack]] = {
-    Kind.SHARE_MEMORY: (
+CODECS: dict[int, Codec] = {
+    Kind.SHARE_MEMORY: Codec(
         ShareMemory,
         lambda m: _pack_share(Kind.SHARE_MEMORY, m),
         lambda data: ShareMemory(*_unpack_share(data)),
     ),
-    Kind.SHARE_PROGRAM: (
+    Kind.SHARE_PROGRAM: Codec(
         ShareProgram,
         lambda m: _pack_share(Kind.SHARE_PROGRAM, m),
         lambda data: ShareProgram(*_unpack_share(data)),
     ),
-    Kind.FORGET: (
-        Forget,
-        lambda m: _FORGET.pack(Kind.FORGET, m.serial),
-        lambda data: Forget(_FORGET.unpack(data)[1]),
-    ),
-    Kind.CHECK_PROGRAM: (
-        CheckProgram,
-        lambda m: _CHECK.pack(Kind.CHECK_PROGRAM, m.tag, m.nsid, m.serial),
-        lambda data: CheckProgram(*_CHECK.unpack(data)[1:]),
-    ),
-    Kind.PROGRAM_CHECKED: (
+    Kind.FORGET: Codec.plain(Kind.FORGET, Forget, _FORGET),
+    Kind.CHECK_PROGRAM: Codec.plain(Kind.CHECK_PROGRAM, CheckProgram, _CHECK),
+    Kind.PROGRAM_CHECKED: Codec(
         ProgramChecked,
         lambda m: _CHECKED.pack(Kind.PROGRAM_CHECKED, m.outcome, m.tag),
         _unpack_checked,
     ),
-    Kind.OPEN_ENGINE: (
-        OpenEngine,
-        lambda m: _NUMBER.pack(Kind.OPEN_ENGINE, m.nsid),
-        lambda data: OpenEngine(_NUMBER.unpack(data)[1]),
-    ),
-    Kind.CLOSE_ENGINE: (
-        CloseEngine,
-        lambda m: _NUMBER.pack(Kind.CLOSE_ENGINE, m.nsid),
-        lambda data: CloseEngine(_NUMBER.unpack(data)[1]),
-    ),
-    Kind.EXECUTE: (Execute, pack_execute, unpack_execute),
-    Kind.EXECUTED: (Executed, pack_executed, unpack_executed),
-    Kind.CANCEL: (
-        Cancel,
-        lambda m: _NUMBER.pack(Kind.CANCEL, m.tag),
-        lambda data: Cancel(_NUMBER.unpack(data)[1]),
-    ),
+    Kind.OPEN_ENGINE: Codec.plain(Kind.OPEN_ENGINE, OpenEngine, _NUMBER),
+    Kind.CLOSE_ENGINE: Codec.plain(Kind.CLOSE_ENGINE, CloseEngine, _NUMBER),
+    Kind.EXECUTE: Codec(Execute, pack_execute, unpack_execute),
+    Kind.EXECUTED: Codec(Executed, pack_executed, unpack_executed),
+    Kind.CANCEL: Codec.plain(Kind.CANCEL, Cancel, _NUMBER),
 }
-"""How each kind of message is packed and unpacked; unpacking raises MailboxError, struct.error."""

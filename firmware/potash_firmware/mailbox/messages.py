@@ -10,13 +10,13 @@ Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Any, NamedTuple
 
 from potash_firmware.mailbox import execution
 from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.execution import Codec
 from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
 
 NO_SLOT = -1
@@ -193,7 +193,7 @@ _PIECE = struct.Struct("<IQQ")
 _READ_CHECK = struct.Struct("<BxHII")
 _READ_CHECKED = struct.Struct("<BxxxIIxxxxQ")
 _RANGE = struct.Struct("<QQ")
-_JOB_ENDED = struct.Struct("<BBH")
+_JOB_ENDED = struct.Struct("<BxHB")
 
 MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _PIECE.size
 
@@ -289,66 +289,27 @@ def _unpack_reset(data: bytes) -> Reset:
     return Reset(tag, ResetScope(scope))
 
 
-def _unpack_job_ended(data: bytes) -> JobEnded:
-    _, log_page, accelerator = _JOB_ENDED.unpack(data)
-    return JobEnded(accelerator, log_page)
-
-
 def _boolean(value: int) -> bool:
     if value > 1:
         raise MailboxError(f"{value} is neither true nor false")
     return bool(value)
 
 
-class _Codec(NamedTuple):
-    kind: type[Message]
-    pack: Callable[[Any], bytes]
-    unpack: Callable[[bytes], Message]
-
-
-_CODECS: dict[int, _Codec] = {
-    Kind.REQUEST: _Codec(Request, _pack_request, _unpack_request),
-    Kind.RESET: _Codec(
-        Reset,
-        lambda m: _RESET.pack(Kind.RESET, m.scope, m.tag),
-        _unpack_reset,
-    ),
-    Kind.WRITE_BACK_DONE: _Codec(
-        WriteBackDone,
-        lambda m: _WRITE_BACK_DONE.pack(Kind.WRITE_BACK_DONE, m.tag, m.error),
-        lambda data: WriteBackDone(*_WRITE_BACK_DONE.unpack(data)[1:]),
-    ),
-    Kind.REPLY: _Codec(Reply, _pack_reply, _unpack_reply),
-    Kind.WRITE_BACK: _Codec(WriteBack, _pack_write_back, _unpack_write_back),
-    Kind.RESET_DONE: _Codec(
-        ResetDone,
-        lambda m: _TAG.pack(Kind.RESET_DONE, m.tag),
-        lambda data: ResetDone(_TAG.unpack(data)[1]),
-    ),
-    Kind.PING: _Codec(
-        Ping,
-        lambda m: _TAG.pack(Kind.PING, m.tag),
-        lambda data: Ping(_TAG.unpack(data)[1]),
-    ),
-    Kind.ALIVE: _Codec(
-        Alive,
-        lambda m: _TAG.pack(Kind.ALIVE, m.tag),
-        lambda data: Alive(_TAG.unpack(data)[1]),
-    ),
-    Kind.READ_CHECK: _Codec(ReadCheck, _pack_read_check, _unpack_read_check),
-    Kind.READ_CHECKED: _Codec(
-        ReadChecked,
-        lambda m: _READ_CHECKED.pack(Kind.READ_CHECKED, m.tag, m.error, m.at),
-        lambda data: ReadChecked(*_READ_CHECKED.unpack(data)[1:]),
-    ),
-    Kind.JOB_ENDED: _Codec(
-        JobEnded,
-        lambda m: _JOB_ENDED.pack(Kind.JOB_ENDED, m.log_page, m.accelerator),
-        _unpack_job_ended,
-    ),
-    **{kind: _Codec(*codec) for kind, codec in execution.CODECS.items()},
+_CODECS: dict[int, Codec] = {
+    Kind.REQUEST: Codec(Request, _pack_request, _unpack_request),
+    Kind.RESET: Codec(Reset, lambda m: _RESET.pack(Kind.RESET, m.scope, m.tag), _unpack_reset),
+    Kind.WRITE_BACK_DONE: Codec.plain(Kind.WRITE_BACK_DONE, WriteBackDone, _WRITE_BACK_DONE),
+    Kind.REPLY: Codec(Reply, _pack_reply, _unpack_reply),
+    Kind.WRITE_BACK: Codec(WriteBack, _pack_write_back, _unpack_write_back),
+    Kind.RESET_DONE: Codec.plain(Kind.RESET_DONE, ResetDone, _TAG),
+    Kind.PING: Codec.plain(Kind.PING, Ping, _TAG),
+    Kind.ALIVE: Codec.plain(Kind.ALIVE, Alive, _TAG),
+    Kind.READ_CHECK: Codec(ReadCheck, _pack_read_check, _unpack_read_check),
+    Kind.READ_CHECKED: Codec.plain(Kind.READ_CHECKED, ReadChecked, _READ_CHECKED),
+    Kind.JOB_ENDED: Codec.plain(Kind.JOB_ENDED, JobEnded, _JOB_ENDED),
+    **execution.CODECS,
 }
-_PACKERS = {codec.kind: codec.pack for codec in _CODECS.values()}
+_PACKERS = {codec.message: codec.pack for codec in _CODECS.values()}
 
 
 def encode(message: Message) -> bytes:
@@ -365,7 +326,8 @@ def decode(data: bytes) -> Message:
     if codec is None:
         raise MailboxError(f"a datagram starts with {data[:1].hex() or 'nothing'}, no known kind")
     try:
-        return codec.unpack(data)
+        message: Message = codec.unpack(data)
+        return message
     except struct.error:
-        name = codec.kind.__name__
+        name = codec.message.__name__
         raise MailboxError(f"{len(data)} bytes are no {name} message") from None

@@ -31,7 +31,7 @@ class MovedAxis(NamedTuple):
 def common_axes(source: Sequence[Axis], target: Sequence[Axis]) -> list[MovedAxis] | None:
     """Axes of the same elements in two surfaces, outer ones first, as axes of a move. None where an
     axis of the one ends within an axis of the other."""
-    one, other = list(_merged(source)), list(_merged(target))
+    one, other = transfers.merged_axes(source), transfers.merged_axes(target)
     axes = []
     while one and other:
         (count, stride), (its_count, its_stride) = one.pop(), other.pop()
@@ -79,22 +79,6 @@ def move(runtime: Runtime, source: Surface, target: Surface, axes: Iterable[Move
             runtime.push_alu(kernel)
         target_axes = [Axis(axis.extent, axis.target) for axis in piece]
         store(runtime, target, acc, target.first + end, target_axes)
-
-
-def _merged(axes: Iterable[Axis]) -> Iterator[Axis]:
-    """The same elements with as few axes as possible."""
-    last = Axis(1, 0)
-    for axis in axes:
-        if axis.extent == 1:
-            continue
-        if last.stride == axis.extent * axis.stride:
-            last = Axis(last.extent * axis.extent, axis.stride)
-        else:
-            if last.extent > 1:
-                yield last
-            last = axis
-    if last.extent > 1:
-        yield last
 
 
 def _best(axes: Iterable[MovedAxis]) -> list[MovedAxis]:

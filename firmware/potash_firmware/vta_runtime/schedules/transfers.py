@@ -5,7 +5,7 @@ An instruction moves rows with one stride in DRAM, which are contiguous on the c
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from potash_device.vta.config import MemoryId
@@ -67,8 +67,8 @@ def span(first: int, step: int, count: int, limit: int) -> Span:
     return Span(before, start, there, count - before - there)
 
 
-def rectangles(axes: Sequence[Axis]) -> Iterator[Rectangle]:
-    """A piece of an array, outer axis first, in rectangles."""
+def merged_axes(axes: Iterable[Axis]) -> list[Axis]:
+    """The same elements with as few axes as possible."""
     merged: list[Axis] = []
     for axis in axes:
         if axis.extent == 1:
@@ -77,6 +77,12 @@ def rectangles(axes: Sequence[Axis]) -> Iterator[Rectangle]:
             merged[-1] = Axis(merged[-1].extent * axis.extent, axis.stride)
         else:
             merged.append(axis)
+    return merged
+
+
+def rectangles(axes: Sequence[Axis]) -> Iterator[Rectangle]:
+    """A piece of an array, outer axis first, in rectangles."""
+    merged = merged_axes(axes)
     if not merged or merged[-1].stride != 1:
         merged.append(Axis(1, 1))
     width = merged.pop().extent
