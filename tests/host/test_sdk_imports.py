@@ -41,7 +41,14 @@ def test_the_sdk_brings_a_transport_in_only_when_it_is_used() -> None:
     assert not any(name.startswith("pyvfio_user") for name in modules)
 
 
-@pytest.mark.parametrize("name", ["acc", "fault", "fw", "run", "shell"])
+def test_the_sdk_brings_in_nothing_that_only_some_programs_need() -> None:
+    """Making dataclasses takes longer than all else that the SDK does when it is imported."""
+    command_sets = {"nvme_spec.computational", "nvme_spec.memory_commands"}
+    namespaces = {"potash.sdk.compute_namespace", "potash.sdk.memory_namespace"}
+    assert not imported("potash.sdk") & (command_sets | namespaces | {"dataclasses", "inspect"})
+
+
+@pytest.mark.parametrize("name", ["acc", "cp", "fault", "fw", "run", "shell", "slm"])
 def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
     modules = imported(f"potash.cli.drive.{name}")
     packages = {module.partition(".")[0] for module in modules}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from csd_spec import fields
 from csd_spec.descriptors import DescriptorError, IdentifyData, dwords, identify_length
@@ -10,12 +10,14 @@ from csd_spec.opcodes import DWORD_SIZE, AdminOpcode
 from nvme_spec.identify.capabilities import CommandSet
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.commands import DEFAULT_TIMEOUT, Commands, encoded
-from potash.sdk.compute_namespace import ComputeNamespace
 from potash.sdk.errors import CommandFailed, DeviceMisbehaved, DeviceNotFound
-from potash.sdk.memory_namespace import MemoryNamespace
 from potash.sdk.namespace import Namespace
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer, Transport
+
+if TYPE_CHECKING:
+    from potash.sdk.compute_namespace import ComputeNamespace
+    from potash.sdk.memory_namespace import MemoryNamespace
 
 IDENTIFY_HEADER_DWORDS = 4
 
@@ -59,10 +61,14 @@ class Device(Commands):
 
     def memory_namespace(self, nsid: int | None = None) -> MemoryNamespace:
         """The memory namespace with an identifier, or the first. Raises DeviceNotFound."""
+        from potash.sdk.memory_namespace import MemoryNamespace
+
         return MemoryNamespace(self, self._first_of(CommandSet.MEMORY, nsid))
 
     def compute_namespace(self, nsid: int | None = None) -> ComputeNamespace:
         """The compute namespace with an identifier, or the first. Raises DeviceNotFound."""
+        from potash.sdk.compute_namespace import ComputeNamespace
+
         return ComputeNamespace(self, self._first_of(CommandSet.COMPUTE, nsid))
 
     def _first_of(self, csi: CommandSet, nsid: int | None) -> int:
