@@ -79,14 +79,7 @@ class DataTransfer(NamedTuple):
     offset: int = 0
 
     def encode(self) -> Cdws:
-        return (
-            _fit("number of dwords", self.dwords, 32),
-            0,
-            _fit("accelerator ID", self.accelerator, 16),
-            0,
-            _fit("offset", self.offset, 32),
-            0,
-        )
+        return FirmwareTransfer(self.dwords, self.accelerator, 0, self.offset).encode()
 
     @classmethod
     def decode(cls, cdws: Sequence[int]) -> DataTransfer:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from csd_spec.descriptors import encode_arguments
-from csd_spec.program import Context, Processor
+from csd_spec.program import Context
 from potash_firmware import bpf
 from potash_firmware.bpf import elf, reserve
 from potash_firmware.bpf import engine as engines
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, Execute
-from potash_firmware.bpf.helpers import Model
 from potash_firmware.bpf.interpreter import Helper
 from potash_firmware.bpf.verifier import verify
 
@@ -50,14 +49,19 @@ def execute(
     layout = bpf.buffer_layout(input_size, output_size)
     memory = reserve.allocate(layout.size)  # what is never touched costs nothing
     memory[layout.input_offset : layout.input_offset + len(data)] = data
-    models = _Models()
+    models = functools.cache(_models)
     outcome = bpf.run_program(
         program,
         memory,
         input_size=input_size,
         output_size=output_size,
         input_length=len(data),
-        services=bpf.Services(show, models.infer_apu, models.infer_vta, load_model=models.load),
+        services=bpf.Services(
+            show,
+            lambda *given: models().infer_apu(*given),
+            lambda *given: models().infer_vta(*given),
+            load_model=lambda *given: models().load(*given),
+        ),
         context=Context(encode_arguments(arguments)),
         instruction_limit=instruction_limit,
         engine=engine,
@@ -67,23 +71,11 @@ def execute(
     return Ran(outcome.return_value, output, outcome.instructions)
 
 
-class _Models:
-    """Runs a program's models; TensorFlow Lite is only loaded when there is one."""
+def _models() -> Models:
+    """What runs a program's models. It loads TensorFlow Lite."""
+    from potash_firmware.apu.models import Models
 
-    @cached_property
-    def _real(self) -> Models:
-        from potash_firmware.apu.models import Models
-
-        return Models({})
-
-    def infer_apu(self, model: memoryview, given: memoryview, output: memoryview) -> int:
-        return self._real.infer_apu(model, given, output)
-
-    def infer_vta(self, model: memoryview, given: memoryview, output: memoryview) -> int:
-        return self._real.infer_vta(model, given, output)
-
-    def load(self, model: memoryview, processor: Processor) -> Model:
-        return self._real.load(model, processor)
+    return Models({})
 
 
 # The public conformance suite calls one helper, and only wants it to be there and to return.

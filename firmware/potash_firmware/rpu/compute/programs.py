@@ -75,6 +75,7 @@ class Program:
         )
 
 
+@dataclass(eq=False, repr=False)
 class Programs:
     """Program indexes of one namespace.
 
@@ -82,21 +83,15 @@ class Programs:
     another one.
     """
 
-    def __init__(
-        self,
-        nsid: int,
-        limits: ComputeSettings,
-        engine: Engine,
-        in_use: Callable[[Program], bool],
-        has_room: Callable[[], bool],
-    ) -> None:
-        self._nsid = nsid
-        self._limits = limits
-        self._engine = engine
-        self._in_use = in_use
-        self._has_room = has_room
-        self._programs: dict[int, Program] = {}
-        self._checks: dict[Future[Outcome], Program] = {}
+    nsid: int
+    limits: ComputeSettings
+    engine: Engine
+    in_use: Callable[[Program], bool]
+    has_room: Callable[[], bool]
+    _programs: dict[int, Program] = field(default_factory=dict)
+    _checks: dict[Future[Outcome], Program] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self.clear()
 
     # Loading.
@@ -142,13 +137,13 @@ class Programs:
             Status.INVALID_PROGRAM_TYPE,
             f"programs of type {fields.ptype:#x} cannot be loaded",
         )
-        if not self._has_room():
+        if not self.has_room():
             raise NvmeError(
                 Status.INSUFFICIENT_PROGRAM_RESOURCES, "the drive has no room for it", dnr=False
             )
         loaded = sum(program.size for program in self._programs.values())
         _require(
-            loaded + fields.psize <= self._limits.program_memory * MIB,
+            loaded + fields.psize <= self.limits.program_memory * MIB,
             Status.MAXIMUM_PROGRAM_BYTES_EXCEEDED,
             f"{loaded} bytes are loaded already",
         )
@@ -205,7 +200,7 @@ class Programs:
         _require(not program.missing, Status.INVALID_PROGRAM_DATA, f"program {index} is not whole")
         active = sum(one.active for one in self._programs.values())
         _require(
-            active < self._limits.activated,
+            active < self.limits.activated,
             Status.MAXIMUM_PROGRAMS_ACTIVATED,
             f"{active} programs are activated",
         )
@@ -214,7 +209,7 @@ class Programs:
             return None
         self._require_idle(program, index)
         assert isinstance(program.image, Shared)
-        program.check = self._engine.check(self._nsid, program.image)
+        program.check = self.engine.check(self.nsid, program.image)
         self._checks[program.check] = program
         return program.check
 
@@ -249,24 +244,24 @@ class Programs:
         """An entry of the Program List for each index."""
         return [
             self._programs[index].describe() if index in self._programs else ProgramDescriptor()
-            for index in range(self._limits.programs)
+            for index in range(self.limits.programs)
         ]
 
     def clear(self) -> None:
         """Forget every program but the device-defined ones, which are as at the start."""
         for program in self._programs.values():
             self._drop(program)
-        limits = self._limits
+        limits = self.limits
         self._programs = {
             index: Program(index, active=index < limits.activated, sound=True)
-            for index in range(min(self._engine.device_defined, limits.programs))
+            for index in range(min(self.engine.device_defined, limits.programs))
         }
 
     def _at(self, index: int) -> Program | None:
         _require(
-            index < self._limits.programs,
+            index < self.limits.programs,
             Status.INVALID_PROGRAM_INDEX,
-            f"the last program index is {self._limits.programs - 1}",
+            f"the last program index is {self.limits.programs - 1}",
         )
         return self._programs.get(index)
 
@@ -286,12 +281,12 @@ class Programs:
         return program
 
     def _require_idle(self, program: Program, index: int) -> None:
-        if program.check is not None or self._in_use(program):
+        if program.check is not None or self.in_use(program):
             raise NvmeError(Status.PROGRAM_IN_USE, dnr=False, detail=f"program {index} is in use")
 
     def _drop(self, program: Program) -> None:
         if isinstance(program.image, Shared):
-            self._engine.forget(program.image.serial)
+            self.engine.forget(program.image.serial)
             os.close(program.image.fd)
 
 

@@ -6,7 +6,7 @@ with the namespace, with the power, and where the next host may be another one.
 
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nvme_spec.status import NvmeError
@@ -31,35 +31,28 @@ class ComputeState:
     runs: Runs
 
 
+@dataclass(eq=False, repr=False)
 class Compute:
     """That of all compute namespaces of a drive, by namespace identifier, made when it is
     needed."""
 
-    def __init__(
-        self,
-        settings: ComputeSettings,
-        engine: Engine,
-        transfer: Transfer,
-        outstanding: Outstanding,
-        memory: Memory,
-    ) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._transfer = transfer
-        self._outstanding = outstanding
-        self._memory = memory
-        self._states: dict[int, ComputeState] = {}
-        self.ready: deque[Turn] = deque()
-        """Commands that have waited, and may begin or end now: resume each, or drop it."""
+    settings: ComputeSettings
+    engine: Engine
+    transfer: Transfer
+    outstanding: Outstanding
+    memory: Memory
+    _states: dict[int, ComputeState] = field(default_factory=dict)
+    ready: deque[Turn] = field(default_factory=deque)
+    """Commands that have waited, and may begin or end now: resume each, or drop it."""
 
     def of(self, nsid: int) -> ComputeState:
         """The state of compute namespace `nsid`, of which there has to be one."""
         state = self._states.get(nsid)
         if state is None:
-            self._engine.open(nsid)
-            runs = Runs(nsid, self._engine, self._transfer, self._outstanding, self.ready)
-            programs = Programs(nsid, self._settings, self._engine, runs.uses, self._has_room)
-            sets = RangeSets(self._settings, self._memory, runs.uses)
+            self.engine.open(nsid)
+            runs = Runs(nsid, self.engine, self.transfer, self.outstanding, self.ready)
+            programs = Programs(nsid, self.settings, self.engine, runs.uses, self._has_room)
+            sets = RangeSets(self.settings, self.memory, runs.uses)
             state = self._states[nsid] = ComputeState(programs, sets, runs)
         return state
 
@@ -94,14 +87,14 @@ class Compute:
 
     def forget(self, memory: int) -> None:
         """The memory of that serial number is about to go."""
-        self._engine.forget(memory)
+        self.engine.forget(memory)
 
     def remove(self, nsid: int) -> None:
         """A compute namespace is gone, whose commands have ended."""
         state = self._states.pop(nsid, None)
         if state is not None:
             state.programs.clear()
-            self._engine.close(nsid)
+            self.engine.close(nsid)
 
     def reset(self, *, next_host: bool) -> None:
         """The session is over; the `next_host` is to find nothing of this one's."""
