@@ -312,7 +312,8 @@ class Grammar:
         rng = self.rng
         region, offset = self.place()
         size = rng.choice((1, 1, 1, 1, 2, 16, 200, 0x1000))
-        data = b"".join(self.word() for _ in range(size))
+        words = b"".join(self.word() for _ in range(min(size, 16)))
+        data = (words * -(-size // 16))[: 4 * size]
         if rng.random() < 0.1:
             data = data[: rng.randrange(len(data) + 1)]
         count = len(data) if rng.random() < 0.98 else self.u32()

@@ -1,4 +1,4 @@
-"""Four accelerators that never rest, under a stock driver that has a drive to use."""
+"""Two accelerators that never rest, under a stock driver that has a drive to use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from potash.vm.images import GuestImages
 from support.apu import program
 from support.bpf import exit_, insn, mov
 
-ACCELERATORS = 4
+ACCELERATORS = 2
 
 ONCE = program(mov(0, 0), exit_)
 FOREVER = program(mov(0, 0), insn(0x05, offset=-1), exit_)
@@ -54,7 +54,7 @@ LISTEN = """
     ):
         events.bind((0, 1))
         events.settimeout(30)
-        accelerator = device.accelerators()[2]
+        accelerator = device.accelerators()[1]
         accelerator.enable()
         accelerator.send_firmware(open("/tmp/once.o", "rb").read())
         accelerator.write_input(b"data")
