@@ -7,14 +7,18 @@ lengths and addresses are plain bytes.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.identify.lists import IDENTIFY_SIZE
 from nvme_spec.layout import Structure, u64
 from nvme_spec.ranges import SOURCE_RANGE_SIZES
+
+_HOST_ADDRESSABLE_HEADER = struct.Struct("<H14x")
+_HOST_ADDRESSABLE = struct.Struct("<IB3xQ")
 
 MEMORY_GRANULARITY = 4
 """Bytes; first byte and length of Memory Read, Write, Fill and Copy are multiples of it."""
@@ -24,6 +28,7 @@ UNVERIFIED = {
     "MemoryNamespace": "no layout is public; as one implementer creates it, in bytes",
     "MemoryOpcode.MEMORY_FILL": "one implementer; with others 00h, Flush in every command set",
     "MemoryCopy.nr_z": "implementers disagree whether the number of ranges is 0's based",
+    "HostAddressable": "one implementer; how a host learns which BAR it is is not known",
     "MemoryCopy.desfmt": "whether formats have to be enabled by the host (CDFE) is not known",
 }
 """Parts of this module that no two independent implementers confirm, and how sure they are."""
@@ -96,3 +101,27 @@ class MemoryNamespace(Structure):
     SIZE = IDENTIFY_SIZE
     nsze = u64(0)
     ncap = u64(8)
+
+
+class MemoryAccessType(IntFlag):
+    """How a host reaches the memory of a namespace without commands."""
+
+    BAR = 1 << 0
+    CXL = 1 << 1
+
+
+class HostAddressable(NamedTuple):
+    """A namespace whose memory a host reaches from byte `offset` on, of a BAR for `BAR`."""
+
+    nsid: int
+    access: MemoryAccessType
+    offset: int
+
+
+def encode_host_addressable(namespaces: Sequence[HostAddressable]) -> bytes:
+    """Host Addressable Namespaces log (85h), of revision 1.2 of the command set.
+
+    The layout is that of one implementer, in whose list revision 1.3 has the same.
+    """
+    listed = b"".join(_HOST_ADDRESSABLE.pack(*one) for one in namespaces)
+    return _HOST_ADDRESSABLE_HEADER.pack(len(namespaces)) + listed

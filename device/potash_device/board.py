@@ -176,6 +176,7 @@ class Board:
     def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
         if not self._bars_are_new:
             self._renew_bars()
+            self.reset()
             raise OSError(errno.EAGAIN, "this host was offered the memory of the one before")
         self._bars_are_new = not self._bars
         self.dma.connect(memory)

@@ -229,6 +229,7 @@ class MemorySection:
     ] = ()
     capacity: Annotated[int | None, _size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)] = None
     copy_formats: Annotated[bool, FLAG] = RpuSettings.copy_formats_enabled
+    bar: Annotated[bool, FLAG] = False
 
 
 @dataclass(frozen=True)

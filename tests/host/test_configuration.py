@@ -65,6 +65,7 @@ output_size = "1GiB"
 namespaces = ["64M", 4096]
 capacity = "1G"
 copy_formats = false
+bar = true
 
 [compute]
 namespaces = 2
@@ -120,7 +121,7 @@ def test_every_key_is_read() -> None:
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
-        memory=MemorySection((64 << 20, 4096), 1 << 30, copy_formats=False),
+        memory=MemorySection((64 << 20, 4096), 1 << 30, copy_formats=False, bar=True),
         compute=ComputeSection(2, 4, 3, 8 << 20, 10, 64),
         vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
         limits=LimitsSection(1 << 30, 60, 768 << 20, 5),
@@ -230,6 +231,7 @@ configurations = st.builds(
         st.lists(st.integers(1, 1 << 10).map(lambda pages: pages << 12), max_size=3).map(tuple),
         st.none() | st.integers(1, 1 << 20).map(lambda pages: pages << 12),
         st.booleans(),
+        st.booleans(),
     ),
     compute=st.builds(ComputeSection, st.integers(0, 16), st.integers(1, 256)),
     vta=st.builds(Config, log_wgt_buff_size=st.integers(16, 18), log_batch=st.integers(0, 1)),
@@ -282,14 +284,14 @@ def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> 
     assert content["compute"]["namespaces"] == 2
     guest = potash_command(
         "guest", "--config", file, "--print-config", "--cpus", "2", "--namespace", "1M:512",
-        "--memory-namespace", "8K", "--compute-namespace",
+        "--memory-namespace", "8K", "--no-memory-bar", "--compute-namespace",
     )  # fmt: skip
     assert guest.returncode == 0, guest.stderr
     content = tomllib.loads(guest.stdout)
     assert (content["guest"]["memory"], content["guest"]["cpus"]) == ("1G", 2)
     assert content["namespace"] == {"1": {"size": "1M", "block_size": 512}}
     assert content["memory"] == {
-        "namespaces": ["8K"], "capacity": "1G", "copy_formats": False
+        "namespaces": ["8K"], "capacity": "1G", "copy_formats": False, "bar": False
     }  # fmt: skip
     assert (content["compute"]["namespaces"], content["compute"]["ranges"]) == (1, 64)
     assert content["device"]["engine"] == "interpreter"
@@ -312,6 +314,14 @@ def test_a_wrong_controller_memory_buffer_is_refused(text: str, sentence: str) -
     done = potash_command("serve", "--cmb", text, "--print-config")
     assert done.returncode == 2, done
     assert sentence in " ".join(done.stderr.split())
+
+
+def test_memory_in_a_bar_is_a_namespace_of_a_size_that_a_bar_has(tmp_path: Path) -> None:
+    for memory, sentence in (((), "with a memory namespace"), (("12K",), "a power of two")):
+        options = [word for size in memory for word in ("--memory-namespace", size)]
+        done = potash_command("serve", "--memory-bar", *options, "--socket", tmp_path / "s")
+        assert done.returncode == 1, done
+        assert sentence in done.stderr
 
 
 def test_memory_has_whole_pages() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
+from potash_firmware.rpu.compute.engine import Engine
 from support.nvme_host import DATA, Cqe, Host
 
 FLUSH, COPY, READ, FILL, WRITE = 0, 1, 2, 4, 5
@@ -21,7 +22,11 @@ INVALID_FIELD, INVALID_NAMESPACE = 2, 0xB
 
 @contextmanager
 def powered(
-    path: Path | None = None, *wanted: NamespaceShape, memory_capacity: int | None = None
+    path: Path | None = None,
+    *wanted: NamespaceShape,
+    memory_capacity: int | None = None,
+    engine: Engine | None = None,
+    memory_bar: int = 0,
 ) -> Iterator[Host]:
     """A drive, enabled with all of its command sets (CC.CSS 110b), and I/O queue 1.
 
@@ -30,7 +35,7 @@ def powered(
     known = path is not None and (path / "namespaces.toml").exists()
     shapes = wanted or (() if known else SHAPES)
     opened = Drive.open(path, shapes, capacity=4 * MIB, memory_capacity=memory_capacity)
-    with opened as drive, Host(drive=drive) as host:
+    with opened as drive, Host(drive=drive, engine=engine, memory_bar=memory_bar) as host:
         host.css = 6
         host.enable()
         host.create_io_queue()

@@ -33,6 +33,7 @@ from pyvfio_user.memory import AddressSpace
 
 BAR0 = 0
 BAR2 = 2
+BAR4 = 4
 CONFIG = 7
 MSIX = 2
 
@@ -155,13 +156,16 @@ class Host:
         identity: PciIdentity | None = None,
         engine: Engine | None = None,
         cmb: CmbSettings | None = None,
+        memory_bar: int = 0,
     ) -> None:
+        """`memory_bar` is the identifier of a memory namespace of `drive` that is in BAR 4."""
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
             settings = replace(
                 settings or RpuSettings(),
                 namespaces=tuple(
-                    NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
+                    replace(NamespaceSettings.of(nsid, shape), host_addressable=nsid == memory_bar)
+                    for nsid, shape in drive.shapes.items()
                 ),
             )
         self.memory = SealedMemory(memory)
@@ -180,7 +184,12 @@ class Host:
         self.link = ApuLink(self.buffers)
         self.apu: ApuPort | None = None
         self.board = Board(
-            BoardSettings(identity or PciIdentity(), queue_pairs, cmb=cmb),
+            BoardSettings(
+                identity or PciIdentity(),
+                queue_pairs,
+                cmb=cmb,
+                memory_bar=drive.shapes[memory_bar].size if drive and memory_bar else 0,
+            ),
             self.media,
             self.flash,
             cast(MediaExecutor, self.executor),

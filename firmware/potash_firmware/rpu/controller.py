@@ -221,6 +221,8 @@ class Controller:
         self._activated = False
         self._memory_is_new = True
         """No host has been served since memory namespaces have begun with zeroes."""
+        self._memory_may_change = False
+        """What was begun before a reset may still write to memory that a host has mapped."""
 
     # Power and resets.
 
@@ -267,21 +269,26 @@ class Controller:
         self.compute.reset(next_host=next_host)
         self.apu.reset(next_host=next_host)
         if next_host:
-            if not self._memory_is_new:  # a host may reset as often as it likes
-                self._renew_memory()
-                self._memory_is_new = True
+            # A host may reset as often as it likes; what is in a BAR it changes without a command.
+            self._renew_memory(bar_alone=self._memory_is_new)
+            self._memory_is_new = True
+            self._memory_may_change = bool(self.compute.executions or self.media_work.unfinished)
             self.board.trace.recent.clear()
             self.telemetry.forget_host()
         self.self_tests.reset()
         self._unreported = True
         self._activated |= self.firmware.active != active
 
-    def _renew_memory(self) -> None:
+    def _renew_memory(self, *, bar_alone: bool = False) -> None:
         """Give memory namespaces other memory; that of before is freed where it may take time."""
-        for namespace in self.namespaces.every.values():
-            if isinstance(namespace, MemoryNamespace) and (before := namespace.renew()):
+        for namespace in self._memory_namespaces():
+            if (namespace.bar or not bar_alone) and (before := namespace.renew()):
                 self.compute.forget(before.serial)
                 self.board.executor.submit(partial(len, before.bytes))
+
+    def _memory_namespaces(self) -> list[MemoryNamespace]:
+        every = self.namespaces.every.values()
+        return [namespace for namespace in every if isinstance(namespace, MemoryNamespace)]
 
     def _associate(self, associated: bool) -> None:
         """Namespaces reach each other, or no longer."""
@@ -296,6 +303,11 @@ class Controller:
     def select_command_sets(self) -> None:
         """The host has enabled command sets: by CC, or by its profile."""
         self._memory_is_new = False
+        if self._memory_may_change:  # no more: nothing of before is still at work
+            self._memory_may_change = False
+            for namespace in self._memory_namespaces():
+                if namespace.bar:
+                    namespace.clear()
         configuration = ControllerConfiguration(self.board.registers.read(Register.CC))
         self.namespaces.select(
             by_identifier=configuration.css == CommandSetSelected.ALL_SUPPORTED,

@@ -44,6 +44,8 @@ class NamespaceSettings:
     csi: CommandSet = CommandSet.NVM
     size: int = 0
     """Bytes of a memory namespace; blocks have the size of their media, and others none."""
+    host_addressable: bool = False
+    """A host maps the memory, through the board's memory BAR of the same size."""
 
     @classmethod
     def of(cls, nsid: int, shape: NamespaceShape) -> "NamespaceSettings":

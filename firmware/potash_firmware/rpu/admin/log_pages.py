@@ -24,6 +24,11 @@ from nvme_spec.logs import (
     LogPageSupport,
     encode_dword_log,
 )
+from nvme_spec.memory_commands import (
+    HostAddressable,
+    MemoryAccessType,
+    encode_host_addressable,
+)
 from nvme_spec.persistent_events import (
     ESTABLISH_AND_READ_HEADER,
     SIZE_UNIT,
@@ -38,6 +43,7 @@ from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import FEATURES, Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 
 DWORD = 4
 
@@ -229,6 +235,17 @@ def _lba_status(controller: Controller, command: Command, fields: GetLogPage) ->
     return controller.lba_status.read(bad, fields.offset)
 
 
+def _host_addressable(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    """Attached or not, as the page has it."""
+    return encode_host_addressable(
+        [
+            HostAddressable(nsid, MemoryAccessType.BAR, 0)
+            for nsid, one in controller.namespaces.allocated.items()
+            if isinstance(one, MemoryNamespace) and one.bar
+        ]
+    )
+
+
 def _feature_effect(row: Feature) -> int:
     one = row.namespace_specific
     return FeatureEffects.FSUPP | (
@@ -275,6 +292,7 @@ PAGES: dict[int, Page] = {
         lambda controller, command, fields: controller.reachability.associations(fields.lsp),
         command_set=CommandSet.MEMORY,
     ),
+    LogPage.HOST_ADDRESSABLE_NAMESPACES: Page(_host_addressable, command_set=CommandSet.MEMORY),
     LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
     LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
     LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),

@@ -38,6 +38,7 @@ class Namespaces:
         self, settings: Iterable[NamespaceSettings], board: Board, features: Features
     ) -> None:
         self._drive = board.drive
+        self._memory_bar = board.memory_bar
         self._features = features
         self.version = 0
         """Changes with the namespaces with blocks that there are, and with their block sizes."""
@@ -66,7 +67,9 @@ class Namespaces:
         """A namespace, which is not there yet; `media` is for one with blocks. Raises OSError."""
         match settings.csi:
             case CommandSet.MEMORY:
-                return MemoryNamespace(settings)
+                return MemoryNamespace(
+                    settings, self._memory_bar if settings.host_addressable else None
+                )
             case CommandSet.COMPUTE:
                 return ComputeNamespace(settings)
         assert media is not None

@@ -13,16 +13,18 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.memory import SharedMemory
 from potash_device.media.store import Media
+from potash_device.pcie.bar_memory import BarMemory
 from potash_firmware.mailbox.execution import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.settings import NamespaceSettings
 
 
-class Memory(SharedMemory):
+class Memory:
     """The bytes of a namespace, until it gets others. Raises OSError when the system has none."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
+    def __init__(self, size: int, shared: SharedMemory | None = None) -> None:
+        self.shared = shared or SharedMemory(size)
+        self.media, self.bytes, self.fd = self.shared.media, self.shared.bytes, self.shared.fd
         self.serial = next_serial()
         """Names it to the APU, which may have had another one of the same namespace."""
 
@@ -34,12 +36,14 @@ class MemoryNamespace:
     csi: ClassVar[CommandSet] = CommandSet.MEMORY
 
     settings: NamespaceSettings
+    bar: BarMemory | None = None
+    """Where a host maps the bytes, if it does: they are all of it."""
     memory: Memory = field(init=False)
     in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
     """Work of the media executor on its bytes."""
 
     def __post_init__(self) -> None:
-        self.memory = Memory(self.size)
+        self.memory = Memory(self.size, self.bar.memory if self.bar else None)
 
     @property
     def nsid(self) -> int:
@@ -67,12 +71,23 @@ class MemoryNamespace:
     def renew(self) -> Memory | None:
         """Begin again with zeroes; the memory of before, if there is any.
 
-        Who still has that of before sees nothing of what is written from now on.
+        Who still has that of before sees nothing of what is written from now on. What a host has
+        mapped stays what it is as long as that host is there.
         """
+        if self.bar is not None:
+            if self.bar.memory is self.memory.shared:
+                self.clear()
+                return None
+            before, self.memory = self.memory, Memory(self.size, self.bar.memory)
+            return before
         try:
             new = Memory(self.size)
         except OSError:  # no memory or descriptors, of now: what there is has to do
-            self.memory.media.punch(0, self.size)
+            self.clear()
             return None
         before, self.memory = self.memory, new
         return before
+
+    def clear(self) -> None:
+        """Zeroes, in the memory that there is."""
+        self.memory.shared.clear()

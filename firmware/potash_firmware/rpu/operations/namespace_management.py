@@ -136,6 +136,8 @@ class Management:
                 del self.board.media[namespace.nsid]
             elif isinstance(namespace, MemoryNamespace):
                 self.compute.forget(namespace.memory.serial)
+                if namespace.bar:
+                    namespace.clear()
             else:
                 self.compute.remove(namespace.nsid)
         with suppress(MediaError):  # what is stored of no namespace harms none

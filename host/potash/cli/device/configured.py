@@ -37,6 +37,7 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
             "accelerators": tuple((a.input_size, a.output_size) for a in found.accelerators),
             "memory_namespaces": found.memory.namespaces,
             "memory_capacity": found.memory.capacity,
+            "memory_bar": found.memory.bar,
             "compute_namespaces": found.compute.namespaces,
         }
         several = {
@@ -86,6 +87,11 @@ memory_namespace_option: Decorator = click.option(
     help="A memory namespace (Subsystem Local Memory) of a new drive, or of one that has none yet; "
     "may be given several times. Its bytes are lost with the power.",
 )
+memory_bar_option: Decorator = click.option(
+    "--memory-bar/--no-memory-bar",
+    help="Let the host map the first memory namespace, as BAR 4: it has a power of two of bytes, "
+    "up to 1G.",
+)
 compute_namespace_option: Decorator = click.option(
     "--compute-namespace",
     "compute_namespaces",
@@ -104,13 +110,15 @@ cmb_option: Decorator = click.option(
 )
 
 
-def computational(memory: tuple[int, ...], capacity: int | None, compute: int) -> dict[str, Any]:
+def computational(
+    memory: tuple[int, ...], capacity: int | None, bar: bool, compute: int
+) -> dict[str, Any]:
     """Those sections of a configuration, with the limits that the file gives."""
     if compute > MOST_COMPUTE_NAMESPACES:
         raise click.UsageError(f"a drive has at most {MOST_COMPUTE_NAMESPACES} compute namespaces")
     found = given()
     return {
-        "memory": dataclasses.replace(found.memory, namespaces=memory, capacity=capacity),
+        "memory": dataclasses.replace(found.memory, namespaces=memory, capacity=capacity, bar=bar),
         "compute": dataclasses.replace(found.compute, namespaces=compute),
     }
 

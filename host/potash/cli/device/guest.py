@@ -15,6 +15,7 @@ from potash.cli.device.configured import (
     cmb_option,
     compute_namespace_option,
     config_option,
+    memory_bar_option,
     memory_namespace_option,
     print_option,
 )
@@ -129,6 +130,7 @@ def running_guest(
     help="A namespace of a new drive, as for potash serve; may be given several times.",
 )
 @memory_namespace_option
+@memory_bar_option
 @compute_namespace_option
 @cmb_option
 @click.option(
@@ -211,6 +213,7 @@ def guest(
     media: tuple[Path, ...],
     namespaces: tuple[NamespaceShape, ...],
     memory_namespaces: tuple[int, ...],
+    memory_bar: bool,
     compute_namespaces: int,
     cmb: CmbSettings | None,
     size: int | None,
@@ -252,12 +255,12 @@ def guest(
         machine = GuestSection(memory, cpus, debian_mirror)
         named = configured.sections(namespaces)
         others = configured.computational(
-            memory_namespaces, found.memory.capacity, compute_namespaces
+            memory_namespaces, found.memory.capacity, memory_bar, compute_namespaces
         )
         found = replace(found, device=device, namespaces=named, guest=machine, **others)
         click.echo(configuration.write(found), nl=False)
         return
-    computes = memory_namespaces or compute_namespaces or cmb
+    computes = memory_namespaces or memory_bar or compute_namespaces or cmb
     its_drive = media or namespaces or computes or devices is not None or config_file is not None
     if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
@@ -275,6 +278,7 @@ def guest(
     for memory_size in memory_namespaces:
         shared += ["--memory-namespace", str(memory_size)]
     shared += ["--compute-namespace"] * compute_namespaces
+    shared += ["--memory-bar" if memory_bar else "--no-memory-bar"]
     shared += ["--cmb", configuration.describe_cmb(cmb)] if cmb else []
     for fault in faults_of(faults, fault_files):
         shared += ["--fault", sdk_faults.describe(fault)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from nvme_spec.identify.capabilities import CommandSet
 from potash import configuration
 from potash.cli.device import configured, reports
 from potash.cli.device.configured import (
@@ -20,6 +21,7 @@ from potash.cli.device.configured import (
     cmb_option,
     compute_namespace_option,
     config_option,
+    memory_bar_option,
     memory_namespace_option,
     print_option,
 )
@@ -49,6 +51,7 @@ from potash_device.media.shapes import (
     DriveError,
     NamespaceShape,
 )
+from potash_device.pcie.bar_memory import require_size
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
@@ -146,6 +149,7 @@ def qemu_device(socket: Path) -> str:
     help="What all memory namespaces together may have, for a host that makes some of its own "
     "(default: what they have). The folder remembers it.",
 )
+@memory_bar_option
 @compute_namespace_option
 @cmb_option
 @click.option("--read-only/--read-write", help="Open the media for reading alone, or not.")
@@ -238,6 +242,7 @@ def serve(
     capacity: int | None,
     memory_namespaces: tuple[int, ...],
     memory_capacity: int | None,
+    memory_bar: bool,
     compute_namespaces: int,
     cmb: CmbSettings | None,
     read_only: bool,
@@ -268,7 +273,9 @@ def serve(
         namespaces=configured.sections(configured.wanted_namespaces(namespaces, size)),
         accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
         or DEFAULTS.accelerators,
-        **configured.computational(memory_namespaces, memory_capacity, compute_namespaces),
+        **configured.computational(
+            memory_namespaces, memory_capacity, memory_bar, compute_namespaces
+        ),
         vta=configured.given().vta,
         limits=configured.given().limits,
         guest=configured.given().guest,
@@ -316,7 +323,7 @@ def _serve(
             path,
             drive.namespaces,
             drive.flash,
-            replace(settings, rpu=replace(settings.rpu, namespaces=namespaces)),
+            _with_namespaces(settings, namespaces, memory_bar=wanted.memory.bar),
             sidecar=drive.sidecar,
             drive=drive,
             trace=traced,
@@ -354,6 +361,28 @@ def device_settings(wanted: Configuration) -> DeviceSettings:
         limits=wanted.described_limits,
         range_blocks=RangeBlocks(RangeUnit(told.range_unit), told.range_count == "zero-based"),
     )
+
+
+def _with_namespaces(
+    settings: DeviceSettings, namespaces: tuple[NamespaceSettings, ...], *, memory_bar: bool
+) -> DeviceSettings:
+    """The settings of a drive with those; its first memory is in a BAR for `memory_bar`.
+
+    Raises PotashError where there is no such memory, or it has a size that no BAR has.
+    """
+    if memory_bar:
+        first = next((one for one in namespaces if one.csi == CommandSet.MEMORY), None)
+        if first is None:
+            raise PotashError("--memory-bar is for a drive with a memory namespace")
+        try:
+            require_size(first.size)
+        except ValueError as error:
+            raise PotashError(f"--memory-bar: {error}") from None
+        settings = replace(settings, board=replace(settings.board, memory_bar=first.size))
+        namespaces = tuple(
+            replace(one, host_addressable=True) if one is first else one for one in namespaces
+        )
+    return replace(settings, rpu=replace(settings.rpu, namespaces=namespaces))
 
 
 def _why(error: OSError, socket: Path) -> str:
