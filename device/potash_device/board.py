@@ -218,6 +218,11 @@ class Board:
         self.dma.forget()
         self.queues.unbind()
 
+    def stops_transfers(self, region: int, offset: int, data: bytes) -> bool:
+        """Whether a write ends Bus Master Enable or resets the function; a write to BAR 0 is only
+        queued for the firmware."""
+        return region == PciRegion.CONFIG and self._config_space.stops(offset, data)
+
     def irqs_changed(self, index: int) -> None:
         if index in self.irqs:
             self.interrupts.deliver_pending()

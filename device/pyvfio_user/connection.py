@@ -12,7 +12,7 @@ import array
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
 from pyvfio_user.descriptors import close_all, close_socket, may_receive
@@ -47,6 +47,19 @@ class Message(NamedTuple):
     fds: list[int]
 
 
+class Reply(NamedTuple):
+    """A reply of the client to a command of the server's, `error` being its errno.
+
+    `payload` is valid until the next message is received.
+    """
+
+    message_id: int
+    command: int
+    flags: int
+    error: int
+    payload: memoryview
+
+
 _NO_FDS: list[int] = []
 
 
@@ -58,11 +71,16 @@ class _Unsent(NamedTuple):
     fds: list[int]
 
 
+def _ignore(reply: Reply) -> None:
+    pass
+
+
 class Connection:
     """One connected, non-blocking stream socket, which it owns.
 
     `max_message` is the size of the longest message that is read, header included; `max_queued` how
-    many bytes of replies may wait for a client that does not read them.
+    many bytes may wait for a client that does not read them. `on_reply` is given the replies that
+    `receive` comes across, to messages whose identifiers are among `awaited`.
     """
 
     def __init__(self, sock: socket.socket, *, max_message: int, max_queued: int) -> None:
@@ -77,6 +95,8 @@ class Connection:
         self._fds_end = 0
         self._unsent: deque[_Unsent] = deque()
         self._unsent_size = 0
+        self.awaited: Container[int] = ()
+        self.on_reply: Callable[[Reply], None] = _ignore
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -97,7 +117,7 @@ class Connection:
         return size is not None and self._end - self._start >= size
 
     def receive(self) -> Message | None:
-        """The next command, or None when the socket has no whole one.
+        """The next command, or None when the socket has no whole one; replies go to `on_reply`.
 
         Raises ProtocolError for what cannot be the beginning of a message, after which the stream
         has no meaning any more, and Disconnected.
@@ -107,19 +127,27 @@ class Connection:
             start = self._start
             available = self._end - start
             if available >= HEADER.size:
-                message_id, command, size, flags, _ = HEADER.unpack_from(self._buffer, start)
-                if not HEADER.size <= size <= self._max_message or flags & TYPE_MASK:
+                message_id, command, size, flags, error = HEADER.unpack_from(self._buffer, start)
+                kind = flags & TYPE_MASK
+                if not HEADER.size <= size <= self._max_message or (
+                    kind and message_id not in self.awaited
+                ):
                     self._refuse(start)
                 if available >= size:
-                    break
+                    self._start = end = start + size
+                    fds = _NO_FDS
+                    if self._fds and end >= self._fds_end:
+                        fds, self._fds = self._fds, _NO_FDS
+                    payload = self._buffer[start + HEADER.size : end]
+                    if not kind:
+                        return Message(message_id, command, flags, payload, fds)
+                    if fds:
+                        close_all(fds)
+                        raise ProtocolError("file descriptors came with a reply")
+                    self.on_reply(Reply(message_id, command, flags, error, payload))
+                    continue
             if not self._fill():
                 return None
-        end = start + size
-        self._start = end
-        fds = _NO_FDS
-        if self._fds and end >= self._fds_end:
-            fds, self._fds = self._fds, _NO_FDS
-        return Message(message_id, command, flags, self._buffer[start + HEADER.size : end], fds)
 
     def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
         """Send a whole message, now or as the client makes room for it.
@@ -139,8 +167,13 @@ class Connection:
                 )
 
     def wants_write(self) -> bool:
-        """Whether replies wait for room in the socket."""
+        """Whether messages wait for room in the socket."""
         return bool(self._unsent)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for room in the socket."""
+        return self._unsent_size
 
     def flush(self) -> bool:
         """Send what waits, as far as there is room; whether anything went. Raises Disconnected."""

@@ -81,6 +81,13 @@ class Device(Protocol):
     device's own mistake and leaves `Server.step`. No callback may block: while it runs, the client
     waits, and a virtual machine with it.
 
+    A device that uses the client's memory outside of `Server.step`, as it should, may be called
+    back from there where that memory is reached by messages: with accesses to its regions, changes
+    of interrupts and of memory, but not with what stops it. An optional method of it,
+    `stops_transfers(region, offset, data)`, says whether a write does that (a function level reset,
+    bus mastering switched off); without one, every write to a PCI device's configuration space is
+    taken to.
+
     A device that can be migrated also has an attribute `migration` (`migration.Migration`).
     """
 

@@ -6,7 +6,9 @@ told that memory has changed; garbage collection unmaps a file after the last vi
 dangle.
 
 A file must be a memfd of ordinary pages, sealed against shrinking: cutting an unsealed one short,
-or punching a hole into huge pages, would end this process with SIGBUS.
+or punching a hole into huge pages, would end this process with SIGBUS. What comes without such a
+file is reached by messages, if the client answers them: its views are copies, fetched when they are
+made, and what a device has written to one is the client's only after `store`.
 
 Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_MAP" and "VFIO_USER_DMA_UNMAP".
 """
@@ -19,11 +21,12 @@ import itertools
 import mmap
 import os
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from pyvfio_user.protocol import DEFAULT_MAX_DMA_MAPS
+from pyvfio_user.dma_messages import DmaMessages, TransferError
+from pyvfio_user.protocol import DEFAULT_MAX_DMA_MAPS, Buffer
 
 ADDRESS_LIMIT = 1 << 64
 MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
@@ -39,6 +42,8 @@ LOG_PAGE_SIZE = 4096
 
 MAX_PIECES = 1024
 """Windows that one access may cross."""
+MAX_COPY = 1 << 26
+"""Bytes that are copied at once where they are reached by messages."""
 
 _generations = itertools.count(1)
 
@@ -56,6 +61,11 @@ class AccessFault(OSError):
         return str(self.strerror)
 
 
+def _misfit(address: int, size: int) -> AccessFault:
+    reason = "they cross the end of a mapping" if size > 0 else "this is no size"
+    return AccessFault(address, size, reason)
+
+
 _FileId = tuple[int, int]
 """A file's st_dev and st_ino."""
 
@@ -71,24 +81,47 @@ class _Content:
 
 
 class _Mapping(NamedTuple):
-    """One window: the bytes for reading and for writing, each None where that is refused."""
+    """One window: the bytes for reading and for writing, each None where that is refused.
+
+    Where there is no content the rights say what may be done by messages.
+    """
 
     start: int
     end: int
     source: memoryview | None
     target: memoryview | None
     content: _Content | None
+    readable: bool
+    writable: bool
 
 
 _start = attrgetter("start")
-_NOWHERE = _Mapping(0, 0, None, None, None)
+_NOWHERE = _Mapping(0, 0, None, None, None, False, False)
+
+
+class _Staged(bytearray):
+    """Bytes that are to be written to the client's memory at `address`, once they are all there."""
+
+    address = 0
 
 
 class AddressSpace:
-    """The DMA addresses that one client has mapped. Not for several threads."""
+    """The DMA addresses that one client has mapped. Not for several threads.
 
-    def __init__(self, max_mappings: int = MAX_MAPPINGS) -> None:
+    With `messages`, windows that cannot be mapped are reached by them.
+    """
+
+    def __init__(
+        self, max_mappings: int = MAX_MAPPINGS, messages: DmaMessages | None = None
+    ) -> None:
         self._max_mappings = max_mappings
+        self._messages = messages
+        self.remote = 0
+        """Windows that can only be written by messages."""
+        self.unmapped_because = ""
+        """Why the last of these cannot be mapped."""
+        self.copies = 0
+        """Views that were copies, made since there is a client."""
         self._mappings: list[_Mapping] = []
         self._files: dict[_FileId, _Content] = {}
         self._outgrown: set[_Content] = set()
@@ -111,14 +144,14 @@ class AddressSpace:
     ) -> None:
         """Open a window of `size` bytes at `address` onto the file `fd` from `offset` on.
 
-        The descriptor stays the caller's. Without one the window exists, and every access to it is
-        refused, as it is to what is not `readable` or `writable`. Raises OSError: EEXIST where the
-        window overlaps another one, ENOSPC for too many windows, files or bytes of files, EINVAL
-        for a range that wraps or leaves the file and for a file that is no memfd of ordinary pages
-        or is not sealed against shrinking, EACCES or EPERM where the file may not be mapped so.
-        Nothing has changed then.
+        The descriptor stays the caller's. A window without one is reached by messages, and so is
+        one of a file that it leaves, or that is no memfd of ordinary pages, is not sealed against
+        shrinking or may not be mapped so; every access to what is not `readable` or `writable` is
+        refused. Raises OSError: EEXIST where the window overlaps another one, ENOSPC for too many
+        windows, files or bytes of files, EINVAL for a range that wraps, and where there are no
+        messages EINVAL, EACCES or EPERM for a file that cannot be used. Nothing has changed then.
         """
-        if size <= 0 or min(address, offset) < 0 or address + size > ADDRESS_LIMIT:
+        if size <= 0 or min(address, offset) < 0 or max(address, offset) + size > ADDRESS_LIMIT:
             raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
         at = bisect_right(self._mappings, address, key=_start)
         if (at and self._mappings[at - 1].end > address) or (
@@ -130,57 +163,155 @@ class AddressSpace:
         if len(self._mappings) >= self._max_mappings:
             raise OSError(errno.ENOSPC, f"{self._max_mappings} windows are mapped already")
         source = target = content = None
+        reason = "it came without a file descriptor"
         if fd is not None:
-            content = self._content(fd, offset + size, writable=writable)
+            try:
+                content = self._content(fd, offset + size, writable=writable)
+            except OSError as error:
+                if not self._has_messages or error.errno == errno.ENOSPC:
+                    raise
+                reason = str(error.strerror)
+        if content is not None:
             content.windows += 1
             window = content.view[offset : offset + size]
             source = window.toreadonly() if readable else None
             target = window if writable else None
-        mapping = _Mapping(address, address + size, source, target, content)
+        elif writable and self._has_messages:
+            self.unmapped_because = reason
+            self.remote += 1
+        mapping = _Mapping(address, address + size, source, target, content, readable, writable)
         insort(self._mappings, mapping, key=_start)
-        self.generation = next(_generations)
+        self._changed()
 
     def unmap(self, address: int, size: int) -> None:
         """Close a window. Raises OSError with ENOENT where none has exactly this range."""
         at = bisect_right(self._mappings, address, key=_start) - 1
         if at < 0 or self._mappings[at][:2] != (address, address + size):
             raise OSError(errno.ENOENT, f"no window has exactly the {size} bytes at {address:#x}")
-        content = self._mappings.pop(at).content
+        mapping = self._mappings.pop(at)
+        content = mapping.content
         if content is not None:
             content.windows -= 1
             if not content.windows:
                 self._outgrown.discard(content)
-        self._last = _NOWHERE
-        self.generation = next(_generations)
+        elif mapping.writable and self._has_messages:
+            self.remote -= 1
+        self._changed()
+
+    def is_mapped(self, address: int, size: int) -> bool:
+        """Whether there is a window with exactly this range of which views may be held."""
+        at = bisect_right(self._mappings, address, key=_start) - 1
+        if at < 0 or self._mappings[at][:2] != (address, address + size):
+            return False
+        return self._mappings[at].content is not None
 
     def unmap_all(self) -> None:
         """Close every window, and forget the files behind them."""
         self._mappings.clear()
+        self.remote = 0
         self._files.clear()
         self._outgrown.clear()
+        self._changed()
+
+    def _changed(self) -> None:
         self._last = _NOWHERE
         self.generation = next(_generations)
+
+    @property
+    def _has_messages(self) -> bool:
+        return self._messages is not None and self._messages.possible
+
+    @property
+    def interrupted(self) -> bool:
+        """Every transfer by messages is refused until the client's next command is handled."""
+        return self._messages is not None and self._messages.interrupted
 
     def view(self, address: int, size: int, *, write: bool = False) -> memoryview:
         """The `size` bytes at `address`, all in one window; read-only unless for `write`.
 
-        Raises AccessFault where they are not one window's, or may not be used so.
+        They are the client's own, or a copy where they are reached by messages: then zeroes for
+        `write`, see `store`. Raises AccessFault where they are not one window's, may not be used
+        so, or the client does not give them.
         """
         mapping = self._last
         if not mapping.start <= address < mapping.end:
             mapping = self._last = self._find(address, size)
         content = mapping.target if write else mapping.source
         if content is None:
-            raise AccessFault(
-                address, size, f"this memory may not be {'written' if write else 'read'}"
-            )
+            self._require_messages(mapping, address, size, write=write)
+            copy = self._copy(address, size)
+            if not write:
+                self._fetch([(address, copy)])
+                copy = copy.toreadonly()
+            return copy
         begin = address - mapping.start
         if size <= 0 or address + size > mapping.end:
-            reason = "they cross the end of a mapping" if size > 0 else "this is no size"
-            raise AccessFault(address, size, reason)
+            raise _misfit(address, size)
         if write and self._written is not None:
             self._log(address, size)
         return content[begin : begin + size]
+
+    def mapped(self, address: int, size: int, *, write: bool = False) -> memoryview | None:
+        """As `view`, but None instead of a copy."""
+        mapping = self._find(address, size)
+        if (mapping.target if write else mapping.source) is not None:
+            return self.view(address, size, write=write)
+        self._require_messages(mapping, address, size, write=write)
+        return None
+
+    def store(self, views: Iterable[memoryview], size: int | None = None) -> None:
+        """Have the client's memory hold what was written to `views`, or the first `size` bytes.
+
+        `views` are as they were got for writing, each whole. Those of mapped memory need no more.
+        Raises AccessFault where the client does not take it.
+        """
+        pieces: list[tuple[int, Buffer]] = []
+        for view in views:
+            if size is not None:
+                view = view[:size]
+                size -= len(view)
+            staged = view.obj
+            if isinstance(staged, _Staged) and len(view):
+                pieces.append((staged.address, view))
+        if pieces:
+            self.write(pieces)
+
+    def write(self, pieces: Sequence[tuple[int, Buffer]]) -> None:
+        """Write bytes to addresses by messages, which the client does in this order.
+
+        Raises AccessFault.
+        """
+        assert self._messages is not None
+        if self._written is not None:
+            for address, data in pieces:
+                self._log(address, len(data))
+        try:
+            self._messages.write(pieces)
+        except TransferError as error:
+            raise AccessFault(pieces[0][0], len(pieces[0][1]), str(error)) from None
+
+    def _fetch(self, wanted: Sequence[tuple[int, memoryview]]) -> None:
+        assert self._messages is not None
+        try:
+            self._messages.read(wanted)
+        except TransferError as error:
+            raise AccessFault(wanted[0][0], len(wanted[0][1]), str(error)) from None
+
+    def _copy(self, address: int, size: int) -> memoryview:
+        staged = _Staged(size)
+        staged.address = address
+        self.copies += 1
+        return memoryview(staged)
+
+    def _require_messages(self, mapping: _Mapping, address: int, size: int, *, write: bool) -> None:
+        """Refuse what cannot be had by messages."""
+        allowed = mapping.writable if write else mapping.readable
+        if mapping.content is not None or not self._has_messages or not allowed:
+            raise AccessFault(
+                address, size, f"this memory may not be {'written' if write else 'read'}"
+            )
+        if size <= 0 or address + size > mapping.end or size > MAX_COPY:
+            raise _misfit(address, size)
 
     def views(self, address: int, size: int, *, write: bool = False) -> list[memoryview]:
         """The `size` bytes at `address` in order, split where adjacent windows meet.
@@ -190,7 +321,9 @@ class AddressSpace:
         """
         end = address + size
         if size <= 0:
-            raise AccessFault(address, size, "this is no size")
+            raise _misfit(address, size)
+        if self.remote and not write:
+            return self._fetched(((address, size),))
         pieces: list[memoryview] = []
         while address < end:
             mapping = self._find(address, end - address)
@@ -208,6 +341,8 @@ class AddressSpace:
 
         Raises AccessFault as `views` does for one of them.
         """
+        if self.remote and not write:
+            return self._fetched(ranges)
         found: list[memoryview] = []
         start = end = 0
         content: memoryview | None = None
@@ -254,6 +389,32 @@ class AddressSpace:
         assert self._written is not None
         last = (address + size - 1) // LOG_PAGE_SIZE
         self._written.update(range(address // LOG_PAGE_SIZE, last + 1))
+
+    def _fetched(self, ranges: Iterable[tuple[int, int]]) -> list[memoryview]:
+        """As `views_of`, for reading; all that has to be copied is fetched together."""
+        found: list[memoryview] = []
+        wanted: list[tuple[int, memoryview]] = []
+        for address, size in ranges:
+            if size <= 0:
+                raise _misfit(address, size)
+            end = address + size
+            most = len(found) + MAX_PIECES
+            while address < end:
+                mapping = self._find(address, end - address)
+                if len(found) == most:
+                    raise AccessFault(address, size, f"they are in more than {MAX_PIECES} mappings")
+                piece = min(end, mapping.end) - address
+                if mapping.source is not None:
+                    found.append(self.view(address, piece))
+                else:
+                    self._require_messages(mapping, address, piece, write=False)
+                    copy = self._copy(address, piece)
+                    wanted.append((address, copy))
+                    found.append(copy.toreadonly())
+                address += piece
+        if wanted:
+            self._fetch(wanted)
+        return found
 
     def _find(self, address: int, size: int) -> _Mapping:
         at = bisect_right(self._mappings, address, key=_start) - 1

@@ -2,6 +2,20 @@
 
 Its owner waits for `fileno` and calls `step` until that has nothing more to do. A client that
 breaks the protocol, or does not read its replies, loses its connection, and the next one is served.
+
+Where a device reaches its client's memory by messages (`dma_messages`), commands come while it
+waits for the replies, in the middle of whatever it is doing:
+
+- Those that change nothing under it (reads and writes of its regions, interrupts, maps, and unmaps
+  of what is not mapped here) are handled at once, as the client's processors may be waiting for
+  them.
+- One that stops the device (a reset, bus mastering switched off) or takes memory away, and all that
+  come behind it, are kept: the transfer ends with AccessFault, further ones do too, and the next
+  `step` handles what was kept, in its order. So is the end of the connection.
+- In a callback, which is the handling of an earlier command, all are kept, so that no callback
+  begins in another; the transfer goes on as long as none of them wants a reply.
+
+`has_message` says that there is something to do though `fileno` may not.
 """
 
 from __future__ import annotations
@@ -10,17 +24,19 @@ import errno
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from pyvfio_user.connection import Connection, Disconnected
+from pyvfio_user.connection import Connection, Disconnected, Message
 from pyvfio_user.descriptors import close_all, close_socket, may_receive
 from pyvfio_user.device import Device
+from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.memory import MAX_MAPPINGS
 from pyvfio_user.payloads import REGION_ACCESS
 from pyvfio_user.places import listen, unlink
-from pyvfio_user.protocol import HEADER, ProtocolError
+from pyvfio_user.protocol import HEADER, MessageFlags, ProtocolError
 from pyvfio_user.session import MAX_TRANSFER, Session
 
 MAX_MESSAGE = HEADER.size + REGION_ACCESS.size + MAX_TRANSFER
@@ -64,6 +80,10 @@ class Server:
         self._identity = (0, 0)
         self._connection: Connection | None = None
         self._session: Session | None = None
+        self._messages: DmaMessages | None = None
+        self._kept: deque[Message] = deque()
+        """Commands that came in the middle of a transfer, with descriptors that are ours."""
+        self._handling = False
         self._limit: float | None = None
         """When the client must have negotiated; None when it has."""
         self._accept_at = 0.0
@@ -95,8 +115,10 @@ class Server:
 
     @property
     def has_message(self) -> bool:
-        """Whether `step` has a whole message to go on with, whatever `fileno` says."""
-        return self._connection is not None and self._connection.has_message
+        """Whether `step` has something to go on with, whatever `fileno` says."""
+        if self._connection is None:
+            return False
+        return bool(self._kept or self._failure) or self._connection.has_message
 
     def fileno(self) -> int:
         """What to wait for: the client's socket, or while there is none the listening one."""
@@ -168,22 +190,52 @@ class Server:
         if connection is None or session is None:
             return self._accept()
         try:
+            if self._failure:
+                raise Disconnected(self._failure)
             flushed = connection.wants_write() and connection.flush()
-            message = connection.receive()
+            message = self._take_kept() if self._kept else connection.receive()
             if message is None:
                 return flushed
+            self._handling = True
             try:
-                reply = session.handle(message)
+                self._handle(connection, session, message)
             finally:
-                if message.fds:
-                    close_all(message.fds)
-            if reply is not None:
-                connection.send(reply, session.fds)
+                self._handling = False
             if self._limit is not None and session.attached:
                 self._limit = None
         except (Disconnected, ProtocolError) as error:
             self._end(str(error))
         return True
+
+    def _handle(self, connection: Connection, session: Session, message: Message) -> None:
+        try:
+            reply = session.handle(message)
+        finally:
+            if message.fds:
+                close_all(message.fds)
+        if reply is not None:
+            connection.send(reply, session.fds)
+
+    def _interleave(self, message: Message) -> bool:
+        """A command has come in the middle of a transfer: handle it, or keep it and say False."""
+        connection, session = self._connection, self._session
+        assert connection is not None and session is not None
+        if not self._handling and not self._kept and session.may_interleave(message):
+            self._handle(connection, session, message)
+            return True
+        self._kept.append(message._replace(payload=memoryview(bytes(message.payload))))
+        return self._handling and bool(message.flags & MessageFlags.NO_REPLY)
+
+    def _take_kept(self) -> Message:
+        message = self._kept.popleft()
+        if not self._kept and self._messages is not None:
+            self._messages.interrupted = False
+        return message
+
+    @property
+    def _failure(self) -> str:
+        """Why the connection is to be ended, as a transfer has found out."""
+        return self._messages.failure if self._messages is not None else ""
 
     def drain(self, limit: int) -> int:
         """Up to `limit` steps, as long as there is anything to do; how many there were."""
@@ -197,8 +249,10 @@ class Server:
         if client is None:
             return False
         client.setblocking(False)
-        self._connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
-        self._session = Session(self._device, self._reply, self._max_dma_maps)
+        connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
+        self._messages = DmaMessages(connection, self._interleave)
+        self._connection = connection
+        self._session = Session(self._device, self._reply, self._max_dma_maps, self._messages)
         self._limit = time.monotonic() + NEGOTIATION_TIME
         return True
 
@@ -229,7 +283,9 @@ class Server:
 
     def _end(self, reason: str) -> None:
         connection, session = self._connection, self._session
-        self._connection = self._session = self._limit = None
+        self._connection = self._session = self._messages = self._limit = None
+        while self._kept:
+            close_all(self._kept.popleft().fds)
         if connection is None or session is None:
             return
         connection.close()

@@ -9,10 +9,12 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specif
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from pyvfio_user.connection import MAX_MSG_FDS, Message
 from pyvfio_user.device import Device, Region
+from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import MAX_MAPPINGS, AddressSpace
 from pyvfio_user.migration import DeviceFeatures, Later, done
@@ -71,12 +73,15 @@ class Session:
         device: Device,
         reply: Callable[[bytes], None],
         max_dma_maps: int = MAX_MAPPINGS,
+        messages: DmaMessages | None = None,
     ) -> None:
-        """`reply` sends a reply that the device has made its message wait for."""
+        """`reply` sends a reply that the device has made its message wait for; `messages` are for
+        memory that cannot be mapped."""
         self._device = device
         self._reply = reply
+        self._messages = messages
         self._regions: Mapping[int, Region] = device.regions
-        self._memory = AddressSpace(max_dma_maps)
+        self._memory = AddressSpace(max_dma_maps, messages)
         self._features = DeviceFeatures(device, self._memory)
         self._capabilities: dict[str, int | bool] = {
             "max_msg_fds": MAX_MSG_FDS,
@@ -143,6 +148,35 @@ class Session:
 
         later.pending.then(finished)
 
+    def may_interleave(self, message: Message) -> bool:
+        """Whether a command may be handled while the device waits for the client's memory.
+
+        Not one that stops the device, or takes memory away that is in use: see
+        `Device.stops_transfers`.
+        """
+        command, payload = message.command, message.payload
+        try:
+            if command == Command.REGION_WRITE:
+                offset, region, _ = REGION_ACCESS.unpack_from(payload)
+                return not self._stops(region, offset, bytes(payload[REGION_ACCESS.size :]))
+            if command == Command.REGION_WRITE_MULTI:
+                writes = RegionWriteMulti.decode(payload).writes
+                return not any(self._stops(region, at, data) for at, region, data in writes)
+            if command == Command.DMA_UNMAP:
+                request = DmaUnmap.decode(payload)
+                return not request.flags and not self._memory.is_mapped(
+                    request.address, request.size
+                )
+        except (ProtocolError, struct.error):
+            return True  # it is refused, and does nothing
+        return command in _HARMLESS
+
+    def _stops(self, region: int, offset: int, data: bytes) -> bool:
+        stops = getattr(self._device, "stops_transfers", None)
+        if stops is not None:
+            return bool(stops(region, offset, data))
+        return self._device.pci and region == PciRegion.CONFIG
+
     def close(self) -> None:
         """Take the client's memory and eventfds away, then tell the device that it is gone."""
         self._memory.unmap_all()
@@ -156,6 +190,9 @@ class Session:
         if proposed.major != MAJOR_VERSION:
             raise ProtocolError(f"the client speaks version {proposed.major}.{proposed.minor}")
         self._max_fds = proposed.limit("max_msg_fds", DEFAULT_MAX_MSG_FDS)
+        if self._messages is not None:
+            limit = proposed.limit("max_data_xfer_size", DEFAULT_MAX_TRANSFER)
+            self._messages.negotiated(limit)
         version = Version(MAJOR_VERSION, min(proposed.minor, MINOR_VERSION), {})
         for name, value in self._capabilities.items():
             # "The capability list must be a subset of those proposed", and a client has room for as
@@ -377,6 +414,19 @@ _NEGOTIATED: Mapping[int, _Handler] = {
     Command.MIG_DATA_READ: Session._migration_read,
     Command.MIG_DATA_WRITE: Session._migration_write,
 }
+
+_HARMLESS = frozenset(
+    {
+        Command.DMA_MAP,
+        Command.DEVICE_GET_INFO,
+        Command.DEVICE_GET_REGION_INFO,
+        Command.DEVICE_GET_REGION_IO_FDS,
+        Command.DEVICE_GET_IRQ_INFO,
+        Command.DEVICE_SET_IRQS,
+        Command.REGION_READ,
+    }
+)
+"""Commands that may come in the middle of a transfer."""
 
 
 def _fitting(reply: bytes, argsz: int) -> bytes:

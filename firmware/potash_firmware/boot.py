@@ -216,6 +216,8 @@ class Device:
             media=self.board.executor.fileno() in ready,
             apu=port is None or port.closed or port.fileno() in ready,
         )
+        if self.board.dma.remote and self.server.has_message:
+            self._more_messages = True  # which came while guest memory was waited for
         self.link.check()
         if self._namespaces_version != self.rpu.controller.namespaces.version:
             self._replace_apu()

@@ -7,7 +7,7 @@ from those of the BAR. They come before the host's own memory.
 Source: NVM Express Base Specification 2.0, section 8.5 and 3.1.3.11, 3.1.3.12, 3.1.3.16, 3.1.3.17.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,6 +106,16 @@ class CmbSpace:
             raise AccessFault(address, size, "they cross the end of a mapping")
         return pieces[0]
 
+    def mapped(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview | None:
+        """As `AddressSpace.mapped`."""
+        if address + size <= self._start or self._end <= address:
+            return self._host.mapped(address, size, write=write)
+        return self.view(address, size, write=write, use=use)
+
+    @property
+    def copies(self) -> int:
+        return self._host.copies
+
     def views(
         self, address: int, size: int, *, write: bool = False, use: CmbUse | None = None
     ) -> list[memoryview]:
@@ -127,7 +137,11 @@ class CmbSpace:
         return pieces
 
     def views_of(
-        self, ranges: Iterable[tuple[int, int]], *, write: bool = False
+        self, ranges: Sequence[tuple[int, int]], *, write: bool = False
     ) -> list[memoryview]:
         """As `AddressSpace.views_of`."""
+        if self._host.remote and not any(
+            address < self._end and self._start < address + size for address, size in ranges
+        ):
+            return self._host.views_of(ranges, write=write)
         return [piece for one in ranges for piece in self.views(*one, write=write)]

@@ -1,16 +1,22 @@
 """Moving data to and from the host: PRP entries become views of guest memory, without a copy.
 
-A stopped engine gives nothing out, so a controller that is not ready touches no guest memory.
+Guest memory that cannot be mapped is reached by messages to the host: then a view to read from is a
+copy, and what is written to one reaches the guest when it is stored (`pyvfio_user.memory`). A
+stopped engine gives nothing out, so a controller that is not ready touches no guest memory.
 
 Source: NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page entry and list)."""
 
+import logging
 import struct
+from collections.abc import Iterable, Sequence
 
 from nvme_spec.logs import CommandByte
 from nvme_spec.registers import CmbUse
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.cmb import CmbMisuse, CmbSpace, ControllerMemoryBuffer
 from pyvfio_user.memory import AccessFault, AddressSpace
+
+log = logging.getLogger(__name__)
 
 PAGE_SIZE = 4096
 """Bytes of a memory page; CC.MPS other than 0 is not offered in CAP."""
@@ -37,6 +43,10 @@ class DmaEngine:
         self._memory: AddressSpace | CmbSpace | None = None
         """The host's memory while transfers are allowed, with the controller memory buffer in it
         while addresses name that: a host that has none pays nothing for it."""
+        self.remote = False
+        """Some of this host's memory is, or was, written by messages: what is written to views has
+        to be stored."""
+        self._told = False
 
         self._single_pages: dict[tuple[int, int, bool], list[memoryview]] = {}
         self._page_lists: dict[tuple[int, int, bool, bytes], list[memoryview]] = {}
@@ -45,6 +55,7 @@ class DmaEngine:
     def connect(self, memory: AddressSpace | None) -> None:
         """Use a host's memory, or none, once transfers are allowed."""
         self._connected = memory
+        self.remote = self._told = False
         self.stop()
 
     def start(self) -> None:
@@ -78,6 +89,56 @@ class DmaEngine:
         """Hold no memory that the host may have taken back."""
         self._single_pages.clear()
         self._page_lists.clear()
+        self.remote |= self._connected is not None and self._connected.remote > 0
+
+    @property
+    def ready(self) -> bool:
+        """Transfers are allowed."""
+        return self._memory is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """No transfer is possible before the host's next message is handled."""
+        return self._connected is not None and self._connected.interrupted
+
+    def store(self, views: Iterable[memoryview], size: int | None = None) -> None:
+        """Have guest memory hold what was written to `views`, or to their first `size` bytes.
+
+        They are as they were got for writing. Mapped memory needs it not: ask `remote` first where
+        that counts. Raises NvmeError: Data Transfer Error for what the host does not take.
+        """
+        if self._connected is None or not self.remote:
+            return
+        try:
+            self._connected.store(views, size)
+        except AccessFault as fault:
+            raise transfer_error(fault) from None
+
+    def write(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        """Write bytes to guest addresses that cannot be mapped, in this order.
+
+        Raises AccessFault where the host does not take it, and when the engine is stopped.
+        """
+        if self._memory is None or self._connected is None:
+            raise AccessFault(*_first(pieces), "the DMA engine is stopped")
+        self._connected.write(pieces)
+
+    def mapped(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview | None:
+        """As `view`, but None for memory that is reached by messages; the log has it once."""
+        memory = self._memory
+        if memory is None or self._connected is None:
+            raise AccessFault(address, size, "the DMA engine is stopped")
+        if isinstance(memory, CmbSpace):
+            view = memory.mapped(address, size, write=write, use=use)
+        else:
+            view = memory.mapped(address, size, write=write)
+        if view is None and not self._told:
+            self._told = True
+            log.warning(
+                "guest memory cannot be mapped, and is reached by messages, which takes longer: %s",
+                self._connected.unmapped_because,
+            )
+        return view
 
     def view(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview:
         """`size` contiguous bytes of guest memory at `address`, for `use`.
@@ -106,6 +167,17 @@ class DmaEngine:
             return memory.views(address, size, write=write, use=use)
         return memory.views(address, size, write=write)
 
+    def ranges(self, ranges: Sequence[tuple[int, int]], *, write: bool) -> list[memoryview]:
+        """The pieces of several ranges of guest memory, each an address and a size, in order.
+
+        Raises AccessFault as `view` does.
+        """
+        if not ranges:
+            return []
+        if self._memory is None:
+            raise AccessFault(*ranges[0], "the DMA engine is stopped")
+        return self._memory.views_of(ranges, write=write)
+
     def views(self, prp1: int, prp2: int, length: int, *, write: bool) -> list[memoryview]:
         """The pieces of a transfer of `length` bytes, in order; `write` to guest memory or from it.
 
@@ -120,7 +192,10 @@ class DmaEngine:
             if memory is None:
                 raise AccessFault(prp1, length, "the DMA engine is stopped")
             if 0 < length <= PAGE_SIZE - prp1 % PAGE_SIZE and not prp1 % PRP_ALIGNMENT:
+                copies = memory.copies
                 found = [memory.view(prp1, length, write=write)]
+                if memory.copies != copies:
+                    return found
                 if len(self._single_pages) >= SINGLE_PAGES:
                     self._single_pages.clear()
                 self._single_pages[prp1, length, write] = found
@@ -129,7 +204,10 @@ class DmaEngine:
             key = (prp1, length, write, entries)
             found = self._page_lists.get(key)
             if found is None:
+                copies = memory.copies
                 found = memory.views_of(_pieces(prp1, length, entries), write=write)
+                if memory.copies != copies:
+                    return found
                 if len(self._page_lists) >= PAGE_LISTS:
                     self._page_lists.clear()
                 self._page_lists[key] = found
@@ -184,6 +262,11 @@ def _pieces(prp1: int, length: int, entries: bytes) -> list[tuple[int, int]]:
         left -= PAGE_SIZE
     pieces.append((start, end - start))
     return pieces
+
+
+def _first(pieces: Sequence[tuple[int, bytes]]) -> tuple[int, int]:
+    address, data = pieces[0]
+    return address, len(data)
 
 
 def _require_alignment(entry: int, alignment: int, location: int = CommandByte.PRP2) -> None:

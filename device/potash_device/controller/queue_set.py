@@ -14,6 +14,7 @@ from potash_device.controller.queues import (
     SubmissionQueue,
 )
 from potash_device.controller.shadow import ShadowDoorbells
+from pyvfio_user.memory import AccessFault
 
 _Queue = TypeVar("_Queue", SubmissionQueue, CompletionQueue)
 
@@ -169,6 +170,32 @@ class QueueSet:
             self._take_head(queue)
             room = queue.room
         return min(room, wanted)
+
+    def store(self) -> bool:
+        """Have the host get the completions that are staged for messages; whether it has them all.
+
+        It is not to be interrupted for them before. The admin queue's come last: an answer there
+        may be that no more of an I/O queue's will come. Raises AccessFault, where the host does not
+        take them.
+        """
+        waiting = [queue for queue in reversed(self.completions.values()) if queue.staged]
+        if not waiting:
+            return True
+        if self._dma.interrupted or not self._dma.ready:
+            return False
+        pieces = [queue.staged_pieces() for queue in waiting]
+        try:
+            self._dma.write(
+                [one for hidden, _ in pieces for one in hidden]
+                + [one for _, shown in pieces for one in shown]
+            )
+        except AccessFault:
+            if self._dma.interrupted:
+                return False
+            raise
+        for queue in waiting:
+            queue.stored()
+        return True
 
     def _take_head(self, queue: CompletionQueue) -> None:
         """See what the host has emptied, which it may not have rung for."""

@@ -1,7 +1,8 @@
 """Submission and completion queues in guest memory.
 
 A queue resolves its memory once and again after the host has changed its map; between the two it
-holds no view.
+holds no view. Where that memory is reached by messages, completions are staged until
+`QueueSet.store` sends them, and entries are fetched when they are wanted, all that there are.
 
 Source: NVM Express Base Specification 2.0, section 3.3.1 (queue model over memory) and 3.3.3."""
 
@@ -59,12 +60,15 @@ class CompletionQueue:
     _backlog: deque[tuple[SubmissionQueue, int, int, bool, int]] = field(default_factory=deque)
     _bytes: memoryview | None = None
     _words: memoryview | None = None
+    _staged: bytearray = field(default_factory=bytearray)
+    """Entries up to `tail` that the host has yet to be sent."""
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
         size = self.size * COMPLETION_ENTRY_SIZE
-        view = self.dma.view(self.base, size, write=True, use=CmbUse.CQS)
-        self._bytes, self._words = view, view.cast("H")
+        view = self.dma.mapped(self.base, size, write=True, use=CmbUse.CQS)
+        if view is not None:
+            self._bytes, self._words = view, view.cast("H")
 
     def unbind(self) -> None:
         self._bytes = self._words = None
@@ -110,7 +114,11 @@ class CompletionQueue:
         """
         if self._bytes is None:
             self.bind()
-        assert self._bytes is not None and self._words is not None
+            if self._bytes is None:
+                for cid in cids:
+                    self._stage(source, cid, 0, False, 0)
+                return
+        assert self._words is not None
         entries, words, store = self._bytes, self._words, COMPLETION_BODY.pack_into
         head, qid, at, phase = source.head, source.qid, self.tail, self.phase
         for cid in cids:
@@ -152,7 +160,10 @@ class CompletionQueue:
     ) -> None:
         if self._bytes is None:
             self.bind()
-        assert self._bytes is not None and self._words is not None
+            if self._bytes is None:
+                self._stage(source, cid, status, dnr, result)
+                return
+        assert self._words is not None
         at = self.tail
         COMPLETION_BODY.pack_into(
             self._bytes, at * COMPLETION_ENTRY_SIZE, result, source.head, source.qid, cid
@@ -161,10 +172,48 @@ class CompletionQueue:
         self._words[at * COMPLETION_ENTRY_WORDS + STATUS_WORD] = (
             status_word(status, phase=self.phase, dnr=dnr) if status or dnr else self.phase
         )
-        self.tail = at + 1
+        self._advance()
+
+    def _advance(self) -> None:
+        self.tail += 1
         if self.tail == self.size:
             self.tail = 0
             self.phase ^= 1
+
+    def _stage(
+        self, source: SubmissionQueue, cid: int, status: int, dnr: bool, result: int
+    ) -> None:
+        self._staged += COMPLETION_BODY.pack(result, source.head, source.qid, cid)
+        self._staged += status_word(status, phase=self.phase, dnr=dnr).to_bytes(2, "little")
+        self._advance()
+
+    @property
+    def staged(self) -> int:
+        """Entries that the host has yet to be sent."""
+        return len(self._staged) // COMPLETION_ENTRY_SIZE
+
+    def staged_pieces(self) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+        """Addresses and bytes of what is staged: first as a host does not see it, then as it does.
+
+        Nothing orders the bytes of one message for a host that looks meanwhile. So the entries go
+        out with the other phase first, and then once more, when only their phases change.
+        """
+        count = self.staged
+        first = (self.tail - count) % self.size
+        shown, hidden = bytes(self._staged), bytearray(self._staged)
+        for at in range(STATUS_WORD_OFFSET, len(hidden), COMPLETION_ENTRY_SIZE):
+            hidden[at] ^= 1
+        return self._placed(first, bytes(hidden)), self._placed(first, shown)
+
+    def _placed(self, first: int, entries: bytes) -> list[tuple[int, bytes]]:
+        at = self.base + first * COMPLETION_ENTRY_SIZE
+        room = (self.size - first) * COMPLETION_ENTRY_SIZE
+        pieces = [(at, entries[:room]), (self.base, entries[room:])]
+        return [piece for piece in pieces if piece[1]]
+
+    def stored(self) -> None:
+        """The host has what was staged."""
+        self._staged.clear()
 
 
 @dataclass(eq=False, repr=False)
@@ -183,14 +232,22 @@ class SubmissionQueue:
     closed: bool = False
     """Nothing more is fetched: the queue is being deleted."""
     _bytes: memoryview | None = None
+    _copy: bytearray | None = None
+    """The entries from `head` to `_fetched`, in their places, where they are fetched."""
+    _fetched: int = 0
 
     def bind(self) -> None:
         """Resolve the memory. Raises AccessFault when the host has not mapped all of it."""
         size = self.size * SUBMISSION_ENTRY_SIZE
-        self._bytes = self.dma.view(self.base, size, write=False, use=CmbUse.SQS)
+        self._bytes = self.dma.mapped(self.base, size, write=False, use=CmbUse.SQS)
 
     def unbind(self) -> None:
-        self._bytes = None
+        self._bytes = self._copy = None
+
+    @property
+    def is_mapped(self) -> bool:
+        """The memory is mapped, as far as is known."""
+        return self._bytes is not None
 
     def move_tail(self, tail: int) -> None:
         """The host has filled up to `tail`. Raises InvalidDoorbell for one beyond the queue."""
@@ -206,11 +263,30 @@ class SubmissionQueue:
 
     @property
     def entries(self) -> memoryview:
-        """The memory of all entries. Raises AccessFault as `bind`."""
+        """The memory of all entries, valid from `head` to `tail`. Raises AccessFault as `bind`."""
         if self._bytes is None:
             self.bind()
-        assert self._bytes is not None
+            if self._bytes is None:
+                return self._fetch()
         return self._bytes
+
+    def _fetch(self) -> memoryview:
+        """A copy of the entries, with those that have come since the last time."""
+        copy = self._copy
+        if copy is None:
+            copy, self._fetched = bytearray(self.size * SUBMISSION_ENTRY_SIZE), self.head
+        start, end = self._fetched, self.tail
+        spans = [(start, end)] if start <= end else [(start, self.size), (0, end)]
+        ranges = [
+            (first * SUBMISSION_ENTRY_SIZE, (last - first) * SUBMISSION_ENTRY_SIZE)
+            for first, last in spans
+            if first != last
+        ]
+        fetched = self.dma.ranges([(self.base + at, size) for at, size in ranges], write=False)
+        for (at, size), view in zip(ranges, fetched, strict=True):
+            copy[at : at + size] = view
+        self._copy, self._fetched = copy, end
+        return memoryview(copy)
 
     def fetch(self) -> SubmissionEntry:
         """Take the oldest entry, of which there must be one. Raises AccessFault as `bind`."""

@@ -12,6 +12,7 @@ from nvme_spec.registers import DOORBELL_WIDTH
 from potash_device.controller.cmb import NO_USE
 from potash_device.controller.dma import PAGE_SIZE, DmaEngine
 from potash_device.controller.queues import CompletionQueue, SubmissionQueue
+from pyvfio_user.memory import AccessFault
 
 _fence = threading.Lock()
 
@@ -31,11 +32,16 @@ class ShadowDoorbells:
     _seen: bytes = b""
 
     def bind(self) -> None:
-        """Resolve the memory. Raises AccessFault when the host has not mapped it."""
-        self._bytes = self.dma.view(self.shadow, PAGE_SIZE, write=True, use=NO_USE)
+        """Resolve the memory. Raises AccessFault when the host has not mapped it, or cannot."""
+        self._bytes = self._page(self.shadow)
         self._values = self._bytes.cast("I")
-        events = self.dma.view(self.event_index, PAGE_SIZE, write=True, use=NO_USE)
-        self._events = events.cast("I")
+        self._events = self._page(self.event_index).cast("I")
+
+    def _page(self, address: int) -> memoryview:
+        page = self.dma.mapped(address, PAGE_SIZE, write=True, use=NO_USE)
+        if page is None:
+            raise AccessFault(address, PAGE_SIZE, "doorbells cannot be polled by messages")
+        return page
 
     def unbind(self) -> None:
         self._bytes = self._values = self._events = None

@@ -25,6 +25,12 @@ PCI_EXPRESS_AT = 0x80
 MSIX_AT = 0xC0
 
 
+def _initiates_reset(offset: int, data: bytes) -> bool:
+    """Whether a write has Initiate Function Level Reset set."""
+    at = PCI_EXPRESS_AT + PciExpress.DEVICE_CONTROL + 1 - offset
+    return 0 <= at < len(data) and bool(data[at] << 8 & layout.DEVICE_CONTROL_INITIATE_FLR)
+
+
 @dataclass(frozen=True)
 class PciIdentity:
     """What the header says of the function."""
@@ -97,12 +103,15 @@ class ConfigSpace:
     def write(self, offset: int, data: bytes) -> None:
         """Apply a host's write of any length at any offset."""
         self._registers.write(offset, data)
-        control = PCI_EXPRESS_AT + PciExpress.DEVICE_CONTROL
-        if offset <= control + 1 < offset + len(data):
-            written = data[control + 1 - offset] << 8
-            if written & layout.DEVICE_CONTROL_INITIATE_FLR:
-                self.reset()
-                self.on_reset()
+        if _initiates_reset(offset, data):
+            self.reset()
+            self.on_reset()
+
+    def stops(self, offset: int, data: bytes) -> bool:
+        """Whether a write would end bus mastering, or reset the function."""
+        at = Header.COMMAND - offset
+        ends = 0 <= at < len(data) and not data[at] & layout.Command.BUS_MASTER
+        return _initiates_reset(offset, data) or (ends and self.bus_master)
 
     def _rows(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Offset, width, reset value, writable bits, bits cleared by a 1 of every register."""

@@ -107,6 +107,8 @@ class Arbiter:
                 if done:
                     executed += done
                     continue
+                if self._board.dma.interrupted:
+                    break  # what failed for that only is begun again
             executed += 1
             self._commands.begin(queue)
         return executed

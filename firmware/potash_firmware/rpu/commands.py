@@ -48,7 +48,8 @@ class Commands:
     blocked: Callable[[], None]
     clock: Callable[[], float]
     paused: bool = False
-    """Bus Master Enable is off: no command is begun, goes on or ends."""
+    """Guest memory cannot be reached for now, mostly because Bus Master Enable is off: no command
+    is begun, goes on or ends."""
     _held: deque[Callable[[], object]] = field(default_factory=deque)
     """What waits for it, one step for each command at most."""
 
@@ -118,7 +119,9 @@ class Commands:
     # Wait and resume.
 
     def has_to_wait(self, token: object) -> bool:
-        """A command waits for `token`, and for Bus Master Enable."""
+        """A command waits for `token`, and for Bus Master Enable, or for what the host wants to be
+        done before anything else."""
+        self.paused |= self._board.dma.interrupted
         return self.paused and self._outstanding.holds(token)
 
     def hold(self, step: Callable[[], object]) -> None:

@@ -24,6 +24,8 @@ class Interrupts:
 
     def __init__(self, board: Board, faults: Faults, clock: Callable[[], float]) -> None:
         self._lines = board.interrupts
+        self._dma = board.dma
+        self._queues = board.queues
         self._faults = faults
         self.coalescing = Coalescing(clock)
 
@@ -54,6 +56,9 @@ class Interrupts:
             self.coalescing.announce(interrupt.vector, urgent=urgent)
 
     def send(self) -> None:
+        """Interrupt the host for what is due, once it has the completions. Raises AccessFault."""
+        if self._dma.remote and not self._queues.store():
+            return
         due = self.coalescing.take_due()
         if due and self._faults.interrupts:
             due = self._faults.heard(due)

@@ -233,10 +233,13 @@ class Rpu:
                 self._poll_and_execute()
                 self._deliver_events()
         except AccessFault as fault:
-            self.lifecycle.fail(f"queue memory is gone: {fault}")
+            self._memory_is_gone(fault)
         if self._keep_alive.expired:
             self._host_is_dead()
-        self._interrupts.send()
+        try:
+            self._interrupts.send()
+        except AccessFault as fault:
+            self._memory_is_gone(fault)
         self._persistence.service()
         return (
             bool(self._board.registers.host_writes)
@@ -248,6 +251,12 @@ class Rpu:
                 and any(map(self.arbiter.may_fetch, self._board.queues.ready))
             )
         )
+
+    def _memory_is_gone(self, fault: AccessFault) -> None:
+        """A queue's memory cannot be used; if only because of what the host wants first, it will
+        be."""
+        if not self._board.dma.interrupted:
+            self.lifecycle.fail(f"queue memory is gone: {fault}")
 
     def _go_on(self) -> None:
         """Bus Master Enable is on again."""

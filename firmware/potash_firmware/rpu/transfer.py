@@ -54,9 +54,10 @@ class Transfer:
         self.scatter(command, self.views(command, len(data), write=True), data)
 
     def scatter(self, command: Command, views: list[memoryview], data: bytes | memoryview) -> None:
-        """Write `data` to the first bytes of `views`, which are the command's."""
+        """Write `data` to the first bytes of `views`, which are the command's. Raises NvmeError."""
         with self._traced(command, views, to_host=True):
             scatter(views, data)
+            self._dma.store(views, len(data))
 
     def receive(self, command: Command, length: int) -> memoryview:
         """A private copy of the command's `length` bytes of guest memory. Raises NvmeError."""
@@ -98,14 +99,14 @@ class Transfer:
     ) -> bool:
         """Move the command's data from or to the media by `move`, if that need not wait.
 
-        Whether it has been moved. Raises MediaError.
+        Whether it has been moved. Raises MediaError, and NvmeError where the host does not take it.
         """
         trace = self._trace
-        if trace.sink is None:
-            return move(views, offset)
-        began = time.monotonic()
+        began = 0.0 if trace.sink is None else time.monotonic()
         done = move(views, offset)
-        if done:
+        if done and to_host:
+            self._dma.store(views)
+        if done and trace.sink is not None:
             what = "read" if to_host else "write"
             trace.sink("dma", {"began": began, **_described(command, views, to_host)})
             trace.sink("media.at_once", {"began": began, "what": what, "offset": offset})

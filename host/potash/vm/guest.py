@@ -25,7 +25,7 @@ from potash.vm.channel import Channel, Command, Sink, Source, discard
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import CLIENT
+from potash.vm.qemu import CLIENT, Memory
 from potash.vm.snapshot import Shape
 from potash.vm.terminal import descriptor_sink, follow, raw, size
 from potash.vm.unpacking import unpack
@@ -78,6 +78,7 @@ class Guest:
         more: those of further drives, at `rp1` and on, in the order of their names in the guest.
         memory: in MiB.
         cpus: number of processors.
+        backend: what holds its memory.
         namespaces: how many the drive at `rp0` has, as far as it is known.
         progress: told when the guest has to be booted first.
         life_limit: seconds without any sign of life after which the guest counts as hung.
@@ -94,6 +95,7 @@ class Guest:
         memory: int = MEMORY,
         cpus: int = CPUS,
         *,
+        backend: Memory = Memory.MEMFD,
         more: Sequence[Path] = (),
         namespaces: int = 1,
         progress: Progress = silent,
@@ -103,7 +105,7 @@ class Guest:
         self.socket = socket
         self.more = tuple(more)
         self.namespaces = namespaces
-        self.shape = Shape(memory, cpus)
+        self.shape = Shape(memory, cpus, backend)
         self._progress = progress
         self._life_limit = life_limit
         self._owned = contextlib.ExitStack()

@@ -29,6 +29,20 @@ class Accelerator(Enum):
     TCG = ("tcg,thread=multi", "max")
 
 
+class Memory(Enum):
+    """What holds the guest's memory: QEMU's object for it, as `-object` has it.
+
+    A device maps only the first, and reaches the others by messages (DMA_READ and DMA_WRITE).
+    """
+
+    MEMFD = "memory-backend-memfd,share=on"
+    UNSEALED = "memory-backend-memfd,share=on,seal=off"
+    SHM = "memory-backend-shm,share=on"
+    FILE = "memory-backend-file,mem-path=/dev/shm,share=on"
+    PRIVATE = "memory-backend-ram"
+    """What a plain `-m` gives."""
+
+
 @dataclass(frozen=True)
 class Qemu:
     """A QEMU: the words that start it and what it calls its version."""
@@ -91,17 +105,20 @@ def unpacked(tree: Path) -> Qemu:
     return Qemu(command, _first_line(version))
 
 
-def bare_machine(memory: int, cpus: int, accelerator: Accelerator) -> list[str]:
+def bare_machine(
+    memory: int, cpus: int, accelerator: Accelerator, backend: Memory = Memory.MEMFD
+) -> list[str]:
     """The options of a machine with nothing in it.
 
     Args:
-        memory: in MiB; it is a memfd, which the device behind a vfio-user socket maps.
+        memory: in MiB.
         cpus: number of processors.
+        backend: what holds the memory.
     """
     accel, processor = accelerator.value
     return [
         *("-M", "q35,memory-backend=ram,smm=off"),
-        *("-object", f"memory-backend-memfd,id=ram,size={memory}M,share=on"),
+        *("-object", f"{backend.value},id=ram,size={memory}M"),
         *("-m", f"{memory}M"),
         *("-smp", str(cpus)),
         *("-accel", accel),
@@ -121,18 +138,25 @@ def root_ports() -> list[str]:
 
 
 def machine_arguments(
-    kernel: Path, initrd: Path, memory: int, cpus: int, accelerator: Accelerator
+    kernel: Path,
+    initrd: Path,
+    memory: int,
+    cpus: int,
+    accelerator: Accelerator,
+    backend: Memory = Memory.MEMFD,
 ) -> list[str]:
-    """The options that describe the machine; equal options may exchange a frozen machine's state.
+    """The options that describe the machine; equal options may exchange a frozen machine's state,
+    and so may those that differ in `backend` alone.
 
     Args:
         memory: in MiB.
         cpus: number of processors.
+        backend: what holds the memory.
     """
     # Root may map a device's registers although its driver has them: `nvme show-regs` does.
     append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed"
     return [
-        *bare_machine(memory, cpus, accelerator),
+        *bare_machine(memory, cpus, accelerator, backend),
         *("-kernel", str(kernel)),
         *("-initrd", str(initrd)),
         *("-append", append),

@@ -15,6 +15,7 @@ from nvme_spec.identify.capabilities import (
     Frmw,
     Hctma,
     Nvmsr,
+    Oacs,
     Oaes,
     Oncs,
     Sanicap,
@@ -122,6 +123,8 @@ def controller_structure(controller: Controller) -> IdentifyController:
         psd=(PowerStateDescriptor(mp=2500),),
         **CONTROLLER_FIELDS,
     )
+    if controller.board.dma.remote and not controller.board.queues.submissions[0].is_mapped:
+        says.oacs &= ~Oacs.DOORBELL_BUFFER_CONFIG  # nobody polls a page by messages
     if CommandSet.MEMORY in controller.namespaces.enabled:
         says.oaes |= Oaes.REACHABILITY
         says.crcap = Crcap.REPORTING | Crcap.GROUPS_FIXED

@@ -30,6 +30,19 @@ Complete = Callable[[SubmissionQueue, Sequence[int]], None]
 """Answers the commands with those identifiers: they have succeeded, and there is room."""
 
 
+def stored(controller: Controller, views: Sequence[memoryview]) -> bool:
+    """Have the host get the data of a batch that it is sent by messages.
+
+    Where it does not take some of it, none of the batch's commands has been done: the slow path
+    finds out which of them fails.
+    """
+    try:
+        controller.board.dma.store(views)
+    except NvmeError:
+        return False
+    return True
+
+
 class FastPath:
     """The fast path of one controller; `complete` posts the completions."""
 
@@ -44,11 +57,13 @@ class FastPath:
         """
         controller = self._controller
         namespaces, views_of = controller.namespaces.attached, controller.board.dma.views
+        remote = controller.board.dma.remote
         waiting = controller.outstanding.identifiers(queue.qid)
         limit = controller.board.queues.room(queue.completions, min(limit, BATCH))
         unpack = READ_WRITE_ENTRY.unpack_from
         entries, size, tail, head = queue.entries, queue.size, queue.tail, queue.head
         cids: list[int] = []
+        filled: list[memoryview] = []
         writes = bytes_read = bytes_written = 0
         known = whole = None
         try:
@@ -72,6 +87,8 @@ class FastPath:
                     views = views_of(prp1, prp2, length, write=True)
                     if not media.read_at_once(views, slba * block_size):
                         break
+                    if remote:
+                        filled += views
                     bytes_read += length
                 elif opcode == _WRITE and writes_here:
                     views = views_of(prp1, prp2, length, write=False)
@@ -88,6 +105,8 @@ class FastPath:
                 cids.append(cid)
         except (NvmeError, MediaError):
             pass  # of the command that is the head now
+        if filled and not stored(controller, filled):
+            return 0
         if cids:
             queue.head = head
             reads = len(cids) - writes
