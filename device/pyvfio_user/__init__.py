@@ -56,7 +56,7 @@ from pyvfio_user.mapped import MappedRegion
 from pyvfio_user.memory import AccessFault, AddressSpace
 from pyvfio_user.migration import Migration
 from pyvfio_user.payloads import Area
-from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion, ProtocolError
+from pyvfio_user.protocol import IrqFlags, IrqSetFlags, PciIrq, PciRegion, ProtocolError
 from pyvfio_user.server import Server
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "IoEventFd",
     "Irq",
     "IrqFlags",
+    "IrqSetFlags",
     "MappedRegion",
     "Migration",
     "PciIrq",

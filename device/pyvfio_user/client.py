@@ -273,6 +273,10 @@ class Client:
         """Disable all interrupts of the kind `index`."""
         self._set_irqs(IrqSetFlags.DATA_NONE | IrqSetFlags.ACTION_TRIGGER, index, 0, 0, [])
 
+    def control_irqs(self, action: IrqSetFlags, index: int, start: int, count: int) -> None:
+        """Mask, unmask or trigger interrupts: `action` is one of `IrqSetFlags.ACTION_*`."""
+        self._set_irqs(IrqSetFlags.DATA_NONE | action, index, start, count, [])
+
     def _set_irqs(
         self, flags: IrqSetFlags, index: int, start: int, count: int, fds: Sequence[int]
     ) -> None:

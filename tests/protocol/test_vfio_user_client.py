@@ -15,6 +15,7 @@ import pytest
 
 from pyvfio_user.client import Client, SealedMemory, VfioUserError
 from pyvfio_user.payloads import DeviceInfo, IrqInfo, RegionInfo, Version
+from pyvfio_user.protocol import IrqSetFlags
 from pyvfio_user.server import Server
 from support.vfio_user import (
     NO_REPLY,
@@ -120,6 +121,8 @@ def test_more_eventfds_than_fit_a_message_go_out_in_chunks_that_never_mix(
     client.set_irqs(2, 0, fds)
     assert device.calls.count(("irqs_changed", 2)) == 7  # 8 and 8
     assert all(device.lines.trigger(2, vector) for vector in range(16))
+    client.control_irqs(IrqSetFlags.ACTION_TRIGGER, 2, 9, 1)
+    assert (eventfd_value(fds[8]), eventfd_value(fds[9])) == (1, 2)
     client.disable_irqs(2)
     assert not device.lines.enabled(2, 0)
     for fd in fds:

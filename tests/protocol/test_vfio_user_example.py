@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import pyvfio_user
-from pyvfio_user import Client, SealedMemory, VfioUserError
-from support.docs import blocks, run_python
+from pyvfio_user import Client, PciRegion, SealedMemory, VfioUserError
+from support.docs import blocks, run_python, running
 from support.vfio_user import socket_path
 
 PAGE = 4096
@@ -96,13 +96,28 @@ def _served(folder: Path, monkeypatch: pytest.MonkeyPatch, clients: int) -> Iter
 def test_the_page_shows_the_same_device_and_a_client_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device, client = blocks("vfio-user.md", "python")
+    device, client, *_ = blocks("vfio-user.md", "python")
     shown = ast.parse(device.partition('\n\n\nif __name__ == "__main__":')[0])
     assert ast.dump(shown) == ast.dump(ast.parse(_example()))
     assert len([line for line in client.split("\n") if line]) <= 16
     with _served(tmp_path, monkeypatch, clients=1) as path:
         said = run_python(client, replace={"/tmp/shouter.sock": str(path)})
     assert said == "HELLO, WORLD\n"
+
+
+def test_the_page_s_pci_device_and_its_client(tmp_path: Path) -> None:
+    *_, device, client = blocks("vfio-user.md", "python")
+    path = str(socket_path(tmp_path))
+    with running(device.replace("/tmp/adder.sock", path), path):
+        for _ in range(2):
+            assert run_python(client, replace={"/tmp/adder.sock": path}) == "6\n"
+        with Client(path) as other:
+            other.negotiate()
+            assert other.region_read(PciRegion.BAR2, 0, 16) == bytes(16)
+            assert other.region_read(PciRegion.CONFIG, 0, 4) == bytes.fromhex("3412dd0a")
+            with pytest.raises(VfioUserError) as caught:
+                other.region_write(PciRegion.BAR0, 0, (1 << 14 | 1).to_bytes(4, "little"))
+            assert caught.value.errno == errno.EINVAL
 
 
 def test_the_example_serves_one_client_after_the_other(

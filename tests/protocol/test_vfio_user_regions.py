@@ -290,6 +290,23 @@ def test_a_region_s_file_can_be_read_only(tmp_path: Path, memory: SealedMemory) 
     os.close(fd)
 
 
+def test_a_device_may_share_other_memory_with_each_client(
+    server: Server, device: Recorder, memory: SealedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SealedMemory(PAGE) as other:
+        monkeypatch.setattr(
+            device,
+            "attached",
+            lambda *_: setattr(device, "regions", {0: Region(PAGE, fd=other.fd)}),
+        )
+        for expected in (other.fd, other.fd):
+            with negotiated(server) as client:
+                _, fds = client.ask_fds(region_info(0, 32))
+                assert same_file(fds[0], expected) and not same_file(fds[0], memory.fd)
+                close(fds)
+            client.pump()
+
+
 def reply(capabilities: bytes, cap_offset: int = 32) -> bytes:
     info = RegionInfo(32 + len(capabilities), 0xF, 0, cap_offset, PAGE, 0)
     return info.encode() + capabilities

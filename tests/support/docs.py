@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -52,3 +54,17 @@ def _output(command: list[str], cwd: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@contextmanager
+def running(code: str, socket: str) -> Iterator[None]:
+    """A block that serves a socket until it is ended, in a process of its own."""
+    with subprocess.Popen([sys.executable, "-c", code], env=environment()) as process:
+        try:
+            until = time.monotonic() + 30
+            while not os.path.exists(socket):
+                assert process.poll() is None and time.monotonic() < until
+                time.sleep(0.01)
+            yield
+        finally:
+            process.kill()

@@ -1,0 +1,40 @@
+"""The PCI device of docs/vfio-user.md in a guest: Linux finds it, and what QEMU maps is shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from potash.vm.guest import Guest
+from potash.vm.images import GuestImages
+from support.docs import blocks, running
+from support.vfio_user import socket_path
+
+DRIVER = """
+import mmap
+from pathlib import Path
+
+(device,) = (
+    one
+    for one in Path("/sys/bus/pci/devices").iterdir()
+    if (one / "uevent").read_text().find("PCI_ID=1234:0ADD") >= 0
+)
+(device / "enable").write_text("1")
+maps = [mmap.mmap((device / f"resource{bar}").open("r+b").fileno(), 0) for bar in (0, 2)]
+registers, numbers = (memoryview(one).cast("I") for one in maps)
+for at in range(1000):
+    numbers[at] = at
+registers[0] = 1000
+print(registers[2], len(numbers))
+"""
+
+
+def test_linux_finds_the_device_and_shares_its_memory(images: GuestImages, tmp_path: Path) -> None:
+    device = blocks("vfio-user.md", "python")[2]
+    path = socket_path(tmp_path)
+    with (
+        running(device.replace("/tmp/adder.sock", str(path)), str(path)),
+        Guest(images, path) as guest,
+    ):
+        assert "vfio-user memory" in Path(f"/proc/{guest.machine.pid}/maps").read_text()
+        done = guest.capture(["python3", "-c", DRIVER])
+        assert done.stdout == b"499500 16384\n", done
