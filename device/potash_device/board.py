@@ -219,8 +219,10 @@ class Board:
         self.queues.unbind()
 
     def stops_transfers(self, region: int, offset: int, data: bytes) -> bool:
-        """Whether a write ends Bus Master Enable or resets the function; a write to BAR 0 is only
-        queued for the firmware."""
+        """Whether a write ends Bus Master Enable, resets the function, or moves the controller
+        memory buffer; any other write to BAR 0 is only queued for the firmware."""
+        if region == PciRegion.BAR0:
+            return self.registers.moves_cmb(offset, len(data))
         return region == PciRegion.CONFIG and self._config_space.stops(offset, data)
 
     def irqs_changed(self, index: int) -> None:

@@ -243,3 +243,15 @@ def test_who_had_it_mapped_does_not_see_what_the_next_host_writes(placed: Host) 
     placed.board.detached()
     placed.board.region_write(BAR2, 0, b"secret")
     assert before.bytes[:6] == b"C" * 6
+
+
+def test_moving_it_waits_for_transfers_that_wait_for_the_host(host: Host) -> None:
+    stops = host.board.stops_transfers
+    assert stops(BAR0, CMBMSC, bytes(4))
+    assert stops(BAR0, CMBMSC + 4, bytes(4))
+    assert stops(BAR0, CMBMSC - 4, bytes(8))
+    assert not stops(BAR0, CMBMSC - 4, bytes(4))
+    assert not stops(BAR0, CMBMSC + 8, bytes(4))
+    assert not stops(BAR2, CMBMSC, bytes(4))
+    with Host() as other:
+        assert not other.board.stops_transfers(BAR0, CMBMSC, bytes(4))

@@ -46,7 +46,6 @@ MASKS = (Register.INTMS, Register.INTMC)
 touch these."""
 
 
-_CMBMSC_END = Register.CMBMSC.offset + Register.CMBMSC.width
 _MASK_OFFSETS = frozenset(register.offset for register in MASKS)
 
 
@@ -138,6 +137,11 @@ class RegisterFile:
         if self._cmb.base != before:
             self._on_cmb()
 
+    def moves_cmb(self, offset: int, size: int) -> bool:
+        """Whether a write there may have addresses name the controller memory buffer otherwise."""
+        start = Register.CMBMSC.offset
+        return self._cmb is not None and start - size < offset < start + Register.CMBMSC.width
+
     # What the host does, through BAR 0.
 
     def host_read(self, offset: int, count: int) -> bytes:
@@ -163,7 +167,7 @@ class RegisterFile:
                     setting = target == Register.INTMS.offset
                     self._set_mask(self._mask | bits if setting else self._mask & ~bits)
             self.host_writes.append(HostWrite(target, int.from_bytes(dword, "little")))
-        if offset < _CMBMSC_END and Register.CMBMSC.offset < offset + len(data):
+        if self.moves_cmb(offset, len(data)):
             self._configure_cmb()
 
     # What the firmware does.
