@@ -163,7 +163,7 @@ class Session:
                 writes = RegionWriteMulti.decode(payload).writes
                 return not any(self._stops(region, at, data) for at, region, data in writes)
             if command == Command.DMA_UNMAP:
-                request = DmaUnmap.decode(payload)
+                request = DmaUnmap.decode_head(payload)
                 return not request.flags and not self._memory.is_mapped(
                     request.address, request.size
                 )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyvfio_user.client import SealedMemory
+from pyvfio_user.connection import Message
 from pyvfio_user.device import Region
 from pyvfio_user.irqs import Irq
 from pyvfio_user.memory import AccessFault
@@ -409,6 +410,19 @@ def test_a_window_that_the_device_refuses_does_not_stay(server: Server, device: 
         device.fail = OSError(errno.EBUSY, "busy")
         assert client.ask(_dma_unmap(0, PAGE)).error == errno.EBUSY
         assert client.ask(_dma_unmap(0, PAGE)).error == errno.ENOENT
+
+
+def test_memory_that_is_in_use_stays_while_a_transfer_waits(server: Server) -> None:
+    """However many bytes follow the structure of the request to unmap it."""
+    with SealedMemory(PAGE) as memory, negotiated(server) as client:
+        client.ask(dma_map(0, PAGE), [memory.fd])
+        client.ask(dma_map(PAGE, PAGE))
+        assert server._session is not None
+        for extra in (b"", bytes(8)):
+            for address, harmless in ((0, False), (PAGE, True)):
+                payload = struct.pack("<IIQQ", 24, 0, address, PAGE) + extra
+                message = Message(0, DMA_UNMAP, 0, memoryview(payload), [])
+                assert server._session.may_interleave(message) is harmless
 
 
 def test_argsz_covers_the_structures_of_memory_and_interrupts(
