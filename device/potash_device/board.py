@@ -8,13 +8,15 @@ import errno
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from nvme_spec.registers import Capabilities, CommandSets
 from potash_device.controller.cmb import CmbSettings, ControllerMemoryBuffer
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
-from potash_device.controller.registers import RegisterFile
+from potash_device.controller.registers import RegisterFile, SavedRegisters
+from potash_device.controller.saved_queues import SavedQueues, load_queues, save_queues
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
@@ -35,6 +37,7 @@ from pyvfio_user.device import Region
 from pyvfio_user.irqs import InterruptLines as ClientLines
 from pyvfio_user.irqs import Irq
 from pyvfio_user.memory import AddressSpace
+from pyvfio_user.migration import Migration
 from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion
 
 log = logging.getLogger(__name__)
@@ -59,6 +62,27 @@ class BoardSettings:
     """The controller memory buffer, if there is to be one."""
     memory_bar: int = 0
     """Bytes of memory that the firmware and the host share through BAR 4; 0 for no such BAR."""
+
+
+class BoardMigration(Migration, Protocol):
+    """How a board with its firmware is migrated."""
+
+    def reset(self) -> None:
+        """The slot is reset: no migration goes on any more."""
+
+
+@dataclass(frozen=True)
+class SavedBoard:
+    """What `Board.save` gives."""
+
+    config_space: bytes
+    msix_table: bytes
+    registers: SavedRegisters
+    queues: SavedQueues
+    dma: bool
+    """Transfers are allowed, but for Bus Master Enable."""
+    pending: tuple[int, ...]
+    """Vectors that the host may not have heard of."""
 
 
 class Board:
@@ -111,6 +135,8 @@ class Board:
         self._bars: dict[int, BarMemory] = {bar: one for bar, one in bars.items() if one}
         self._bars_are_new = True
         """No host has had what is in them now."""
+        self.migration: BoardMigration | None = None
+        """How the device is migrated, which is the firmware's."""
         self._config_space = ConfigSpace(
             settings.identity,
             BAR,
@@ -171,6 +197,37 @@ class Board:
         if not allowed:
             self.queues.unbind()
 
+    @property
+    def memory_bars(self) -> Mapping[int, BarMemory]:
+        """The BARs that are memory."""
+        return self._bars
+
+    def save(self) -> SavedBoard:
+        """Everything that a host has changed of the hardware, but for memory and media."""
+        return SavedBoard(
+            self._config_space.save(),
+            self._msix_table.save(),
+            self.registers.save(),
+            save_queues(self.queues),
+            self.dma.started,
+            self.interrupts.save(),
+        )
+
+    def load(self, saved: SavedBoard) -> None:
+        """Go on from what was saved. Raises ValueError where that makes no sense, or is of another
+        device; the function has to be reset then."""
+        vectors = self.interrupts.vectors
+        if not all(0 <= one < vectors for one in saved.pending):
+            raise ValueError("there are no such interrupts")
+        self._config_space.load(saved.config_space)
+        self._msix_table.load(saved.msix_table)
+        self.registers.load(saved.registers)
+        load_queues(self.queues, self.dma, saved.queues, pairs=vectors, entries=MAX_QUEUE_ENTRIES)
+        if saved.dma:
+            self.dma.start()
+        self._follow_bus_master()
+        self.interrupts.load(saved.pending)
+
     # What the vfio-user server calls.
 
     def attached(self, memory: AddressSpace, lines: ClientLines) -> None:
@@ -210,6 +267,8 @@ class Board:
 
     def reset(self) -> None:
         """The slot's reset: everything back to power-on."""
+        if self.migration is not None:
+            self.migration.reset()
         self._config_space.reset()
         self._function_level_reset(keep_cmb=False)
 

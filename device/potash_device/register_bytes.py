@@ -4,6 +4,8 @@ Configuration space and the controller's registers are both this: a value, a mas
 write sets as written, and a mask of the bits that a write of 1 clears.
 """
 
+from collections.abc import Collection
+
 
 class RegisterBytes:
     """`size` bytes of little-endian registers, all zero and read-only until `define`d."""
@@ -29,6 +31,24 @@ class RegisterBytes:
     def put(self, offset: int, width: int, value: int) -> None:
         """Store a value whatever its masks, as the device itself may."""
         self._bytes[offset : offset + width] = value.to_bytes(width, "little")
+
+    def save(self) -> bytes:
+        """All values."""
+        return bytes(self._bytes)
+
+    def load(self, values: bytes, *, own: Collection[int] = ()) -> None:
+        """Take values that were saved; `own` are offsets of bytes that the device itself changes.
+
+        Raises ValueError where other bits differ than those that a host moves: the values are those
+        of another device.
+        """
+        if len(values) != len(self._bytes):
+            raise ValueError(f"{len(values)} bytes of registers are not {len(self._bytes)}")
+        for at, (value, present) in enumerate(zip(values, self._bytes, strict=True)):
+            moved = self._writable[at] | self._cleared_by_one[at]
+            if at not in own and (value ^ present) & ~moved:
+                raise ValueError(f"the register at {at:#x} is {value:#x} and not {present:#x}")
+        self._bytes[:] = values
 
     def read(self, offset: int, count: int) -> bytes:
         """What a host reads: `count` bytes from `offset`; past the end there are zeroes."""

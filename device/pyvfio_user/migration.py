@@ -64,11 +64,16 @@ _SAVING = (_STOP_COPY, _PRE_COPY)
 
 
 class Migration(Protocol):
-    """What a device offers that can be migrated; it begins RUNNING whenever a client attaches.
+    """What a device offers that can be migrated.
 
     A reset ends whatever is going on: the device is RUNNING after it. Callbacks may raise OSError,
     and the device is then in the state of before.
     """
+
+    @property
+    def initial(self) -> State:
+        """What a client finds the device in that attaches: RUNNING, or STOP where the device waits
+        for a client to go on."""
 
     @property
     def pre_copy(self) -> bool:
@@ -157,7 +162,7 @@ class DeviceFeatures:
         self._memory = memory
         self._migration: Migration | None = getattr(device, "migration", None)
         self._changing: Pending | None = None
-        self.state = State.RUNNING
+        self.state = State.RUNNING if self._migration is None else self._migration.initial
 
     def reset(self) -> None:
         """The device was reset: it is running, whatever it was asked before."""

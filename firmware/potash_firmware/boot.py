@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from csd_spec.status import StatusId
 from potash_device.board import Board, BoardSettings
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
@@ -35,9 +36,10 @@ from potash_firmware.apu_process import ApuProcess
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import SharedBuffers, pair
-from potash_firmware.mailbox.counters import Counters
+from potash_firmware.mailbox.counters import Counters, Word
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
+from potash_firmware.rpu.migration.migration import PATIENCE
 from potash_firmware.rpu.settings import Identity, RpuSettings
 from potash_firmware.status import StatusSocket, snapshot
 from potash_firmware.waiting import READ, WRITE, Source, Waiting
@@ -103,8 +105,9 @@ class Device:
     `sidecar` everything small that is to outlive a power cycle (nothing does without it); `drive`
     is what a host makes namespaces of (memory without it). `trace` is a descriptor, open for
     appending, for what all processes of the device do. They stay the caller's. A snapshot of how
-    the device is doing can be had at the socket `status` (`status.py`). Entering raises OSError
-    where the socket cannot be made.
+    the device is doing can be had at the socket `status` (`status.py`). One that is `incoming` is
+    stopped until it is given the state of another one, whose media it then has. Entering raises
+    OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -118,8 +121,10 @@ class Device:
         drive: Drive | None = None,
         trace: int | None = None,
         status: Path | None = None,
+        incoming: bool = False,
     ) -> None:
         self._socket = socket
+        self._incoming = incoming
         self._drive = drive
         self._media = media
         self._flash = flash
@@ -183,7 +188,12 @@ class Device:
                 self._status = _status_socket(stack, self._status_path)
             stack.callback(self.link.disconnect)
             self._start_apu()
-            self.rpu.power_on()
+            migration = self.rpu.migration
+            migration.jobs_run, migration.end_apu = self._jobs_run, self.apu.stop
+            if self._incoming:
+                migration.wait_for_media()
+            else:
+                self.rpu.power_on()
             self._powered = True
             self._stack = stack.pop_all()
         return self
@@ -198,7 +208,7 @@ class Device:
 
     def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
         """The board's last moment: nobody is served, and the media executor has nothing left."""
-        if self._powered:
+        if self._powered and self.rpu.migration.owns_media:
             self.rpu.power_off(clean=kind is None)
 
     def run_once(self, timeout: float | None = None, wake: int | None = None) -> bool:
@@ -227,6 +237,31 @@ class Device:
             self._status.answer(lambda: snapshot(self))
         return wake in ready
 
+    def load(self, state: bytes) -> None:
+        """Take the state of another device, with which a client goes on that attaches. For an
+        incoming one, before `run_once`. Raises OSError."""
+        self.rpu.migration.load(state)
+
+    def save(self) -> bytes:
+        """Stop for good, and give the state with which another device can go on. Raises OSError
+        where the device is too busy; it runs on then."""
+        migration = self.rpu.migration
+        outcomes: list[int] = []
+        pending = migration.stop()
+        if pending is not None:
+            pending.then(outcomes.append)
+        while pending is not None and not outcomes:
+            self.run_once(PATIENCE)
+        if any(outcomes):
+            raise OSError(outcomes[0], "the drive is too busy to be stopped")
+        state = migration.save()
+        migration.let_go(for_good=True)
+        return state
+
+    def _jobs_run(self) -> bool:
+        rows = (self.counters.row(at) for at in self.accelerators.values())
+        return any(row[Word.STATE] == StatusId.RUNNING for row in rows)
+
     def _serve_host(self, ready: Collection[int]) -> None:
         """Do what the host's messages ask, and turn away who comes while there is a host."""
         server = self.server
@@ -254,7 +289,7 @@ class Device:
         if server.wants_write():
             waiting[0] = (waiting[0][0], READ | WRITE)
         waiting.append((self.board.executor, READ))
-        if port is not None and not port.closed:
+        if port is not None and not port.closed and not self.rpu.migration.stopped:
             waiting.append((port, READ | WRITE if port.wants_write() else READ))
         if wake is not None:
             waiting.append((wake, READ))

@@ -43,6 +43,7 @@ class Movable:
     """A device's `migration` that writes down what it is asked."""
 
     pre_copy = True
+    initial = State.RUNNING
 
     def __init__(self) -> None:
         self.arcs: list[tuple[int, int]] = []

@@ -64,6 +64,11 @@ class Coalescing:
         return due
 
     @property
+    def held(self) -> set[int]:
+        """The vectors that are due now or later."""
+        return self._due | set(self._held)
+
+    @property
     def timeout(self) -> float | None:
         """Seconds until the next interrupt is due; None when none is held back."""
         if not self._held:

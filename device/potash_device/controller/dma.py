@@ -53,10 +53,15 @@ class DmaEngine:
         """The views of transfers, by what names their pages."""
 
     def connect(self, memory: AddressSpace | None) -> None:
-        """Use a host's memory, or none, once transfers are allowed."""
+        """Use a host's memory, or none, while transfers are allowed."""
         self._connected = memory
         self.remote = self._told = False
-        self.stop()
+        self._choose()
+
+    @property
+    def started(self) -> bool:
+        """Transfers are allowed, but for what the host says."""
+        return self._started
 
     def start(self) -> None:
         """Allow transfers, while the host does too."""

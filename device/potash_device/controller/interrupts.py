@@ -92,6 +92,20 @@ class InterruptLines:
         self._pending.clear()
         self._sent.clear()
 
+    def save(self) -> tuple[int, ...]:
+        """The vectors that the host may not have heard of."""
+        return tuple(sorted(self._pending | self._sent))
+
+    def hold(self, vectors: Iterable[int]) -> None:
+        """The host is to be interrupted by these vectors, but not now."""
+        self._pending.update(vectors)
+
+    def load(self, vectors: Iterable[int]) -> None:
+        """Interrupt the host by these vectors as soon as it listens, once more perhaps."""
+        self.clear()
+        self._pending.update(vectors)
+        self.deliver_pending()
+
     def pending_bits(self) -> bytes:
         """The Pending Bit Array: one bit a vector, in 64-bit words."""
         words = -(-self.vectors // 64)

@@ -3,7 +3,7 @@ shadow page.
 
 Source: NVM Express Base Specification 2.0, section 3.1.3.24 and 3.1.3.25 (doorbells), annex B.5."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from nvme_spec.registers import DOORBELL_BASE, DOORBELL_WIDTH
@@ -43,6 +43,28 @@ class QueueSet:
         self.completions.clear()
         self._filled.clear()
         self.shadow = None
+
+    @property
+    def last_served(self) -> int:
+        """The queue that was served last, for the round robin."""
+        return self._last_served
+
+    def restore(
+        self,
+        completions: Iterable[CompletionQueue],
+        submissions: Iterable[SubmissionQueue],
+        shadow: ShadowDoorbells | None,
+        last_served: int,
+    ) -> None:
+        """Have these queues and no others; their memory is resolved when it is first used."""
+        self.clear()
+        self.completions.update((queue.qid, queue) for queue in completions)
+        self.submissions.update((queue.qid, queue) for queue in submissions)
+        self._filled.update(self.submissions)
+        self._last_served = last_served
+        self.shadow = shadow
+        if shadow is not None:
+            shadow.follow((*self._io_ids(self.completions), *self._io_ids(self.submissions)))
 
     def unbind(self) -> None:
         """Let go of all guest memory; it is resolved again when it is next used."""
@@ -234,6 +256,10 @@ class QueueSet:
 
     def served(self, queue: SubmissionQueue) -> None:
         self._last_served = queue.qid
+
+    @staticmethod
+    def _io_ids(queues: Iterable[int]) -> Iterator[int]:
+        return (qid for qid in queues if qid)
 
     @staticmethod
     def _io(queues: dict[int, _Queue]) -> Iterator[_Queue]:

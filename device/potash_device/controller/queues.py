@@ -74,6 +74,11 @@ class CompletionQueue:
         self._bytes = self._words = None
 
     @property
+    def backlog(self) -> list[tuple[SubmissionQueue, int, int, bool, int]]:
+        """What waits for room, as the arguments of `post`, the oldest first."""
+        return list(self._backlog)
+
+    @property
     def blocked(self) -> bool:
         """Completions wait for room: nothing more should be fetched that ends here."""
         return bool(self._backlog)

@@ -56,6 +56,14 @@ class HostWrite(NamedTuple):
     value: int
 
 
+class SavedRegisters(NamedTuple):
+    """What a register file holds: its bytes, masked vectors, and the host-write FIFO."""
+
+    values: bytes
+    mask: int
+    host_writes: tuple[HostWrite, ...]
+
+
 class FirmwareRegister(IntEnum):
     """The firmware's registers, in dwords behind the last doorbell."""
 
@@ -141,6 +149,19 @@ class RegisterFile:
         """Whether a write there may have addresses name the controller memory buffer otherwise."""
         start = Register.CMBMSC.offset
         return self._cmb is not None and start - size < offset < start + Register.CMBMSC.width
+
+    def save(self) -> "SavedRegisters":
+        """Everything that is in here."""
+        return SavedRegisters(self._values.save(), self._mask, tuple(self.host_writes))
+
+    def load(self, saved: "SavedRegisters") -> None:
+        """Go on from what was saved. Raises ValueError where that makes no sense."""
+        own = (Register.CSTS, *MASKS, Register.CMBLOC, Register.CMBSZ, Register.CMBSTS)
+        offsets = {at for one in own for at in range(one.offset, one.offset + one.width)}
+        self._values.load(saved.values, own=offsets)
+        self._set_mask(saved.mask)
+        self._configure_cmb()
+        self.host_writes = deque(saved.host_writes)
 
     # What the host does, through BAR 0.
 

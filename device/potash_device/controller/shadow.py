@@ -6,6 +6,7 @@ while it polls the shadow page anyway.
 Source: NVM Express Base Specification 2.0, section 5.8 (Doorbell Buffer Config) and annex B.5."""
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nvme_spec.registers import DOORBELL_WIDTH
@@ -59,6 +60,11 @@ class ShadowDoorbells:
         values[2 * queue.qid + 1] = queue.head
         events[2 * queue.qid + 1] = queue.head
         self._adopted(queue.qid)
+
+    def follow(self, qids: Iterable[int]) -> None:
+        """Go on with queues whose values are in the pages already."""
+        for qid in qids:
+            self._adopted(qid)
 
     def changed(self) -> bool:
         """Whether the host has stored anything since the last call.

@@ -68,12 +68,15 @@ class Drive:
         self.most = MOST_NAMESPACES
         """Namespaces with blocks that there can be, and the largest identifier of one."""
         self.read_only = False
+        self.locked = True
+        """No other process may have the files."""
         self.sidecar: Media
         self.flash: Media
         self._capacity: int | None = None
         self._memory_capacity: int | None = None
         self._places: _Places | None = None
         self._stack = ExitStack()
+        self._opened: list[Media] = []
 
     def __enter__(self) -> Self:
         return self
@@ -123,8 +126,12 @@ class Drive:
         capacity: int | None = None,
         memory_capacity: int | None = None,
         read_only: bool = False,
+        locked: bool = True,
     ) -> Self:
         """Open the drive at `path`, made where it is not there; in memory without a path.
+
+        One that is not `locked` is another process's still, and has to be there: nothing in it is
+        changed before `take`.
 
         A path that is not there becomes a file, or a folder where several namespaces with blocks
         are wanted. `wanted` is what a new drive gets, and must be what an old one has; but an old
@@ -138,6 +145,7 @@ class Drive:
         wanted = [shape for shape in wanted if shape.csi == CommandSet.NVM]
         drive = cls()
         drive.read_only = read_only
+        drive.locked = locked
         drive._capacity = capacity
         drive._memory_capacity = memory_capacity
         with drive._stack as stack:
@@ -153,6 +161,32 @@ class Drive:
                 f"the namespaces have {drive.allocated} bytes, more than a capacity of {capacity}"
             )
         return drive
+
+    # Another process's drive becomes this one's, and the other way round.
+
+    def let_go(self) -> None:
+        """Let another process have the files, which this one does not touch meanwhile."""
+        for media in self._present:
+            media.unlock()
+        self.locked = False
+
+    def take(self) -> None:
+        """Have the files for this process alone. Raises MediaError where another has them, or the
+        namespaces are others than when they were opened."""
+        taken: list[Media] = []
+        try:
+            for media in self._present:
+                media.lock()
+                taken.append(media)
+            known = None if self._places is None else read_list(self._places.list)
+            if known is not None and (known.shapes != self.shapes or known.remove):
+                raise DriveError("it has other namespaces by now")
+        except (MediaError, DriveError) as error:
+            for media in taken:
+                media.unlock()
+            why = error.strerror if isinstance(error, MediaError) else error
+            raise MediaError(errno.EBUSY, f"the drive cannot be used: {why}") from None
+        self.locked = True
 
     # What a host makes of its drive.
 
@@ -213,7 +247,14 @@ class Drive:
 
     def _add(self, media: Media) -> Media:
         self._stack.callback(media.close)
+        self._opened.append(media)
         return media
+
+    @property
+    def _present(self) -> list[Media]:
+        """The media of this drive that are not closed."""
+        self._opened = [one for one in self._opened if one.fd >= 0]
+        return self._opened
 
     def _open_in_memory(self, shapes: Sequence[NamespaceShape]) -> None:
         for nsid, shape in enumerate(shapes, 1):
@@ -223,6 +264,8 @@ class Drive:
         self.flash = self._add(MemoryMedia.create(FLASH_SIZE))
 
     def _open_files(self, path: Path, wanted: Sequence[NamespaceShape]) -> None:
+        if not self.locked and not path.exists():
+            raise DriveError(f"there is no drive at {path} that another device could hand over")
         if len(wanted) > 1 and not path.exists() and not self.read_only:
             _make_folder(path)
         self._places = places = _Places.of(path)
@@ -245,7 +288,9 @@ class Drive:
         }
         for nsid, shape in shapes.items():
             path = places.namespace(nsid)
-            media = self._add(FileMedia.open(path, shape.size, read_only=self.read_only))
+            media = self._add(
+                FileMedia.open(path, shape.size, read_only=self.read_only, locked=self.locked)
+            )
             if media.size < shape.block_size:
                 raise DriveError(
                     f"{path} has {media.size} bytes, fewer than a block; choose another file"
@@ -257,7 +302,7 @@ class Drive:
             self.namespaces[nsid] = media
             self.shapes[nsid] = shape._replace(size=media.size)
         # A lone image stays one: what every image is taken for needs not be remembered.
-        worth_it = (
+        worth_it = self.locked and (
             places.folder or self._capacity or self.shapes[1].block_size != DEFAULT_BLOCK_SIZE
         )
         if worth_it and not any(media.read_only for media in self.namespaces.values()):
@@ -277,7 +322,7 @@ class Drive:
             raise DriveError(f"{places.list} has more namespaces than the one file beside it")
         for nsid, shape in shapes.items():
             path = places.namespace(nsid)
-            media = self._add(FileMedia.open(path, read_only=self.read_only))
+            media = self._add(FileMedia.open(path, read_only=self.read_only, locked=self.locked))
             if media.size < shape.size:
                 log.warning(
                     "%s has %d bytes of %d; the rest cannot be read, and nothing is written",
@@ -295,6 +340,8 @@ class Drive:
     def _finish(self, places: _Places, known: Listed) -> None:
         """Do what was decided and perhaps not done when the device last ended."""
         unfinished = [nsid for nsid, shape in self.shapes.items() if shape.erase]
+        if (unfinished or known.remove) and not self.locked:
+            raise DriveError(f"{places.list} says that namespaces are about to change")
         if (unfinished or known.remove) and self.read_only:
             raise DriveError(
                 f"{places.list} says that blocks are yet to be erased; open the drive for writing"
@@ -305,8 +352,10 @@ class Drive:
             self.namespaces[nsid].flush()
         _remove_all(places, known.remove)
         finished = {nsid: shape._replace(erase=False) for nsid, shape in self.shapes.items()}
-        resized = not self.read_only and (
-            self._capacity != known.capacity or self._memory_capacity != known.memory_capacity
+        resized = (
+            not self.read_only
+            and self.locked
+            and (self._capacity != known.capacity or self._memory_capacity != known.memory_capacity)
         )
         if unfinished or known.remove or resized:
             self._change(finished)
@@ -324,6 +373,8 @@ class Drive:
         shapes = {**self.shapes, **dict(zip(free, wanted, strict=False))}
         if len(shapes) < len(self.shapes) + len(wanted):
             raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
+        if not self.locked:
+            raise DriveError("the drive has no memory and compute namespaces; leave them out")
         if self.read_only:
             self.shapes = dict(sorted(shapes.items()))
         else:
@@ -332,7 +383,7 @@ class Drive:
     def _open_aside(self, path: Path, size: int, *, read_only: bool) -> Media:
         """The sidecar or the flash; one that cannot be kept is in memory, and gone at the end."""
         try:
-            media: Media = FileMedia.open(path, size, read_only=read_only)
+            media: Media = FileMedia.open(path, size, read_only=read_only, locked=self.locked)
         except MediaError as error:
             if not read_only and error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise

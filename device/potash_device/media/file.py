@@ -18,8 +18,15 @@ class FileMedia(Media):
     """The blocks of one file. Made by `open`, which does the work."""
 
     @classmethod
-    def open(cls, path: Path, size: int | None = None, *, read_only: bool = False) -> Self:
-        """Open `path`, made with `size` bytes when it is new, and keep others out.
+    def open(
+        cls,
+        path: Path,
+        size: int | None = None,
+        *,
+        read_only: bool = False,
+        locked: bool = True,
+    ) -> Self:
+        """Open `path`, made with `size` bytes when it is new, and keep others out if `locked`.
 
         Without `size` the file must be there. One that holds anything keeps its own size, so that
         nobody's image grows because it was looked at. A file that may not be written is read-only
@@ -32,8 +39,8 @@ class FileMedia(Media):
         except OSError as error:
             raise MediaError(error.errno, f"cannot open media {path}: {error.strerror}") from None
         try:
-            # Two devices on one file would each believe in blocks that the other changes.
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if locked:
+                _lock(fd)
             present = os.fstat(fd).st_size
             if size is not None and not present and not read_only:
                 os.ftruncate(fd, size)
@@ -45,13 +52,26 @@ class FileMedia(Media):
             if new and not isinstance(error, BlockingIOError):
                 path.unlink(missing_ok=True)
             os.close(fd)
-            why = (
-                "another device has it open"
-                if isinstance(error, BlockingIOError)
-                else error.strerror
-            )
-            raise MediaError(error.errno, f"cannot use media {path}: {why}") from None
+            raise MediaError(error.errno, f"cannot use media {path}: {error.strerror}") from None
         return cls(fd, present, read_only=read_only)
+
+    def lock(self) -> None:
+        try:
+            _lock(self.fd)
+        except OSError as error:
+            raise MediaError(error.errno, str(error.strerror)) from None
+
+    def unlock(self) -> None:
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+
+def _lock(fd: int) -> None:
+    """Two devices on one file would each believe in blocks that the other changes. Raises
+    OSError."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(error.errno, "another device has it open") from None
 
 
 def _open(path: Path, *, create: bool, read_only: bool) -> tuple[int, bool]:

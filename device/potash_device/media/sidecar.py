@@ -68,6 +68,11 @@ class Sidecar:
         with self._lock:
             self._sections = sections
 
+    @property
+    def number(self) -> int:
+        """The number of the newest record, which grows with each."""
+        return self._number
+
     def get(self, name: str) -> Any:
         """The section of that name as it was put; None when there is none."""
         with self._lock:

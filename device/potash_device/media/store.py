@@ -71,6 +71,12 @@ class Media:
         at_once = 0 if lies_in_memory(self.fd) else os.RWF_NOWAIT
         self._read_flags = self._write_flags = at_once if impairment is None else None
 
+    def lock(self) -> None:
+        """Keep others out, as `unlock` has let them in. Raises MediaError where somebody is."""
+
+    def unlock(self) -> None:
+        """Let another process have the blocks, which this one does not touch meanwhile."""
+
     def reader(self) -> int:
         """A new descriptor that can only read, for another process; the caller closes it.
 

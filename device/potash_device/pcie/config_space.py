@@ -96,6 +96,14 @@ class ConfigSpace:
         """Bus Master Enable: the function may access the host's memory, be it for an interrupt."""
         return bool(self._registers.get(Header.COMMAND, 2) & layout.Command.BUS_MASTER)
 
+    def save(self) -> bytes:
+        """All values."""
+        return self._registers.save()
+
+    def load(self, values: bytes) -> None:
+        """Take values that were saved. Raises ValueError for those of another device."""
+        self._registers.load(values)
+
     def read(self, offset: int, count: int) -> bytes:
         """`count` bytes from `offset`; bytes past the end read as zero."""
         return self._registers.read(offset, count)

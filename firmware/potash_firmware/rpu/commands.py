@@ -12,7 +12,7 @@ from functools import partial
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import CommandByte, ErrorEvent
 from nvme_spec.opcodes import DataDirection, data_direction
-from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse
+from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse, SubmissionEntry
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.trace import Note
@@ -58,6 +58,11 @@ class Commands:
         self._trace = self.controller.board.trace
         self._outstanding = self.controller.outstanding
 
+    @property
+    def holds(self) -> bool:
+        """Something waits for Bus Master Enable."""
+        return bool(self._held)
+
     def clear(self) -> None:
         """The session is over: drop what was held for its commands."""
         paused, self.paused = self.paused, False
@@ -81,6 +86,14 @@ class Commands:
         self._note("rpu.fetch", command, entry)
         if self._trace.sink is not None:
             self._trace.sink("rpu.fetch", {"qid": qid, "csi": int(csi), **entry._asdict()})
+        self._start(command)
+
+    def begin_again(self, queue: SubmissionQueue, entry: SubmissionEntry) -> None:
+        """Take the first step of a command that was fetched before its state was moved here."""
+        self._start(Command(entry, queue))
+
+    def _start(self, command: Command) -> None:
+        entry, qid = command.entry, command.queue.qid
         half = qid and (qid in self._outstanding.fused or entry.flags & FLAGS_FUSE_MASK)
         if not half or fused.begin(self.controller, command, self._run) is not None:
             self._run(command, partial(self._begin, command))

@@ -248,6 +248,23 @@ class Controller:
             )
         self._unreported = self._activated = False
 
+    def take_over(self) -> None:
+        """Remember what is on media that another process has used until now."""
+        self.persistence.restore()
+        self.self_tests.restore()
+        self.sanitizing.restore(clean=True)
+        self.uncorrectable.restore()
+
+    @property
+    def unreported(self) -> tuple[bool, bool]:
+        """Whether a reset, and an activation of firmware, is still to be recorded."""
+        return self._unreported, self._activated
+
+    def go_on(self, unreported: bool, activated: bool) -> None:
+        """Go on with a session that began elsewhere."""
+        self._unreported, self._activated = unreported, activated
+        self.select_command_sets()
+
     def reset(self, *, next_host: bool) -> None:
         """Forget the host's session; what the media still does is waited for by the lifecycle.
 

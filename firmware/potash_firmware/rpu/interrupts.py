@@ -55,6 +55,11 @@ class Interrupts:
             urgent = urgent or completions.qid == 0
             self.coalescing.announce(interrupt.vector, urgent=urgent)
 
+    @property
+    def held(self) -> set[int]:
+        """Vectors of completions that the host has not been told of."""
+        return self.coalescing.held
+
     def send(self) -> None:
         """Interrupt the host for what is due, once it has the completions. Raises AccessFault."""
         if self._dma.remote and not self._queues.store():

@@ -140,6 +140,24 @@ class Lifecycle:
                 self._update_status(shst=ShutdownStatus.COMPLETE)
         self._flush_if_quiet()
 
+    @property
+    def flushing(self) -> bool:
+        """A shutdown is waited for."""
+        return self._flush is not None or self._flush_is_due
+
+    def load(self, state: State) -> None:
+        """Go on in a state that was saved. Raises ValueError where the registers disagree."""
+        status = self._status()
+        if (status.rdy, status.cfs) != (state is State.READY, state is State.FAILED):
+            raise ValueError(f"a controller that is {state.name} does not say so in CSTS")
+        queues, dma = bool(self._board.queues.submissions), self._board.dma.started
+        if (state is State.READY) != dma or (queues and state in (State.DISABLED, State.ENABLING)):
+            raise ValueError(f"a controller that is {state.name} has other queues")
+        if state is State.READY and not queues:
+            raise ValueError("a controller that is ready has no queues")
+        self.state = state
+        self._update_status()
+
     def _enter(self, event: Event) -> None:
         after = TRANSITIONS.get((self.state, event))
         if after is None:

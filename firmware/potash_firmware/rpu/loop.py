@@ -44,6 +44,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.migration.migration import Migration
 from potash_firmware.rpu.namespaces.namespace import flush_all
 from potash_firmware.rpu.settings import RpuSettings
 from pyvfio_user.memory import AccessFault
@@ -105,6 +106,15 @@ class Rpu:
         self.arbiter = Arbiter(
             self.controller, self.lifecycle, self._commands, self._interrupts, clock
         )
+        self.migration = Migration(
+            self.controller,
+            self.lifecycle,
+            self._commands,
+            self._interrupts,
+            woken=lambda: self._polling.worked(0),
+            clock=clock,
+        )
+        board.migration = self.migration
         self._features_version = -1
         self._cut_short = False
         self._logged_until = clock()
@@ -118,6 +128,8 @@ class Rpu:
         Every timer of the firmware counts. A host that is polled without pause comes first: where
         the answer is 0, the others need not be asked.
         """
+        if self.migration.stopped:
+            return None
         queues = self._board.queues
         polling = (
             queues.shadow is not None
@@ -134,6 +146,7 @@ class Rpu:
             self._keep_alive.timeout,
             self._tasks.timeout,
             self._apu.timeout,
+            self.migration.timeout,
         )
         return min((one for one in timers if one is not None), default=None)
 
@@ -188,6 +201,9 @@ class Rpu:
             media: the media executor may have finished something.
             apu: the APU may have said something.
         """
+        if self.migration.stopped:
+            self._board.registers.host_writes.clear()  # nobody should write to a stopped device
+            return False
         try:
             # A pass that was cut short may have left some of what the executor has finished.
             more = self._pass(media=media or self._cut_short, apu=apu)
@@ -198,7 +214,9 @@ class Rpu:
             self._cut_short = True
         else:
             self._cut_short = False
-        return more
+        if self.migration.stopping:
+            self.migration.service()
+        return more and not self.migration.stopped
 
     def _fault(self, error: Exception) -> None:
         """A pass has met a mistake of the firmware: a host that is there has to reset."""
@@ -248,6 +266,7 @@ class Rpu:
             or (
                 self.lifecycle.serving
                 and not self._commands.paused
+                and not self.migration.stopping
                 and any(map(self.arbiter.may_fetch, self._board.queues.ready))
             )
         )
@@ -388,7 +407,8 @@ class Rpu:
             self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
         if self._features_version != self.controller.features.version:
             self._apply_features()
-        executed = self.arbiter.serve() if self.lifecycle.serving else 0
+        may_fetch = self.lifecycle.serving and not self.migration.stopping
+        executed = self.arbiter.serve() if may_fetch else 0
         if executed:
             self._polling.worked(executed)
         elif self._polling.may_arm and not self._board.queues.arm():

@@ -37,6 +37,11 @@ class Outstanding:
         return self.find(key) is not None
 
     @property
+    def commands(self) -> list[Command]:
+        """All of them, in the order in which they have begun to wait."""
+        return [waiting.command for waiting in self._by_token.values()]
+
+    @property
     def admin(self) -> int:
         """How many of them came from the admin queue."""
         return len(self._by_queue[0])

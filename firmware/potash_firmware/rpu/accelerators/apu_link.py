@@ -218,6 +218,16 @@ class ApuLink:
             self.send(Request(tag, admin, opcode, nsid, cdws, slot if length else NO_SLOT, length))
         return tag
 
+    def take_over(self) -> None:
+        """The buffers are about to hold what the next APU begins with, which is not to be reset."""
+        self.disconnect()
+        self._due = ResetScope(0)
+
+    @property
+    def idle(self) -> bool:
+        """The APU owes no answer, and nothing of it waits here."""
+        return not (self._is_asked or self.due)
+
     def reset(self, *, next_host: bool = False) -> None:
         """The controller was reset: have every job stopped and forgotten.
 

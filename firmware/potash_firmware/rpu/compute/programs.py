@@ -9,7 +9,7 @@ Source: Computational Programs Command Set 1.1, as implementers have it; where t
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -73,6 +73,19 @@ class Program:
         return ProgramDescriptor(
             peocc=occupancy, act=self.active, pit=self.pit, ptype=self.ptype, pid=self.pid
         )
+
+
+@dataclass(frozen=True)
+class SavedProgram:
+    """A program as a value; its image, zeroes in the gaps, is None for a device-defined one."""
+
+    index: int
+    image: bytes | None
+    ptype: int
+    pit: int
+    pid: int
+    missing: tuple[tuple[int, int], ...]
+    active: bool
 
 
 @dataclass(eq=False, repr=False)
@@ -257,6 +270,44 @@ class Programs:
             for index in range(min(self.engine.device_defined, limits.programs))
         }
 
+    # Moving to another process.
+
+    def save(self) -> tuple[SavedProgram, ...]:
+        """All of them."""
+        return tuple(_saved(index, program) for index, program in self._programs.items())
+
+    def restore(self, saved: Iterable[SavedProgram]) -> None:
+        """Have these programs and no others. Raises NvmeError and ValueError.
+
+        None of them counts as sound, which is found out again when it is next activated.
+        """
+        self.clear()
+        for one in saved:
+            if one.image is None:
+                if one.index not in self._programs:
+                    raise ValueError(f"there is no device-defined program {one.index}")
+            else:
+                bounds = [0, *(bound for gap in one.missing for bound in gap), len(one.image)]
+                for start, end in zip(bounds[::2], bounds[1::2], strict=True):
+                    if start < end:
+                        self._load_again(one, start, memoryview(one.image)[start:end])
+            program = self._occupied(one.index)
+            program.active = one.active and not program.missing
+
+    def _load_again(self, saved: SavedProgram, start: int, piece: memoryview) -> None:
+        assert saved.image is not None
+        fields = LoadProgram(
+            pind=saved.index,
+            ptype=saved.ptype,
+            pit=saved.pit,
+            psize=len(saved.image),
+            pid=saved.pid,
+            numb=len(piece),
+            loff=start,
+        )
+        self.check_piece(fields)
+        self.load(fields, piece)
+
     def _at(self, index: int) -> Program | None:
         _require(
             index < self.limits.programs,
@@ -288,6 +339,18 @@ class Programs:
         if isinstance(program.image, Shared):
             self.engine.forget(program.image.serial)
             os.close(program.image.fd)
+
+
+def _saved(index: int, program: Program) -> SavedProgram:
+    return SavedProgram(
+        index,
+        os.pread(program.image.fd, program.size, 0) if isinstance(program.image, Shared) else None,
+        program.ptype,
+        program.pit,
+        program.pid,
+        tuple(program.missing),
+        program.active,
+    )
 
 
 def _new_program(fields: LoadProgram) -> Program:

@@ -3,7 +3,7 @@
 Source: Computational Programs Command Set 1.1, as implementers have it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 
@@ -79,6 +79,13 @@ class RangeSets:
         if rsid:
             return {rsid: self.get(rsid).ranges}
         return {one: self._sets[one].ranges for one in sorted(self._sets)}
+
+    def load(self, sets: Mapping[int, tuple[MemoryRange, ...]]) -> None:
+        """Have these sets and no others. Raises NvmeError for what nobody can have created."""
+        for ranges in sets.values():
+            self.check_count(len(ranges))
+            self.resolve(ranges)
+        self._sets = {rsid: RangeSet(ranges) for rsid, ranges in sets.items()}
 
     def check_count(self, number: int) -> None:
         """Raise NvmeError for a set of that many ranges, which nobody can have."""

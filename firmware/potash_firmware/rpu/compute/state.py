@@ -60,6 +60,11 @@ class Compute:
         """Another program can be loaded."""
         return sum(state.programs.loaded for state in self._states.values()) < LOADED_LIMIT
 
+    @property
+    def states(self) -> dict[int, ComputeState]:
+        """What there is, by namespace identifier."""
+        return dict(self._states)
+
     # The engine's answers.
 
     def finished(self, future: Future[Any]) -> None:

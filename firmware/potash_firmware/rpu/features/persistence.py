@@ -71,13 +71,17 @@ class Persistence:
     _snapshot_at: float = 0.0
     _saving: Future[None] | None = None
 
-    def power_on(self) -> bool:
-        """Remember, and count this power cycle; whether the last one ended as it should."""
+    def restore(self) -> None:
+        """Remember, as the sidecar has it."""
         self.health.restore(self.sidecar.get(HEALTH), self.errors)
         self.features.restore(self.sidecar.get(FEATURES))
         self.events.restore()
         self.telemetry.restore()
         self.lba_status.restore(self.sidecar.get(LBA_STATUS))
+
+    def power_on(self) -> bool:
+        """Remember, and count this power cycle; whether the last one ended as it should."""
+        self.restore()
         shutdown = self.sidecar.get(SHUTDOWN)
         self.health.power_cycles += 1
         if shutdown is False:
@@ -114,6 +118,22 @@ class Persistence:
             self._try_to_save()
 
         return save
+
+    def record(self) -> Callable[[], None]:
+        """What is to be called, where it may wait, to have everything on record as it is now."""
+        self._record()
+        return self._try_to_save
+
+    def mark_in_use(self) -> None:
+        """Somebody else's drive until now is this one's; waits for the sidecar."""
+        self.sidecar.put(SHUTDOWN, False)
+        self._record()
+        self._try_to_save()
+
+    @property
+    def saving(self) -> bool:
+        """A record is being written."""
+        return self._saving is not None
 
     def save_features(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to store the saved values. Raises MediaError."""

@@ -10,7 +10,7 @@ Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvme_spec.features import (
     ErrorRecovery,
@@ -36,6 +36,15 @@ MILLISECOND = 1e-3
 _TIMESTAMP_LIMIT = 1 << 48
 
 
+class SavedFeatures(NamedTuple):
+    """Current values: feature, what chooses, namespace, dword and data of each; and how many
+    milliseconds ago the last reset was, and the timestamp was set."""
+
+    values: tuple[tuple[int, int, int, int, bytes], ...]
+    reset: int
+    timestamp: int
+
+
 class Features:
     """The values of one controller's features; `clock` gives seconds."""
 
@@ -59,6 +68,26 @@ class Features:
         """Back to what was saved, or else to the defaults."""
         self._values = dict(self._saved)
         self._reset_at = self._timestamp_since = self._clock()
+        self._changed()
+
+    def save(self) -> SavedFeatures:
+        """The current values, and how long ago the reset and the timestamp were."""
+        now = self._clock()
+        return SavedFeatures(
+            tuple((*key, one.dword, one.data) for key, one in self._values.items()),
+            round((now - self._reset_at) / MILLISECOND),
+            round((now - self._timestamp_since) / MILLISECOND),
+        )
+
+    def load(self, saved: SavedFeatures) -> None:
+        """Have the current values that were saved. Raises ValueError where one makes no sense."""
+        try:
+            self._values = dict(self._checked(*one) for one in saved.values)
+        except NvmeError as error:
+            raise ValueError(f"a feature has an impossible value: {error}") from None
+        now = self._clock()
+        self._reset_at = now - saved.reset * MILLISECOND
+        self._timestamp_since = now - saved.timestamp * MILLISECOND
         self._changed()
 
     @property
@@ -106,14 +135,20 @@ class Features:
         if feature.namespace_specific and not self._limits.blocks(nsid):
             return  # A namespace that is gone.
         try:
-            if not 0 <= dword < 1 << 32:
-                raise ValueError(f"{dword} is no dword")
-            value = Value(dword & feature.mask, bytes.fromhex(data)[: feature.given(dword)])
-            feature.check(value, nsid, self._limits)
+            key, value = self._checked(fid, 0, nsid, dword, bytes.fromhex(data))
         except (NvmeError, ValueError) as error:
             log.warning("a saved value of feature %#x is left out: %s", fid, error)
         else:
-            self._saved[_key(fid, feature, dword, nsid)] = value
+            self._saved[key] = value
+
+    def _checked(self, fid: int, _: int, nsid: int, dword: int, data: bytes) -> tuple[Key, Value]:
+        """What a record of a value says. Raises NvmeError and ValueError."""
+        feature = row(fid)
+        if not 0 <= dword < 1 << 32:
+            raise ValueError(f"{dword} is no dword")
+        value = Value(dword & feature.mask, data[: feature.given(dword)])
+        feature.check(value, nsid, self._limits)
+        return _key(fid, feature, dword, nsid), value
 
     # Set Features.
 

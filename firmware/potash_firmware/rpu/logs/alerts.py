@@ -82,6 +82,15 @@ class Alerts:
         """A new session is notified again of what still deserves a warning."""
         self._warned = CriticalWarning(0)
 
+    @property
+    def warned(self) -> CriticalWarning:
+        """What the host was notified of."""
+        return self._warned
+
+    def load(self, warned: int) -> None:
+        """Go on from what the host was notified of."""
+        self._warned = CriticalWarning(warned & CriticalWarning(-1))
+
     def notice(self, what: NoticeEvent) -> bool:
         """Something happened that the host may want to know. Raises KeyError for what never
         does."""

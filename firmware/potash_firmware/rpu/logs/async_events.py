@@ -7,7 +7,7 @@ Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Requ
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nvme_spec.logs import AsyncEvent
 from nvme_spec.status import NvmeError, Status
@@ -31,6 +31,20 @@ class AsyncEvents:
         self._requests.clear()
         self._events.clear()
         self._silent.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._requests)
+
+    def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """The queued events as dwords, and the log pages that types are silent for."""
+        return tuple(one.encode() for one in self._events), tuple(self._silent.items())
+
+    def load(self, events: Iterable[int], silent: Iterable[tuple[int, int]]) -> None:
+        """Have these events and no others, whatever requests wait."""
+        self._events = deque(map(AsyncEvent, tuple(events)[:QUEUE_LIMIT]))
+        self._silent = dict(silent)
 
     def request(self) -> object:
         """A new request's token. Raises NvmeError when too many wait already."""

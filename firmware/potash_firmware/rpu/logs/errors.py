@@ -4,6 +4,7 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.2.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from nvme_spec.logs import (
     NO_COMMAND,
@@ -56,6 +57,15 @@ class ErrorLog:
         lasting = [entry for entry in self._entries if entry.sqid == NO_COMMAND]
         self._entries.clear()
         self._entries.extend(lasting)
+
+    def save(self) -> tuple[bytes, ...]:
+        """The entries, the newest first."""
+        return tuple(map(bytes, self._entries))
+
+    def load(self, entries: Iterable[bytes]) -> None:
+        """Have the entries that were saved. Raises ValueError for what is none."""
+        found = [ErrorLogEntry(one) for one in entries if len(one) == ErrorLogEntry.SIZE]
+        self._entries = deque(found, maxlen=ERROR_LOG_ENTRIES)
 
     def add(self, command: Command, error: NvmeError) -> None:
         if error.status in _HOST_WANTED_IT:

@@ -4,7 +4,7 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.5 (Changed Namespace 
 Set Specification 1.0, section 4.1.4.5 (LBA Status Information).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nvme_spec.identify.lists import encode_namespace_list
@@ -34,6 +34,14 @@ class ChangedNamespaces:
 
     def clear(self) -> None:
         self._nsids.clear()
+
+    def save(self) -> tuple[int, ...]:
+        """Their identifiers."""
+        return tuple(sorted(self._nsids))
+
+    def load(self, nsids: Iterable[int]) -> None:
+        """Have these and no others."""
+        self._nsids = set(nsids)
 
     def encode(self) -> bytes:
         """The log page; when the list is too short for them all, it says so, and names none."""

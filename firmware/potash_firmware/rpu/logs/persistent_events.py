@@ -75,6 +75,9 @@ class PersistentEvents:
     _generation: int = 0
 
     def restore(self) -> None:
+        """Have what was stored, and nothing else."""
+        self._events.clear()
+        self._size = 0
         for event in _events(self.sidecar.get(SECTION)):
             self._keep(event)
 

@@ -31,6 +31,10 @@ class Reachability:
         self.changes = 0
         """Changes of the associations since power came."""
 
+    def load(self, associated: bool, changes: int) -> None:
+        """Go on from what was saved."""
+        self.associated, self.changes = associated, changes
+
     def associate(self, associated: bool) -> bool:
         """Have the members of the group reach each other, or no longer; whether that is new."""
         if associated == self.associated:

@@ -67,6 +67,14 @@ class Download:
         self._memory = None
         self._bounds = []
 
+    def save(self) -> tuple[tuple[int, bytes], ...]:
+        """Offset and bytes of each range that has come."""
+        memory, bounds = self._memory, self._bounds
+        if memory is None:
+            return ()
+        pairs = zip(bounds[::2], bounds[1::2], strict=True)
+        return tuple((start, memory[start:end]) for start, end in pairs)
+
 
 class FirmwareSlots:
     """Which images there are, which is active, and which will be."""

@@ -24,6 +24,16 @@ class KeepAlive:
     def restart(self) -> None:
         self._due = self._clock() + self._seconds if self._seconds else None
 
+    def save(self) -> tuple[int, int]:
+        """Milliseconds of the timer, and until it expires; zeroes while it does not run."""
+        left = self.timeout
+        return (0, 0) if left is None else (round(self._seconds * 1000), round(left * 1000))
+
+    def load(self, milliseconds: int, left: int) -> None:
+        """Go on from what was saved."""
+        self._seconds = milliseconds / 1000
+        self._due = self._clock() + left / 1000 if milliseconds else None
+
     def stop(self) -> None:
         """Nobody is waited for, as after a controller reset."""
         self.configure(0.0)

@@ -59,6 +59,11 @@ class Tasks:
         self._queue: deque[Task] = deque()
 
     @property
+    def idle(self) -> bool:
+        """There is no task."""
+        return not self._running and not self._queue
+
+    @property
     def full(self) -> bool:
         """No command should begin another task, but for one that only passes time."""
         return len(self._running) - self.resting + len(self._queue) >= TASK_LIMIT

@@ -1,0 +1,276 @@
+"""When a drive stops, for whom it goes on, and whose the media are meanwhile.
+
+A drive that is to stop fetches no more commands, and finishes those that it has: on the media, in
+the APU, with what has to be flushed. Commands that wait for the host alone are in the state. Then
+the firmware does nothing at all, and another process may have the media.
+
+Source: `vfio-user.rst`, section "VFIO_DEVICE_FEATURE_MIG_DEVICE_STATE".
+"""
+
+import errno
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from nvme_spec.status import NvmeError
+from potash_device.media.errors import MediaError
+from potash_firmware.rpu.commands import Commands
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.interrupts import Interrupts
+from potash_firmware.rpu.lifecycle import Lifecycle
+from potash_firmware.rpu.migration import saved
+from potash_firmware.rpu.namespaces.namespace import Flushed, flush_all
+from pyvfio_user.device import Pending
+from pyvfio_user.migration import State
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 4.0
+"""Seconds in which a drive comes to rest, or goes on: QEMU waits for 5 for an answer."""
+
+STATE_LIMIT = 64 << 20
+"""Bytes of a state that are no contents of memories."""
+
+
+class Migration:
+    """The migration of one drive, as `pyvfio_user.migration.Migration` has it.
+
+    `woken` is called when the drive goes on after it was stopped.
+    """
+
+    pre_copy = False
+
+    def __init__(
+        self,
+        controller: Controller,
+        lifecycle: Lifecycle,
+        commands: Commands,
+        interrupts: Interrupts,
+        woken: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.stopped = False
+        """The firmware is to do nothing: not even what time brings."""
+        self.owns_media = True
+        self.jobs_run: Callable[[], bool] = lambda: False
+        """Whether accelerators run jobs, of which the mailbox says nothing."""
+        self.end_apu: Callable[[], None] = lambda: None
+        """Ends the APU's process, and waits for that; another one may start afterwards."""
+        self._controller = controller
+        self._board = controller.board
+        self._lifecycle = lifecycle
+        self._commands = commands
+        self._interrupts = interrupts
+        self._woken = woken
+        self._clock = clock
+        self._stopping: Pending | None = None
+        self._until = 0.0
+        self._flush: Future[list[Flushed]] | None = None
+        self._for_good = False
+        self._data = memoryview(b"")
+        self._received = bytearray()
+        self._taken_over = False
+        """The drive was given a state with which it has not gone on yet."""
+        self._record: int | None = None
+        """The sidecar's record when the media were let go; None where they were never had."""
+
+    def wait_for_media(self) -> None:
+        """The media are another process's, which is going to hand them over."""
+        self.stopped, self.owns_media = True, False
+
+    # What the vfio-user server calls.
+
+    @property
+    def initial(self) -> State:
+        return State.STOP if self.stopped else State.RUNNING
+
+    def change(self, before: State, after: State) -> Pending | None:
+        match before, after:
+            case State.RUNNING, State.STOP:
+                return self.stop()
+            case State.STOP, State.STOP_COPY:
+                self._data = memoryview(self.save())
+                self.let_go()
+            case State.STOP_COPY, State.STOP:
+                self._data = memoryview(b"")
+            case State.STOP, State.RESUMING:
+                self._received.clear()
+            case State.RESUMING, State.STOP:
+                data = bytes(self._received)
+                self._received.clear()
+                self.load(data)
+            case State.STOP, State.RUNNING:
+                self.go_on()
+        return None
+
+    def read(self, size: int) -> bytes:
+        piece, self._data = self._data[:size], self._data[size:]
+        return bytes(piece)
+
+    def write(self, data: bytes) -> None:
+        if len(self._received) + len(data) > STATE_LIMIT + saved.memory_size(self._controller):
+            raise OSError(errno.EFBIG, "the state is too large for this drive")
+        self._received += data
+
+    def reset(self) -> None:
+        """The slot is reset: the drive runs, if its media can be had."""
+        self._stopping = None
+        self._taken_over = False
+        self._data = memoryview(b"")
+        self._received.clear()
+        if not self.stopped or self._for_good:
+            return
+        try:
+            self._take(as_they_were=False)
+        except MediaError as error:
+            log.warning("the drive is not reset, as it is not here: %s", error.strerror)
+        else:
+            self._wake()
+
+    # Stopping.
+
+    @property
+    def stopping(self) -> bool:
+        """No command is to be fetched."""
+        return self._stopping is not None
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds until `service` has to be called; None where it need not be."""
+        return max(0.0, self._until - self._clock()) if self.stopping else None
+
+    def stop(self) -> Pending | None:
+        """Come to rest; None where the drive is at rest."""
+        if self.stopped:
+            return None
+        self._stopping = Pending()
+        self._until = self._clock() + PATIENCE
+        return self._stopping
+
+    def service(self) -> None:
+        """The firmware has done what there was to do."""
+        pending = self._stopping
+        if pending is None:
+            return
+        busy = self._busy()
+        if not busy and self._flush is None:
+            busy = "a flush"
+            record = self._controller.persistence.record()
+            namespaces = list(self._controller.namespaces.blocks.values())
+
+            def flush() -> list[Flushed]:
+                ended = flush_all(namespaces)
+                record()
+                return ended
+
+            self._flush = self._controller.media_work.submit(flush)
+        elif not busy and self._flush is not None and self._flush.done():
+            self._stopping = self._flush = None
+            self.stopped = True
+            log.info("the drive has stopped")
+            pending.finish()
+            return
+        if self._clock() >= self._until:
+            self._stopping = self._flush = None
+            log.warning("the drive cannot be stopped now, as it is busy with %s", busy)
+            self._woken()
+            pending.finish(errno.EBUSY)
+
+    def _busy(self) -> str:
+        """What has to end first; nothing for a drive that is at rest."""
+        one, outstanding = self._controller, self._controller.outstanding
+        waiting = len(outstanding) - one.events.waiting - len(outstanding.fused)
+        reasons = {
+            "registers": self._board.registers.host_writes,
+            "commands": waiting or self._commands.holds or outstanding.aborted,
+            "media": one.media_work.unfinished or one.persistence.saving,
+            "operations": not one.tasks.idle,
+            "a shutdown": self._lifecycle.flushing,
+            "programs": one.compute.ready or one.compute.executions,
+            "accelerators": one.write_backs or not one.apu.idle or self.jobs_run(),
+        }
+        return next((what for what, there in reasons.items() if there), "")
+
+    # The state and the media.
+
+    def save(self) -> bytes:
+        """The state of a drive that has stopped."""
+        return saved.save(self._controller, self._lifecycle, self._commands, self._interrupts)
+
+    def let_go(self, *, for_good: bool = False) -> None:
+        """Let another process have the media, which are not to come back if it is `for_good`."""
+        self._for_good = for_good
+        if self.owns_media:
+            self._record = self._board.sidecar.number
+            self._board.drive.let_go()
+            self.owns_media = False
+
+    def go_on(self) -> None:
+        """Run again. Raises MediaError where the media are another process's, or have been."""
+        self._take(as_they_were=True)
+        if self._taken_over:  # who had the media before cannot go on from now on
+            self._controller.persistence.mark_in_use()
+            self._taken_over = False
+        self._wake()
+
+    def load(self, state: bytes) -> None:
+        """Take a state, and be stopped with it. Raises OSError; the drive is as after a reset then,
+        and the media are nobody's."""
+        controller = self._controller
+        try:
+            loadable = saved.Loadable(controller, state)
+        except ValueError as error:
+            raise self._refused(error) from None
+        taken = not self.owns_media
+        if taken:
+            self._board.drive.take()
+            self.owns_media = True
+        try:
+            self._board.function_reset()
+            if loadable.has_accelerators:
+                controller.apu.take_over()
+                self.end_apu()
+            loadable.fill(controller)
+            self._board.sidecar.load()
+            self._board.flash.load()
+            controller.take_over()
+            if self._board.sidecar.number != loadable.drive.record:
+                raise ValueError("the media are not those that the state is of")
+            loadable.load(controller, self._lifecycle, self._commands)
+        except (ValueError, NvmeError, OSError) as error:
+            self._board.function_reset()
+            if taken:
+                self._board.drive.let_go()
+                self.owns_media = False
+            raise self._refused(error) from None
+        self._taken_over = True
+        log.info("the drive has been handed over")
+
+    def _refused(self, error: Exception) -> OSError:
+        log.error("a state is refused: %s", error)
+        return OSError(errno.EINVAL, str(error))
+
+    def _take(self, *, as_they_were: bool) -> None:
+        """Have the media again. Raises MediaError.
+
+        Where another process has changed them, that is one, too, if they are to be `as_they_were`;
+        else it is as if power came now, as it is with media that were never here.
+        """
+        if self.owns_media:
+            return
+        board = self._board
+        board.drive.take()
+        board.sidecar.load()
+        if board.sidecar.number != self._record:
+            if as_they_were and self._record is not None:
+                board.drive.let_go()
+                raise MediaError(errno.ESTALE, "another device has used the drive since")
+            board.flash.load()
+            self._controller.power_on()
+        self.owns_media = True
+
+    def _wake(self) -> None:
+        self.stopped = False
+        if self._board.queues.shadow is not None:
+            self._board.queues.shadow.poll_again()
+        self._woken()

@@ -1,0 +1,253 @@
+"""What is saved of a drive, and how another one goes on with it.
+
+Not in here is what media have: blocks, the sidecar and the flash, which are either handed over or
+copied; but media that are memory are in the state. Addresses are those of the guest.
+"""
+
+from dataclasses import dataclass
+
+from nvme_spec.computational import MemoryRange
+from nvme_spec.opcodes import AdminOpcode
+from nvme_spec.queues import FLAGS_FUSE_MASK, SUBMISSION_ENTRY_SIZE, Fuse, SubmissionEntry
+from potash_device.board import Board, SavedBoard
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import Media
+from potash_firmware.rpu.commands import Commands
+from potash_firmware.rpu.compute.programs import SavedProgram
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.features.values import SavedFeatures
+from potash_firmware.rpu.interrupts import Interrupts
+from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.migration import form
+from potash_firmware.rpu.namespaces.compute import ComputeNamespace
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+
+RECORD = "drive"
+"""The section that is a record: `SavedDrive`."""
+_APU = "apu-"
+"""Begins the names of what accelerators hold."""
+
+
+@dataclass(frozen=True)
+class SavedNamespace:
+    """A namespace, which the other drive has to have, too."""
+
+    nsid: int
+    csi: int
+    size: int
+    block_size: int
+    attached: bool
+
+
+@dataclass(frozen=True)
+class SavedCommand:
+    """A command that waits for what only a host can bring: an event, or the other half."""
+
+    qid: int
+    entry: bytes
+
+
+@dataclass(frozen=True)
+class SavedCompute:
+    """What a compute namespace holds: programs, and memory range sets by their identifiers."""
+
+    nsid: int
+    programs: tuple[SavedProgram, ...]
+    sets: tuple[tuple[int, tuple[MemoryRange, ...]], ...]
+
+
+@dataclass(frozen=True)
+class SavedDrive:
+    """Everything else. Times are in milliseconds."""
+
+    identity: tuple[str, str, str]
+    """Serial number, model, and name of the subsystem."""
+    namespaces: tuple[SavedNamespace, ...]
+    accelerators: tuple[tuple[int, int], ...]
+    """Identifier and size of the arena of each."""
+    record: int
+    """The number of the sidecar's record: the media are those that this state is of."""
+    board: SavedBoard
+    lifecycle: str
+    features: SavedFeatures
+    commands: tuple[SavedCommand, ...]
+    events: tuple[int, ...]
+    silent: tuple[tuple[int, int], ...]
+    warned: int
+    errors: tuple[bytes, ...]
+    health: tuple[tuple[str, int], ...]
+    changed_namespaces: tuple[int, ...]
+    keep_alive: tuple[int, int]
+    active_slot: int
+    next_slot: int | None
+    download: tuple[tuple[int, bytes], ...]
+    reachability: tuple[bool, int]
+    compute: tuple[SavedCompute, ...]
+    unreported: tuple[bool, bool]
+
+
+def save(
+    controller: Controller, lifecycle: Lifecycle, commands: Commands, interrupts: Interrupts
+) -> bytes:
+    """The state of a drive that is quiet."""
+    board = controller.board
+    board.interrupts.hold(interrupts.held)
+    events, silent = controller.events.save()
+    health = controller.health.state(controller.errors)
+    drive = SavedDrive(
+        identity=_identity(controller),
+        namespaces=_namespaces(controller),
+        accelerators=_accelerators(controller),
+        record=board.sidecar.number,
+        board=board.save(),
+        lifecycle=lifecycle.state.name,
+        features=controller.features.save(),
+        commands=tuple(
+            SavedCommand(one.queue.qid, one.entry.encode())
+            for one in controller.outstanding.commands
+        ),
+        events=events,
+        silent=silent,
+        warned=int(controller.alerts.warned),
+        errors=controller.errors.save(),
+        health=tuple(health.items()),
+        changed_namespaces=controller.changed_namespaces.save(),
+        keep_alive=controller.keep_alive.save(),
+        active_slot=controller.firmware.active,
+        next_slot=controller.firmware.next,
+        download=controller.firmware.download.save(),
+        reachability=(controller.reachability.associated, controller.reachability.changes),
+        compute=tuple(
+            SavedCompute(nsid, state.programs.save(), tuple(state.sets.describe().items()))
+            for nsid, state in controller.compute.states.items()
+        ),
+        unreported=controller.unreported,
+    )
+    sections = {RECORD: form.encode(drive)}
+    for name, media in _memories(controller).items():
+        sections[name] = form.contents(media)
+    return form.join(sections)
+
+
+class Loadable:
+    """A state that a drive can go on with, as far as can be seen without touching anything.
+
+    Raises ValueError for what is none, and for the state of another drive.
+    """
+
+    def __init__(self, controller: Controller, state: bytes) -> None:
+        sections = form.split(state)
+        self.drive = form.decode(SavedDrive, sections.pop(RECORD, b""))
+        self.contents = sections
+        for what, theirs, ours in (
+            ("another identity", self.drive.identity, _identity(controller)),
+            ("other namespaces", self.drive.namespaces, _namespaces(controller)),
+            ("other accelerators", self.drive.accelerators, _accelerators(controller)),
+            ("other memories", set(sections), set(_memories(controller))),
+        ):
+            if theirs != ours:
+                raise ValueError(f"the state is of a drive with {what}")
+        for name, media in _memories(controller).items():
+            form.check_contents(sections[name], media.size)
+
+    @property
+    def has_accelerators(self) -> bool:
+        """Accelerators hold something, so that an APU has to begin with that."""
+        return any(self.contents[name] for name in self.contents if name.startswith(_APU))
+
+    def fill(self, controller: Controller) -> None:
+        """Have memories hold what they did. Raises MediaError."""
+        for name, media in _memories(controller).items():
+            form.fill(media, self.contents[name])
+
+    def load(self, controller: Controller, lifecycle: Lifecycle, commands: Commands) -> None:
+        """Go on from it, on media that are open. Raises ValueError and NvmeError; the function has
+        to be reset then."""
+        drive, board = self.drive, controller.board
+        board.load(drive.board)
+        if drive.lifecycle not in State.__members__:
+            raise ValueError(f"a controller cannot be {drive.lifecycle}")
+        controller.health.restore(dict(drive.health), controller.errors)
+        firmware = controller.firmware
+        if not {drive.active_slot, drive.next_slot or 1} <= {1, *firmware.flash.images}:
+            raise ValueError("a firmware slot is active that has no image")
+        firmware.active, firmware.next = drive.active_slot, drive.next_slot
+        for offset, piece in drive.download:
+            firmware.download.put(offset, [memoryview(piece)])
+        controller.reachability.load(*drive.reachability)
+        controller.features.load(drive.features)
+        controller.go_on(*drive.unreported)
+        lifecycle.load(State[drive.lifecycle])
+        every = controller.namespaces.every.items()
+        compute = {nsid for nsid, one in every if isinstance(one, ComputeNamespace)}
+        for one in drive.compute:
+            if one.nsid not in compute:
+                raise ValueError(f"namespace {one.nsid} runs no programs")
+            state = controller.compute.of(one.nsid)
+            state.programs.restore(one.programs)
+            state.sets.load(dict(one.sets))
+        controller.alerts.load(drive.warned)
+        for command in drive.commands:
+            _begin_again(commands, board, command)
+        controller.events.load(drive.events, drive.silent)
+        controller.errors.load(drive.errors)
+        controller.changed_namespaces.load(drive.changed_namespaces)
+        controller.keep_alive.load(*drive.keep_alive)
+        controller.thermal.update()
+
+
+def memory_size(controller: Controller) -> int:
+    """Bytes of all memories whose contents are in a state."""
+    return sum(one.size for one in _memories(controller).values())
+
+
+def _begin_again(commands: Commands, board: Board, saved: SavedCommand) -> None:
+    queue = board.queues.submissions.get(saved.qid)
+    if queue is None or len(saved.entry) != SUBMISSION_ENTRY_SIZE:
+        raise ValueError("a command has no queue")
+    entry = SubmissionEntry.decode(saved.entry)
+    event_request = not saved.qid and entry.opcode == AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST
+    if not event_request and not (saved.qid and entry.flags & FLAGS_FUSE_MASK == Fuse.FIRST):
+        raise ValueError("a command waits that never does")
+    commands.begin_again(queue, entry)
+
+
+def _identity(controller: Controller) -> tuple[str, str, str]:
+    identity = controller.settings.identity
+    return identity.serial, identity.model, identity.nqn
+
+
+def _namespaces(controller: Controller) -> tuple[SavedNamespace, ...]:
+    return tuple(
+        SavedNamespace(
+            nsid,
+            one.csi,
+            0 if isinstance(one, ComputeNamespace) else one.size,
+            one.settings.block_size,
+            one.settings.attached,
+        )
+        for nsid, one in sorted(controller.namespaces.every.items())
+    )
+
+
+def _accelerators(controller: Controller) -> tuple[tuple[int, int], ...]:
+    return tuple((one, memory.size) for one, memory in controller.apu.buffers.arenas.items())
+
+
+def _memories(controller: Controller) -> dict[str, Media]:
+    """The memories of a drive whose contents are in its state, by the names of their sections."""
+    board, buffers = controller.board, controller.apu.buffers
+    every = controller.namespaces.every.items()
+    memories: dict[str, Media | None] = {
+        **{f"memory{nsid}": one.media for nsid, one in every if isinstance(one, MemoryNamespace)},
+        **{f"media{nsid}": media for nsid, media in board.media.items()},
+        "sidecar": board.sidecar.media,
+        "flash": board.flash.media,
+        **{f"bar{bar}": one.memory.media for bar, one in board.memory_bars.items()},
+        f"{_APU}state": MemoryMedia(buffers.state.fd, buffers.state.size),
+        **{
+            f"{_APU}arena{key}": MemoryMedia(memory.fd, memory.size)
+            for key, memory in buffers.arenas.items()
+        },
+    }
+    return {name: one for name, one in memories.items() if isinstance(one, MemoryMedia)}

@@ -1,0 +1,442 @@
+"""The state of a drive: saved under load, taken by another one, and refused where it is none."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from potash_device.media.memory import MemoryMedia
+from potash_firmware.rpu.migration import form
+from pyvfio_user.device import Pending
+from pyvfio_user.migration import State
+from support.nvme_host import DATA, DOORBELLS, PAGE, Cqe, Host, Queue
+
+READ, WRITE, FLUSH = 0x02, 0x01, 0x00
+SET_FEATURES, GET_FEATURES, AER, GET_LOG = 0x09, 0x0A, 0x0C, 0x02
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host() as host:
+        yield host
+
+
+def stop(host: Host) -> Pending:
+    pending = host.rpu.migration.change(State.RUNNING, State.STOP)
+    assert pending is not None
+    finish(host)
+    assert host.rpu.migration.stopped
+    return pending
+
+
+def finish(host: Host) -> None:
+    """Have the media do all that they are asked."""
+    host.service()
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()
+
+
+def save(host: Host) -> bytes:
+    stop(host)
+    host.rpu.migration.change(State.STOP, State.STOP_COPY)
+    state = b"".join(iter(lambda: host.rpu.migration.read(1000), b""))
+    host.rpu.migration.change(State.STOP_COPY, State.STOP)
+    return state
+
+
+def load(host: Host, state: bytes) -> None:
+    migration = host.rpu.migration
+    migration.change(State.RUNNING, State.STOP)
+    finish(host)
+    migration.change(State.STOP, State.RESUMING)
+    for at in range(0, len(state), 4099):
+        migration.write(state[at : at + 4099])
+    migration.change(State.RESUMING, State.STOP)
+    migration.change(State.STOP, State.RUNNING)
+    host.service()
+
+
+def moved(source: Host, target: Host) -> Host:
+    """The state of `source`, and its host's memory, in `target`."""
+    state = save(source)
+    target.memory.view[:] = source.memory.view
+    target.admin, target.io = source.admin, source.io
+    load(target, state)
+    return target
+
+
+def write(host: Host, queue: Queue, cid: int, lba: int, content: bytes) -> None:
+    host.put(content.ljust(PAGE, b"\0"), DATA + cid * PAGE)
+    host.place(queue, WRITE, cid, nsid=1, prp1=DATA + cid * PAGE, cdws=(lba, 0, 0))
+
+
+def test_a_controller_that_is_disabled_is_moved(host: Host) -> None:
+    with Host() as other:
+        moved(host, other)
+        other.enable()
+
+
+def test_queues_go_on_where_they_were(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue(1, 4)
+    for cid in range(6):  # the queue has wrapped, and its phase has changed
+        host.put(bytes([cid]) * PAGE)
+        assert host.command(queue, WRITE, cid, nsid=1, prp1=DATA, cdws=(cid,)).status == 0
+    with Host() as other:
+        moved(host, other)
+        for cid in range(6):
+            assert other.command(queue, READ, cid, nsid=1, prp1=DATA, cdws=(cid,)).status == 0
+            assert other.data(PAGE) == bytes([cid]) * PAGE
+        other.create_io_queue(2)
+
+
+def test_what_was_not_fetched_is_fetched_there(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    pending = host.rpu.migration.change(State.RUNNING, State.STOP)
+    write(host, queue, 1, 7, b"seven")
+    host.ring(queue)
+    finish(host)
+    assert pending is not None
+    assert host.reap(queue) == []
+    with Host() as other:
+        moved_queue = queue
+        state = b""
+        host.rpu.migration.change(State.STOP, State.STOP_COPY)
+        while piece := host.rpu.migration.read(1 << 16):
+            state += piece
+        other.memory.view[:] = host.memory.view
+        load(other, state)
+        other.executor.run_all()
+        other.service()
+        assert [one.cid for one in other.reap(moved_queue)] == [1]
+        other.admin = host.admin
+        assert other.command(queue, READ, 2, nsid=1, prp1=DATA, cdws=(7,)).status == 0
+        assert other.data(5) == b"seven"
+
+
+def test_media_work_is_finished_before_it_stops(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, FLUSH, 9, nsid=1)
+    host.ring(queue)
+    host.service()
+    pending = host.rpu.migration.change(State.RUNNING, State.STOP)
+    assert pending is not None
+    outcomes: list[int] = []
+    pending.then(outcomes.append)
+    host.service()
+    assert not host.rpu.migration.stopped
+    assert outcomes == []
+    while host.executor.waiting:
+        host.executor.run_next()
+        host.service()
+    assert host.rpu.migration.stopped
+    assert outcomes == [0]
+    assert [one.cid for one in host.reap(queue)] == [9]
+
+
+def test_a_drive_that_stays_busy_goes_on(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, FLUSH, 9, nsid=1)
+    host.ring(queue)
+    host.service()
+    pending = host.rpu.migration.change(State.RUNNING, State.STOP)
+    assert pending is not None
+    outcomes: list[int] = []
+    pending.then(outcomes.append)
+    host.now += 4.1
+    host.service()
+    assert outcomes == [16], "EBUSY"
+    host.executor.run_all()
+    host.service()
+    assert [one.cid for one in host.reap(queue)] == [9]
+    assert host.command(queue, WRITE, 1, nsid=1, prp1=DATA).status == 0
+
+
+def test_a_stopped_drive_does_nothing_until_it_goes_on(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    stop(host)
+    write(host, queue, 1, 0, b"x")
+    host.ring(queue)
+    before = bytes(host.memory.view)
+    host.now += 1e6
+    host.service()
+    assert host.rpu.timeout is None
+    assert bytes(host.memory.view) == before
+    host.rpu.migration.change(State.STOP, State.RUNNING)
+    host.ring(queue)  # what was rung meanwhile is not heard
+    finish(host)
+    assert [one.cid for one in host.reap(queue)] == [1]
+
+
+def test_a_reset_sets_a_stopped_drive_going(host: Host) -> None:
+    host.enable()
+    stop(host)
+    host.board.reset()
+    host.enable()
+
+
+def test_completions_that_wait_for_room_are_moved(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue(1, 16)
+    small = Queue(2, queue.sq + 0x8_0000, queue.cq + 0x8_0000, 16)
+    for opcode, address, size, rest in (
+        (5, small.cq, 3, 2 << 16 | 3),
+        (1, small.sq, 16, 2 << 16 | 1),
+    ):
+        cdws = ((size - 1) << 16 | 2, rest)
+        assert host.command(host.admin, opcode, prp1=address, cdws=cdws).status == 0
+    for cid in range(5):
+        write(host, small, cid, cid, bytes([65 + cid]))
+    host.ring(small)
+    finish(host)
+    with Host() as other:
+        moved(host, other)
+        small.size = 3
+        found: list[Cqe] = []
+        for _ in range(5):
+            found += other.reap(small)
+            finish(other)
+        assert [one.cid for one in found] == [0, 1, 2, 3, 4]
+
+
+def test_events_that_are_waited_for_come_there(host: Host) -> None:
+    host.enable()
+    host.place(host.admin, AER, 0x55)
+    host.ring(host.admin)
+    host.service()
+    with Host() as other:
+        moved(host, other)
+        assert other.reap(other.admin) == []
+        other.write32(DOORBELLS + 8 * 3, 5)  # of a queue that does not exist
+        other.service()
+        (event,) = other.reap(other.admin)
+        # Type 0 (error), information 0 (invalid doorbell register), log page 1.
+        assert (event.cid, event.dw0) == (0x55, 0x01_00_00)
+        assert host.reap(host.admin) == [], "nothing is answered twice"
+
+
+def test_features_are_moved(host: Host) -> None:
+    host.enable()
+    for fid, value in ((0x01, 5), (0x0B, 0x11F), (0x07, 3 << 16 | 3), (0x0E, 0)):
+        host.put(struct.pack("<Q", 0x1234_5678))
+        completion = host.command(host.admin, SET_FEATURES, prp1=DATA, cdws=(fid, value))
+        assert completion.status == 0, hex(fid)
+    host.now += 2.0
+    with Host() as other:
+        other.now = 500.0
+        moved(host, other)
+        for fid, value in ((0x01, 5), (0x0B, 0x11F)):
+            assert other.command(other.admin, GET_FEATURES, cdws=(fid,)).dw0 == value
+        other.now += 1.0
+        assert other.command(other.admin, GET_FEATURES, prp1=DATA, cdws=(0x0E,)).status == 0
+        assert struct.unpack("<Q", other.data(8))[0] & (1 << 48) - 1 == 0x1234_5678 + 3000
+
+
+def test_health_and_errors_are_moved(host: Host) -> None:
+    def log(host: Host, page: int) -> bytes:
+        cdws = (127 << 16 | page,)
+        assert host.command(host.admin, GET_LOG, nsid=2**32 - 1, prp1=DATA, cdws=cdws).status == 0
+        return host.data(512)
+
+    host.enable()
+    queue = host.create_io_queue()
+    for _ in range(3):
+        assert host.command(queue, WRITE, nsid=1, prp1=DATA).status == 0
+    assert host.command(queue, READ, nsid=1, prp1=DATA, cdws=(1 << 20,)).status == 0x80
+    before = log(host, 1), log(host, 2)
+    with Host() as other:
+        moved(host, other)
+        assert (log(other, 1), log(other, 2)) == before
+
+
+def test_shadow_doorbells_are_moved(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    shadow, events = 0x30_0000, 0x30_1000
+    assert host.command(host.admin, 0x7C, prp1=shadow, prp2=events).status == 0
+
+    def tail(host: Host) -> None:
+        struct.pack_into("<I", host.memory.view, shadow + 8, queue.tail)
+
+    write(host, queue, 1, 3, b"three")
+    tail(host)
+    finish(host)
+    with Host() as other:
+        moved(host, other)
+        write(other, queue, 2, 4, b"four")
+        tail(other)
+        finish(other)
+        assert [one.cid for one in other.reap(queue, ring=False)] == [1, 2]
+
+
+def test_interrupts_that_were_not_heard_come_there(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    host.lines.listening = False
+    assert host.command(queue, FLUSH, nsid=1).status == 0
+    with Host() as other:
+        other.lines.fired.clear()
+        moved(host, other)
+        assert 1 in other.lines.fired
+
+
+def test_half_of_a_fused_operation_is_moved(host: Host) -> None:
+    host.enable()
+    queue = host.create_io_queue()
+    host.place(queue, 0x05, 1, nsid=1, prp1=DATA, flags=1)
+    host.ring(queue)
+    host.service()
+    with Host() as other:
+        moved(host, other)
+        write(other, queue, 2, 0, b"written")
+        at = queue.sq + 64 * ((queue.tail - 1) % queue.size)
+        other.memory.view[at + 1] = 2  # the second half
+        other.ring(queue)
+        finish(other)
+        assert [(one.cid, one.status) for one in other.reap(queue)] == [(1, 0), (2, 0)]
+
+
+# States that are none.
+
+
+def refused(host: Host, state: bytes) -> OSError:
+    with pytest.raises(OSError) as failure:
+        load(host, state)
+    return failure.value
+
+
+def assert_as_after_reset(host: Host) -> None:
+    assert host.rpu.migration.stopped
+    assert (host.ready, host.fatal) == (False, False)
+    assert not host.board.queues.completions
+    host.board.reset()
+    host.enable()
+    queue = host.create_io_queue()
+    assert host.command(queue, WRITE, nsid=1, prp1=DATA).status == 0
+
+
+def test_every_truncated_state_is_refused(host: Host) -> None:
+    host.enable()
+    state = save(host)
+    with Host() as other:
+        for size in (0, 1, 23, 24, 40, len(state) // 2, len(state) - 1):
+            assert refused(other, state[:size]).errno == 22
+        refused(other, state + b"\0")
+        assert_as_after_reset(other)
+
+
+Edit = Callable[[dict[str, bytes]], None]
+
+
+def _record(**edits: object) -> Edit:
+    """Another value in the record: by the index of its field."""
+
+    def edit(sections: dict[str, bytes]) -> None:
+        record = json.loads(sections["drive"])
+        for at, value in edits.items():
+            *path, last = (int(one) for one in at[1:].split("_"))
+            part = record
+            for one in path:
+                part = part[one]
+            part[last] = value
+        sections["drive"] = json.dumps(record).encode()
+
+    return edit
+
+
+def _drop(name: str) -> Edit:
+    def edit(sections: dict[str, bytes]) -> None:
+        del sections[name]
+
+    return edit
+
+
+def _put(name: str, content: bytes) -> Edit:
+    return lambda sections: sections.update({name: content})
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _drop("drive"),
+        _put("drive", b"[" * 100_000),
+        _put("drive", b"{}"),
+        _put("drive", b"\xff"),
+        _put("other", b""),
+        _drop("apu-state"),
+        _put("media1", bytes(15)),
+        _put("media1", struct.pack("<QQ", 1 << 20, 1) + b"x"),
+        _put("media1", struct.pack("<QQ", 0, 1 << 62) + b"x"),
+        _record(_0_0="another"),
+        _record(_1=[]),
+        _record(_1_0_2=5),
+        _record(_2=[]),
+        _record(_3=999),
+        _record(_4_0="AAAA"),
+        _record(_4_3_0=[]),
+        _record(_4_3_0_0_2=1),
+        _record(_4_3_0_0_5=16),
+        _record(_4_3_0_0_7=2),
+        _record(_4_3_0_0_3=64),
+        _record(_4_3_0_0_1=1),
+        _record(_4_3_1_0_3=7),
+        _record(_4_3_1_0_4=-1),
+        _record(_4_3_1_0_4=1 << 64),
+        _record(_4_3_1_0_4=True),
+        _record(_4_3_1_0_4=1.5),
+        _record(_4_3_2=[1, 2]),
+        _record(_4_3_2=[1]),
+        _record(_4_5=[65]),
+        _record(_5="NOTHING"),
+        _record(_5="DISABLED"),
+        _record(_5="FAILED"),
+        _record(_6_0=[[1, 0, 0, 1 << 32, ""]]),
+        _record(_6_0=[[0x77, 0, 0, 0, ""]]),
+        _record(_7=[[0, "AAAA"]]),
+        _record(_7=[[5, "AAAA"]]),
+        _record(_15=3),
+        _record(_17=[[1 << 40, "AAAA"]]),
+        _record(_19=[[1, [], []]]),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused(host: Host, edit: Edit) -> None:
+    host.enable()
+    host.create_io_queue()
+    state = save(host)
+    sections = form.split(state)
+    assert set(sections) == {"drive", "media1", "sidecar", "flash", "apu-state", "apu-arena0"}
+    edit(sections)
+    with Host() as other:
+        assert refused(other, form.join(sections)).errno == 22
+        assert_as_after_reset(other)
+
+
+def test_an_unchanged_state_is_taken_in_that_test(host: Host) -> None:
+    host.enable()
+    host.create_io_queue()
+    sections = form.split(save(host))
+    _record(_4_3_1_0_4=0)(sections)
+    with Host() as other:
+        load(other, form.join(sections))
+
+
+def test_another_namespace_is_another_drive(host: Host) -> None:
+    state = save(host)
+    with Host({1: MemoryMedia.create(2 << 20)}) as other:
+        refused(other, state)
+
+
+def test_no_more_is_taken_than_a_state_can_have(host: Host) -> None:
+    stop(host)
+    host.rpu.migration.change(State.STOP, State.RESUMING)
+    with pytest.raises(OSError, match="too large"):
+        for _ in range(1 << 16):
+            host.rpu.migration.write(bytes(1 << 20))
