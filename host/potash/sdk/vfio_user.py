@@ -25,6 +25,8 @@ from potash.sdk.errors import (
 )
 from potash.sdk.transport import Completion, Ended, PendingCommand, Request
 from pyvfio_user.client import Client, VfioUserError
+from pyvfio_user.migration import State
+from pyvfio_user.protocol import PciIrq
 
 VECTORS = 2
 """One vector for Admin completions and one for I/O, if the device has two."""
@@ -45,6 +47,7 @@ class VfioUserTransport:
         function: PciFunction,
         memory: DriverMemory,
         controller: Controller,
+        eventfds: list[int],
         resources: ExitStack,
         *,
         timeout: float,
@@ -54,6 +57,7 @@ class VfioUserTransport:
         self._function = function
         self._memory = memory
         self._controller: Controller | None = controller
+        self._eventfds = eventfds
         self._resources = resources
         self._timeout = timeout
         self.queue_depth = queue_depth
@@ -118,6 +122,44 @@ class VfioUserTransport:
 
     def await_event(self, timeout: float) -> int | None:
         return self._opened().await_event(timeout)
+
+    @property
+    def client(self) -> Client:
+        """Who speaks with the device."""
+        return self._client
+
+    def move(self, path: str) -> None:
+        """Go on with the device at the socket `path`, which takes the state of this one.
+
+        Commands in flight end there. Raises as `attach`; where the other device fails, this one
+        goes on.
+        """
+        source = self._client
+        with _device_errors():
+            state = source.migration.save()
+        try:
+            self.attach(path, state)
+        except PotashError:
+            with _device_errors():
+                source.migration.enter(State.RUNNING)
+            raise
+        source.close()
+
+    def attach(self, path: str, state: bytes | None = None) -> None:
+        """Go on with the device at the socket `path`: with a state, or with that which it has.
+
+        Raises DeviceNotFound, DeviceGone and DeviceMisbehaved.
+        """
+        with ExitStack() as resources, _device_errors():
+            client = resources.enter_context(attached(path))
+            client.dma_map(BASE_ADDRESS, len(self._memory), self._memory.shared.fd)
+            client.set_irqs(PciIrq.MSIX, 0, self._eventfds)
+            if state is None:
+                client.migration.enter(State.RUNNING)
+            else:
+                client.migration.load(state)
+            self._client = self._function.client = client
+            self._resources.push(resources.pop_all())
 
     def reset(self) -> None:
         controller = self._opened()
@@ -197,14 +239,10 @@ def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUs
     Raises DeviceNotFound when no device listens; what was opened is released on any error.
     """
     with ExitStack() as resources:
-        try:
-            client = resources.enter_context(Client(path))
-        except OSError as error:
-            raise _not_found(path, error) from error
+        client = resources.enter_context(attached(path))
         memory = DriverMemory(queue_depth)
         resources.callback(memory.close)
         with _device_errors():
-            _negotiate(client, path)
             client.dma_map(BASE_ADDRESS, len(memory), memory.shared.fd)
             function = PciFunction(client)
             function.enable()
@@ -220,17 +258,16 @@ def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUs
             function,
             memory,
             controller,
+            eventfds,
             resources.pop_all(),
             timeout=timeout,
             queue_depth=depth,
         )
 
 
-def require_free(path: str) -> None:
-    """Check that a device listens at `path` and takes a client.
-
-    Raises DeviceNotFound where there is none, or it has a client already.
-    """
+@contextmanager
+def attached(path: str) -> Iterator[Client]:
+    """A client of the device at a socket, which has negotiated. Raises as `require_free`."""
     with ExitStack() as resources:
         try:
             client = resources.enter_context(Client(path))
@@ -238,6 +275,16 @@ def require_free(path: str) -> None:
             raise _not_found(path, error) from error
         with _device_errors():
             _negotiate(client, path)
+        yield client
+
+
+def require_free(path: str) -> None:
+    """Check that a device listens at `path` and takes a client.
+
+    Raises DeviceNotFound where there is none, or it has a client already.
+    """
+    with attached(path):
+        pass
 
 
 def _not_found(path: str, error: OSError) -> DeviceNotFound:

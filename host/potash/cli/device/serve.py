@@ -26,6 +26,7 @@ from potash.cli.device.configured import (
     print_option,
 )
 from potash.cli.device.fault_options import fault_options, faults_of
+from potash.cli.device.moving import Moving, load_state, moving_options, save_state
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.configuration import (
@@ -209,6 +210,7 @@ def qemu_device(socket: Path) -> str:
     metavar="PORT",
     help="Serve metrics for Prometheus at this port of 127.0.0.1 (0: any that is free).",
 )
+@moving_options
 @fault_options
 @json_option(reports.Serving, "Report the device's address as JSON.")
 @click.option(
@@ -257,6 +259,9 @@ def serve(
     fault_files: tuple[Path, ...],
     allow_faults: bool,
     metrics: int | None,
+    incoming: bool,
+    save: Path | None,
+    load: Path | None,
     log_level: str,
     components: tuple[Mapping[str, str], ...],
     log_format: str,
@@ -299,17 +304,21 @@ def serve(
         # The name of a profile's subsystem would be that of all its devices.
         rpu = replace(rpu, identity=replace(rpu.identity, serial=serial, qualified_name=""))
     settings = replace(settings, rpu=rpu, count_cycles=metrics is not None, log=log)
-    _serve(wanted, settings, socket, metrics)
+    _serve(wanted, settings, socket, metrics, Moving(incoming, save, load))
 
 
 def _serve(
-    wanted: Configuration, settings: DeviceSettings, socket: Path, metrics: int | None
+    wanted: Configuration,
+    settings: DeviceSettings,
+    socket: Path,
+    metrics: int | None,
+    moving: Moving,
 ) -> None:
     told = wanted.device
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(_drive(wanted))
+        drive = stack.enter_context(_drive(wanted, locked=not moving.incoming))
         namespaces = tuple(
             NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
         )
@@ -328,6 +337,7 @@ def _serve(
             drive=drive,
             trace=traced,
             status=status_socket(str(path)),
+            incoming=moving.waits,
         )
         try:
             stack.enter_context(device)
@@ -340,8 +350,12 @@ def _serve(
                 raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
             address = stack.enter_context(exporting(asked, metrics))
         be_undumpable()
+        if moving.load is not None:
+            load_state(device, moving.load)
         _announce(path, told.media, drive, address)
         run_until(device, stop)
+        if moving.save is not None:
+            save_state(device, moving.save)
 
 
 def device_settings(wanted: Configuration) -> DeviceSettings:
@@ -399,7 +413,7 @@ def _why(error: OSError, socket: Path) -> str:
     return error.strerror or str(error)
 
 
-def _drive(wanted: Configuration) -> Drive:
+def _drive(wanted: Configuration, *, locked: bool = True) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
     told = wanted.device
     try:
@@ -409,6 +423,7 @@ def _drive(wanted: Configuration) -> Drive:
             capacity=told.capacity,
             memory_capacity=wanted.memory.capacity,
             read_only=told.read_only,
+            locked=locked or told.media is None,
         )
     except DriveError as error:
         raise PotashError(str(error)) from None
