@@ -105,7 +105,7 @@ def _kernel(cache: Cache, tree: Path) -> Path:
         images = sorted((tree / "boot").glob("vmlinuz-*"))
         if not images:
             raise PotashError("the kernel package holds no kernel")
-        place.write_bytes(kernel.vmlinux(images[-1].read_bytes(), lambda data: _zstd(tree, data)))
+        place.write_bytes(kernel.vmlinux(images[-1].read_bytes(), lambda data: zstd(tree, data)))
 
     name = key(packages.versions(tree), _recipe(kernel.__file__))
     return cache.entry("kernels", f"{name}.vmlinux", build)
@@ -139,7 +139,8 @@ def _recipe(*modules: str | None) -> str:
     return files_key(Path(__file__).parent, paths)
 
 
-def _zstd(tree: Path, data: bytes) -> bytes:
+def zstd(tree: Path, data: bytes) -> bytes:
+    """Decompress by the program in a guest's tree. Raises PotashError for what is no frame."""
     command = [*rootfs.guest_command(tree, "usr/bin/zstd"), "-d", "-c"]
     done = subprocess.run(command, input=data, capture_output=True, check=False)
     # What follows the frame inside the image is not ours to judge, so only nothing is an error.
