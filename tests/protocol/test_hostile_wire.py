@@ -1,17 +1,20 @@
 """A whole device under clients that mean harm: it neither ends, nor hangs, nor keeps anything.
 
-`pytest -m slow tests/protocol/test_hostile_wire.py` does it with a million frames.
+`pytest -m slow tests/protocol/test_hostile_wire.py` does it with a million frames, or with
+`POTASH_FUZZ_FRAMES`, from a random seed, or from `POTASH_FUZZ_SEED`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+import os
 import random
 import select
 import struct
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +26,14 @@ from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.memory import MemoryMedia
 from potash_firmware.boot import Device, DeviceSettings
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from pyvfio_user import dma_messages
 from pyvfio_user.memory import AddressSpace
 from support import vfio_user as wire
-from support.hostile import Descriptors, Frame, Grammar, bend, resident, wait_until
-from support.vfio_user import RawClient, open_descriptors
+from support.hostile import Answers, Descriptors, Frame, Grammar, bend, resident, wait_until
+from support.vfio_user import RawClient, Reply, open_descriptors
 
 FRAMES = 3_000
-MANY = 1_000_000
+MANY = int(os.environ.get("POTASH_FUZZ_FRAMES", "1000000"))
 GROWTH = 24 << 20
 """Bytes that the process may grow by once it is warm: buffers that the allocator keeps."""
 
@@ -53,6 +57,8 @@ class Target:
         self.device = device
         self.apu = device.apu.pid
         self.spaces: list[AddressSpace] = []
+        self.asked = 0
+        """Messages with which the device asked for memory, and was answered."""
         attached = device.board.attached
 
         def remember(memory: AddressSpace, lines: object) -> None:
@@ -80,8 +86,9 @@ class Target:
         frames: list[Frame] = []
         if rng.random() < 0.95:
             frames.append(Frame(wire.command(wire.VERSION, wire.QEMU_VERSION)))
-        if rng.random() < 0.6:
-            frames += grammar.bring_up()
+        by_messages = rng.random() < 0.3
+        if rng.random() < (0.9 if by_messages else 0.6):
+            frames += grammar.bring_up(by_messages=by_messages)
         opening = len(frames)
         if opening > 1:
             frames.append(grammar.ring_io())
@@ -89,29 +96,36 @@ class Target:
         if rng.random() < 0.4:
             frames[opening:] = bend(rng, frames[opening:])
         reads = rng.random() < 0.9
-        client = RawClient(self.device.server)
-        with client:
+        with RawClient(self.device.server) as client, contextlib.ExitStack() as stack:
+            answers: Answers | None = None
+            if by_messages:
+                memory = grammar.descriptors.memory.view
+                answers = stack.enter_context(Answers(client, rng, memory))
             for number, frame in enumerate(frames):
-                if not self.send(client, frame):
+                if not self.send(client, frame, discard=not by_messages):
                     break
                 if number % 8 == 0 or number == opening - 1:
                     grammar.rewrite()
                     self.pump()
-                    if reads:
-                        self.check_replies(client)
+                    if reads and not by_messages:
+                        self.check_replies(client.replies())
             self.pump()
-            if reads:
-                self.check_replies(client)
+            if answers is not None:
+                self.asked += answers.answered
+                self.check_replies(answers.replies)
+            elif reads:
+                self.check_replies(client.replies())
         return len(frames)
 
-    def send(self, client: RawClient, frame: Frame) -> bool:
+    def send(self, client: RawClient, frame: Frame, *, discard: bool) -> bool:
         """Put a frame into the socket; False when the connection is over."""
         for _ in range(PASSES):
             try:
                 client.send(frame.data, frame.fds)
             except BlockingIOError:
                 self.pump()
-                client.discard()
+                if discard:
+                    client.discard()
             except OSError:
                 return False
             else:
@@ -119,8 +133,11 @@ class Target:
         raise AssertionError("the device does not read any more")
 
     @staticmethod
-    def check_replies(client: RawClient) -> None:
-        for reply in client.replies():
+    def check_replies(replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            if reply.flags == 0:  # not a reply: the device asks for memory without a descriptor
+                assert reply.command in (wire.DMA_READ, wire.DMA_WRITE)
+                continue
             assert reply.flags in (0x01, 0x21)
             assert (reply.error != 0) == (reply.flags == 0x21)
             assert not (reply.payload and reply.error)
@@ -160,6 +177,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     monkeypatch.setattr(
         logging.Logger, "exception", lambda *_: mistakes.append(traceback.format_exc())
     )
+    monkeypatch.setattr(dma_messages, "REPLY_TIME", 0.2)  # some are never answered
     # What a million frames are worth saying would be kept for a report, and fill memory.
     logging.disable(logging.CRITICAL)
     media, flash = MemoryMedia.create(1 << 20), MemoryMedia.create(FLASH_SIZE)
@@ -201,8 +219,10 @@ def run(target: Target, frames: int, seed: int) -> None:
 
 def test_thousands_of_hostile_frames_leave_a_device_that_works(target: Target) -> None:
     run(target, FRAMES, seed=1)
+    assert target.asked
 
 
 @pytest.mark.slow
 def test_a_million_hostile_frames_leave_a_device_that_works(target: Target) -> None:
-    run(target, MANY, seed=random.randrange(1 << 32))
+    run(target, MANY, seed=int(os.environ.get("POTASH_FUZZ_SEED", random.randrange(1 << 32))))
+    print(f"{target.asked} messages for memory were answered")

@@ -13,6 +13,7 @@ import random
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -358,8 +359,11 @@ class Grammar:
 
     # The way to a controller that works, so that what follows meets something.
 
-    def bring_up(self) -> list[Frame]:
-        """Map the memory, put hostile entries into it, and enable a controller in it."""
+    def bring_up(self, *, by_messages: bool = False) -> list[Frame]:
+        """Map the memory, put hostile entries into it, and enable a controller in it.
+
+        `by_messages` maps it without a descriptor, so that the device has to ask for its bytes.
+        """
         rng = self.rng
         memory = self.descriptors.memory
         pages = rng.sample(range(MEMORY // PAGE), 2)
@@ -371,7 +375,7 @@ class Grammar:
                 at = page * PAGE + 64 * slot
                 memory.view[at : at + 64] = self.entry()
         base = struct.pack("<IIQQQ", 32, 3, 0, 0, MEMORY)
-        frames = [Frame(wire.command(wire.DMA_MAP, base), (memory.fd,))]
+        frames = [Frame(wire.command(wire.DMA_MAP, base), () if by_messages else (memory.fd,))]
         if rng.random() < 0.9:
             frames.append(Frame(wire.region_write(4, b"\6\0", region=CONFIG, flags=NO_REPLY)))
         if rng.random() < 0.7:
@@ -430,6 +434,78 @@ class Grammar:
 
 def _posted(offset: int, value: int) -> Frame:
     return Frame(wire.region_write(offset, struct.pack("<I", value), flags=NO_REPLY))
+
+
+class Answers:
+    """A thread that answers a server's DMA_READ and DMA_WRITE, wrongly now and then.
+
+    It alone reads the client's socket, from entering to leaving, and keeps the replies that come.
+    """
+
+    def __init__(self, client: wire.RawClient, rng: random.Random, memory: memoryview) -> None:
+        self.replies: list[wire.Reply] = []
+        self.answered = 0
+        self._client, self._memory = client, memory
+        self._rng = random.Random(rng.random())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        received = bytearray()
+        while not self._stop.is_set():
+            if not select.select([self._client.socket], [], [], 0.01)[0]:
+                continue
+            try:
+                piece = self._client.socket.recv(1 << 20)
+            except OSError:
+                return
+            if not piece:
+                return
+            received += piece
+            while len(received) >= 16:
+                identity, number, size, flags, error = struct.unpack_from("<HHIII", received)
+                if len(received) < size:
+                    break
+                payload = bytes(received[16:size])
+                del received[:size]
+                if flags & 0xF:
+                    self.replies.append(wire.Reply(identity, number, flags, error, payload))
+                else:
+                    self._answer(identity, number, payload)
+
+    def _answer(self, identity: int, number: int, payload: bytes) -> None:
+        rng = self._rng
+        address, count = struct.unpack_from("<QQ", payload)
+        inside = number in (wire.DMA_READ, wire.DMA_WRITE) and address + count <= MEMORY
+        error = 0 if inside else 14
+        body = b"" if error else payload[:16]
+        if inside and number == wire.DMA_WRITE:
+            self._memory[address : address + count] = payload[16:]
+        elif inside:
+            body += bytes(self._memory[address : address + count])
+        if rng.random() < 0.02:
+            kind = rng.randrange(6)
+            if kind == 0:
+                return
+            error = rng.choice((5, 0xFFFF_FFFF)) if kind == 1 else error
+            identity = rng.getrandbits(16) if kind == 2 else identity
+            body = body[: rng.randrange(len(body) + 1)] if kind == 3 else body
+            body = struct.pack("<QQ", count, address) + body[16:] if kind == 4 else body
+            number = rng.choice((9, 11, 12)) if kind == 5 else number
+        answer = wire.header(identity, number, len(body), 0x21 if error else 1, error) + body
+        try:
+            self._client.socket.sendall(answer)
+            self.answered += 1
+        except OSError:
+            pass  # the server has ended the connection, or reads nothing any more
 
 
 def bend(rng: random.Random, frames: list[Frame]) -> list[Frame]:

@@ -10,14 +10,18 @@ from support.docs import blocks, running
 from support.vfio_user import socket_path
 
 DRIVER = """
-import mmap
+import mmap, time
 from pathlib import Path
 
-(device,) = (
-    one
-    for one in Path("/sys/bus/pci/devices").iterdir()
-    if (one / "uevent").read_text().find("PCI_ID=1234:0ADD") >= 0
-)
+found = []
+while not found:
+    time.sleep(0.01)
+    found = [
+        one.parent
+        for one in Path("/sys/bus/pci/devices").glob("*/uevent")
+        if "PCI_ID=1234:0ADD" in one.read_text() and (one.parent / "resource2").exists()
+    ]
+(device,) = found
 (device / "enable").write_text("1")
 maps = [mmap.mmap((device / f"resource{bar}").open("r+b").fileno(), 0) for bar in (0, 2)]
 registers, numbers = (memoryview(one).cast("I") for one in maps)
@@ -33,8 +37,9 @@ def test_linux_finds_the_device_and_shares_its_memory(images: GuestImages, tmp_p
     path = socket_path(tmp_path)
     with (
         running(device.replace("/tmp/adder.sock", str(path)), str(path)),
-        Guest(images, path) as guest,
+        Guest(images) as guest,
     ):
+        guest.plug_socket(path)
+        done = guest.capture(["python3", "-c", DRIVER], timeout=60)
         assert "vfio-user memory" in Path(f"/proc/{guest.machine.pid}/maps").read_text()
-        done = guest.capture(["python3", "-c", DRIVER])
         assert done.stdout == b"499500 16384\n", done
