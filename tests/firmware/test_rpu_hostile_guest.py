@@ -17,6 +17,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nvme_spec.registers import CmbUse
+from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware.mailbox.execution import Outcome
@@ -47,7 +49,10 @@ from support.hostile_entries import (
     source_range,
 )
 from support.nvme_host import (
+    BAR2,
+    BAR4,
     CC,
+    CMBMSC,
     CSTS,
     DATA,
     DOORBELLS,
@@ -57,6 +62,9 @@ from support.nvme_host import (
     Host,
     Queue,
 )
+
+BUFFER = 0x8000
+"""Bytes of the controller memory buffer."""
 
 MEDIA_LIMIT, OUTSTANDING_LIMIT = 64 + 256, 4096 + 256
 """What the device takes on at most at a time; the burst of a pass comes on top."""
@@ -93,7 +101,13 @@ class HostileGuest(RuleBasedStateMachine):
             capacity=1 << 20,
             memory_capacity=MEMORY_SIZE,
         )
-        self.host = Host(drive=self.drive, queue_pairs=QUEUE_PAIRS, engine=self.engine)
+        self.host = Host(
+            drive=self.drive,
+            queue_pairs=QUEUE_PAIRS,
+            engine=self.engine,
+            cmb=CmbSettings(BUFFER, CmbUse.SQS | CmbUse.CQS | CmbUse.RDS),
+            memory_bar=2,
+        )
         self.host.css = 6
         self.apu = self.host.connect_apu()
         self.requests: list[Request] = []
@@ -143,6 +157,7 @@ class HostileGuest(RuleBasedStateMachine):
     def works_again(self) -> None:
         """After a reset nothing that was done matters."""
         self.give_memory()
+        self.host.write64(CMBMSC, 0)
         self.host.disable()
         while self.host.executor.waiting:
             self.host.executor.run_all()
@@ -336,6 +351,19 @@ class HostileGuest(RuleBasedStateMachine):
                 queue.phase ^= not queue.head
             self.host.write32(DOORBELLS + 8 * queue.qid + 4, queue.head)
 
+    @rule(where=st.sampled_from((*PLACES, (1 << 64) - PAGE)), bits=st.integers(0, 3))
+    def move_the_buffer(self, where: int, bits: int) -> None:
+        """Lay the controller memory buffer over what there is, or where it cannot be."""
+        self.host.write64(CMBMSC, where & ~(PAGE - 1) | bits)
+
+    @rule(bar=st.sampled_from((BAR2, BAR4)), seed=st.integers(0, 1 << 32))
+    def write_a_bar(self, bar: int, seed: int) -> None:
+        """Entries or lists into memory of the device, which a program may be working on."""
+        rng = random.Random(seed)
+        content = b"".join(entry(rng, admin=False) + descriptor(rng) for _ in range(32))
+        size = self.host.board.regions[bar].size
+        self.host.board.region_write(bar, rng.randrange(size - len(content)), content)
+
     @rule()
     def take_memory_away_or_give_it_back(self) -> None:
         if self.mapped:
@@ -349,6 +377,7 @@ class HostileGuest(RuleBasedStateMachine):
     @rule(css=st.sampled_from((6, 6, 6, 0)))
     def begin_again(self, css: int) -> None:
         self.give_memory()
+        self.host.write64(CMBMSC, 0)
         self.host.write32(CC, 0)
         self.host.service()
         self.host.css = css
