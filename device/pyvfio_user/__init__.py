@@ -49,7 +49,7 @@ device's state; `client` is the other side. Only the standard library is used, a
 Source: `docs/interop/vfio-user.rst` in QEMU's sources.
 """
 
-from pyvfio_user.client import Client, SealedMemory, VfioUserError
+from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.device import Device, IoEventFd, Pending, Region
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.mapped import MappedRegion
@@ -57,6 +57,7 @@ from pyvfio_user.memory import AccessFault, AddressSpace
 from pyvfio_user.migration import Migration
 from pyvfio_user.payloads import Area
 from pyvfio_user.protocol import IrqFlags, IrqSetFlags, PciIrq, PciRegion, ProtocolError
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 
 __all__ = [

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import array
 import errno
-import fcntl
 import itertools
-import mmap
 import os
 import socket
 import time
@@ -20,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
+from pyvfio_user import dma_client
 from pyvfio_user.connection import MAX_MSG_FDS
 from pyvfio_user.descriptors import close_all
 from pyvfio_user.mapped import MappedRegion
@@ -87,13 +86,25 @@ class VfioUserError(OSError):
 class Client:
     """Talks to the server at the socket `path`, once entered as a context manager.
 
+    With `twin_socket` it offers to take the server's commands at a second socket. It answers them
+    while it waits for a reply of its own, and in `answer`.
+
     Every method raises VfioUserError: with the errno of the server's reply, ETIMEDOUT when there is
     none within `timeout` seconds, ECONNRESET when the server is gone, and EPROTO when it does not
     speak the protocol. After the last three the connection is closed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        twin_socket: bool = False,
+    ) -> None:
         self.path = os.fspath(path)
+        self._wants_twin = twin_socket
+        self._twin: socket.socket | None = None
+        self._windows = dma_client.MessageWindows()
         self._timeout = timeout
         self._socket: socket.socket | None = None
         self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
@@ -125,21 +136,28 @@ class Client:
 
     def close(self) -> None:
         """Leave; the server gives up our memory and eventfds by itself."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        for one in (self._socket, self._twin):
+            if one is not None:
+                one.close()
+        self._socket = self._twin = None
+        self._windows.clear()
 
     def negotiate(self) -> Version:
         """Agree on a version: the first thing to do. The server attaches the device by it."""
-        proposed = Version(MAJOR_VERSION, MINOR_VERSION, _CAPABILITIES)
-        agreed = self._decode(Version, self._command(Command.VERSION, proposed.encode()))
+        twin = {"twin_socket": {"supported": True}} if self._wants_twin else {}
+        proposed = Version(MAJOR_VERSION, MINOR_VERSION, {**_CAPABILITIES, **twin})
+        reply, fds = self._command_fds(Command.VERSION, proposed.encode())
+        agreed = self._decode(Version, reply)
         try:
+            self._twin = dma_client.take_twin_socket(agreed.capabilities, fds)
             if agreed.major != MAJOR_VERSION or agreed.minor > MINOR_VERSION:
                 raise ProtocolError(f"the server speaks version {agreed.major}.{agreed.minor}")
             self._max_msg_fds = max(1, agreed.limit("max_msg_fds", DEFAULT_MAX_MSG_FDS))
             self._max_transfer = agreed.limit("max_data_xfer_size", DEFAULT_MAX_TRANSFER)
         except ProtocolError as error:
             raise self._broken(errno.EPROTO, str(error)) from None
+        finally:
+            close_all(fds)
         self.capabilities = agreed.capabilities
         return agreed
 
@@ -205,20 +223,39 @@ class Client:
         *,
         readable: bool = True,
         writable: bool = True,
+        memory: memoryview | None = None,
     ) -> None:
-        """Let the device use `size` bytes of the file `fd` from `offset` on, as `address` on."""
+        """Let the device use `size` bytes of the file `fd` from `offset` on, as `address` on.
+
+        Where it cannot map them, it reaches the bytes of `memory` instead, by messages.
+        """
         flags = (DmaFlags.READABLE if readable else 0) | (DmaFlags.WRITABLE if writable else 0)
         request = DmaMap(DmaMap.FORM.size, flags, offset, address, size)
         self._command(Command.DMA_MAP, request.encode(), fds=() if fd is None else (fd,))
+        if memory is not None:
+            self._windows.add(address, memory[:size], readable=readable, writable=writable)
 
     def dma_unmap(self, address: int, size: int) -> None:
         """Take memory back that was mapped with this very range."""
         request = DmaUnmap(DmaUnmap.FORM.size, 0, address, size)
         self._command(Command.DMA_UNMAP, request.encode())
+        self._windows.remove(address)
 
     def dma_unmap_all(self) -> None:
         request = DmaUnmap(DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)
         self._command(Command.DMA_UNMAP, request.encode())
+        self._windows.clear()
+
+    def answer(self, seconds: float, until: int | None = None) -> bool:
+        """Do what the server asks, for so long or until a descriptor is readable; whether it is."""
+        deadline = time.monotonic() + seconds
+        while True:
+            ready = self._ready(deadline, *([] if until is None else [until]))
+            if not ready:
+                return False
+            if until in ready:
+                return True
+            self._answer_ready(ready)
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:
         """`count` bytes at `offset` of a region."""
@@ -331,6 +368,9 @@ class Client:
         deadline = time.monotonic() + self._timeout
         while True:
             header, reply = self._receive_message(command, deadline)
+            if not header.is_reply and header.command in dma_client.DMA_COMMANDS:
+                self._reply(header, reply)
+                continue
             if not header.is_reply or header.message_id not in self._unanswered:
                 raise self._broken(errno.EPROTO, f"what came is no reply to {command.name}")
             expected = self._unanswered.pop(header.message_id)
@@ -391,6 +431,11 @@ class Client:
             try:
                 if remaining <= 0:
                     raise TimeoutError
+                if self._twin is not None:
+                    while sock.fileno() not in (ready := self._ready(deadline)):
+                        if not ready:
+                            raise TimeoutError
+                        self._answer_ready(ready)
                 sock.settimeout(remaining)
                 if self._fds is None:
                     piece = sock.recv(size - len(self._received))
@@ -400,14 +445,43 @@ class Client:
                     )
                     self._fds += fds
             except TimeoutError:
-                raise self._broken(
-                    errno.ETIMEDOUT, f"no reply within {self._timeout} seconds"
-                ) from None
+                reason = f"no reply within {self._timeout} seconds"
+                raise self._broken(errno.ETIMEDOUT, reason) from None
             except ConnectionError as error:
                 raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
             if not piece:
                 raise self._broken(errno.ECONNRESET, "the server closed the connection")
             self._received += piece
+
+    def _ready(self, deadline: float, *others: int) -> set[int]:
+        """Which of our sockets, and of others, are readable before `deadline`."""
+        twin = () if self._twin is None else (self._twin.fileno(),)
+        return dma_client.readable((self._connected().fileno(), *twin, *others), deadline)
+
+    def _answer_ready(self, ready: set[int]) -> None:
+        """Answer a command at a socket that is readable; at ours nothing else may come."""
+        if self._twin is None or self._twin.fileno() not in ready:
+            deadline = time.monotonic() + self._timeout
+            header, payload = self._receive_message(Command.DMA_READ, deadline)
+            if not header.is_reply:
+                self._reply(header, payload)
+            elif self._unanswered.pop(header.message_id, None) is None:
+                raise self._broken(errno.EPROTO, "a reply came to no command")
+            return
+        try:
+            self._windows.answer_at(self._twin, self._timeout)
+        except ProtocolError as error:
+            raise self._broken(errno.EPROTO, str(error)) from None
+        except OSError as error:
+            raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
+
+    def _reply(self, header: Header, payload: bytes) -> None:
+        sock = self._connected()
+        try:
+            sock.settimeout(self._timeout)
+            sock.sendall(self._windows.answer(header, payload), socket.MSG_NOSIGNAL)
+        except OSError as error:
+            raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
 
     def _decode(self, kind: type[_Decoded], payload: bytes) -> _Decoded:
         try:
@@ -424,38 +498,3 @@ class Client:
         """The stream has no meaning any more."""
         self.close()
         return VfioUserError(number, reason)
-
-
-class SealedMemory:
-    """`size` bytes that can be shared: a memfd that cannot change its size any more, mapped
-    here."""
-
-    def __init__(self, size: int) -> None:
-        self.fd = os.memfd_create("vfio-user memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self.fd, size)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            self._mapped = mmap.mmap(self.fd, size)
-        except BaseException:
-            os.close(self.fd)
-            raise
-        self.size = size
-        self.view = memoryview(self._mapped)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; the bytes go with the last view of them."""
-        if self.fd < 0:
-            return
-        os.close(self.fd)
-        self.fd = -1
-        self.view.release()
-        try:
-            self._mapped.close()
-        except BufferError:
-            pass  # Somebody holds a slice of the view: garbage collection unmaps behind the last.

@@ -13,7 +13,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pyvfio_user.descriptors import close_all, close_socket, may_receive
 from pyvfio_user.protocol import HEADER, TYPE_MASK, Header, MessageType, ProtocolError
@@ -61,6 +61,7 @@ class Reply(NamedTuple):
 
 
 _NO_FDS: list[int] = []
+_REPLY = int(MessageType.REPLY)
 
 
 class _Unsent(NamedTuple):
@@ -98,6 +99,10 @@ class Connection:
         self.awaited: Container[int] = ()
         self.on_reply: Callable[[Reply], None] = _ignore
 
+    def like(self, sock: socket.socket) -> Self:
+        """Another socket, with the same limits."""
+        return type(self)(sock, max_message=self._max_message, max_queued=self._max_queued)
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
@@ -130,7 +135,7 @@ class Connection:
                 message_id, command, size, flags, error = HEADER.unpack_from(self._buffer, start)
                 kind = flags & TYPE_MASK
                 if not HEADER.size <= size <= self._max_message or (
-                    kind and message_id not in self.awaited
+                    kind and (kind != _REPLY or message_id not in self.awaited)
                 ):
                     self._refuse(start)
                 if available >= size:

@@ -15,6 +15,7 @@ and "Socket"."""
 from __future__ import annotations
 
 import select
+import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -90,14 +91,26 @@ class DmaMessages:
         self.failure = ""
         """Why the connection has to be ended."""
 
-    def negotiated(self, max_transfer: int, channel: Connection | None = None) -> None:
-        """The client takes as many bytes in a message, and its commands at another socket if there
-        is a `channel`."""
+    def negotiated(self, max_transfer: int) -> None:
+        """The client takes as many bytes in a message."""
         self._max_transfer = min(max_transfer, DEFAULT_MAX_TRANSFER)
-        if channel is not None:
-            self._connection.awaited = ()
-            self._channel = channel
-            self._listen(channel)
+
+    def use_twin_socket(self) -> socket.socket:
+        """Send the client its commands at a second socket; its end of that.
+
+        Raises OSError where there is none to be had.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        self._connection.awaited = ()
+        self._channel = self._connection.like(ours)
+        self._listen(self._channel)
+        return theirs
+
+    def close(self) -> None:
+        """Close what is not its owner's: the second socket."""
+        if self._channel is not self._connection:
+            self._channel.close()
 
     def _listen(self, channel: Connection) -> None:
         channel.awaited = self._awaited

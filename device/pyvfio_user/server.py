@@ -215,6 +215,8 @@ class Server:
                 close_all(message.fds)
         if reply is not None:
             connection.send(reply, session.fds)
+            if session.fds:
+                session.sent()
 
     def _interleave(self, message: Message) -> bool:
         """A command has come in the middle of a transfer: handle it, or keep it and say False."""
@@ -283,6 +285,8 @@ class Server:
 
     def _end(self, reason: str) -> None:
         connection, session = self._connection, self._session
+        if self._messages is not None:
+            self._messages.close()
         self._connection = self._session = self._messages = self._limit = None
         while self._kept:
             close_all(self._kept.popleft().fds)

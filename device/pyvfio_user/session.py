@@ -9,6 +9,7 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specif
 from __future__ import annotations
 
 import errno
+import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
@@ -97,7 +98,15 @@ class Session:
         """File descriptors that the client takes with one message."""
         self.fds: Sequence[int] = ()
         """File descriptors to send with the reply that `handle` returned last. They are the
-        device's."""
+        device's, or closed in `sent`."""
+        self._twin: socket.socket | None = None
+        """The client's end of the second socket, until it has been sent."""
+
+    def sent(self) -> None:
+        """The reply has been sent, and `fds` with it."""
+        if self._twin is not None:
+            self._twin.close()
+            self._twin = None
 
     @property
     def attached(self) -> bool:
@@ -179,6 +188,7 @@ class Session:
 
     def close(self) -> None:
         """Take the client's memory and eventfds away, then tell the device that it is gone."""
+        self.sent()
         self._memory.unmap_all()
         self._lines.close()
         if self._attached:
@@ -203,11 +213,24 @@ class Session:
             longer = version._replace(capabilities={**version.capabilities, name: value})
             if len(longer.encode()) <= len(message.payload):
                 version = longer
+        if self._offer_twin_socket(proposed):
+            # A client that proposes it has room for what only the reply has.
+            twin = {"twin_socket": {"supported": True, "fd_index": 0}}
+            version = version._replace(capabilities={**version.capabilities, **twin})
         self._device.attached(self._memory, self._lines)
         self._regions = self._device.regions  # some devices share other memory with each client
         self._attached = True
         self._commands = _NEGOTIATED
         return version.encode()
+
+    def _offer_twin_socket(self, proposed: Version) -> bool:
+        """Whether the client gets a second socket, for commands to it."""
+        wanted = proposed.capabilities.get("twin_socket", {}).get("supported") is True
+        if self._messages is None or not wanted or not self._max_fds:
+            return False
+        self._twin = self._messages.use_twin_socket()
+        self.fds = (self._twin.fileno(),)
+        return True
 
     def _dma_map(self, message: Message) -> bytes:
         request = DmaMap.decode_head(message.payload)

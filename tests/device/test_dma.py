@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nvme_spec.status import NvmeError
 from potash_device.controller.cmb import NO_USE
 from potash_device.controller.dma import DmaEngine, gather_into, scatter
-from pyvfio_user.client import SealedMemory
 from pyvfio_user.memory import AccessFault, AddressSpace
+from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE = 4096
 SIZE = 2 << 20

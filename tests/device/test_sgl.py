@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nvme_spec.status import NvmeError
 from potash_device.controller import sgl
 from potash_device.controller.dma import DmaEngine, gather_into, scatter
-from pyvfio_user.client import SealedMemory
 from pyvfio_user.memory import AddressSpace
+from pyvfio_user.sealed_memory import SealedMemory
 
 SIZE = 1 << 20
 LISTS = 0x8_0000

@@ -31,7 +31,7 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from potash_firmware.rpu.compute.runs import RUN_LIMIT
-from pyvfio_user.client import SealedMemory
+from pyvfio_user.sealed_memory import SealedMemory
 from support.compute import FakeEngine, range_descriptor
 from support.hostile_entries import (
     HIDDEN,

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pyvfio_user.client import Client, SealedMemory, VfioUserError
+from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.payloads import DeviceInfo, IrqInfo, RegionInfo, Version
 from pyvfio_user.protocol import IrqSetFlags
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.vfio_user import (
     NO_REPLY,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pyvfio_user.client import SealedMemory
 from pyvfio_user.device import Region
 from pyvfio_user.irqs import Irq
 from pyvfio_user.memory import AccessFault
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import MAX_MESSAGE, MAX_QUEUED, Server
 from support.vfio_user import (
     NO_REPLY,

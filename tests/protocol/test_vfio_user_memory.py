@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvfio_user.client import SealedMemory
 from pyvfio_user.memory import MAX_BYTES, MAX_FILES, AccessFault, AddressSpace
+from pyvfio_user.sealed_memory import SealedMemory
 from support.vfio_user import leaked, open_descriptors
 
 PAGE = 4096

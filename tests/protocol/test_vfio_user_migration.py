@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pyvfio_user.client import Client, SealedMemory, VfioUserError
+from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.device import Pending
 from pyvfio_user.migration import Feature, FeatureFlags, Migration, MigrationFlags, State
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.vfio_user import (
     DEVICE_FEATURE,

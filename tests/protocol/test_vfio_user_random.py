@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyvfio_user.client import SealedMemory
 from pyvfio_user.device import IoEventFd, Region
 from pyvfio_user.migration import State
 from pyvfio_user.payloads import Area
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.vfio_user import (
     NO_REPLY,

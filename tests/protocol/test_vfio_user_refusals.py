@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from pyvfio_user import descriptors, server
-from pyvfio_user.client import SealedMemory
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.vfio_user import (
     GET_INFO,

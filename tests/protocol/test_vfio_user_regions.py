@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from pyvfio_user.client import Client, SealedMemory, VfioUserError
+from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.device import IoEventFd, Region
 from pyvfio_user.payloads import Area, RegionInfo, SparseMmap, SubRegion
 from pyvfio_user.protocol import ProtocolError
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.vfio_user import (
     GET_REGION_INFO,

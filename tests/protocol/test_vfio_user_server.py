@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pyvfio_user.client import SealedMemory
 from pyvfio_user.connection import Message
 from pyvfio_user.device import Region
 from pyvfio_user.irqs import Irq
 from pyvfio_user.memory import AccessFault
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.vfio_user import (
     DEVICE_FEATURE,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Self
 
-from pyvfio_user.client import SealedMemory
+from pyvfio_user.sealed_memory import SealedMemory
 from support import vfio_user as wire
 
 MEMORY = 1 << 20

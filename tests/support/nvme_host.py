@@ -27,9 +27,9 @@ from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Engine
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
-from pyvfio_user.client import SealedMemory
 from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace
+from pyvfio_user.sealed_memory import SealedMemory
 
 BAR0 = 0
 BAR2 = 2

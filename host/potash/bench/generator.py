@@ -40,7 +40,8 @@ from potash.bench.processors import family_time
 from potash.sdk.driver.pci import PciFunction
 from potash.sdk.errors import PotashError
 from potash.vm.drive import device_process
-from pyvfio_user.client import Client, SealedMemory
+from pyvfio_user.client import Client
+from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE = 4096
 ENTRIES = 1024

@@ -12,7 +12,7 @@ import struct
 
 from nvme_spec.queues import COMPLETION_ENTRY_SIZE, SUBMISSION_ENTRY_SIZE
 from potash.sdk.transport import MAX_QUEUE_DEPTH
-from pyvfio_user.client import SealedMemory
+from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE_SIZE = 4096
 BASE_ADDRESS = 0x1_0000_0000
