@@ -55,7 +55,7 @@ from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.mapped import MappedRegion
 from pyvfio_user.memory import AccessFault, AddressSpace
 from pyvfio_user.migration import Migration
-from pyvfio_user.payloads import Area
+from pyvfio_user.payloads import Area, RegionType
 from pyvfio_user.protocol import IrqFlags, IrqSetFlags, PciIrq, PciRegion, ProtocolError
 from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
@@ -78,6 +78,7 @@ __all__ = [
     "Pending",
     "ProtocolError",
     "Region",
+    "RegionType",
     "SealedMemory",
     "Server",
     "VfioUserError",

@@ -31,13 +31,13 @@ from pyvfio_user.payloads import (
     DmaUnmap,
     IrqInfo,
     RegionAccess,
+    RegionCapabilities,
     RegionData,
     RegionInfo,
     RegionIoFds,
     RegionWriteMulti,
     RegionWriteMultiReply,
     SetIrqs,
-    SparseMmap,
     SubRegion,
     Version,
 )
@@ -186,15 +186,22 @@ class Client:
             info = RegionInfo.decode_head(reply)
             if not info.flags & RegionFlags.MMAP:
                 raise VfioUserError(errno.ENODEV, f"region {index} cannot be mapped")
-            sparse = SparseMmap.find(reply) if info.flags & RegionFlags.CAPS else None
-            areas = (Area(0, info.size),) if sparse is None else sparse.areas
+            areas = RegionCapabilities.decode(reply).areas
             if len(fds) != 1:
                 raise ProtocolError(f"{len(fds)} file descriptors came for a region")
-            return MappedRegion(fds[0], info, areas)
+            whole = (Area(0, info.size),)
+            return MappedRegion(fds[0], info, whole if areas is None else areas)
         except ProtocolError as error:
             raise self._broken(errno.EPROTO, str(error)) from None
         finally:
             close_all(fds)
+
+    def region_capabilities(self, index: int) -> RegionCapabilities:
+        """Which areas of a region can be mapped, and its type."""
+        request = RegionInfo(RegionInfo.FORM.size, index=index)
+        reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
+        close_all(fds)
+        return self._decode(RegionCapabilities, reply)
 
     def region_io_fds(self, index: int) -> tuple[list[SubRegion], list[int]]:
         """The parts of a region whose accesses file descriptors report, and those descriptors,

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import AddressSpace
-from pyvfio_user.payloads import Area
+from pyvfio_user.payloads import Area, RegionType
 
 
 class IoEventFd(NamedTuple):
@@ -45,6 +45,8 @@ class Region(NamedTuple):
     fd_offset: int = 0
     areas: tuple[Area, ...] = ()
     ioeventfds: tuple[IoEventFd, ...] = ()
+    type: RegionType | None = None
+    """What a region behind those of PCI (`PciRegion`) is for."""
 
 
 class Pending:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyvfio_user.descriptors import is_eventfd
@@ -72,6 +72,8 @@ class InterruptLines:
         """One past the last interrupt that a client has enabled, by kind."""
         self._set_next: dict[int, int] = {}
         """Where the last message that enabled interrupts ended, while no other one has come."""
+        self._mask_events: dict[tuple[int, bool], dict[int, _Line]] = {}
+        """What to signal when interrupts of a kind are masked, and when they are unmasked."""
         self._automasked = {i for i, irq in irqs.items() if irq.flags & IrqFlags.AUTOMASKED}
 
     def trigger(self, index: int, vector: int) -> bool:
@@ -85,7 +87,7 @@ class InterruptLines:
         if not line.signal():
             return False
         if index in self._automasked:
-            self._masked[index].add(vector)
+            self._hold(index, (vector,), masked=True)
         return True
 
     def enabled(self, index: int, vector: int) -> bool:
@@ -135,14 +137,16 @@ class InterruptLines:
             self._disable(index)
 
     def _set_eventfds(self, request: SetIrqs, irq: Irq, eventfds: Sequence[int]) -> None:
-        """Give interrupts their eventfds; without any, enable them with none."""
-        if not request.flags & IrqSetFlags.ACTION_TRIGGER:
-            raise _invalid("an eventfd can only be signalled by a trigger, not by a mask")
+        """Give interrupts their eventfds, or those of masks; without any, enable them with none."""
         if not irq.flags & IrqFlags.EVENTFD:
             raise _invalid(f"interrupts of kind {request.index} cannot signal an eventfd")
+        trigger = request.flags & IrqSetFlags.ACTION_TRIGGER
+        if not trigger:
+            _require_maskable(request, irq)
         end = self._set_end.get(request.index, 0)
         if (
-            irq.flags & IrqFlags.NORESIZE
+            trigger
+            and irq.flags & IrqFlags.NORESIZE
             and 0 < end < request.end
             and request.start != self._set_next.get(request.index)
         ):
@@ -152,32 +156,47 @@ class InterruptLines:
         lines = [_Line(fd) for fd in _duplicated(eventfds)] or [
             _Line(None) for _ in range(request.count)
         ]
+        if trigger:
+            assigned = self._lines[request.index]
+            self._set_end[request.index] = max(end, request.end)
+            self._set_next[request.index] = request.end
+        else:
+            masks = bool(request.flags & IrqSetFlags.ACTION_MASK)
+            assigned = self._mask_events.setdefault((request.index, masks), {})
         for vector, line in enumerate(lines, request.start):
-            self._replace(request.index, vector, line)
-        self._set_end[request.index] = max(end, request.end)
-        self._set_next[request.index] = request.end
+            before = assigned.get(vector)
+            assigned[vector] = line
+            if before is not None:
+                before.close()
 
     def _mask_or_unmask(self, request: SetIrqs, irq: Irq, chosen: Sequence[int]) -> None:
-        if not irq.flags & IrqFlags.MASKABLE:
-            raise _invalid(f"interrupts of kind {request.index} cannot be masked")
-        if request.flags & IrqSetFlags.ACTION_MASK:
-            self._masked[request.index].update(chosen)
-        else:
-            self._masked[request.index].difference_update(chosen)
+        _require_maskable(request, irq)
+        masked = bool(request.flags & IrqSetFlags.ACTION_MASK)
+        self._hold(request.index, chosen, masked=masked)
 
-    def _replace(self, index: int, vector: int, line: _Line) -> None:
-        before = self._lines[index].get(vector)
-        self._lines[index][vector] = line
-        if before is not None:
-            before.close()
+    def _hold(self, index: int, vectors: Iterable[int], *, masked: bool) -> None:
+        """Mask or unmask interrupts, and tell who wants to know of those that were not so."""
+        held = self._masked[index]
+        changed = {vector for vector in vectors if (vector in held) is not masked}
+        held ^= changed
+        for vector, line in self._mask_events.get((index, masked), {}).items():
+            if vector in changed:
+                line.signal()
 
     def _disable(self, index: int) -> None:
-        for line in self._lines[index].values():
-            line.close()
-        self._lines[index].clear()
+        masks = (self._mask_events.pop((index, masked), {}) for masked in (False, True))
+        for lines in (self._lines[index], *masks):
+            for line in lines.values():
+                line.close()
+            lines.clear()
         self._set_end.pop(index, None)
         self._set_next.pop(index, None)
         self._masked[index].clear()
+
+
+def _require_maskable(request: SetIrqs, irq: Irq) -> None:
+    if not irq.flags & IrqFlags.MASKABLE:
+        raise _invalid(f"interrupts of kind {request.index} cannot be masked")
 
 
 def _duplicated(eventfds: Sequence[int]) -> list[int]:

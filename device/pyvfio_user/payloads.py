@@ -164,45 +164,67 @@ class Area(NamedTuple):
     size: int
 
 
+class RegionType(NamedTuple):
+    """What a region is for that has no index of its own in PCI: `VFIO_REGION_TYPE_*` and a subtype
+    of `<linux/vfio.h>`."""
+
+    type: int
+    subtype: int
+
+
 _CAPABILITY = struct.Struct("<HHI")
-_SPARSE_MMAP = struct.Struct("<HHIII")
+_TYPE = struct.Struct("<II")
+_AREA_COUNT = struct.Struct("<II")
 _AREA = struct.Struct("<QQ")
-_SPARSE_MMAP_ID = 1
-_SPARSE_MMAP_VERSION = 1
+_SPARSE_MMAP_ID, _TYPE_ID = 1, 2
+_CAPABILITY_VERSION = 1
 
 
-class SparseMmap(NamedTuple):
-    """The capability of a region that a client can map in part (`VFIO_REGION_INFO_CAP_SPARSE_MMAP`
-    of `<linux/vfio.h>`), which follows a RegionInfo: the areas that it can map."""
+class RegionCapabilities(NamedTuple):
+    """What follows a RegionInfo: the areas of the region that a client can map, None where that is
+    all of it (`VFIO_REGION_INFO_CAP_SPARSE_MMAP`), and its type (`VFIO_REGION_INFO_CAP_TYPE`)."""
 
-    areas: tuple[Area, ...]
+    areas: tuple[Area, ...] | None = None
+    type: RegionType | None = None
 
     @classmethod
-    def find(cls, reply: Buffer) -> Self | None:
-        """The capability in a whole reply to DEVICE_GET_REGION_INFO, None without one.
+    def decode(cls, reply: Buffer) -> Self:
+        """Those in a whole reply to DEVICE_GET_REGION_INFO; others are left alone.
 
         Raises ProtocolError for a list of capabilities that leaves the reply or does not go
         forward.
         """
+        found = cls()
         at, before = RegionInfo.decode_head(reply).cap_offset, RegionInfo.FORM.size - 1
         while at:
             if at <= before:
                 raise ProtocolError("the capabilities of a region do not follow each other")
             identity, version, following = head(_CAPABILITY, reply[at:], "a capability")
-            if (identity, version) == (_SPARSE_MMAP_ID, _SPARSE_MMAP_VERSION):
-                *_, count, _ = head(_SPARSE_MMAP, reply[at:], "a sparse mmap capability")
-                areas = reply[at + _SPARSE_MMAP.size :][: count * _AREA.size]
+            body = reply[at + _CAPABILITY.size :]
+            if (identity, version) == (_TYPE_ID, _CAPABILITY_VERSION):
+                found = found._replace(type=RegionType(*head(_TYPE, body, "a region's type")))
+            elif (identity, version) == (_SPARSE_MMAP_ID, _CAPABILITY_VERSION):
+                count, _ = head(_AREA_COUNT, body, "the areas of a region")
+                areas = body[_AREA_COUNT.size :][: count * _AREA.size]
                 if len(areas) != count * _AREA.size:
                     raise ProtocolError(f"a reply has no room for {count} areas of a region")
-                return cls(tuple(Area(*area) for area in _AREA.iter_unpack(areas)))
+                found = found._replace(areas=tuple(Area(*one) for one in _AREA.iter_unpack(areas)))
             before, at = at, following
-        return None
+        return found
 
     def encode(self) -> bytes:
-        fields = (_SPARSE_MMAP_ID, _SPARSE_MMAP_VERSION, 0, len(self.areas), 0)
-        return _SPARSE_MMAP.pack(*fields) + b"".join(
-            packed(_AREA, area, "an area of a region") for area in self.areas
-        )
+        """Their bytes, for right behind a RegionInfo; none without any."""
+        bodies = []
+        if self.type is not None:
+            bodies.append((_TYPE_ID, packed(_TYPE, self.type, "a region's type")))
+        if self.areas is not None:
+            areas = b"".join(packed(_AREA, area, "an area of a region") for area in self.areas)
+            bodies.append((_SPARSE_MMAP_ID, _AREA_COUNT.pack(len(self.areas), 0) + areas))
+        data = b""
+        for left, (identity, body) in enumerate(bodies, 1 - len(bodies)):
+            following = RegionInfo.FORM.size + len(data) + _CAPABILITY.size + len(body)
+            data += _CAPABILITY.pack(identity, _CAPABILITY_VERSION, following if left else 0) + body
+        return data
 
 
 @dataclass(frozen=True)

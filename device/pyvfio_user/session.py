@@ -26,12 +26,12 @@ from pyvfio_user.payloads import (
     DmaUnmap,
     IrqInfo,
     RegionAccess,
+    RegionCapabilities,
     RegionInfo,
     RegionIoFds,
     RegionWriteMulti,
     RegionWriteMultiReply,
     SetIrqs,
-    SparseMmap,
     SubRegion,
     Version,
 )
@@ -287,26 +287,27 @@ class Session:
         flags = (RegionFlags.READ if region.readable else 0) | (
             RegionFlags.WRITE if region.writable else 0
         )
-        capabilities = b""
+        capabilities = RegionCapabilities(type=region.type)
         fds: Sequence[int] = ()
         if region.fd is not None and region.size and self._max_fds:
             fds = (region.fd,)
             flags |= RegionFlags.MMAP
             if region.areas:
-                capabilities = SparseMmap(region.areas).encode()
-        needed = RegionInfo.FORM.size + len(capabilities)
+                capabilities = capabilities._replace(areas=region.areas)
+        following = capabilities.encode()
+        needed = RegionInfo.FORM.size + len(following)
         if needed > request.argsz:
             # The client asks again when it sees `argsz`. QEMU refuses CAPS without an offset.
-            capabilities = b""
+            following = b""
         info = RegionInfo(
             argsz=needed,
-            flags=flags | (RegionFlags.CAPS if capabilities else 0),
+            flags=flags | (RegionFlags.CAPS if following else 0),
             index=request.index,
-            cap_offset=RegionInfo.FORM.size if capabilities else 0,
+            cap_offset=RegionInfo.FORM.size if following else 0,
             size=region.size,
             offset=region.fd_offset,
         )
-        reply = _fitting(info.encode() + capabilities, request.argsz)
+        reply = _fitting(info.encode() + following, request.argsz)
         self.fds = fds
         return reply
 

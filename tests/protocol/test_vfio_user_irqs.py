@@ -178,8 +178,9 @@ def test_disabling_unmasks(lines: InterruptLines, eventfds: list[int]) -> None:
         (EVENTFD | TRIGGER, MSIX, 0, 2, 1),  # neither none nor one for each
         (EVENTFD | TRIGGER, MSIX, 0, 1, 2),
         (EVENTFD | TRIGGER, SILENT, 0, 1, 1),
-        (EVENTFD | MASK, INTX, 0, 1, 1),
-        (EVENTFD | UNMASK, INTX, 0, 1, 1),
+        (EVENTFD | MASK, MSIX, 0, 1, 1),
+        (EVENTFD | UNMASK, MSIX, 0, 1, 1),
+        (EVENTFD | MASK, INTX, 0, 1, 2),
         (NONE | TRIGGER, MSIX, 0, 1, 1),  # eventfds that nobody asked for
         (NONE | TRIGGER, MSIX, 3, 0, 0),
         (NONE | MASK, INTX, 0, 0, 0),
@@ -209,6 +210,35 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(
     assert lines.trigger(MSIX, 0)
     assert [eventfd_value(fd) for fd in eventfds] == [1, 0, 0, 0, 0, 0, 0, 0]
     assert not any(lines.enabled(MSIX, vector) for vector in range(1, 8))
+
+
+def test_masks_have_eventfds_of_their_own(lines: InterruptLines, eventfds: list[int]) -> None:
+    """ "The server may mask/unmask an IRQ which will write 1 to the corresponding mask/unmask
+    eventfd, if there is one."""
+    fired, masked, unmasked, other = eventfds[:4]
+
+    def heard() -> list[int]:
+        return [eventfd_value(fd) for fd in (fired, masked, unmasked, other)]
+
+    before = open_descriptors()
+    _set(lines, EVENTFD | TRIGGER, INTX, 0, 1, [fired])
+    _set(lines, EVENTFD | MASK, INTX, 0, 1, [other])
+    _set(lines, EVENTFD | MASK, INTX, 0, 1, [masked])
+    _set(lines, EVENTFD | UNMASK, INTX, 0, 1, [unmasked])
+    assert lines.trigger(INTX, 0)  # which masks itself
+    assert heard() == [1, 1, 0, 0]
+    _set(lines, NONE | MASK, INTX, 0, 1)
+    assert heard() == [0, 0, 0, 0]
+    _set(lines, NONE | UNMASK, INTX, 0, 1)
+    _set(lines, BOOL | UNMASK, INTX, 0, 1, data=b"\1")
+    assert heard() == [0, 0, 1, 0]
+    _set(lines, BOOL | MASK, INTX, 0, 1, data=b"\1")
+    assert heard() == [0, 1, 0, 0]
+    _set(lines, EVENTFD | UNMASK, INTX, 0, 1)
+    _set(lines, NONE | UNMASK, INTX, 0, 1)
+    assert heard() == [0, 0, 0, 0]
+    _set(lines, NONE | TRIGGER, INTX, 0, 0)
+    assert not leaked(before)
 
 
 def test_a_descriptor_that_is_no_eventfd_is_refused(

@@ -34,6 +34,7 @@ class Migration:
     """A `migration` that takes every state and gives back what it was given."""
 
     pre_copy = True
+    initial = State.RUNNING
 
     def __init__(self) -> None:
         self.state = b""

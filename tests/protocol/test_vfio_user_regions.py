@@ -17,11 +17,12 @@ import pytest
 
 from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.device import IoEventFd, Region
-from pyvfio_user.payloads import Area, RegionInfo, SparseMmap, SubRegion
+from pyvfio_user.payloads import Area, RegionCapabilities, RegionInfo, RegionType, SubRegion
 from pyvfio_user.protocol import ProtocolError
 from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.vfio_user import (
+    GET_INFO,
     GET_REGION_INFO,
     GET_REGION_IO_FDS,
     NO_REPLY,
@@ -313,12 +314,43 @@ def reply(capabilities: bytes, cap_offset: int = 32) -> bytes:
     return info.encode() + capabilities
 
 
-def test_the_areas_are_found_behind_other_capabilities() -> None:
-    other = struct.pack("<HHIII", 2, 1, 48, 0, 0)
-    assert SparseMmap.find(reply(other + SPARSE_BYTES)) == SparseMmap(AREAS)
-    assert SparseMmap.find(reply(other[:4] + bytes(12))) is None
-    assert SparseMmap.find(reply(b"", cap_offset=0)) is None
-    assert SparseMmap(AREAS).encode() == SPARSE_BYTES
+def test_capabilities_are_found_in_their_order_among_others() -> None:
+    kind = struct.pack("<HHIII", 2, 1, 48, 3, 4)
+    found = RegionCapabilities(AREAS, RegionType(3, 4))
+    assert RegionCapabilities.decode(reply(kind + SPARSE_BYTES)) == found
+    assert found.encode() == kind + SPARSE_BYTES
+    unknown = struct.pack("<HHI", 9, 1, 40)
+    assert RegionCapabilities.decode(reply(unknown + SPARSE_BYTES)) == RegionCapabilities(AREAS)
+    newer = struct.pack("<HHIII", 2, 2, 0, 3, 4)
+    assert RegionCapabilities.decode(reply(newer)) == RegionCapabilities()
+    assert RegionCapabilities.decode(reply(b"", cap_offset=0)) == RegionCapabilities()
+    assert RegionCapabilities(AREAS).encode() == SPARSE_BYTES
+    assert RegionCapabilities().encode() == b""
+
+
+def test_a_region_that_is_not_pci_s_says_what_it_is_for(
+    tmp_path: Path, memory: SealedMemory
+) -> None:
+    """VFIO_REGION_INFO_CAP_TYPE, id 2, before the areas; "num_regions" counts the region."""
+    region = Region(8 * PAGE, fd=memory.fd, areas=AREAS, type=RegionType(0x8000_1AF4, 7))
+    with Server(socket_path(tmp_path), Recorder({9: region})) as server:
+        with negotiated(server) as client:
+            reply, fds = client.ask_fds(region_info(9, 96))
+            assert struct.unpack_from("<IIIIQQ", reply.payload) == (96, 0xF, 9, 32, 8 * PAGE, 0)
+            assert reply.payload[32:] == (
+                struct.pack("<HHIII", 2, 1, 48, 0x8000_1AF4, 7) + SPARSE_BYTES
+            )
+            close(fds)
+            reply, fds = client.ask_fds(region_info(9, 95))
+            assert struct.unpack_from("<IIIIQQ", reply.payload)[:4] == (96, 7, 9, 0)
+            close(fds)
+            info = client.ask(command(GET_INFO, struct.pack("<IIII", 16, 0, 0, 0)))
+            assert struct.unpack("<IIII", info.payload)[2] == 10
+        server.drain(10)
+        with serving(server), Client(server.path) as other:
+            other.negotiate()
+            assert other.region_capabilities(9) == RegionCapabilities(AREAS, region.type)
+            assert other.region_capabilities(0) == RegionCapabilities()
 
 
 @pytest.mark.parametrize(
@@ -329,14 +361,15 @@ def test_the_areas_are_found_behind_other_capabilities() -> None:
         reply(SPARSE_BYTES[:7]),
         reply(SPARSE_BYTES, cap_offset=31),
         reply(SPARSE_BYTES, cap_offset=81),
-        reply(struct.pack("<HHI", 2, 1, 32)),
-        reply(bytes(8) + struct.pack("<HHI", 2, 1, 32), cap_offset=40),
+        reply(struct.pack("<HHI", 9, 1, 32)),
+        reply(struct.pack("<HHI", 2, 1, 0)),
+        reply(bytes(8) + struct.pack("<HHI", 9, 1, 32), cap_offset=40),
         bytes(31),
     ],
 )
 def test_capabilities_without_the_right_form_are_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
-        SparseMmap.find(payload)
+        RegionCapabilities.decode(payload)
 
 
 def test_sub_regions_may_have_grown_but_not_shrunk() -> None:

@@ -23,7 +23,8 @@ while not found:
     ]
 (device,) = found
 (device / "enable").write_text("1")
-maps = [mmap.mmap((device / f"resource{bar}").open("r+b").fileno(), 0) for bar in (0, 2)]
+files = [(device / f"resource{bar}").open("r+b") for bar in (0, 2)]
+maps = [mmap.mmap(file.fileno(), 0) for file in files]
 registers, numbers = (memoryview(one).cast("I") for one in maps)
 for at in range(1000):
     numbers[at] = at
