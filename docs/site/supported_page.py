@@ -53,8 +53,10 @@ from nvme_spec.opcodes import (
     AdminOpcode,
     IoOpcode,
 )
+from nvme_spec.registers import Register
 from nvme_spec.status import Status, describe
 from potash_device.board import Board, BoardSettings
+from potash_device.controller import registers
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
@@ -151,11 +153,11 @@ INTRODUCTION = """\
 
 # Supported commands, log pages and features
 
-This page lists every command, log page and feature of the NVM Express Base Specification 2.0 and
-the NVM Command Set Specification 1.0, and every field and bit of Identify. [admin.md](admin.md) and
-[media.md](media.md) describe what Potash does where the standard leaves a choice. The accelerator
-commands are in [commands.md](commands.md), the commands for fault injection in
-[faults.md](faults.md).
+This page lists every command, log page, feature and register of the NVM Express Base Specification
+2.0 and the NVM Command Set Specification 1.0, and every field and bit of Identify.
+[admin.md](admin.md) and [media.md](media.md) describe what Potash does where the standard leaves a
+choice. The accelerator commands are in [commands.md](commands.md), the commands for fault injection
+in [faults.md](faults.md).
 """
 
 
@@ -280,6 +282,21 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         ("field", "bits", "name", *sizes),
         _bits(structures, NAMESPACE_BITS),
     )
+    yield _section(
+        "Controller registers",
+        "Those that are not there read as zero. Uses of a controller memory buffer are those of "
+        "CMBSZ; a queue is there as a whole or not at all.",
+        ("offset", "register", "state"),
+        ((f"{one.offset:02X}h", one.name, _register(one)) for one in Register),
+    )
+
+
+def _register(register: Register) -> str:
+    if register in registers.CMB:
+        return "with `--cmb`"
+    if register in registers.MASKS:
+        return "with the profile `alkali`, for MSI"
+    return YES if register in registers.PRESENT else NO
 
 
 def _device(stack: ExitStack) -> Rpu:
