@@ -1,4 +1,4 @@
-"""What this machine has of what Potash needs, and the command that mends what it lacks.
+"""Whether this machine has what Potash needs, and the commands that install what it lacks.
 
 Each check is a function that looks and changes nothing. None imports what it checks: whatever is
 broken must not take the doctor with it.
@@ -85,20 +85,20 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, how it is, what that means, and the command that mends it."""
+    """The result of a check, what it means, and the command that resolves it."""
 
-    name: Annotated[str, "What was looked at."]
-    state: Annotated[State, "How it is."]
-    meaning: Annotated[str, "What there is, or what its absence means."]
-    mend: Annotated[str, "The command that mends it; empty where there is none."] = ""
+    name: Annotated[str, "The check's name."]
+    state: Annotated[State, "The result."]
+    meaning: Annotated[str, "What was found, or the consequence of its absence."]
+    remedy: Annotated[str, "The command that resolves it; empty if there is none."] = ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What this machine has of what Potash needs."""
+    """Whether this machine has what Potash needs."""
 
     healthy: Annotated[bool, "Whether nothing is missing."]
-    findings: Annotated[Sequence[Finding], "One for each thing that was looked at."]
+    findings: Annotated[Sequence[Finding], "One for each check."]
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
@@ -171,24 +171,24 @@ def socket_folder(temporary: Path | None = None, user: int | None = None) -> Fin
     temporary = Path(tempfile.gettempdir()) if temporary is None else temporary
     user = os.geteuid() if user is None else user
     name = "socket folder"
-    mend = 'mkdir -m 700 -p ~/.potash-tmp && export TMPDIR="$HOME/.potash-tmp"'
+    remedy = 'mkdir -m 700 -p ~/.potash-tmp && export TMPDIR="$HOME/.potash-tmp"'
     length = len(os.fsencode(f"{temporary}{SOCKET_BELOW}"))
     if length > LONGEST_SOCKET:
         said = f"{temporary} is too long for sockets in it: {length} bytes of {LONGEST_SOCKET}"
-        return Finding(name, State.MISSING, said, mend)
+        return Finding(name, State.MISSING, said, remedy)
     try:
         with tempfile.TemporaryDirectory(prefix="potash-", dir=temporary) as made:
             mode = Path(made).stat().st_mode
         above = temporary.stat()
     except OSError as error:
         said = f"no folder can be made in {temporary}: {error.strerror}"
-        return Finding(name, State.MISSING, said, mend)
+        return Finding(name, State.MISSING, said, remedy)
     if mode & 0o077:
-        return Finding(name, State.MISSING, f"folders in {temporary} are open to others", mend)
+        return Finding(name, State.MISSING, f"folders in {temporary} are open to others", remedy)
     others_write = above.st_mode & 0o022
     if (others_write and not above.st_mode & stat.S_ISVTX) or above.st_uid not in (0, user):
         said = f"others can put a folder of theirs in the place of one in {temporary}"
-        return Finding(name, State.MISSING, said, mend)
+        return Finding(name, State.MISSING, said, remedy)
     return Finding(name, State.GOOD, f"private folders in {temporary}")
 
 
@@ -196,16 +196,18 @@ def _room(name: str, folder: Path, wanted: int, variable: str) -> Finding:
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
-    mend = f"export {variable}={shlex.quote('/a/larger/disk')}"
+    remedy = f"export {variable}={shlex.quote('/a/larger/disk')}"
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(name, State.MISSING, f"{existing} cannot be written to", mend)
+        return Finding(name, State.MISSING, f"{existing} cannot be written to", remedy)
     try:
         free = shutil.disk_usage(existing).free
     except OSError as error:
-        return Finding(name, State.MISSING, f"{existing}: {error.strerror}", mend)
+        return Finding(name, State.MISSING, f"{existing}: {error.strerror}", remedy)
     said = f"{free / GIBI:.1f} GiB free in {folder}"
     if free < wanted:
-        return Finding(name, State.MISSING, f"{said}, and {wanted / GIBI:.2g} GiB are wanted", mend)
+        return Finding(
+            name, State.MISSING, f"{said}, and {wanted / GIBI:.2g} GiB are wanted", remedy
+        )
     return Finding(name, State.GOOD, said)
 
 
@@ -274,8 +276,8 @@ def compiler() -> Finding:
         found = find_compiler()
     except PotashError:
         said = "neither clang nor ziglang: programs run, but none can be built"
-        mend = f"{shlex.quote(sys.executable)} -m pip install 'potash[ziglang]'"
-        return Finding("compiler", State.LIMITED, said, mend)
+        remedy = f"{shlex.quote(sys.executable)} -m pip install 'potash[ziglang]'"
+        return Finding("compiler", State.LIMITED, said, remedy)
     except ImportError as error:
         return Finding("compiler", State.LIMITED, f"not looked for: {error}")
     return Finding("compiler", State.GOOD, f"{found.name} builds programs for the drive")
@@ -318,16 +320,16 @@ def kvm(
 ) -> Finding:
     """Whether KVM is of use: a `/dev/kvm` may open, and a guest show no life under it."""
 
-    def limited(said: str, mend: str = "") -> Finding:
-        return Finding("KVM", State.LIMITED, said, mend)
+    def limited(said: str, remedy: str = "") -> Finding:
+        return Finding("KVM", State.LIMITED, said, remedy)
 
     emulated = "guests run on an emulated processor"
     if not device.exists():
-        mend = "sudo modprobe kvm_amd || sudo modprobe kvm_intel"
-        return limited(f"not usable: {device} is missing; {emulated}", mend)
+        remedy = "sudo modprobe kvm_amd || sudo modprobe kvm_intel"
+        return limited(f"not usable: {device} is missing; {emulated}", remedy)
     if not os.access(device, os.R_OK | os.W_OK):
-        mend = 'sudo usermod -aG kvm "$USER"  # and log in again'
-        return limited(f"not usable: {device} may not be opened by this user; {emulated}", mend)
+        remedy = 'sudo usermod -aG kvm "$USER"  # and log in again'
+        return limited(f"not usable: {device} may not be opened by this user; {emulated}", remedy)
     if not boot:
         return limited(f"{device} opens; no guest was booted to try it")
     if _tree(debian.GUEST, root) is None or (

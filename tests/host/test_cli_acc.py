@@ -221,7 +221,7 @@ def test_an_interrupt_leaves_a_drive_for_the_next_one(
     ("words", "code", "said"),
     [
         (["--output-size", "4K"], 2, "--output-size goes with --lba"),
-        (["--copy", "--lba", "0"], 2, "choose one"),
+        (["--copy", "--lba", "0"], 2, "exclude each other"),
         (["--arg", "wide"], 2, 'neither a 32-bit number nor "length", hex:BYTES'),
         (["--arg", str(1 << 32)], 2, "32-bit number"),
         (["--accelerator", "7"], 1, "no accelerator 7"),

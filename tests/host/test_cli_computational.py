@@ -90,13 +90,13 @@ def test_range_sets_are_created_listed_and_deleted(
     ("words", "message"),
     [
         (["slm", "read", "-", "--start", "2M", "--length", "4"], "Memory read failed: Invalid Fi"),
-        (["slm", "read", "-", "--length", "4", "--namespace", "9"], "no memory namespace 9"),
+        (["slm", "read", "-", "--length", "4", "--namespace-id", "9"], "no memory namespace 9"),
         (["slm", "fill", "--start", "2", "--length", "4"], "multiples of 4"),
         (["cp", "ranges", "create", "1:0:4K"], "Invalid Memory Namespace"),
         (["cp", "ranges", "create", "5:4K"], "Invalid Memory Range Set"),
         (["cp", "activate", "--index", "60000"], "Invalid Program Index"),
         (["cp", "execute", "--index", "60000", "--range", "0:4K"], "Invalid Program Index"),
-        (["cp", "execute", "--index", "0", "--namespace", "1"], "no compute namespace 1"),
+        (["cp", "execute", "--index", "0", "--namespace-id", "1"], "no compute namespace 1"),
     ],
 )
 def test_an_error_is_one_sentence(

@@ -15,7 +15,7 @@ from potash.cli.app import run_app
 from potash.models import networks, running
 from potash.models.builder import GraphBuilder
 from potash.models.process import isolated
-from potash.models.running import Place, Ran
+from potash.models.running import Ran, Target
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import TensorReport
 from support.models import ISOLATED, in_this_process
@@ -40,7 +40,7 @@ def sentence(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.fixture(autouse=True)
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a process for each model, but for the tests that run one in each way."""
-    if "place" not in request.fixturenames:
+    if "target" not in request.fixturenames:
         monkeypatch.setattr(ISOLATED, in_this_process)
 
 
@@ -147,17 +147,17 @@ def test_info_asks_the_core_that_it_is_given(
     assert (node["on"], node["reason"]) == ("cpu", "the VTA's accumulator memory is too small")
 
 
-@pytest.mark.parametrize("place", list(Place))
+@pytest.mark.parametrize("target", list(Target))
 def test_a_model_runs_on_each_place(
-    place: Place, add: Path, values: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: Target, add: Path, values: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "output.bin"
-    report = say(capsys, "run", add, "--input", values, "--output", output, "--on", place)
-    assert (report["on"], report["input_bytes"], report["output_bytes"]) == (place, 128, 64)
-    assert report["nodes_on_vta"] == (1 if place is Place.VTA else 0)
+    report = say(capsys, "run", add, "--input", values, "--output", output, "--on", target)
+    assert (report["on"], report["input_bytes"], report["output_bytes"]) == (target, 128, 64)
+    assert report["nodes_on_vta"] == (1 if target is Target.VTA else 0)
     result, exact = (np.frombuffer(b, np.int8) for b in (output.read_bytes(), sums(add, values)))
     difference = np.abs(result.astype(int) - exact).max()
-    assert difference <= (1 if place is Place.CPU else 0)
+    assert difference <= (1 if target is Target.CPU else 0)
 
 
 HALVES = {"exact": [-1, 1, -2, 1], "single": [0, 1, -1, 1], "alkali": [-1, 1, -2, 1]}
@@ -202,7 +202,7 @@ def test_differences_are_counted_for_each_output() -> None:
     )
     nan = float("nan")
     (_, (first,)), (_, (second,)) = running.compare(
-        {Place.VTA: ran([-128, 5, 7], [nan, 1.5]), Place.CPU: ran([127, 5, 6], [nan, 1.0])}
+        {Target.VTA: ran([-128, 5, 7], [nan, 1.5]), Target.CPU: ran([127, 5, 6], [nan, 1.0])}
     )
     assert (first.differing, first.largest) == (2, 255)
     assert (second.differing, second.largest) == (1, 0.5)

@@ -418,7 +418,7 @@ class TestText:
         ("text", "reason"),
         [
             (b"finish\njump\n", "line 2: 'jump' is no instruction"),
-            (b"\xff", "is no text"),
+            (b"\xff", "is not text"),
         ],
     )
     def test_what_is_no_text_of_a_stream_is_refused(

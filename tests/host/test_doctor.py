@@ -75,8 +75,8 @@ def test_a_full_disk_is_said_with_the_variable_that_names_another(
     cache, temporary = doctor.disk(tmp_path / "none" / "yet", tmp_path)
     assert (cache.state, temporary.state) == (State.MISSING, State.MISSING)
     assert "1 GiB are wanted" in cache.meaning
-    assert "XDG_CACHE_HOME" in cache.mend
-    assert "TMPDIR" in temporary.mend
+    assert "XDG_CACHE_HOME" in cache.remedy
+    assert "TMPDIR" in temporary.remedy
 
 
 def test_what_the_kernel_lacks_for_confinement_is_a_limit_and_no_more() -> None:
@@ -119,7 +119,7 @@ def test_a_package_that_breaks_is_named_with_its_last_word(
         State.GOOD,
     )
     assert "libfoo.so: cannot open" in broken.meaning
-    assert broken.mend.endswith("pip install --force-reinstall broken-thing")
+    assert broken.remedy.endswith("pip install --force-reinstall broken-thing")
     assert whole.meaning.startswith("click 8.")
 
 
@@ -128,7 +128,7 @@ def test_without_clang_and_ziglang_nothing_can_be_built(monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     found = doctor.compiler()
     assert found.state is State.LIMITED
-    assert found.mend.endswith("pip install 'potash[ziglang]'")
+    assert found.remedy.endswith("pip install 'potash[ziglang]'")
 
 
 def test_a_qemu_that_is_not_there_is_downloaded(
@@ -139,7 +139,7 @@ def test_a_qemu_that_is_not_there_is_downloaded(
     found = doctor.qemu("http://debian.example/debian", tmp_path)
     assert found.state is State.GOOD
     assert found.meaning.startswith("no QEMU on PATH, so it is downloaded from the Debian archive")
-    assert found.mend == "potash guest -- true"
+    assert found.remedy == "potash guest -- true"
     assert doctor.guest("http://debian.example/debian", tmp_path).state is State.GOOD
 
 
@@ -174,7 +174,7 @@ def test_kvm_that_is_missing_or_closed_is_not_usable(
     monkeypatch.setattr("os.access", lambda *_: False)
     closed = doctor.kvm(silent, device=device)
     assert "may not be opened by this user" in closed.meaning
-    assert closed.mend.startswith("sudo usermod -aG kvm")
+    assert closed.remedy.startswith("sudo usermod -aG kvm")
 
 
 def test_kvm_is_believed_when_a_guest_has_lived_under_it(

@@ -281,7 +281,7 @@ class _Here:
         (["nonsense"], 1, "'nonsense' is no network; there are resnet18, its layers C1"),
         (["none.tflite"], 1, "none.tflite cannot be read: No such file or directory"),
         (["--vary", "block=7"], 2, "--vary: a block of 7 is no power of two"),
-        (["--jobs", "1", "--scheduler", "x"], 2, "--jobs is for this machine's processors"),
+        (["--jobs", "1", "--scheduler", "x"], 2, "--jobs and --scheduler exclude each other"),
         (["--set", "bus_bytes=0"], 1, "--set: bus_bytes is 0"),
     ],
 )

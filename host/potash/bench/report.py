@@ -20,7 +20,7 @@ from potash.tables import columns
 class Baseline:
     """The baseline, and the median of what was measured of it."""
 
-    name: Annotated[str, "What it is."]
+    name: Annotated[str, "The baseline's name."]
     value: Annotated[float, "The median of its measurements."]
 
 
@@ -36,10 +36,10 @@ class Result:
     name: Annotated[str, "The workload."]
     metric: Annotated[str, "What was measured."]
     value: Annotated[float, "The median."]
-    unit: Annotated[str, "Of `value`."]
+    unit: Annotated[str, "Unit of `value`."]
     baseline: Annotated[Baseline | None, "The baseline; null where there is none."]
     ratio: Annotated[float | None, "The median of the pairs' ratios to the baseline."]
-    pairs: Annotated[Positive, "How many measurements, of each."]
+    pairs: Annotated[Positive, "Number of measurements of each."]
     spread: Annotated[
         tuple[float, float],
         "The lowest and the highest of the ratios, or of the values without a baseline.",
@@ -50,24 +50,24 @@ class Result:
 class Machine:
     """The machine that figures were measured on."""
 
-    processor: Annotated[str, "Its model."]
-    processors: Annotated[int | None, "How many."]
-    system: Annotated[str, "The kernel."]
-    python: Annotated[str, "Its version."]
+    processor: Annotated[str, "The processor's model."]
+    processors: Annotated[int | None, "Number of processors."]
+    system: Annotated[str, "Name and version of the kernel."]
+    python: Annotated[str, "Version of Python."]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Figures, and what they were measured on."""
+    """Results of a benchmark, and the machine on which it ran."""
 
-    machine: Annotated[Machine, "What they were measured on."]
-    results: Annotated[Sequence[Result], "One for each figure."]
+    machine: Annotated[Machine, "The machine on which it ran."]
+    results: Annotated[Sequence[Result], "One for each workload and metric."]
 
 
 def paired(
     name: str, metric: str, unit: str, baseline: str, pairs: Sequence[tuple[float, float]]
 ) -> Result:
-    """The result of `pairs` of neighbouring measurements, ours and the baseline's."""
+    """The result of `pairs` of neighbouring measurements, Potash's and the baseline's."""
     ratios = [ours / theirs for ours, theirs in pairs]
     return Result(
         name,
@@ -88,7 +88,7 @@ def alone(name: str, metric: str, unit: str, values: Sequence[float]) -> Result:
 
 
 def machine() -> Machine:
-    """What the figures were measured on."""
+    """The machine on which this runs."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

@@ -18,7 +18,7 @@ from potash.sdk.errors import PotashError
 
 
 class Entry(NamedTuple):
-    """Where a subcommand lives, and what it says of itself in the list."""
+    """The module of a subcommand, and its line in the list."""
 
     module: str
     help: str
@@ -27,28 +27,34 @@ class Entry(NamedTuple):
 SECTIONS = {
     "Start a drive": {
         "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
-        "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive plugged in."),
+        "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive attached."),
         "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
     },
     "Use a drive": {
         "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
         "acc": Entry("potash.cli.drive.acc", "Send single commands to a drive's accelerators."),
-        "fw": Entry("potash.cli.drive.fw", "Send programs to a drive's accelerators, read them."),
+        "fw": Entry(
+            "potash.cli.drive.fw", "Send programs to a drive's accelerators and read them."
+        ),
         "slm": Entry("potash.cli.drive.slm", "Use a drive's memory namespaces."),
         "cp": Entry("potash.cli.drive.cp", "Run programs on a drive's memory namespaces."),
-        "fault": Entry("potash.cli.drive.fault", "Inject faults into a drive, and end them."),
+        "fault": Entry("potash.cli.drive.fault", "Inject faults into a drive and clear them."),
     },
     "Programs, models and the tensor accelerator": {
         "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
         "bpf": Entry("potash.cli.device.bpf", "Disassemble, run and debug programs."),
-        "model": Entry("potash.cli.device.model", "Make, inspect and run models."),
-        "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator by itself."),
-        "sweep": Entry("potash.cli.device.sweep", "Find tensor accelerators that fit a network."),
+        "model": Entry("potash.cli.device.model", "Create, inspect and run models."),
+        "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator without a drive."),
+        "sweep": Entry(
+            "potash.cli.device.sweep", "Compare configurations of the tensor accelerator."
+        ),
     },
     "Observe and check": {
-        "bench": Entry("potash.cli.device.bench", "Measure how fast the device is."),
-        "doctor": Entry("potash.cli.device.doctor", "Check what this machine lacks."),
-        "top": Entry("potash.cli.device.top", "Show what a running device does, live."),
+        "bench": Entry("potash.cli.device.bench", "Measure the performance of the device."),
+        "doctor": Entry(
+            "potash.cli.device.doctor", "Check whether this machine has what Potash needs."
+        ),
+        "top": Entry("potash.cli.device.top", "Show the activity of a running device, live."),
         "trace": Entry("potash.cli.device.trace", "Record all layers, for a trace viewer."),
     },
 }
@@ -88,7 +94,7 @@ def potash(debug: bool) -> None:
 def run_app(arguments: Sequence[str]) -> int:
     """Carry out a command line; give its exit code. Raises KeyboardInterrupt."""
     options, given = list(arguments), []
-    if "--" in options:  # what is behind it is not ours
+    if "--" in options:  # what follows belongs to another command
         at = options.index("--")
         options, given = options[:at], options[at:]
     debug = "--debug" in options

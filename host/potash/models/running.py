@@ -24,7 +24,7 @@ OUTPUT_ROOM = 1 << 28
 """Bytes of output at most. Pages that nothing is written to cost nothing."""
 
 
-class Place(StrEnum):
+class Target(StrEnum):
     """Where a model runs."""
 
     VTA = "vta"
@@ -62,12 +62,12 @@ class Ran:
 class Difference:
     """How the outputs of two targets differ."""
 
-    left: Annotated[Place, "The one."]
-    right: Annotated[Place, "The other one."]
-    differing: Annotated[Count, "Elements that are not the same."]
+    left: Annotated[Target, "A target."]
+    right: Annotated[Target, "Another target."]
+    differing: Annotated[Count, "Number of elements that differ."]
     largest: Annotated[
         Amount | None,
-        "The largest difference, for int8 in steps; null where it is no finite number.",
+        "The largest difference, for int8 in steps of the scale; null if it is not finite.",
     ]
 
 
@@ -81,13 +81,13 @@ def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) 
 def run(
     model: bytes,
     inputs: bytes,
-    place: Place,
+    target: Target,
     config: Config,
     rounding: Rounding = Rounding.EXACT,
 ) -> Ran:
     """Run a model once; `rounding` is the VTA's alone. Raises ModelError."""
-    delegate = _delegate(config, rounding) if place is Place.VTA else None
-    loaded = runtime.Model(model, delegate=delegate, reference=place is Place.REFERENCE)
+    delegate = _delegate(config, rounding) if target is Target.VTA else None
+    loaded = runtime.Model(model, delegate=delegate, reference=target is Target.REFERENCE)
     output = bytearray(OUTPUT_ROOM)
     began = time.perf_counter()
     with memoryview(output) as buffer:
@@ -102,14 +102,14 @@ def run(
         )
 
 
-def compare(results: Mapping[Place, Ran]) -> list[tuple[TensorReport, list[Difference]]]:
-    """For each output, how much each two places differ."""
+def compare(results: Mapping[Target, Ran]) -> list[tuple[TensorReport, list[Difference]]]:
+    """For each output, how much each two targets differ."""
     tensors = next(iter(results.values())).tensors
     offset, compared = 0, []
     for tensor in tensors:
         values = {
-            place: np.frombuffer(ran.output[offset : offset + tensor.size], tensor.dtype)
-            for place, ran in results.items()
+            target: np.frombuffer(ran.output[offset : offset + tensor.size], tensor.dtype)
+            for target, ran in results.items()
         }
         compared.append((tensor, [_difference(a, b, values) for a, b in combinations(results, 2)]))
         offset += tensor.size
@@ -117,7 +117,9 @@ def compare(results: Mapping[Place, Ran]) -> list[tuple[TensorReport, list[Diffe
 
 
 def _difference(
-    left: Place, right: Place, values: Mapping[Place, np.ndarray[tuple[int], np.dtype[np.generic]]]
+    left: Target,
+    right: Target,
+    values: Mapping[Target, np.ndarray[tuple[int], np.dtype[np.generic]]],
 ) -> Difference:
     a, b = values[left], values[right]
     differ = (a != b) & ~(np.isnan(a) & np.isnan(b))
@@ -131,6 +133,6 @@ def _delegate(config: Config, rounding: Rounding) -> VtaDelegate:
     return VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)), rounding)
 
 
-def places(on: Place, *, all_of_them: bool) -> Sequence[Place]:
-    """The places to run on, the one that was asked for first."""
-    return [on, *(place for place in Place if place is not on)] if all_of_them else [on]
+def targets(on: Target, *, all_of_them: bool) -> Sequence[Target]:
+    """The targets to run on, the one that was asked for first."""
+    return [on, *(target for target in Target if target is not on)] if all_of_them else [on]

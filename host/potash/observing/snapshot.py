@@ -9,26 +9,26 @@ from potash.schema import Amount, Count, Form, Positive, Share
 class Controller(TypedDict):
     """The NVMe controller."""
 
-    state: Annotated[Literal["disabled", "enabling", "ready", "failed"], "Of its life cycle."]
-    host_attached: Annotated[bool, "Whether a host holds the device."]
-    shadow_doorbells: Annotated[bool, "Whether the host writes doorbells to memory."]
-    session_ends: Annotated[Count, "Resets, and hosts that have gone."]
-    interrupts: Annotated[Count, "That were raised."]
+    state: Annotated[Literal["disabled", "enabling", "ready", "failed"], "State of its life cycle."]
+    host_attached: Annotated[bool, "Whether a host is connected."]
+    shadow_doorbells: Annotated[bool, "Whether shadow doorbells are in use."]
+    session_ends: Annotated[Count, "Number of resets and disconnections."]
+    interrupts: Annotated[Count, "Number of interrupts sent."]
 
 
 class Moved(TypedDict):
-    """Moved by reads and writes."""
+    """Data transferred by reads and writes, over the drive's life."""
 
-    read: Annotated[Count, "To the host."]
-    written: Annotated[Count, "From the host."]
+    read: Annotated[Count, "Bytes read by hosts."]
+    written: Annotated[Count, "Bytes written by hosts."]
 
 
 class NamespaceSize(TypedDict):
     """A namespace."""
 
     nsid: Annotated[Positive, "The namespace's identifier."]
-    bytes: Annotated[Count, "Its size."]
-    block_size: Annotated[Literal[512, 4096], "Bytes of a block."]
+    bytes: Annotated[Count, "Its size in bytes."]
+    block_size: Annotated[Literal[512, 4096], "Size of a block in bytes."]
 
 
 class Queue(TypedDict):
@@ -36,112 +36,113 @@ class Queue(TypedDict):
 
     qid: Annotated[Count, "The queue's identifier; 0 for the admin queue."]
     size: Annotated[
-        Annotated[int, Form(minimum=2)] | None, "Entries; null where the queue is gone."
+        Annotated[int, Form(minimum=2)] | None, "Number of entries; null for a deleted queue."
     ]
-    waiting: Annotated[Count, "Commands that nobody has taken yet."]
-    outstanding: Annotated[Count, "Commands that were taken and not completed."]
-    commands: Annotated[Mapping[str, Positive], "How often each command came, by its name."]
+    waiting: Annotated[Count, "Number of commands in the queue that were not fetched yet."]
+    outstanding: Annotated[Count, "Number of commands that were fetched and not completed yet."]
+    commands: Annotated[Mapping[str, Positive], "Number of commands by name."]
 
 
 class Errors(TypedDict):
     """A status that commands ended with."""
 
     status: Annotated[Count, "Status code type and status code: `SCT << 8 | SC`."]
-    meaning: Annotated[str, "In words."]
-    commands: Annotated[Positive, "How many."]
+    meaning: Annotated[str, "The status in words."]
+    commands: Annotated[Positive, "Number of commands with this status."]
 
 
 class Media(TypedDict):
-    """What the drive keeps its bytes in."""
+    """The media executor."""
 
-    work_in_flight: Annotated[Count, "Pieces of work that are not finished."]
+    work_in_flight: Annotated[Count, "Number of media operations in progress."]
 
 
 class Mailbox(TypedDict):
-    """Between the real-time processor and the application processor."""
+    """The mailbox between RPU and APU."""
 
-    apu_running: Annotated[bool, "Whether the application processor runs."]
-    apu_starts: Annotated[Count, "How often it was started."]
-    sent: Annotated[Count, "Messages to it."]
-    received: Annotated[Count, "Messages from it."]
-    requests_in_flight: Annotated[Count, "Requests without a reply."]
+    apu_running: Annotated[bool, "Whether the APU is running."]
+    apu_starts: Annotated[Count, "Number of times that the APU was started."]
+    sent: Annotated[Count, "Number of messages sent to the APU."]
+    received: Annotated[Count, "Number of messages received from the APU."]
+    requests_in_flight: Annotated[Count, "Number of requests without a reply yet."]
 
 
 class Jobs(TypedDict):
     """How many."""
 
-    started: Annotated[Count, "Begun."]
-    done: Annotated[Count, "Ended well."]
-    failed: Annotated[Count, "Ended with an error."]
-    stopped: Annotated[Count, "Stopped by the host."]
+    started: Annotated[Count, "Number of jobs started."]
+    done: Annotated[Count, "Number of jobs that ended normally."]
+    failed: Annotated[Count, "Number of jobs that failed."]
+    stopped: Annotated[Count, "Number of jobs that the host stopped."]
 
 
 class JobBytes(TypedDict):
     """Of jobs."""
 
-    input: Annotated[Count, "That they were given."]
-    output: Annotated[Count, "That they made."]
+    input: Annotated[Count, "Bytes of input."]
+    output: Annotated[Count, "Bytes of output."]
 
 
 class Vta(TypedDict):
     """The tensor accelerator."""
 
-    streams: Annotated[Count, "That it ran."]
-    instructions: Annotated[Count, "In them."]
+    streams: Annotated[Count, "Number of instruction streams."]
+    instructions: Annotated[Count, "Number of instructions in these streams."]
     modelled_cycles: Annotated[
         Count,
-        "That they take by its modelled clock; counted where the device counts cycles, as with "
-        "--metrics.",
+        "Their modelled cycles; counted only where the device was started with --metrics.",
     ]
 
 
 class AcceleratorState(TypedDict):
     """An accelerator."""
 
-    id: Annotated[Count, "Its identifier."]
+    id: Annotated[Count, "The accelerator's ID."]
     state: Annotated[Literal["idle", "running", "done", "failed", "stopped"], "Its status."]
-    running_for: Annotated[Amount | None, "Seconds since its present job began; null without one."]
-    jobs: Annotated[Jobs, "How many."]
-    seconds: Annotated[Amount, "Of jobs that have ended, together."]
-    bytes: Annotated[JobBytes, "Of jobs."]
-    models: Annotated[Count, "Models that were run."]
+    running_for: Annotated[
+        Amount | None, "Run time of the current job in seconds; null if there is none."
+    ]
+    jobs: Annotated[Jobs, "Numbers of jobs."]
+    seconds: Annotated[Amount, "Total run time of finished jobs in seconds."]
+    bytes: Annotated[JobBytes, "Data of jobs."]
+    models: Annotated[Count, "Number of models run."]
     vta: Annotated[Vta, "The tensor accelerator."]
 
 
 class Snapshot(TypedDict):
     """A device's state and counters at a moment."""
 
-    version: Annotated[Positive, "Of this form; keys may come without another one."]
-    pid: Annotated[Positive, "The device's process."]
+    version: Annotated[Positive, "Version of this format; keys may be added without a new version."]
+    pid: Annotated[Positive, "Process ID of the device."]
     time: Annotated[Amount, "Seconds of the machine's monotonic clock."]
     controller: Annotated[Controller, "The NVMe controller."]
-    bytes: Annotated[Moved, "Moved by reads and writes."]
-    namespaces: Annotated[Sequence[NamespaceSize], "Those that are there."]
-    queues: Annotated[Sequence[Queue], "Those that there are, and that there were."]
-    errors: Annotated[Sequence[Errors], "Each status that commands have failed with."]
-    media: Annotated[Media, "What the drive keeps its bytes in."]
-    mailbox: Annotated[Mailbox, "Between the real-time processor and the application processor."]
-    accelerators: Annotated[Sequence[AcceleratorState], "One for each."]
+    bytes: Annotated[Moved, "Data transferred by reads and writes, over the drive's life."]
+    namespaces: Annotated[Sequence[NamespaceSize], "All attached namespaces."]
+    queues: Annotated[Sequence[Queue], "All queues, including deleted ones."]
+    errors: Annotated[Sequence[Errors], "Each status with which commands failed."]
+    media: Annotated[Media, "The media executor."]
+    mailbox: Annotated[Mailbox, "The mailbox between RPU and APU."]
+    accelerators: Annotated[Sequence[AcceleratorState], "One for each accelerator."]
 
 
 class Rates(TypedDict):
-    """Rates a second, since the snapshot before."""
+    """Rates per second since the previous snapshot."""
 
-    seconds: Annotated[Amount, "Between the two snapshots."]
-    commands: Annotated[Amount, "Of all queues."]
-    read_bytes: Annotated[Amount, "To the host."]
-    written_bytes: Annotated[Amount, "From the host."]
-    interrupts: Annotated[Amount, "That were raised."]
-    messages: Annotated[Amount, "Of the mailbox, in both directions."]
+    seconds: Annotated[Amount, "Seconds between the two snapshots."]
+    commands: Annotated[Amount, "Commands of all queues."]
+    read_bytes: Annotated[Amount, "Bytes read by hosts."]
+    written_bytes: Annotated[Amount, "Bytes written by hosts."]
+    interrupts: Annotated[Amount, "Interrupts sent."]
+    messages: Annotated[Amount, "Messages of the mailbox, in both directions."]
     errors: Annotated[Amount, "Commands that failed."]
-    jobs: Annotated[Amount, "That began."]
-    queues: Annotated[Mapping[int, Amount], "Commands, by the queue's identifier."]
+    jobs: Annotated[Amount, "Jobs started."]
+    queues: Annotated[Mapping[int, Amount], "Commands by queue identifier."]
     accelerators: Annotated[
-        Mapping[int, Share], "The share of the time that each had a job, by its identifier."
+        Mapping[int, Share], "Share of the time in which it ran a job, by accelerator ID."
     ]
 
 
 class Interval(Snapshot):
-    """An interval of a running device: its state at the end, and the rates; one a line."""
+    """The state of a running device at the end of an interval, and the rates; one line for each."""
 
-    rates: Annotated[Rates, "Rates a second, since the snapshot before."]
+    rates: Annotated[Rates, "Rates per second since the previous snapshot."]

@@ -52,9 +52,9 @@ class Program:
     """A program of a compute namespace."""
 
     index: Annotated[Count, "Its program index."]
-    built_in: Annotated[bool, "Whether the drive has it from the start."]
+    built_in: Annotated[bool, "Whether it is a device-defined program."]
     active: Annotated[bool, "Whether it is activated."]
-    type: Annotated[Count, "Its program type; 0 of a built-in one."]
+    type: Annotated[Count, "Its program type; 0 for a device-defined program."]
     identifier: Annotated[Count, "The identifier that it was loaded with; 0 for none."]
 
 

@@ -25,7 +25,7 @@ _only = click.option(
     "patterns",
     multiple=True,
     metavar="NAME",
-    help="Measure only what is called so, * standing for anything; may be given several times.",
+    help="Measure only this; * matches anything. May be repeated.",
 )
 
 
@@ -37,7 +37,7 @@ def _pairs(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @click.group()
 def bench() -> None:
-    """Measure how fast the device is, against a baseline where there is one."""
+    """Measure the performance of the device, compared with a baseline if there is one."""
 
 
 _seconds = click.option(
@@ -50,9 +50,11 @@ _seconds = click.option(
 
 
 @bench.command()
-@click.option("--guest", is_flag=True, help="In a Linux guest, beside QEMU's own NVMe drive.")
+@click.option(
+    "--guest", is_flag=True, help="Measure in a Linux guest, compared with QEMU's own NVMe drive."
+)
 @_only
-@_pairs("Measurements of each drive, in turn.")
+@_pairs("Number of measurements of each drive.")
 @_seconds
 @mirror_option
 @json_option(Report)
@@ -65,15 +67,13 @@ def nvme(
 ) -> None:
     """Measure the drive's reads and writes.
 
-    Without --guest, a load generator drives the device over its socket; copies of as many bytes
-    from memory to memory in plain Python are the baseline. With two queues, a name that ends in
-    -2q, each has the depth. Reads and writes of a memory namespace have reads of blocks of the same
-    drive as their baseline, at the same depth.
+    Without --guest, a load generator accesses the device over its socket. The baseline is a copy of
+    as many bytes in memory by plain Python; for reads and writes of a memory namespace, it is reads
+    of blocks at the same depth. Names that end in -2q have two queues, each of that depth.
 
-    With --guest, fio runs in one Linux guest on Potash's drive and on QEMU's own in turn. A ratio
-    is Potash's figure over the baseline's, the median of the pairs, with the lowest and the
-    highest. A name that ends in -cpu2 is of a guest with two processors, each of which runs the
-    load.
+    With --guest, fio runs in one Linux guest on Potash's drive and on QEMU's own alternately. A
+    ratio is Potash's value divided by the baseline's: the median of the pairs, the lowest and the
+    highest. For names that end in -cpu2, the guest has two processors, and each runs the load.
     """
     chosen = _chosen(patterns, guest_bench.NAMES if guest else socket_bench.NAMES)
     with showing(steps=True) as progress:
@@ -87,14 +87,14 @@ def nvme(
 
 @bench.command()
 @_only
-@_pairs("Measurements of each load.")
+@_pairs("Number of measurements of each load.")
 @_seconds
 @json_option(Report)
 def cp(patterns: tuple[str, ...], pairs: int, seconds: float) -> None:
     """Measure executions of a program that returns at once, over the device's socket.
 
-    Latency is the median time from the doorbell to the completion; a name with -ranges- is of a
-    program with two memory ranges.
+    Latency is the median time from the doorbell to the completion. Programs whose name contains
+    -ranges- have two memory ranges.
     """
     chosen = _chosen(patterns, computational_bench.NAMES)
     with showing(steps=True) as progress:
@@ -104,17 +104,16 @@ def cp(patterns: tuple[str, ...], pairs: int, seconds: float) -> None:
 
 @bench.command()
 @_only
-@_pairs("Measurements of each stream and of its baseline, in turn.")
+@_pairs("Number of measurements of each stream and of its baseline.")
 @json_option(Report)
 def vta(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure the tensor accelerator's simulator.
 
     Convolutions of ResNet-18, a matrix product and an addition run as streams in one thread. The
-    baseline of a throughput is a loop of nothing but the processor's best instruction for it, so
-    the ratio is a share of what could be had; `layers` is those shares' geometric mean. What ends
-    in
-    -avx2 is as on a processor that has nothing better. `decoding` is what the first run takes
-    longer than another one, `start` what a process takes from nothing to its first result.
+    baseline is a loop that contains only the processor's best instruction for the purpose, so the
+    ratio is a share of the peak rate; `layers` is the geometric mean of these shares. Names that
+    end in -avx2 use no better instructions than AVX2. `decoding` is the additional time of a
+    stream's first run, `start` the time from the start of a process to its first result.
     """
     from potash.bench import vta as vta_bench  # brings numba
 
@@ -126,15 +125,15 @@ def vta(patterns: tuple[str, ...], pairs: int) -> None:
 
 @bench.command()
 @_only
-@_pairs("Runs of each program and of its native form, which take turns.")
+@_pairs("Number of measurements of each program and of its baseline.")
 @json_option(Report)
 def bpf(patterns: tuple[str, ...], pairs: int) -> None:
-    """Measure programs, beside the same C compiled for this machine.
+    """Measure programs, compared with the same C compiled for this machine.
 
-    Each program works on 16 MiB, with its bounds checks and its instruction limit. The baseline is
-    what clang -O2 makes of the same source for the machine itself, or ziglang's clang where there
-    is no other; a ratio is Potash's time over the baseline's. Also measured: compiling a program,
-    loading a compiled one from the cache, and a helper's call.
+    Each program processes 16 MiB, with bounds checks and an instruction limit. The baseline is the
+    same source, compiled for this machine by clang -O2 (that of ziglang if there is no other). A
+    ratio is Potash's time divided by the baseline's. Also measured are compiling a program, loading
+    a compiled one from the cache, and calling a helper.
     """
     chosen = _chosen(patterns, program_bench.NAMES)
     with showing(steps=True) as progress:
@@ -145,19 +144,20 @@ def bpf(patterns: tuple[str, ...], pairs: int) -> None:
 
 @bench.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@_pairs("Measurements of the delegate and of each of its baselines, in turn.")
+@_pairs("Number of measurements of the delegate and of each baseline.")
 @json_option(Report)
 def model(names: tuple[str, ...], pairs: int) -> None:
-    """Measure models through the delegate, beside TensorFlow Lite's own kernels.
+    """Measure models with the delegate, compared with TensorFlow Lite's own kernels.
 
-    NAME is one of `potash model make`'s networks, digits, or callback, * standing for anything: all
-    by default. One thread, warm. The baselines are XNNPACK and the reference
-    kernels, whose bytes the delegate has to give; a ratio is Potash's time over the baseline's.
+    NAME is a network of `potash model make`, digits or callback; * matches anything. The default is
+    all. Everything runs in one thread, after a first run. The baselines are XNNPACK and the
+    reference kernels, to which the delegate must be bit-identical. A ratio is Potash's time divided
+    by the baseline's.
 
-    `cycles` and `modelled time` are the tensor accelerator's own, at 100 MHz as on the paper's
-    board. `besides the streams` is what an inference takes here without them: callbacks, packing,
-    and nodes left to the processor; `callback` is the same for a model that has nothing to compute.
-    Of resnet18 there is the breakdown of the paper's figure 16 too.
+    `cycles` and `modelled time` are those of the tensor accelerator, at 100 MHz as on the paper's
+    board. `besides the streams` is the time of an inference without the accelerator: callbacks,
+    packing, and nodes that are left to the processor. `callback` measures the same for a model that
+    computes almost nothing. For resnet18, the breakdown of the paper's figure 16 is reported, too.
     """
     from potash.bench import models as model_bench  # brings numba and TensorFlow Lite
 
@@ -171,7 +171,7 @@ def _chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     """The names that match any of the patterns, all of them when there is none."""
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise click.UsageError(f"nothing is called {pattern!r}; there is {', '.join(names)}")
+            raise click.UsageError(f"no name matches {pattern!r}; the names are {', '.join(names)}")
     return [
         name
         for name in names

@@ -28,14 +28,18 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 _ENGINES = click.Choice([engine.value for engine in Engine])
-_entry = click.option("--entry", metavar="NAME", help="The function to begin with.")
-_input = click.option("--input", "given", type=_STREAM, help="The program's input (- for stdin).")
+_entry = click.option(
+    "--entry", metavar="NAME", help="Entry function (default: prog, or the first one)."
+)
+_input = click.option(
+    "--input", "given", type=_STREAM, help="Input of the program (- for standard input)."
+)
 _argument = click.option(
     "--arg",
     "arguments",
     type=ARGUMENT,
     multiple=True,
-    help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
+    help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
 )
 
 
@@ -49,7 +53,7 @@ def bpf() -> None:
 @_entry
 @json_option(reports.Disassembly)
 def disasm(file: Path, entry: str | None) -> None:
-    """Show the instructions of FILE, an object file, with its names and source lines."""
+    """Disassemble FILE, an object file, with symbols and source lines."""
     program = _load(file, entry, any_function=True)
     rows = listing(program)
     lines = [f"{file}: {len(program.code) // 8} instructions, {len(program.data)} bytes of data, "]
@@ -73,9 +77,9 @@ def disasm(file: Path, entry: str | None) -> None:
 @bpf.command()
 @json_option(reports.Helpers)
 def helpers() -> None:
-    """List the functions that programs may call, those of other packages too.
+    """List the helpers that programs can call, including those of other packages.
 
-    Ends with 1 where a package's helper had to be left out.
+    The exit code is 1 if a helper of a package could not be loaded.
     """
     found = added.found()
     known = [reports.Helper(number, name, "potash") for name, number in elf.HELPER_NAMES.items()]
@@ -117,13 +121,13 @@ def _source(line: SourceLine | None) -> reports.SourceLine | None:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where the program's output goes (- for stdout; default: nowhere).",
+    help="File for the program's output (- for standard output; default: discarded).",
 )
 @click.option(
     "--output-size",
     type=Size(),
     default=BUFFER_SIZE,
-    help="Room for the output (default: 64M, as on the drive).",
+    help="Size of the output buffer (default: 64M, as on the drive).",
 )
 @_argument
 @_entry
@@ -132,12 +136,12 @@ def _source(line: SourceLine | None) -> reports.SourceLine | None:
     type=click.IntRange(1),
     default=machine.INSTRUCTION_LIMIT,
     show_default=True,
-    help="Instructions that the program may execute.",
+    help="Maximum number of instructions.",
 )
 @click.option(
     "--engine",
     type=_ENGINES,
-    help="What runs the program (default: native, as on the drive, where that is possible here).",
+    help="Engine (default: native, as on the drive, if available).",
 )
 @json_option(reports.Executed)
 def exec_(
@@ -150,9 +154,9 @@ def exec_(
     limit: int,
     engine: str | None,
 ) -> None:
-    """Run FILE, an object file, in this process, as an accelerator of the drive would.
+    """Run FILE, an object file, on this machine as on an accelerator of the drive.
 
-    What the program prints goes to standard error.
+    Text that the program prints goes to standard error.
     """
     program = _load(file, entry)
     printed: list[str] = []
@@ -203,10 +207,10 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None) -> None:
 @_argument
 @_entry
 def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: str | None) -> None:
-    """Run FILE, an object file, step by step, on the interpreter.
+    """Debug FILE, an object file, on the interpreter.
 
-    Commands come from standard input, one a line; `help` lists them. The program stands before its
-    first instruction. Built with -g, as `potash build` does, it has source lines.
+    Commands are read from standard input, one per line; `help` lists them. The program is stopped
+    before its first instruction. `potash build` includes source lines, as do compilers with -g.
     """
     if given == STREAM:
         raise click.UsageError("standard input has the commands; give --input a file")
@@ -246,13 +250,14 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
     type=_ENGINES,
     default=Engine.INTERPRETER.value,
     show_default=True,
-    help="What runs the program.",
+    help="Engine.",
 )
 def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: str) -> None:
-    """Run one test of the public BPF conformance suite, as its runner wants it.
+    """Run one test of the public BPF conformance suite: a plugin for its runner.
 
-    The program comes as hexadecimal bytes on standard input, the memory whose address it finds in
-    r1, and whose length in r2, as MEMORY. Prints r0 in hexadecimal.
+    The program is read from standard input as hexadecimal bytes. MEMORY is the memory, also as
+    hexadecimal bytes, whose address is in r1 and whose length is in r2. The output is r0 in
+    hexadecimal.
     """
     given = [text for text in memory if text.strip()]  # a runner may pass empty ones
     if len(given) > 1:

@@ -24,13 +24,13 @@ from potash_firmware.bpf.isa import INSTRUCTION_SIZE
     "includes",
     multiple=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="A further folder with headers; that of potash.h is known.",
+    help="An additional include directory; that of potash.h is always included.",
 )
 @click.option("-D", "defines", multiple=True, metavar="NAME[=VALUE]", help="Define a macro.")
 @click.option(
     "--cpu",
     type=click.Choice(sorted(CPUS)),
-    help="Version of the instruction set (default: v4, or v3 where the compiler is older).",
+    help="Version of the instruction set (default: v4, or v3 with an older compiler).",
 )
 @json_option(reports.Built)
 def build(
@@ -42,13 +42,13 @@ def build(
 ) -> None:
     """Compile SOURCE, a program in C, for the drive's accelerators.
 
-    Compiles with clang where it is installed and knows BPF, else with the Python package ziglang.
-    Where C asks for what BPF cannot do, says what to do instead. The object file has been through
-    the drive's own linker and verifier.
+    The compiler is an installed clang that supports BPF, or else the Python package ziglang. For C
+    features that BPF does not support, the error suggests an alternative. The object file is
+    checked by the drive's own linker and verifier.
     """
     target = source.with_suffix(".o") if output is None else output
     if target.resolve() == source.resolve():
-        raise click.UsageError(f"the object file would take the place of {source}; name it with -o")
+        raise click.UsageError(f"the object file would replace {source}; name it with -o")
     _report(build_program(source, target, includes, defines, cpu), target)
 
 

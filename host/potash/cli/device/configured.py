@@ -57,12 +57,12 @@ config_option: Decorator = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     is_eager=True,
     callback=_use,
-    help="Read the configuration from this file, potash.toml; other options override it.",
+    help="Configuration file (potash.toml); other options override it.",
 )
 print_option: Decorator = click.option(
     "--print-config",
     is_flag=True,
-    help="Show the configuration that would be used, as TOML, and end.",
+    help="Print the resulting configuration as TOML, and exit.",
 )
 
 
@@ -84,29 +84,29 @@ memory_namespace_option: Decorator = click.option(
     "memory_namespaces",
     type=MEMORY_SIZE,
     multiple=True,
-    help="A memory namespace (Subsystem Local Memory) of a new drive, or of one that has none yet; "
-    "may be given several times. Its bytes are lost with the power.",
+    help="Size of a memory namespace (Subsystem Local Memory) of a new drive, or of one without "
+    "any; may be repeated. Its contents are not persistent.",
 )
 memory_bar_option: Decorator = click.option(
     "--memory-bar/--no-memory-bar",
-    help="Let the host map the first memory namespace, as BAR 4: it has a power of two of bytes, "
+    help="Let the host map the first memory namespace, as BAR 4. Its size must be a power of two, "
     "up to 1G.",
 )
 compute_namespace_option: Decorator = click.option(
     "--compute-namespace",
     "compute_namespaces",
     count=True,
-    help="A compute namespace (Computational Programs), as for --memory-namespace; may be given "
-    "several times.",
+    help="A compute namespace (Computational Programs) of a new drive, or of one without any; may "
+    "be repeated.",
 )
 
 
 cmb_option: Decorator = click.option(
     "--cmb",
     type=Parsed("SIZE[:USE,…]", configuration.parse_cmb),
-    help="A controller memory buffer in BAR 2, of a power of two of bytes (Linux uses one from 2M "
-    "on), for submission and completion queues, lists, and data that commands read and write: "
-    "sqs,cqs,lists,rds,wds (default: all; and no buffer).",
+    help="Controller memory buffer in BAR 2: its size, a power of two (Linux uses it from 2M on), "
+    "and its uses: sqs,cqs,lists,rds,wds for submission and completion queues, lists, and data of "
+    "reads and writes (default: all uses; no buffer).",
 )
 
 

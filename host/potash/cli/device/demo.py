@@ -64,9 +64,9 @@ _example = click.Choice(example_names())
 def demo() -> None:
     """Run an example on the drive that stores its input: `potash demo grep` runs grep.
 
-    add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that have
-    a text in them, filter selects records by a field, checksum checks pages, digits classifies
-    images of handwritten digits, resnet18 a picture.
+    add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that
+    contain a text, filter selects records by a field, checksum computes checksums of pages, digits
+    classifies images of handwritten digits, and resnet18 classifies a picture.
     """
 
 
@@ -87,20 +87,20 @@ def write(name: str, folder: Path) -> None:
 
 @demo.command()
 @click.argument("name", type=_example, default="add")
-@click.option("--embedded", is_flag=True, help="Drive the device from here, without a guest.")
+@click.option("--embedded", is_flag=True, help="Use a driver in this process instead of a guest.")
 @click.option(
     "--execute",
     is_flag=True,
-    help="By the standard's commands, on memory and compute namespaces (with --embedded).",
+    help="Use the standard's commands, on memory and compute namespaces (with --embedded).",
 )
 @mirror_option
 @json_option(reports.VectorsAdded | reports.ExampleRun)
 def run(name: str, embedded: bool, execute: bool, debian_mirror: str | None) -> None:
     """Run the example NAME (default: add); this is the default command.
 
-    A Linux guest is booted with the drive as /dev/nvme0n1, and the host application's sequence runs
-    in it; with --embedded a driver in this process takes the guest's place. Ends with 0 only if the
-    result is what TensorFlow Lite's own reference kernels say, or plain Python.
+    A Linux guest boots with the drive as /dev/nvme0n1 and runs the host application; with
+    --embedded, a driver in this process replaces the guest. The exit code is 0 only if the output
+    equals that of TensorFlow Lite's own reference kernels, or of plain Python.
     """
     if execute and not embedded:
         raise click.UsageError("--execute needs --embedded")

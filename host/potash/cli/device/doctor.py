@@ -1,4 +1,4 @@
-"""`potash doctor`: what this machine has of what Potash needs."""
+"""`potash doctor`: whether this machine has what Potash needs."""
 
 import sys
 
@@ -13,14 +13,14 @@ from potash.tables import columns
 
 
 @click.command()
-@click.option("--no-boot", is_flag=True, help="Do not boot a guest to see whether KVM is of use.")
+@click.option("--no-boot", is_flag=True, help="Do not boot a guest to test KVM.")
 @mirror_option
 @json_option(Report)
 def doctor(no_boot: bool, debian_mirror: str | None) -> None:
-    """Report what is there, what is missing, and the command that fixes it.
+    """Check whether this machine has what Potash needs, and show how to install the rest.
 
-    A line each: "good"; "limited" where Potash does less or is slower; "missing" where it, or its
-    guest, does not work. Ends with 1 if something is missing.
+    Each check is "good"; "limited" if Potash is slower or lacks a function without it; or "missing"
+    if Potash or its guest does not work without it. The exit code is 1 if something is missing.
     """
     findings = _examined(boot=not no_boot, mirror=debian_mirror)
     healthy = all(one.state is not State.MISSING for one in findings)
@@ -50,6 +50,6 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
 def _lines(findings: list[Finding]) -> list[str]:
     rows = []
     for one in findings:
-        mend = f"  → {one.mend}" if one.mend else ""
-        rows.append((one.state.value, one.name, f"{one.meaning}{mend}"))
+        remedy = f"  → {one.remedy}" if one.remedy else ""
+        rows.append((one.state.value, one.name, f"{one.meaning}{remedy}"))
     return columns(rows, "<")

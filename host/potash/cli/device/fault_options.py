@@ -19,19 +19,19 @@ _OPTIONS: tuple[Decorator, ...] = (
         type=FAULT,
         multiple=True,
         help='Inject a fault from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; '
-        "may be given several times (docs/faults.md).",
+        "may be repeated (docs/faults.md).",
     ),
     click.option(
         "--faults",
         "fault_files",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         multiple=True,
-        help="Inject faults from a TOML file of [[fault]] tables.",
+        help="Inject the faults of a TOML file with [[fault]] tables.",
     ),
     click.option(
         "--allow-faults",
         is_flag=True,
-        help="Allow faults to be injected while it runs: potash fault.",
+        help="Allow fault injection at run time (potash fault).",
     ),
 )
 

@@ -108,7 +108,7 @@ def running_guest(
     "--socket",
     "served",
     type=click.Path(path_type=Path),
-    help="Use the device that `potash serve` runs at this socket, instead of one for this guest.",
+    help="Use the device of a running `potash serve` at this socket instead of a new one.",
 )
 @click.option(
     "--devices",
@@ -119,50 +119,51 @@ def running_guest(
     "--media",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Keep the drive in this folder, or in this file and others beside it, made if it is not "
-    "there (default: in memory); may be given once for each drive.",
+    help="Directory or file that stores a drive; created if it does not exist (default: in "
+    "memory). May be repeated, once for each drive.",
 )
 @click.option(
     "--namespace",
     "namespaces",
     type=NAMESPACE,
     multiple=True,
-    help="A namespace of a new drive, as for potash serve; may be given several times.",
+    help="A namespace of a new drive, as for potash serve; may be repeated.",
 )
 @memory_namespace_option
 @memory_bar_option
 @compute_namespace_option
 @cmb_option
 @click.option(
-    "--size", type=Size(), help="Short for one --namespace of this size (default: 1 GiB)."
+    "--size", type=Size(), help="Short form for one --namespace of this size (default: 1 GiB)."
 )
 @click.option(
     "--share",
     "shares",
     type=click.Path(exists=True, path_type=Path),
     multiple=True,
-    help=f"Copy this file or folder into the guest, below {SHARE}, before the command runs.",
+    help=f"Copy this file or directory to {SHARE} in the guest before the command runs; may be "
+    "repeated.",
 )
 @click.option(
     "--collect",
     "collected",
     type=Parsed("GUEST:HOST", _collected),
     multiple=True,
-    help="Copy a file or folder out of the guest after the command.",
+    help="Copy a file or directory out of the guest after the command; may be repeated.",
 )
 @click.option(
     "--memory",
     type=Size(),
     default=short(DEFAULTS.guest.memory),
     show_default=True,
-    help="The guest's memory.",
+    help="Memory of the guest.",
 )
 @click.option(
     "--cpus",
     type=click.IntRange(1, MOST_CPUS),
     default=DEFAULTS.guest.cpus,
     show_default=True,
-    help="Number of processors.",
+    help="Number of vCPUs.",
 )
 @mirror_option
 @click.option(
@@ -170,7 +171,7 @@ def running_guest(
     type=click.Choice(sorted(PROFILES)),
     default=DEFAULTS.device.profile,
     show_default=True,
-    help="The identity that the drive reports.",
+    help="Identity of the drive.",
 )
 @fault_options
 @click.option(
@@ -181,29 +182,31 @@ def running_guest(
 @click.option(
     "--initrd",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The initial file system of --kernel.",
+    help="Initial file system (initramfs) for --kernel.",
 )
-@click.option("--append", metavar="TEXT", help=f"The command line of --kernel (default: {APPEND}).")
+@click.option(
+    "--append", metavar="TEXT", help=f"Kernel command line for --kernel (default: {APPEND})."
+)
 @click.option(
     "--disk",
     "disks",
     type=Parsed("FILE[,rw]", _disk),
     multiple=True,
-    help="A disk of a custom system, raw or qcow2; without --kernel it boots from the first one. "
-    "Read-only without ,rw.",
+    help="Disk image of a custom system, raw or qcow2, read-only without ,rw; may be repeated. "
+    "Without --kernel, the guest boots from the first one.",
 )
 @click.option(
     "--refresh",
     is_flag=True,
-    help="Download the guest's packages again, in their present versions.",
+    help="Download the guest's packages again, in their current versions.",
 )
 @click.option(
     "--trace",
     "recorded",
     type=writable_file,
-    help="Write what the device does to this file, as potash trace would.",
+    help="Write a trace of the device to this file, as potash trace does.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show what the device logs.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the device's log.")
 def guest(
     command: tuple[str, ...],
     config_file: Path | None,
@@ -234,12 +237,12 @@ def guest(
     recorded: Path | None,
     verbose: bool,
 ) -> None:
-    """Start Linux with the drive as /dev/nvme0n1: a shell in it, or one command.
+    """Boot Linux with the drive as /dev/nvme0n1, and run a shell or one command in it.
 
-    Ends with the command's exit code. The first start downloads QEMU and the guest's packages from
-    the Debian archive into the cache folder; later ones take seconds.
+    The exit code is that of the command. The first start downloads QEMU and the guest's packages
+    from the Debian archive to the cache directory; later starts take seconds.
 
-    With --kernel or --disk a custom system is booted instead, with the drive plugged in.
+    With --kernel or --disk, a custom system boots instead, with the drive attached.
     """
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):

@@ -1,4 +1,4 @@
-"""`potash model`: neural networks to run on the device, made, looked at and tried without it."""
+"""`potash model`: create, inspect and run neural networks without a drive."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from potash.models import quantizing, running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.process import isolated
-from potash.models.running import Described, Place, Ran
+from potash.models.running import Described, Ran, Target
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.tables import columns
@@ -38,7 +38,7 @@ _rounding = click.option(
     type=click.Choice([one.value for one in Rounding]),
     default=Rounding.EXACT.value,
     show_default=True,
-    help="How the VTA rounds: as the reference kernels do, once only, or as the original "
+    help="Rounding of the VTA: as the reference kernels, only once, or as the original "
     "platform's delegate.",
 )
 _SEED = click.IntRange(0, (1 << 64) - 1)
@@ -46,27 +46,28 @@ _SEED = click.IntRange(0, (1 << 64) - 1)
 
 @click.group()
 def model() -> None:
-    """Make, inspect and run models without a drive."""
+    """Create, inspect and run models without a drive."""
 
 
 @model.command("list")
 @json_option(reports.Networks)
 def list_() -> None:
-    """Name the networks that `potash model make` can write."""
+    """List the built-in networks."""
     networks = [reports.NetworkEntry(name, one.summary) for name, one in NETWORKS.items()]
     say(reports.Networks(networks), columns([(one.name, one.summary) for one in networks], "<"))
 
 
 @model.command()
 @click.argument("name")
-@click.option("--seed", type=_SEED, default=0, show_default=True, help="Of the random weights.")
+@click.option(
+    "--seed", type=_SEED, default=0, show_default=True, help="Seed of the random weights."
+)
 @output_option
 @json_option(reports.ModelMade)
 def make(name: str, seed: int, output: Path) -> None:
-    """Write the network NAME, one of `potash model list`, as a model in int8.
+    """Write the built-in network NAME, one of `potash model list`, as an int8 model.
 
-    Its weights are random and untrained; the same seed makes the same file. Scales fit the values
-    that flow through the network.
+    The weights are random, not trained; the same seed gives the same file. Scales are calibrated.
     """
     with showing() as progress:
         data = make_network(name, seed, progress)
@@ -84,15 +85,15 @@ def make(name: str, seed: int, output: Path) -> None:
     required=True,
     metavar="FILE",
     type=readable_file,
-    help="Inputs that the model will meet, as raw float32: one sample after the other.",
+    help="Sample inputs as raw float32 values, one sample after another; may be repeated.",
 )
 @output_option
 @json_option(reports.ModelQuantized)
 def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
-    """Turn MODEL, a .tflite in float32, into one in int8.
+    """Convert MODEL, a float32 .tflite file, to int8.
 
-    It runs on the samples first, and the scales are made to fit what flows through it. Needs the
-    extra quantize: pip install 'potash[quantize]'.
+    The model runs on the samples to determine the scales. This needs an extra package: pip install
+    'potash[quantize]'.
     """
     with showing() as progress:
         data = bytes(read_whole(file, progress))
@@ -110,9 +111,11 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
     )
     lines = [f"{output}: {len(made.model)} bytes, with scales of {made.samples} samples"]
     if made.float_operators:
-        lines.append(f"{made.float_operators} of {made.operators} operators still give float32")
+        lines.append(
+            f"{made.float_operators} of {made.operators} operators still have float32 outputs"
+        )
     if made.float_tensors:
-        lines.append(f"still float32 from outside: {', '.join(made.float_tensors)}")
+        lines.append(f"inputs and outputs that are still float32: {', '.join(made.float_tensors)}")
     say(report, lines, aside=output == STREAM)
 
 
@@ -122,7 +125,7 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
 @_rounding
 @json_option(reports.ModelInfo)
 def info(file: Path, config: Config, rounding: str) -> None:
-    """Show what MODEL takes and gives, and where each node runs, and why."""
+    """Show inputs and outputs of MODEL, and where each node runs and why."""
     with showing() as progress:
         data = bytes(read_whole(file, progress))
         described = _isolated(file, running.describe, data, config, Rounding(rounding))
@@ -136,17 +139,22 @@ def info(file: Path, config: Config, rounding: str) -> None:
     "given",
     required=True,
     type=readable_file,
-    help="The inputs' bytes, one after the other (- for standard input).",
+    help="File with the bytes of all inputs, one after another (- for standard input).",
 )
-@click.option("-o", "--output", type=writable_file, help="Where the outputs' bytes go, likewise.")
+@click.option(
+    "-o",
+    "--output",
+    type=writable_file,
+    help="File for the bytes of all outputs (- for standard output).",
+)
 @click.option(
     "--on",
-    type=click.Choice([place.value for place in Place]),
-    default=Place.VTA.value,
+    type=click.Choice([target.value for target in Target]),
+    default=Target.VTA.value,
     show_default=True,
-    help="The VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
+    help="Target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
 )
-@click.option("--compare", is_flag=True, help="Run it on all three, and show where they differ.")
+@click.option("--compare", is_flag=True, help="Run it on all targets, and show the differences.")
 @vta_config_option
 @_rounding
 @json_option(reports.ModelRun)
@@ -161,25 +169,25 @@ def run(
 ) -> None:
     """Run MODEL once, without a drive.
 
-    Tensors are raw bytes as they lie in memory. What the VTA has no kernel for runs on TensorFlow
+    Tensors are raw bytes in memory order. Nodes that the VTA does not support run on TensorFlow
     Lite's fast kernels, which may round differently from the reference kernels.
     """
     if output is None and not compare:
         raise click.UsageError("give --output, or --compare")
     if file == given == STREAM:
         raise click.UsageError("MODEL and --input cannot both be standard input")
-    places = running.places(Place(on), all_of_them=compare)
+    targets = running.targets(Target(on), all_of_them=compare)
     results = {}
     with showing() as progress:
         data, inputs = bytes(read_whole(file, progress)), bytes(read_whole(given, progress))
-        for place in places:
-            progress(f"running {file.name} on {place}", None)
-            results[place] = _isolated(
-                file, running.run, data, inputs, place, config, Rounding(rounding)
+        for target in targets:
+            progress(f"running {file.name} on {target}", None)
+            results[target] = _isolated(
+                file, running.run, data, inputs, target, config, Rounding(rounding)
             )
         if output is not None:
-            _write(output, results[Place(on)].output, progress)
-    report, lines = _outcome(file, Place(on), rounding, results, output)
+            _write(output, results[Target(on)].output, progress)
+    report, lines = _outcome(file, Target(on), rounding, results, output)
     say(report, lines, aside=output == STREAM)
 
 
@@ -195,7 +203,7 @@ def _tensor(tensor: TensorReport) -> reports.Tensor:
 
 
 def _node(node: NodeReport) -> reports.Node:
-    on = Place.VTA if node.claimed else Place.CPU
+    on = Target.VTA if node.claimed else Target.CPU
     return reports.Node(node.graph, node.node, node.operator, node.version, on, node.reason)
 
 
@@ -234,7 +242,7 @@ def _shown(file: Path, described: Described) -> list[str]:
 
 
 def _outcome(
-    file: Path, on: Place, rounding: str, results: Mapping[Place, Ran], output: Path | None
+    file: Path, on: Target, rounding: str, results: Mapping[Target, Ran], output: Path | None
 ) -> tuple[reports.ModelRun, Sequence[str]]:
     ran = results[on]
     report: reports.ModelRun = {

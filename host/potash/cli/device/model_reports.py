@@ -10,101 +10,99 @@ from potash.schema import Amount, Count, Form, Positive
 
 @dataclass(frozen=True)
 class ModelMade:
-    """The network that was made."""
+    """A generated network."""
 
-    network: Annotated[str, "What was made."]
-    seed: Annotated[Count, "What its weights come of."]
-    output: Annotated[str, "Where the model was written; - for standard output."]
-    bytes: Annotated[Count, "Of the model."]
+    network: Annotated[str, "Name of the network."]
+    seed: Annotated[Count, "Seed of its random weights."]
+    output: Annotated[str, "The model's file; - for standard output."]
+    bytes: Annotated[Count, "Size of the model in bytes."]
 
 
 @dataclass(frozen=True)
 class NetworkEntry:
-    """A network that can be made."""
+    """A built-in network."""
 
-    name: Annotated[str, "What it is called."]
-    summary: Annotated[str, "What it is."]
+    name: Annotated[str, "The network's name."]
+    summary: Annotated[str, "A description."]
 
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks that can be made."""
+    """The built-in networks."""
 
-    networks: Annotated[Sequence[NetworkEntry], "Those that can be made."]
+    networks: Annotated[Sequence[NetworkEntry], "All built-in networks."]
 
 
 @dataclass(frozen=True)
 class Tensor:
     """An input or an output of a model."""
 
-    name: Annotated[str, "What the model calls it."]
-    dtype: Annotated[str, "The type of an element, as NumPy calls it."]
-    shape: Annotated[Sequence[Count], "Elements in each dimension; none for a scalar."]
-    bytes: Annotated[Count, "As it lies in memory."]
-    scale: Annotated[Amount | None, "What a step stands for; null where it is not quantised."]
-    zero_point: Annotated[
-        int | None, "The value that stands for zero; null where it is not quantised."
-    ]
+    name: Annotated[str, "Its name in the model."]
+    dtype: Annotated[str, "Type of an element, by NumPy's name."]
+    shape: Annotated[Sequence[Count], "Number of elements in each dimension; empty for a scalar."]
+    bytes: Annotated[Count, "Size in memory in bytes."]
+    scale: Annotated[Amount | None, "The scale; null if it is not quantised."]
+    zero_point: Annotated[int | None, "The zero point; null if it is not quantised."]
 
 
 @dataclass(frozen=True)
 class Node:
     """A node of a model."""
 
-    graph: Annotated[Count, "The subgraph that it is in."]
-    node: Annotated[Count, "Its number there."]
-    operator: Annotated[str, "What it does, as TensorFlow Lite calls it."]
+    graph: Annotated[Count, "Number of its subgraph."]
+    node: Annotated[Count, "Its number in the subgraph."]
+    operator: Annotated[str, "The operator, by TensorFlow Lite's name."]
     version: Annotated[Positive, "The operator's version."]
     on: Annotated[str, Form(enum=["vta", "cpu"]), "Where it runs."]
-    reason: Annotated[str | None, "Why the VTA does not run it; null where it does."]
+    reason: Annotated[str | None, "The reason why the VTA does not run it; null if it does."]
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model takes and gives, and where its nodes run."""
+    """Inputs, outputs and nodes of a model."""
 
-    bytes: Annotated[Count, "Of the model."]
+    bytes: Annotated[Count, "Size of the model in bytes."]
     rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "How the VTA rounds."]
-    inputs: Annotated[Sequence[Tensor], "What it takes, in the order of the bytes."]
-    outputs: Annotated[Sequence[Tensor], "What it gives, likewise."]
-    nodes: Annotated[Sequence[Node], "In the order in which they run."]
-    nodes_on_vta: Annotated[Count, "How many of them the VTA runs."]
+    inputs: Annotated[Sequence[Tensor], "The inputs, in the order of their bytes."]
+    outputs: Annotated[Sequence[Tensor], "The outputs, likewise."]
+    nodes: Annotated[Sequence[Node], "All nodes, in execution order."]
+    nodes_on_vta: Annotated[Count, "Number of nodes that the VTA runs."]
 
 
 @dataclass(frozen=True)
 class ComparedTensor(Tensor):
     """An output, compared."""
 
-    pairs: Annotated[Sequence[Difference], "Each two places."]
+    pairs: Annotated[Sequence[Difference], "One for each pair of targets."]
 
 
 class ModelRun(TypedDict):
-    """What a model gave."""
+    """The result of running a model."""
 
-    model: Annotated[str, "Its file."]
+    model: Annotated[str, "The model's file."]
     on: Annotated[
         str,
         Form(enum=["vta", "cpu", "reference"]),
-        "Where it ran: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
+        "The target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
     ]
     rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "How the VTA rounds."]
-    input_bytes: Annotated[Count, "That it took."]
-    output_bytes: Annotated[Count, "That it gave."]
-    nodes_on_vta: Annotated[Count, "How many of its nodes the VTA ran."]
-    seconds: Annotated[Amount, "The run, without loading the model."]
-    output: NotRequired[Annotated[str, "Where the output was written; - for standard output."]]
+    input_bytes: Annotated[Count, "Number of input bytes."]
+    output_bytes: Annotated[Count, "Number of output bytes."]
+    nodes_on_vta: Annotated[Count, "Number of nodes that the VTA ran."]
+    seconds: Annotated[Amount, "Duration in seconds, without loading the model."]
+    output: NotRequired[Annotated[str, "The output file; - for standard output."]]
     outputs: NotRequired[
-        Annotated[Sequence[ComparedTensor], "Of --compare: where two places differ."]
+        Annotated[Sequence[ComparedTensor], "With --compare: the differences between targets."]
     ]
 
 
 @dataclass(frozen=True)
 class ModelQuantized:
-    """A model that was made int8."""
+    """A quantised model."""
 
-    output: Annotated[str, "Where it was written; - for standard output."]
-    bytes: Annotated[Count, "Of the model."]
-    samples: Annotated[Count, "That its scales were made of."]
-    operators: Annotated[Count, "That it has."]
-    float_operators: Annotated[Count, "Operators that still give float32."]
+    output: Annotated[str, "The model's file; - for standard output."]
+    bytes: Annotated[Count, "Size of the model in bytes."]
+    samples: Annotated[Count, "Number of calibration samples."]
+    operators: Annotated[Count, "Number of operators."]
+    float_operators: Annotated[Count, "Number of operators whose output is still float32."]
     float_tensors: Annotated[Sequence[str], "Inputs and outputs that are still float32."]

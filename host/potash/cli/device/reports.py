@@ -14,17 +14,17 @@ class Built:
     """A program that was compiled."""
 
     output: Annotated[str, "The object file."]
-    compiler: Annotated[str, Form(enum=["clang", "ziglang"]), "What compiled it."]
+    compiler: Annotated[str, Form(enum=["clang", "ziglang"]), "The compiler."]
     cpu: Annotated[
         str, Form(enum=["v1", "v2", "v3", "v4"]), "The version of BPF's instruction set."
     ]
     entry: Annotated[
-        str, "The function that it begins with, or the instruction's number where it has no name."
+        str, "The entry function, or the number of the entry instruction if it has no name."
     ]
-    functions: Annotated[Sequence[str], "All functions' names."]
-    instructions: Annotated[Count, "How many it has, of 8 bytes."]
-    data: Annotated[Count, "Bytes of variables."]
-    constants: Annotated[Count, "Bytes of constants."]
+    functions: Annotated[Sequence[str], "Names of all functions."]
+    instructions: Annotated[Count, "Number of instructions, of 8 bytes each."]
+    data: Annotated[Count, "Size of the variables in bytes."]
+    constants: Annotated[Count, "Size of the constants in bytes."]
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Function:
     """A function of a program."""
 
     name: Annotated[str, "The function's name."]
-    start: Annotated[Count, "Its first instruction's number."]
+    start: Annotated[Count, "Number of its first instruction."]
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """The source line that it comes from; null where the one before goes on, or none is known."""
+    """The source line; null if it is that of the previous instruction, or unknown."""
 
     file: Annotated[str, "The source file."]
-    number: Annotated[Count, "The line."]
-    column: Annotated[Count, "The column; 0 where it is not known."]
-    text: Annotated[str, "What stands there."]
+    number: Annotated[Count, "The line number."]
+    column: Annotated[Count, "The column; 0 if unknown."]
+    text: Annotated[str, "The text of the line."]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Instruction:
     code: Annotated[str, Form(pattern="^[0-9a-f]+$"), "Its bytes in hexadecimal."]
     text: Annotated[str, "In LLVM's notation."]
     function: Annotated[str | None, "The function that begins here."]
-    label: Annotated[str | None, "What jumps to here call it."]
+    label: Annotated[str | None, "The label that jumps to this instruction use."]
     source: SourceLine | None
 
 
@@ -61,42 +61,42 @@ class Instruction:
 class Disassembly:
     """A program, instruction by instruction."""
 
-    entry: Annotated[Count, "The number of the instruction that it begins with."]
-    data: Annotated[Count, "Bytes of variables."]
-    constants: Annotated[Count, "Bytes of constants."]
-    functions: Annotated[Sequence[Function], "In the order in which they lie."]
-    instructions: Annotated[Sequence[Instruction], "All of them."]
+    entry: Annotated[Count, "Number of the entry instruction."]
+    data: Annotated[Count, "Size of the variables in bytes."]
+    constants: Annotated[Count, "Size of the constants in bytes."]
+    functions: Annotated[Sequence[Function], "All functions, in the order of their addresses."]
+    instructions: Annotated[Sequence[Instruction], "All instructions."]
 
 
 @dataclass(frozen=True)
 class Executed:
-    """A program that ran here, without a drive."""
+    """The result of a program that ran on this machine, without a drive."""
 
-    output: Annotated[str | None, "The file that has the output; null where none was asked for."]
-    produced: Annotated[Count, "Bytes of output."]
+    output: Annotated[str | None, "The output file; null if none was requested."]
+    produced: Annotated[Count, "Number of output bytes."]
     return_value: ReturnValue
-    instructions: Annotated[Count, "How many were carried out."]
-    printed: Annotated[Sequence[str], "Lines that it printed."]
+    instructions: Annotated[Count, "Number of executed instructions."]
+    printed: Annotated[Sequence[str], "Lines that the program printed."]
 
 
 @dataclass(frozen=True)
 class Helper:
     """A function that programs may call."""
 
-    number: Annotated[int, Form(minimum=1, maximum=63), "What a program calls it by."]
-    name: Annotated[str, "What C calls it by."]
-    package: Annotated[
-        str, "Where it comes from: `potash`, or a package that is installed beside it."
-    ]
+    number: Annotated[int, Form(minimum=1, maximum=63), "The number by which programs call it."]
+    name: Annotated[str, "Its name in C."]
+    package: Annotated[str, "The package that provides it: `potash`, or another installed one."]
 
 
 @dataclass(frozen=True)
 class Helpers:
     """The functions that programs may call."""
 
-    helpers: Annotated[Sequence[Helper], "Potash's own, then those of other packages, by number."]
+    helpers: Annotated[
+        Sequence[Helper], "All helpers: those of Potash, then those of other packages, by number."
+    ]
     problems: Annotated[
-        Sequence[str], "Why helpers of other packages were left out, a sentence each."
+        Sequence[str], "A sentence for each helper of another package that could not be loaded."
     ]
 
 
@@ -105,46 +105,50 @@ Vector = Sequence[Annotated[int, Form(minimum=-128, maximum=127)]]
 
 @dataclass(frozen=True)
 class VectorsAdded:
-    """What the example `add` did."""
+    """The result of the example `add`."""
 
     equal: Annotated[bool, "Whether the result is the expected one, bit for bit."]
-    elements: Annotated[Count, "Of each vector."]
-    seconds: Annotated[float, "From nothing to the result."]
+    elements: Annotated[Count, "Number of elements of each vector."]
+    seconds: Annotated[float, "Duration of the whole command in seconds."]
     a: Annotated[Vector, "The first vector."]
-    b: Annotated[Vector, "The second one."]
-    output: Annotated[Vector, "What the drive made of them."]
-    expected: Annotated[Vector, "What TensorFlow Lite's reference kernels make of them."]
+    b: Annotated[Vector, "The second vector."]
+    output: Annotated[Vector, "The sum that the drive computed."]
+    expected: Annotated[Vector, "The sum by TensorFlow Lite's reference kernels."]
 
 
 class ExampleRun(TypedDict):
-    """What another example did."""
+    """The result of any other example."""
 
-    example: Annotated[str, "Its name."]
+    example: Annotated[str, "The example's name."]
     equal: Annotated[bool, "Whether the result is the expected one, byte for byte."]
-    input: Annotated[Count, "Bytes that the program looked at."]
-    output: Annotated[Count, "Bytes that it found."]
-    moved_without: Annotated[Count, "Bytes that a host would have to read without the device."]
-    moved_with: Annotated[Count, "Bytes between host and drive with it, the program included."]
-    job_seconds: Annotated[Amount, "From the job's start to its end by the drive's log."]
-    seconds: Annotated[float, "From nothing to the result."]
+    input: Annotated[Count, "Number of input bytes that the program processed."]
+    output: Annotated[Count, "Number of output bytes."]
+    moved_without: Annotated[
+        Count, "Number of bytes that a host would read to compute the same itself."
+    ]
+    moved_with: Annotated[
+        Count, "Number of bytes transferred between host and drive, including the program."
+    ]
+    job_seconds: Annotated[Amount, "Seconds from start to end of the job, by the drive's log."]
+    seconds: Annotated[float, "Duration of the whole command in seconds."]
     vta_cycles: NotRequired[
         Annotated[
             Count,
-            "Cycles that the tensor accelerator takes for all of the program's inferences by its "
-            "modelled clock, where it runs a model.",
+            "Modelled cycles of the tensor accelerator for all inferences of the program, if it "
+            "runs a model.",
         ]
     ]
     vta_instructions: NotRequired[
-        Annotated[Count, "Instructions of the tensor accelerator in them."]
+        Annotated[Count, "Number of instructions of the tensor accelerator."]
     ]
-    vta_seconds: NotRequired[Annotated[Amount, "The time of those cycles."]]
+    vta_seconds: NotRequired[Annotated[Amount, "Duration of those cycles in seconds."]]
     accuracy: NotRequired[
-        Annotated[Share, "The share of the images that were taken for what they show, of `digits`."]
+        Annotated[Share, "Share of the images that were classified correctly (`digits`)."]
     ]
-    images: NotRequired[Annotated[Count, "How many images there were, of `digits`."]]
+    images: NotRequired[Annotated[Count, "Number of images (`digits`)."]]
     classes: NotRequired[
         Annotated[
-            Sequence[int], "The classes with the highest scores, the highest first, of `resnet18`."
+            Sequence[int], "The classes with the highest scores, the highest first (`resnet18`)."
         ]
     ]
 
@@ -153,9 +157,9 @@ class ExampleRun(TypedDict):
 class ExampleEntry:
     """An example."""
 
-    name: Annotated[str, "Its folder below `examples`."]
-    title: Annotated[str, "What it does."]
-    teaches: Annotated[str, "What one learns of it."]
+    name: Annotated[str, "Name of its directory in `examples`."]
+    title: Annotated[str, "A title."]
+    teaches: Annotated[str, "What the example teaches."]
     demo: Annotated[bool, "Whether `potash demo` runs it."]
 
 
@@ -163,7 +167,7 @@ class ExampleEntry:
 class Examples:
     """The examples."""
 
-    examples: Annotated[Sequence[ExampleEntry], "Every example that comes with Potash."]
+    examples: Annotated[Sequence[ExampleEntry], "All examples."]
 
 
 @dataclass(frozen=True)
@@ -171,39 +175,39 @@ class Namespace:
     """A namespace of the drive."""
 
     nsid: Annotated[Positive, "The namespace's identifier."]
-    size: Annotated[Count, "Bytes."]
-    block_size: Annotated[int, Form(enum=[512, 4096]), "Bytes of a block."]
-    read_only: Annotated[bool, "Whether it cannot be written to."]
+    size: Annotated[Count, "Size in bytes."]
+    block_size: Annotated[int, Form(enum=[512, 4096]), "Size of a block in bytes."]
+    read_only: Annotated[bool, "Whether it is read-only."]
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A device that listens; printed as soon as it does."""
+    """A running device; printed as soon as clients can connect."""
 
-    socket: Annotated[str, "Where it listens: a UNIX socket's absolute path."]
-    media: Annotated[str | None, "The folder or file that the drive is kept in; null in memory."]
-    size: Annotated[Count, "Bytes of all namespaces."]
-    capacity: Annotated[Count, "Bytes that namespaces may have together."]
-    namespaces: Annotated[Sequence[Namespace], "Those that are there."]
-    qemu_device: Annotated[str, "The value of QEMU's -device option that plugs the drive in."]
-    metrics: Annotated[
-        str | None, "Where Prometheus finds the device's numbers: a URL; null without --metrics."
+    socket: Annotated[str, "Absolute path of the UNIX socket."]
+    media: Annotated[
+        str | None, "The directory or file that stores the drive; null if it is in memory."
     ]
+    size: Annotated[Count, "Total size of all namespaces in bytes."]
+    capacity: Annotated[Count, "Maximum total size of all namespaces in bytes."]
+    namespaces: Annotated[Sequence[Namespace], "All namespaces."]
+    qemu_device: Annotated[str, "Value of QEMU's -device option that attaches the drive."]
+    metrics: Annotated[str | None, "URL of the metrics for Prometheus; null without --metrics."]
 
 
 @dataclass(frozen=True)
 class Network:
     """A network of a sweep."""
 
-    name: Annotated[str, "The network."]
+    name: Annotated[str, "The network's name."]
     layers: Annotated[
-        Count, "Convolutions and matrix products that were timed, each as often as it occurs."
+        Count, "Number of convolutions and matrix products, each counted as often as it occurs."
     ]
-    shapes: Annotated[Count, "Different ones among them."]
-    operations: Annotated[Count, "Multiplications and additions, padding included."]
+    shapes: Annotated[Count, "Number of different shapes among them."]
+    operations: Annotated[Count, "Number of multiplications and additions, including padding."]
     left_out: Annotated[
         Mapping[str, Positive],
-        "Operators that the accelerator's schedules are not for, and how many there are.",
+        "Operators that were omitted because no schedule supports them, with their number.",
     ]
 
 
@@ -212,24 +216,31 @@ class Point:
     """A configuration on a network."""
 
     network: Annotated[str, "The network."]
-    varied: Annotated[Mapping[str, float], "What was varied, by name."]
+    varied: Annotated[Mapping[str, float], "The varied parameters by name."]
     config: VtaConfig
     parameters: ClockParameters
-    feasible: Annotated[bool, "Whether there is such a core, and a schedule on it for every layer."]
-    reason: Annotated[str, "Why not; empty where there is."]
-    sram_bytes: Annotated[Count | None, "Of all buffers; null where there is no such core."]
-    multipliers: Annotated[Count | None, "At work in a cycle."]
-    bus_bytes: Annotated[Count | None, "That a memory channel moves in a cycle."]
-    cycles: Annotated[
-        Count | None, "Of all layers, one after the other; null where it is not feasible."
+    feasible: Annotated[
+        bool, "Whether such a core is possible, and every layer has a schedule on it."
     ]
-    latency_seconds: Annotated[float | None, "The same at the assumed clock."]
-    gops: Annotated[float | None, "GOP/s of the network."]
-    peak_gops: Annotated[float | None, "Of the core."]
+    reason: Annotated[str, "The reason if it is not feasible; otherwise empty."]
+    sram_bytes: Annotated[
+        Count | None, "Total size of all buffers in bytes; null if no such core is possible."
+    ]
+    multipliers: Annotated[Count | None, "Number of multipliers."]
+    bus_bytes: Annotated[Count | None, "Bytes per cycle of a memory channel."]
+    cycles: Annotated[
+        Count | None, "Cycles of all layers, one after the other; null if it is not feasible."
+    ]
+    latency_seconds: Annotated[
+        float | None, "Duration of these cycles in seconds, at the assumed clock rate."
+    ]
+    gops: Annotated[float | None, "Throughput of the network in GOP/s."]
+    peak_gops: Annotated[float | None, "Peak rate of the core in GOP/s."]
     utilisation: Annotated[float | None, "`gops` as a share of `peak_gops`."]
     front: Annotated[
         bool,
-        "Whether no other configuration is at least as good in everything and better in something.",
+        "Whether it is on the Pareto front: no other configuration is at least as good in "
+        "latency and all costs, and better in one of them.",
     ]
 
 
@@ -237,25 +248,25 @@ class Point:
 class Swept:
     """Configurations of the tensor accelerator on networks."""
 
-    networks: Annotated[Sequence[Network], "What they were tried on."]
+    networks: Annotated[Sequence[Network], "The networks."]
     against: Annotated[
         Annotated[
             Sequence[Annotated[str, Form(enum=["sram", "multipliers", "bandwidth"])]],
             Form(minItems=1),
         ],
-        "What a configuration costs; the front is of latency and of these.",
+        "The costs that are compared with latency.",
     ]
-    points: Annotated[Sequence[Point], "A configuration on a network."]
-    plot: Annotated[str | None, "The picture that was drawn; null without --plot."]
+    points: Annotated[Sequence[Point], "One for each configuration and network."]
+    plot: Annotated[str | None, "The SVG file; null without --plot."]
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A trace that was written."""
+    """A recorded trace."""
 
-    output: Annotated[str, "Where; - for standard output."]
-    events: Annotated[Count, "In the trace."]
-    devices: Annotated[Count, "That have run."]
+    output: Annotated[str, "The trace file; - for standard output."]
+    events: Annotated[Count, "Number of events."]
+    devices: Annotated[Count, "Number of recorded devices."]
     unreadable: Annotated[
-        Count, "Lines that were left out, as a process that was killed had not written all of them."
+        Count, "Number of lines that were skipped because a killed process had not completed them."
     ]

@@ -116,99 +116,98 @@ def qemu_device(socket: Path) -> str:
 @click.option(
     "--socket",
     type=click.Path(path_type=Path),
-    help="Where to listen: the path of a UNIX socket, for this user alone.",
+    help="Path of the UNIX socket, which only this user can open.",
 )
 @click.option(
     "--media",
     type=click.Path(path_type=Path),
-    help="Keep the drive in this folder, or in this file and others beside it, made if it is not "
-    "there (default: in memory).",
+    help="Directory, or file, that stores the drive; created if it does not exist (default: in "
+    "memory).",
 )
 @click.option(
     "--namespace",
     "namespaces",
     type=NAMESPACE,
     multiple=True,
-    help="A namespace of a new drive, its size and its block size (512 or 4096 bytes, which is the "
-    "default); may be given several times. The folder remembers them.",
+    help="Size and block size (512 or 4096, the default) of a namespace of a new drive; may be "
+    "repeated. The media store them.",
 )
 @click.option(
     "--size",
     type=Size(DEFAULT_BLOCK_SIZE),
-    help=f"Short for one --namespace of this size (default: {human(DEFAULT_SIZE)}).",
+    help=f"Short form for one --namespace of this size (default: {human(DEFAULT_SIZE)}).",
 )
 @click.option(
     "--capacity",
     type=Size(DEFAULT_BLOCK_SIZE),
-    help="What all namespaces together may have, for a host that makes some of its own (default: "
-    "what they have). The folder remembers it.",
+    help="Maximum total size of all namespaces, for hosts that create some (default: their total "
+    "size). The media store it.",
 )
 @memory_namespace_option
 @click.option(
     "--memory-capacity",
     type=MEMORY_SIZE,
-    help="What all memory namespaces together may have, for a host that makes some of its own "
-    "(default: what they have). The folder remembers it.",
+    help="Maximum total size of all memory namespaces, for hosts that create some (default: their "
+    "total size). The media store it.",
 )
 @memory_bar_option
 @compute_namespace_option
 @cmb_option
-@click.option("--read-only/--read-write", help="Open the media for reading alone, or not.")
+@click.option("--read-only/--read-write", help="Open the media read-only, or for writing.")
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
     default=DEFAULTS.device.profile,
     show_default=True,
-    help="The identity that the device reports: Potash, or the platform that it follows.",
+    help="Identity of the device: Potash, or the hardware platform that it follows.",
 )
 @click.option(
     "--serial",
     type=Parsed("TEXT", _serial),
-    help="The device's serial number, which tells it from others in one machine; it has a "
-    "subsystem name of its own, too (default: the profile's).",
+    help="Serial number, from which the subsystem name is made, too; it must be unique in a "
+    "machine (default: the profile's).",
 )
 @click.option(
     "--accelerator",
     "accelerators",
     type=Parsed("SIZE[:SIZE]", _buffers),
     multiple=True,
-    help="An accelerator, by the sizes of its input buffer and its output buffer, which is as "
-    "large where it is not given; may be given several times, and they are numbered from 0 "
-    "(default: one of 64M).",
+    help="Sizes of the input and the output buffer of an accelerator (default: the same size); may "
+    "be repeated. Accelerators are numbered from 0 (default: one with 64M).",
 )
 @click.option(
     "--range-unit",
     type=click.Choice([unit.value for unit in RangeUnit]),
     default=DEFAULTS.device.range_unit,
     show_default=True,
-    help="What accelerator commands count local storage in: pages of 4096 bytes or LBAs.",
+    help="Unit of local storage in accelerator commands: pages of 4096 bytes, or LBAs.",
 )
 @click.option(
     "--range-count",
     type=click.Choice(RANGE_COUNTS),
     default=DEFAULTS.device.range_count,
     show_default=True,
-    help="Whether the count of one page is 1 in them, or 0 as in Read and Write.",
+    help="Whether a count of one page is 1 there, or 0 as in Read and Write.",
 )
 @click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
     default=DEFAULTS.device.engine,
     show_default=True,
-    help="What runs programs; where it is not there, the interpreter does.",
+    help="Engine that runs programs; the interpreter if it is not available.",
 )
 @click.option(
     "--trace",
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Trace commands into this file: at the end, for ui.perfetto.dev, if the name ends in "
-    ".json or .json.gz; else at once, as lines of JSON.",
+    help="File for a trace of commands: for ui.perfetto.dev, written at the end, if the name ends "
+    "in .json or .json.gz; otherwise JSON lines, written at once.",
 )
 @click.option(
     "--metrics",
     type=click.IntRange(0, 0xFFFF),
     metavar="PORT",
-    help="Serve metrics for Prometheus at this port of 127.0.0.1 (0: any that is free).",
+    help="Serve metrics for Prometheus at this port of 127.0.0.1 (0: any free port).",
 )
 @moving_options
 @fault_options
@@ -218,21 +217,21 @@ def qemu_device(socket: Path) -> str:
     type=click.Choice(LEVELS),
     default=DEFAULTS.device.log_level,
     show_default=True,
-    help="How much to log on standard error.",
+    help="Log level.",
 )
 @click.option(
     "--log",
     "components",
     type=Parsed("COMPONENT=LEVEL[,…]", _levels),
     multiple=True,
-    help=f"The log level of components: {', '.join(COMPONENTS)}. May be given several times.",
+    help=f"Log level of single components: {', '.join(COMPONENTS)}. May be repeated.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(FORMATS),
     default=TEXT,
     show_default=True,
-    help="Log as text, or as JSON with an object a line.",
+    help="Log as text, or as one JSON object per line.",
 )
 def serve(
     config_file: Path | None,
@@ -266,9 +265,9 @@ def serve(
     components: tuple[Mapping[str, str], ...],
     log_format: str,
 ) -> None:
-    """Run a device until it is interrupted; one client at a time may use it.
+    """Run a device until it is interrupted. It serves one client at a time.
 
-    potash top shows what it does meanwhile.
+    `potash top` shows its activity.
     """
     wanted = Configuration(
         device=DeviceSection(
@@ -286,7 +285,7 @@ def serve(
         guest=configured.given().guest,
     )  # fmt: skip
     if read_only and media is None:
-        raise click.UsageError("--read-only is for --media: memory has nothing to read yet")
+        raise click.UsageError("--read-only needs --media: a drive in memory is empty")
     if print_config:
         click.echo(configuration.write(wanted), nl=False)
         return

@@ -1,4 +1,4 @@
-"""`potash sweep`: which tensor accelerator for which network."""
+"""`potash sweep`: compare configurations of the tensor accelerator."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ DEFAULT_NETWORK = "resnet18"
     "varied",
     multiple=True,
     metavar="NAME=VALUE,VALUE...",
-    help="Try these values: block, block_in, block_out, batch; buffers (a factor of INP, WGT and "
-    "ACC); uop, inp, wgt, acc (sizes); or a parameter of the clock, such as bus_bytes. May be "
-    "given several times (default: block=8,16,32 buffers=1/4,1/2,1 bus_bytes=4,8,16).",
+    help="Values to try. NAME is block, block_in, block_out, batch; buffers (relative size of INP, "
+    "WGT and ACC), uop, inp, wgt, acc (sizes); or a parameter of the timing model, such as "
+    "bus_bytes. May be repeated (default: block=8,16,32 buffers=1/4,1/2,1 bus_bytes=4,8,16).",
 )
 @click.option(
     "--against",
@@ -45,15 +45,22 @@ DEFAULT_NETWORK = "resnet18"
     multiple=True,
     default=("sram",),
     show_default=True,
-    help="What a core costs, which latency is held against; may be given several times.",
+    help="Cost of a core that is compared with latency; may be repeated.",
 )
-@click.option("--plot", type=writable_file, help="Draw all points into this file, as SVG.")
-@click.option("--all", "everything", is_flag=True, help="Show also what is not on the front.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes (default: one a processor).")
+@click.option("--plot", type=writable_file, help="Draw all points to this file, as SVG.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also show configurations that are not on the Pareto front.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), help="Number of processes (default: one per processor)."
+)
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    help="Work on the Dask cluster of the scheduler at this address instead.",
+    help="Use the Dask cluster of the scheduler at this address.",
 )
 @clock_options
 @core_option
@@ -70,18 +77,18 @@ def sweep(
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Try configurations of the tensor accelerator on networks, and show those worth their cost.
+    """Compare configurations of the tensor accelerator on networks.
 
-    A NETWORK is resnet18, which is also the default, one of its layers C1 to C12, or a TensorFlow
-    Lite model, a file that ends in .tflite. Each configuration gets schedules of its own, which are
-    timed on the modelled clock. The front are the cores than which no other is as fast for as
-    little.
+    A NETWORK is resnet18 (the default), one of its layers C1 to C12, or a TensorFlow Lite model, a
+    file that ends in .tflite. For each configuration, schedules are searched and timed by the
+    timing model. The result is the Pareto front: the configurations for which no other one is at
+    least as good in latency and all costs, and better in one of them.
     """
     from potash.sweep import networks as known
     from potash.sweep import picture, points, space, workers
 
     if jobs is not None and scheduler is not None:
-        raise click.UsageError("--jobs is for this machine's processors, --scheduler for others'")
+        raise click.UsageError("--jobs and --scheduler exclude each other")
     against = tuple(dict.fromkeys(against))
     try:
         axes = [space.axis(text) for text in varied or space.DEFAULT]
@@ -99,7 +106,7 @@ def sweep(
     for one in tried:
         mine = [point for point in found if point.network is one]
         lines += [*_described(one), "", *_table(mine, everything), "", *_summary(mine), ""]
-    lines.append("Latencies are modelled, and were calibrated on no board.")
+    lines.append("Latencies are modelled, and were not calibrated on a board.")
     if plot not in (None, STREAM):
         lines.append(f"{plot} shows all of it")
     say(_report(tried, against, found, plot), lines, aside=plot == STREAM)

@@ -22,30 +22,30 @@ from potash.sdk.errors import DeviceNotFound, PotashError
     type=click.FloatRange(0.05, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two updates.",
+    help="Refresh interval in seconds.",
 )
-@click.option("--once", is_flag=True, help="Show one interval and end.")
-@json_option(Interval, "Show each interval as a line of JSON.")
+@click.option("--once", is_flag=True, help="Show one interval, and exit.")
+@json_option(Interval, "Print each interval as one line of JSON.")
 def top(device: str | None, interval: float, once: bool) -> None:
-    """Show what a running device does: its queues, their commands, its accelerators and their jobs.
+    """Show the activity of a running device: queues, commands, accelerators and jobs.
 
-    DEVICE is the socket of potash serve (or vfio-user:SOCKET). Without it, the one device that
-    another command (guest, demo, bench) has running. Ends with the device, or by an interrupt.
+    DEVICE is the socket of potash serve (or vfio-user:SOCKET); the default is the only device that
+    another command (guest, demo, bench) runs. The command ends with the device, or by an interrupt.
     """
-    place = _place(device)
-    looks = _looks(place, interval)
+    socket = _status_socket(device)
+    intervals = _intervals(socket, interval)
     if as_json() or once or not sys.stdout.isatty():
-        for snapshot, rates in looks:
+        for snapshot, rates in intervals:
             report: Interval = {**snapshot, "rates": rates}
-            say(report, lines(place, snapshot, rates))
+            say(report, lines(socket, snapshot, rates))
             if once:
                 return
     else:
-        _show(place, looks)
+        _show(socket, intervals)
 
 
-def _place(device: str | None) -> Path:
-    """The status socket to ask. Raises PotashError where it cannot be told."""
+def _status_socket(device: str | None) -> Path:
+    """The status socket to ask. Raises PotashError if there is not exactly one."""
     if device is not None:
         return status_socket(device)
     found = running()
@@ -57,25 +57,25 @@ def _place(device: str | None) -> Path:
     raise PotashError(f"several devices run; name one of {names}")
 
 
-def _looks(place: Path, interval: float) -> Iterator[tuple[Snapshot, Rates]]:
+def _intervals(socket: Path, interval: float) -> Iterator[tuple[Snapshot, Rates]]:
     """Snapshots with the rates since the one before, until the device has gone."""
-    before = ask(place)
+    before = ask(socket)
     while True:
         time.sleep(interval)
-        after = ask(place)
+        after = ask(socket)
         yield after, between(before, after)
         before = after
 
 
-def _show(place: Path, looks: Iterator[tuple[Snapshot, Rates]]) -> None:
-    """On a terminal, each look in the place of the last."""
+def _show(socket: Path, intervals: Iterator[tuple[Snapshot, Rates]]) -> None:
+    """On a terminal, each interval replaces the previous one."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     with Live(Text("…"), console=Console(), screen=True, auto_refresh=False) as live:
         try:
-            for snapshot, rates in looks:
-                live.update(Text("\n".join(lines(place, snapshot, rates))), refresh=True)
+            for snapshot, rates in intervals:
+                live.update(Text("\n".join(lines(socket, snapshot, rates))), refresh=True)
         except DeviceNotFound:
             raise PotashError("the device has ended") from None

@@ -30,33 +30,34 @@ SIGNALLED = 128
     type=writable_file,
     default="trace.json",
     show_default=True,
-    help="Where to write the trace; compressed where the name ends in .gz.",
+    help="File for the trace; compressed if the name ends in .gz.",
 )
 @click.option(
     "--read",
     "sources",
     type=readable_file,
     multiple=True,
-    help="Run nothing; make the trace of these lines, which potash serve --trace has written.",
+    help="Convert a file of trace points of potash serve --trace instead of running a command; may "
+    "be repeated.",
 )
 @click.option(
     "--build",
     type=click.Choice(list(BUILDS)),
     default="pynq",
     show_default=True,
-    help="Whose clock the tensor accelerator's modelled time has.",
+    help="Build for which the tensor accelerator's time is modelled.",
 )
 @json_option(reports.Traced)
 @click.argument("command", nargs=-1, metavar="[--] [COMMAND...]")
 def trace(output: Path, sources: tuple[Path, ...], build: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND, and write what its devices did as a trace for ui.perfetto.dev.
+    """Run COMMAND, and write a trace of its devices for ui.perfetto.dev.
 
-    COMMAND is one of potash's (demo, guest, bench, serve), or any program that starts devices by
-    them. All layers are on one time axis: commands by queue, transfers, messages, jobs, programs
-    and their helpers, models and their nodes; and the tensor accelerator's modules, in modelled
-    time.
+    COMMAND is a command of potash (demo, guest, bench, serve), or any program that starts devices
+    with one of them. All layers are on one time axis: commands by queue, transfers, messages, jobs,
+    programs and their helpers, models and their nodes; and the tensor accelerator's modules, in
+    modelled time.
 
-    Ends with COMMAND's exit code, once the trace is written.
+    The exit code is that of COMMAND.
     """
     if bool(sources) == bool(command):
         raise click.UsageError("give a command to run, such as demo, or lines to --read")

@@ -35,8 +35,7 @@ from potash_device.vta.stream import Order, StreamError
 
 @click.group()
 def vta() -> None:
-    """Use the tensor accelerator without a drive: run instruction streams, disassemble and time
-    them, and show a core's figures."""
+    """Use the tensor accelerator without a drive."""
 
 
 for command in (time, roofline, trace):
@@ -45,20 +44,20 @@ for command in (time, roofline, trace):
 
 @vta.command()
 @insns_option
-@click.option("--dram", required=True, type=readable_file, help="What DRAM holds before.")
+@click.option("--dram", required=True, type=readable_file, help="File with the contents of DRAM.")
 @click.option(
     "-o",
     "--output",
     required=True,
     type=writable_file,
-    help="Where to write what DRAM holds afterwards, all of it; may be the file that was before.",
+    help="File for the contents of DRAM afterwards; may be the same file.",
 )
 @click.option(
     "--engine",
     type=click.Choice(list(ENGINES)),
     default=DEFAULT_ENGINE,
     show_default=True,
-    help="What executes it; the result is the same.",
+    help="Engine that executes the stream; all give the same result.",
 )
 @base_option
 @vta_config_option
@@ -67,14 +66,14 @@ for command in (time, roofline, trace):
     type=click.Choice([order.value for order in Order]),
     default=Order.TOKENS.value,
     show_default=True,
-    help="Run it as its tokens say, or ignore them and run it as it stands.",
+    help="Execution order: by tokens, or program order without tokens.",
 )
 @click.option(
     "--step-limit",
     type=click.IntRange(0),
     default=STEP_LIMIT,
     show_default=True,
-    help="Refuse a stream that executes more micro-ops.",
+    help="Maximum number of micro-ops that a stream may execute.",
 )
 @json_option(reports.StreamRun)
 def run(
@@ -120,9 +119,17 @@ def run(
 
 @vta.command()
 @click.argument("insns", type=readable_file)
-@click.option("-o", "--output", type=writable_file, default=STREAM, help="Where to write the text.")
 @click.option(
-    "--dram", type=readable_file, help="Show the micro-ops that it loads from this image too."
+    "-o",
+    "--output",
+    type=writable_file,
+    default=STREAM,
+    help="File for the text (default: standard output).",
+)
+@click.option(
+    "--dram",
+    type=readable_file,
+    help="Also show the micro-ops that it loads from this image of DRAM.",
 )
 @base_option
 @vta_config_option
@@ -130,8 +137,8 @@ def run(
 def disasm(insns: Path, output: Path, dram: Path | None, base: int, config: Config) -> None:
     """Show an instruction stream as text, which `potash vta asm` reads.
 
-    A line has the fields that are not zero; behind it stand the module that executes the
-    instruction, and where it reaches in DRAM. What no core executes is shown with the reason.
+    A line has the fields that are not zero. A comment gives the module that executes the
+    instruction, and the addresses in DRAM; or the reason why no core executes it.
     """
     with showing(steps=True) as progress:
         stream = read_stream(insns, progress)
@@ -166,7 +173,9 @@ def asm(text: Path, output: Path, config: Config) -> None:
     try:
         stream = assembly.assemble(read.decode().splitlines(), config)
     except UnicodeDecodeError:
-        raise PotashError(f"{text} is no text; give a stream to `potash vta disasm`") from None
+        raise PotashError(
+            f"{text} is not text; for a binary stream, use `potash vta disasm`"
+        ) from None
     except assembly.AssemblyError as error:
         raise PotashError(f"{text}: {error}") from None
     with replacing(output) as file:
@@ -183,15 +192,17 @@ def asm(text: Path, output: Path, config: Config) -> None:
     type=Parsed("MHZ", lambda text: positive(text, "megahertz")),
     default=figures.CLOCK / MEGA,
     show_default=True,
-    help="The core's clock, in MHz.",
+    help="Clock rate in MHz.",
 )
-@click.option("--encoding", is_flag=True, help="Show where the fields of an instruction stand too.")
+@click.option(
+    "--encoding", is_flag=True, help="Also show the positions of all fields of instructions."
+)
 @json_option(reports.CoreInfo)
 def info(config: Config, clock: float, encoding: bool) -> None:
-    """Show what follows from a core's configuration.
+    """Show the properties of a core: sizes, peak rate and bandwidths.
 
-    A buffer's bandwidth is what keeps the core busy: an element in every cycle. Accumulators are
-    written as fast as they are read.
+    The bandwidth of a buffer is the one that keeps the core busy: one element per cycle.
+    Accumulators are written as fast as they are read.
     """
     lines = _shown(config, clock * MEGA)
     if encoding:

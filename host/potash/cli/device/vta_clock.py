@@ -1,4 +1,4 @@
-"""`potash vta time`, `roofline` and `trace`: the tensor accelerator's clock."""
+"""`potash vta time`, `roofline` and `trace`: the tensor accelerator's timing model."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "assumed",
             type=Parsed("NAME=VALUE", _assumption),
             multiple=True,
-            help="Assume another value for a parameter of the clock; may be given several times.",
+            help="Change a parameter of the timing model; may be repeated.",
         ),
         click.option(
             "--build",
             type=click.Choice(list(BUILDS)),
             default="pynq",
             show_default=True,
-            help="Whose parameters the clock has.",
+            help="Build whose parameters the timing model has.",
         ),
     ):
         command = option(command)
@@ -87,20 +87,24 @@ core_option = click.option(
     type=CONFIG_FILE,
     default=None,
     show_default="the paper's core",
-    help="What the core is built as: LOG_* keys in JSON.",
+    help="Configuration of the core: a vta_config.json with LOG_* keys.",
 )
 
 
 _layer_option = click.option(
-    "--layer", "names", multiple=True, metavar="NAME", help="Only this layer: C1 to C12."
+    "--layer",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only this layer, C1 to C12; may be repeated.",
 )
 _tiles_option = click.option(
     "--tiles",
     type=click.Choice(["scheduled", "fixed"]),
     default="scheduled",
     show_default=True,
-    help="The scheduler's best tiles; or, for C2, C6, C9 and C12, the same with one virtual thread "
-    "as with two.",
+    help="Tiles of the scheduler; or fixed ones for C2, C6, C9 and C12, the same for one and for "
+    "two virtual threads.",
 )
 
 
@@ -108,7 +112,9 @@ _tiles_option = click.option(
 @_layer_option
 @_tiles_option
 @click.option(
-    "--insns", type=readable_file, help="Time this stream, of the platform's core, instead."
+    "--insns",
+    type=readable_file,
+    help="Time this stream instead; the default core is the platform's then.",
 )
 @clock_options
 @core_option
@@ -121,9 +127,9 @@ def time(
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Show how long layers of ResNet-18 take, and what the core's modules wait for.
+    """Show modelled times of ResNet-18's layers, and what the core's modules wait for.
 
-    With one virtual thread, and with two of which one loads while the other computes.
+    Each layer is timed with one and with two virtual threads.
     """
     parameters = parameters_of(build, assumed)
     if insns is not None:
@@ -159,10 +165,10 @@ def roofline(
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Draw, as SVG, the layers of ResNet-18 below what the core and its memory allow.
+    """Draw a roofline diagram of ResNet-18's layers, as SVG.
 
-    As figure 15 of the paper: operations for each byte against operations a second, without and
-    with hiding the latency of memory.
+    It corresponds to figure 15 of the paper: operations per second over operations per byte,
+    without and with latency hiding.
     """
     from potash.vta.roofline import draw
 
@@ -181,7 +187,7 @@ def roofline(
     "--output",
     required=True,
     type=writable_file,
-    help="Where to write the trace; a picture of it where the name ends in .svg.",
+    help="File for the trace (- for standard output); a picture if the name ends in .svg.",
 )
 @clock_options
 @vta_config_option
@@ -193,9 +199,9 @@ def trace(
     assumed: Sequence[tuple[str, float]],
     config: Config,
 ) -> None:
-    """Write when each instruction of a stream does what: a trace for ui.perfetto.dev.
+    """Write the modelled activity of each instruction of a stream as a trace for ui.perfetto.dev.
 
-    It shows the modules, what they wait for, tokens, and the transfers from and to DRAM.
+    It shows the modules, what they wait for, tokens, and transfers from and to DRAM.
     """
     from potash.tracing import streams
     from potash.vta import timeline

@@ -1,4 +1,4 @@
-"""What the commands of `potash vta` have in common: options, files and tables."""
+"""Options, files and tables that the commands of `potash vta` share."""
 
 from pathlib import Path
 
@@ -42,10 +42,13 @@ output_option = click.option(
     "--output",
     required=True,
     type=writable_file,
-    help="The file to write, - for standard output.",
+    help="Output file (- for standard output).",
 )
 insns_option = click.option(
-    "--insns", required=True, type=readable_file, help="The stream: 16 bytes for each instruction."
+    "--insns",
+    required=True,
+    type=readable_file,
+    help="Instruction stream, 16 bytes for each instruction (- for standard input).",
 )
 vta_config_option = click.option(
     "--vta-config",
@@ -53,7 +56,7 @@ vta_config_option = click.option(
     type=CONFIG_FILE,
     default=Config.default(),
     show_default="the platform's core",
-    help="What the core is built as: LOG_* keys in JSON.",
+    help="Configuration of the core: a vta_config.json with LOG_* keys.",
 )
 base_option = click.option(
     "--base",

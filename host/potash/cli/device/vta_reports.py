@@ -7,19 +7,20 @@ from typing import Annotated, NotRequired, TypedDict
 from potash.schema import Count, Form, Positive, Share
 
 VtaConfig = Annotated[
-    Mapping[str, int], "What the core is built as, by the keys of vta_config.json."
+    Mapping[str, int], "Configuration of the core, by the keys of vta_config.json."
 ]
 ClockParameters = Annotated[
-    Mapping[str, float], "The clock's parameters by name; cycles, but for `clock`, in Hz."
+    Mapping[str, float],
+    "Parameters of the timing model by name; in cycles, except `clock`, which is in Hz.",
 ]
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A stream that was made from text."""
+    """An assembled instruction stream."""
 
-    output: Annotated[str, "The file that has it; - for standard output."]
-    instructions: Annotated[Count, "In it."]
+    output: Annotated[str, "The stream's file; - for standard output."]
+    instructions: Annotated[Count, "Number of instructions."]
 
 
 @dataclass(frozen=True)
@@ -27,44 +28,46 @@ class VtaInstruction:
     """An instruction of a stream."""
 
     index: Annotated[Count, "The instruction's number."]
-    word: Annotated[str, Form(pattern="^0x[0-9a-f]{32}$"), "All its bits, in hexadecimal."]
-    text: Annotated[str, "As `potash vta asm` reads it."]
-    remark: Annotated[str, "Which module carries it out, and what else is worth saying."]
+    word: Annotated[str, Form(pattern="^0x[0-9a-f]{32}$"), "All 128 bits in hexadecimal."]
+    text: Annotated[str, "The instruction in the syntax of `potash vta asm`."]
+    remark: Annotated[str, "The module that executes it, and further notes."]
 
 
 @dataclass(frozen=True)
 class VtaDisassembly:
-    """A stream as text; the output itself, which goes to --out."""
+    """A disassembled instruction stream, which is written to --output."""
 
-    instructions: Annotated[Sequence[VtaInstruction], "In the order of the stream."]
+    instructions: Annotated[Sequence[VtaInstruction], "All instructions, in order."]
 
 
 class Memory(TypedDict):
     """A memory of the core."""
 
-    id: Annotated[int, "Its number in instructions."]
+    id: Annotated[int, "Memory type in instructions."]
     element_shape: Annotated[Sequence[int], "Rows and columns of an element; none for a micro-op."]
-    value_bits: Annotated[int, "Of one value in DRAM."]
-    element_bytes: Annotated[int, "In DRAM."]
-    elements: Annotated[int, "That it holds."]
-    buffer_bytes: NotRequired[Annotated[int, "Of the buffer, where it is one."]]
-    gbit_per_second: NotRequired[Annotated[float, "That keep the core busy."]]
+    value_bits: Annotated[int, "Bits of a value in DRAM."]
+    element_bytes: Annotated[int, "Size of an element in DRAM in bytes."]
+    elements: Annotated[int, "Capacity in elements."]
+    buffer_bytes: NotRequired[
+        Annotated[int, "Size of the buffer in bytes, if it has one of its own."]
+    ]
+    gbit_per_second: NotRequired[Annotated[float, "Bandwidth that keeps the core busy, in Gb/s."]]
 
 
 @dataclass(frozen=True)
 class CoreInfo:
-    """A core's sizes, peak and bandwidths."""
+    """Sizes, peak rate and bandwidths of a core."""
 
     config: VtaConfig
     batch: Annotated[int, "Rows of an input element."]
     block_in: Annotated[int, "Input channels of an element."]
     block_out: Annotated[int, "Output channels of an element."]
-    clock_hz: Annotated[float, "Cycles a second."]
-    operations_per_cycle: Annotated[int, "Multiplications and additions."]
-    peak_gops: Annotated[float, "Peak GOP/s."]
+    clock_hz: Annotated[float, "Clock rate in Hz."]
+    operations_per_cycle: Annotated[int, "Multiplications and additions per cycle."]
+    peak_gops: Annotated[float, "Peak rate in GOP/s."]
     memories: Annotated[
         Mapping[str, Memory],
-        "By name: UOP, WGT, INP, ACC, OUT, and ACC_8BIT, which is a way into ACC.",
+        "By name: UOP, WGT, INP, ACC, OUT, and ACC_8BIT (8-bit loads to ACC).",
     ]
     encoding: Annotated[
         Mapping[str, Mapping[str, tuple[int, int]]],
@@ -74,53 +77,49 @@ class CoreInfo:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A picture that was drawn."""
+    """A roofline diagram."""
 
     output: Annotated[str, "The SVG file; - for standard output."]
-    points: Annotated[Count, "Layers and numbers of virtual threads in it."]
+    points: Annotated[Count, "Number of points: each layer with each number of virtual threads."]
 
 
 @dataclass(frozen=True)
 class StreamRun:
-    """A stream that ran."""
+    """The result of an instruction stream."""
 
-    output: Annotated[str, "The file that has the DRAM afterwards; - for standard output."]
-    bytes: Annotated[Count, "Of DRAM."]
-    base: Annotated[Count, "The physical address that it begins at."]
-    instructions: Annotated[Count, "In the stream."]
-    engine: Annotated[
-        str, Form(enum=["auto", "fast", "readable"]), "Which simulator was asked for."
-    ]
-    order: Annotated[str, Form(enum=["tokens", "program"]), "In which order instructions ran."]
+    output: Annotated[str, "File with the contents of DRAM afterwards; - for standard output."]
+    bytes: Annotated[Count, "Size of DRAM in bytes."]
+    base: Annotated[Count, "Physical address of its first byte."]
+    instructions: Annotated[Count, "Number of instructions in the stream."]
+    engine: Annotated[str, Form(enum=["auto", "fast", "readable"]), "The selected simulator."]
+    order: Annotated[str, Form(enum=["tokens", "program"]), "The execution order."]
 
 
 @dataclass(frozen=True)
 class ModuleTime:
     """One of the core's modules."""
 
-    busy: Annotated[Count, "Cycles at work."]
-    work: Annotated[Mapping[str, Count], "The same by kind of work."]
-    waits: Annotated[Mapping[str, Count], "Cycles that it waits, by what for."]
+    busy: Annotated[Count, "Cycles in which it executes."]
+    work: Annotated[Mapping[str, Count], "These cycles by kind of work."]
+    waits: Annotated[Mapping[str, Count], "Cycles in which it waits, by cause."]
     done: Annotated[Count, "Cycles after its last instruction."]
 
 
 class StreamTime(TypedDict):
-    """A stream on the clock."""
+    """The timing of a stream."""
 
     name: Annotated[str, "The layer, or the stream's file."]
-    virtual_threads: NotRequired[
-        Annotated[Positive, "One, or two of which one loads while the other computes."]
-    ]
-    gops: NotRequired[Annotated[float, "GOP/s of the layer."]]
-    instructions: Annotated[Count, "In the stream."]
-    cycles: Annotated[Count, "That it takes."]
-    seconds: Annotated[float, "The same at the assumed clock."]
-    gemm_gops: Annotated[float, "GOP/s of the multiplier, empty channels included."]
-    utilisation: Annotated[Share, "Cycles in which the multiplier works, as a share."]
-    operations_per_byte: Annotated[float, "On the busier memory channel."]
-    read_bytes: Annotated[Count, "From DRAM."]
-    written_bytes: Annotated[Count, "To DRAM."]
-    fetch_waits: Annotated[Count, "Cycles in which the fetch of instructions stands still."]
+    virtual_threads: NotRequired[Annotated[Positive, "Number of virtual threads."]]
+    gops: NotRequired[Annotated[float, "Throughput of the layer in GOP/s."]]
+    instructions: Annotated[Count, "Number of instructions in the stream."]
+    cycles: Annotated[Count, "Duration in cycles."]
+    seconds: Annotated[float, "Duration in seconds, at the assumed clock rate."]
+    gemm_gops: Annotated[float, "Throughput of the multiplier in GOP/s, including empty channels."]
+    utilisation: Annotated[Share, "Share of the cycles in which the multiplier works."]
+    operations_per_byte: Annotated[float, "Operations per byte of the busier memory channel."]
+    read_bytes: Annotated[Count, "Bytes read from DRAM."]
+    written_bytes: Annotated[Count, "Bytes written to DRAM."]
+    fetch_waits: Annotated[Count, "Cycles in which instruction fetch is stalled."]
     modules: Annotated[Mapping[str, ModuleTime], "By name: LOAD, COMPUTE, STORE."]
 
 
@@ -128,23 +127,24 @@ class StreamTime(TypedDict):
 class ThreadsSummary:
     """All layers, with a number of virtual threads."""
 
-    virtual_threads: Annotated[Positive, "How many."]
-    peak_utilisation: Annotated[float, "The best layer's."]
-    mean_utilisation: Annotated[float, "Of all layers."]
-    mean_gops: Annotated[float, "Of all layers."]
+    virtual_threads: Annotated[Positive, "Number of virtual threads."]
+    peak_utilisation: Annotated[float, "Utilisation of the best layer."]
+    mean_utilisation: Annotated[float, "Mean utilisation of all layers."]
+    mean_gops: Annotated[float, "Mean throughput of all layers in GOP/s."]
     paper_peak_utilisation: Annotated[
-        float | None, "What the VTA paper measured; null where it says nothing."
+        float | None, "Peak utilisation measured in the VTA paper; null if it gives none."
     ]
 
 
 class Times(TypedDict):
-    """How long streams take on the modelled clock."""
+    """Modelled execution times of instruction streams."""
 
     config: VtaConfig
     parameters: ClockParameters
-    peak_gops: Annotated[float, "Peak GOP/s."]
+    peak_gops: Annotated[float, "Peak rate in GOP/s."]
     streams: Annotated[
-        Sequence[StreamTime], "Each layer with each number of virtual threads, or the one stream."
+        Sequence[StreamTime],
+        "One for each layer and number of virtual threads, or the stream of --insns.",
     ]
     threads: NotRequired[
         Annotated[Sequence[ThreadsSummary], "A summary for each number of virtual threads."]
@@ -153,10 +153,10 @@ class Times(TypedDict):
 
 @dataclass(frozen=True)
 class StreamTrace:
-    """A stream's trace that was written."""
+    """A trace of an instruction stream."""
 
     output: Annotated[
         str, "The trace for ui.perfetto.dev, or an SVG picture; - for standard output."
     ]
-    instructions: Annotated[Count, "In the stream."]
-    cycles: Annotated[Count, "That it takes."]
+    instructions: Annotated[Count, "Number of instructions in the stream."]
+    cycles: Annotated[Count, "Duration in cycles."]

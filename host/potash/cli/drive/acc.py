@@ -42,17 +42,17 @@ from potash.sdk.targets import Range
 from potash.units import Size, human
 
 rae_option = click.option(
-    "--rae", is_flag=True, help="Retain what was read, and its event, for the next to read."
+    "--rae", is_flag=True, help="Retain the snapshot and its event for the next read."
 )
 namespace_option = click.option(
     "-n",
     "--namespace-id",
     "nsid",
     type=NSID,
-    help="The pages' namespace (default: the device's first).",
+    help="Identifier of the pages' namespace (default: the first).",
 )
 append_option = click.option(
-    "--append", is_flag=True, help="Put them behind those that were named before."
+    "--append", is_flag=True, help="Add to the ranges that were selected before."
 )
 ranges_argument = click.argument(
     "ranges", metavar="PAGE:COUNT...", type=PAGES, nargs=-1, required=True
@@ -62,12 +62,12 @@ device_argument = click.argument("device")
 
 @click.group()
 def acc() -> None:
-    """The accelerators of a drive, command by command.
+    """Send single commands to a drive's accelerators.
 
     DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path.
 
-    Over vfio-user each command comes as a new host, for which the drive starts anew: disabled,
-    without a program, its jobs ended. "potash acc shell" gives several commands to one host.
+    Over vfio-user, each command is a new host, for which the accelerators are as after power-on:
+    disabled, without programs and jobs. Use "potash acc shell" for several commands of one host.
     """
 
 
@@ -75,7 +75,7 @@ def acc() -> None:
 @click.argument("device")
 @json_option(reports.Accelerators)
 def identify(device: str) -> None:
-    """Which accelerators there are, and what they can do."""
+    """List the accelerators and their buffers."""
     with opened(device) as drive:
         found = drive.accelerators()
     listed = [
@@ -96,7 +96,7 @@ def identify(device: str) -> None:
 @rae_option
 @json_option(reports.Status)
 def status(device: str, accelerator: int | None, rae: bool) -> None:
-    """What an accelerator does, or did last."""
+    """Show the status of an accelerator and of its current or last job."""
     with accelerator_of(device, accelerator) as one:
         _say_status(one, one.status(retain=rae))
 
@@ -107,7 +107,7 @@ def status(device: str, accelerator: int | None, rae: bool) -> None:
 @rae_option
 @json_option(reports.Log)
 def log(device: str, accelerator: int | None, rae: bool) -> None:
-    """What jobs began and ended, programs printed, went wrong."""
+    """Show the log: start and end of jobs, output of programs, errors."""
     with accelerator_of(device, accelerator) as one:
         page = one.log(retain=rae)
     entries = [
@@ -137,7 +137,7 @@ def write(device: str, input: Path, accelerator: int | None, offset: int) -> Non
 @click.argument("device")
 @output_file
 @accelerator_option
-@click.option("--data-len", type=Size(), help="How much (default: what the last job made).")
+@click.option("--data-len", type=Size(), help="Number of bytes (default: the last job's output).")
 @offset_option
 @json_option(reports.OutputRead)
 def read(
@@ -163,8 +163,8 @@ def _ranges(command: Callable[..., None]) -> Callable[..., None]:
 def _local_storage(name: str, help: str, use: Callable[..., None]) -> None:
     @acc.command(
         name,
-        help=f"{help}\n\nOne range follows the other. PAGE is the first and COUNT the number of "
-        "pages, of 4096 bytes whatever the drive's blocks.",
+        help=f"{help}\n\nThe ranges form one buffer. PAGE is the first and COUNT the number of "
+        "pages. A page has 4096 bytes, whatever the block size.",
     )
     @_ranges
     def command(
@@ -179,13 +179,17 @@ def _local_storage(name: str, help: str, use: Callable[..., None]) -> None:
                 use(one, page, pages, nsid, append=append or index > 0)
 
 
-_local_storage("input", "Let the next job read pages of the drive.", Accelerator.use_local_input)
-_local_storage("output", "Let the next job write pages of the drive.", Accelerator.use_local_output)
+_local_storage(
+    "input", "Use pages of the drive as the input of the next job.", Accelerator.use_local_input
+)
+_local_storage(
+    "output", "Use pages of the drive as the output of the next job.", Accelerator.use_local_output
+)
 
 
 @acc.command()
 @_ranges
-@click.option("--writable", is_flag=True, help="Let programs write them, too.")
+@click.option("--writable", is_flag=True, help="Let programs also write them.")
 def grant(
     device: str,
     ranges: Sequence[Range],
@@ -194,9 +198,9 @@ def grant(
     append: bool,
     writable: bool,
 ) -> None:
-    """Let programs read pages of the drive by themselves.
+    """Grant programs access to pages of the drive.
 
-    PAGE is the first and COUNT the number of pages, of 4096 bytes whatever the drive's blocks.
+    PAGE is the first and COUNT the number of pages. A page has 4096 bytes, whatever the block size.
     """
     with accelerator_of(device, accelerator) as one:
         for index, (page, pages) in enumerate(ranges):
@@ -209,7 +213,7 @@ def grant(
 @click.argument("firmware", type=click.IntRange(0, FIRMWARE_LIMIT))
 @accelerator_option
 def select(device: str, firmware: int, accelerator: int | None) -> None:
-    """Make FIRMWARE, an ID, the active one."""
+    """Make the firmware with this ID the active one."""
     with accelerator_of(device, accelerator) as one:
         one.select(firmware)
 
@@ -227,9 +231,9 @@ def select(device: str, firmware: int, accelerator: int | None) -> None:
     "arguments",
     type=ARGUMENT,
     multiple=True,
-    help="An argument of the program, once for each: a 32-bit number, or hex:BYTES.",
+    help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
 )
-@click.option("--wait", is_flag=True, help="Wait until the job has ended, and say how.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the job, and show its result.")
 @timeout_option
 @json_option(reports.Status)
 def start(
@@ -255,7 +259,7 @@ def start(
 @timeout_option
 @json_option(reports.Status)
 def wait(device: str, accelerator: int | None, timeout: float | None) -> None:
-    """Wait until the job has ended, and say how."""
+    """Wait for the end of the job, and show its result."""
     with accelerator_of(device, accelerator) as one:
         _wait(one, timeout)
 
@@ -275,23 +279,23 @@ def _simple(
 
 
 for _name, _help, _act in (
-    ("enable", "Enable the accelerator subsystem: all accelerators.", Accelerator.enable),
-    ("disable", "Disable the accelerator subsystem; their jobs are stopped.", Accelerator.disable),
+    ("enable", "Enable the accelerator subsystem with all accelerators.", Accelerator.enable),
+    ("disable", "Disable the accelerator subsystem and stop all jobs.", Accelerator.disable),
 ):
     _simple(_name, _help, _act, lambda command: command)
-_simple("stop", "Stop the job; program and buffers stay.", Accelerator.stop)
-_simple("reset", "End the job, and forget programs and buffers.", Accelerator.reset)
+_simple("stop", "Stop the job; keep programs and buffers.", Accelerator.stop)
+_simple("reset", "End the job; discard programs and buffers.", Accelerator.reset)
 
 
 @acc.command()
 @click.argument("device")
 @click.argument("script", type=click.File(), default="-")
 def shell(device: str, script: Any) -> None:
-    """Carry out the lines of a script as one host.
+    """Execute the lines of a script as one host.
 
-    They come from SCRIPT, or else from standard input. A line is a command as it stands behind
-    "potash acc", or one of "potash fw", "slm", "cp" and "fault" with that name before it, without
-    DEVICE; # begins a comment. The first line that fails ends it.
+    SCRIPT is a file; the default is standard input. A line is a command of "potash acc", without
+    these two words and without DEVICE, or a command of "potash fw", "slm", "cp" or "fault", which
+    begins with that name. # begins a comment. The first command that fails ends the script.
     """
     from potash.cli.drive.cp import cp
     from potash.cli.drive.fault import fault

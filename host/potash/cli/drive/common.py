@@ -89,7 +89,7 @@ def as_json() -> bool:
 accelerator_option: Decorator = click.option(
     "--accelerator",
     type=click.IntRange(0, ACCELERATOR_LIMIT),
-    help="Which one, by its ID (default: the first).",
+    help="ID of the accelerator (default: the first).",
 )
 firmware_option: Decorator = click.option(
     "--firmware",
@@ -103,10 +103,10 @@ offset_option: Decorator = click.option(
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Begin at this byte, a multiple of 4.",
+    help="Offset of the first byte, a multiple of 4.",
 )
 timeout_option: Decorator = click.option(
-    "--timeout", type=SECONDS, help="Wait no longer than this (default: until it ends)."
+    "--timeout", type=SECONDS, help="Maximum time to wait (default: no limit)."
 )
 input_file: Decorator = click.argument(
     "input", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)

@@ -27,7 +27,7 @@ class Range:
 
     nsid: Annotated[Count, "The memory namespace's identifier."]
     start: Annotated[Count, "The first byte."]
-    length: Annotated[Count, "How many bytes."]
+    length: Annotated[Count, "Length in bytes."]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RangeSet:
     """A memory range set."""
 
     id: Annotated[Count, "Its identifier."]
-    ranges: Annotated[Sequence[Range], "Its ranges, in their order."]
+    ranges: Annotated[Sequence[Range], "The ranges of the set, in order."]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Programs:
     """A compute namespace."""
 
     nsid: Annotated[Count, "The namespace's identifier."]
-    programs: Annotated[Sequence[Program], "By ascending index."]
-    range_sets: Annotated[Sequence[RangeSet], "Memory range sets."]
+    programs: Annotated[Sequence[Program], "All programs by ascending index."]
+    range_sets: Annotated[Sequence[RangeSet], "All memory range sets."]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Executed:
 
     nsid: Annotated[Count, "The compute namespace's identifier."]
     index: Annotated[Count, "The program index."]
-    return_value: Annotated[Count, "What the program returned, 64 bits."]
+    return_value: Annotated[Count, "The value that the program returned, 64 bits."]
 
 
 def _quadword(text: str) -> int:
@@ -77,10 +77,11 @@ def _quadword(text: str) -> int:
 QUADWORD = Parsed("NUMBER", _quadword)
 
 namespace_option = click.option(
-    "--namespace",
+    "-n",
+    "--namespace-id",
     "nsid",
     type=NSID,
-    help="Which compute namespace, by its identifier (default: the first).",
+    help="Identifier of the compute namespace (default: the first).",
 )
 index_option = click.option(
     "--index", type=click.IntRange(0, 0xFFFF), required=True, help="The program index."
@@ -144,9 +145,11 @@ def list_(device: str, nsid: int | None) -> None:
     "--identifier",
     type=QUADWORD,
     default=0,
-    help="A number of your own that the drive keeps with it (PUID).",
+    help="Any number, which the drive stores with the program (PUID).",
 )
-@click.option("--activate/--no-activate", default=True, help="Activate it, too.  [default: yes]")
+@click.option(
+    "--activate/--no-activate", default=True, help="Also activate the program.  [default: yes]"
+)
 def load(
     device: str,
     program: Path,
@@ -216,21 +219,21 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
     "wanted",
     type=BYTES,
     multiple=True,
-    help="A range; may be given several times.",
+    help="A memory range; may be repeated.",
 )
 @click.option(
     "--param",
     "parameters",
     type=QUADWORD,
     multiple=True,
-    help="A parameter, at most two of them.",
+    help="A parameter (CPARAM1, CPARAM2); may be given twice.",
 )
 @click.option(
     "--data",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="A file with data for the program (not through Linux's driver).",
+    help="File with data for the program (not with Linux's driver).",
 )
-@click.option("--timeout", type=SECONDS, help="How long the program may take.  [default: 30]")
+@click.option("--timeout", type=SECONDS, help="Maximum run time of the program.  [default: 30]")
 @json_option(Executed)
 def execute(
     device: str,

@@ -29,7 +29,7 @@ FAULT = Parsed("FAULT", parse_fault)
 
 @click.group()
 def fault() -> None:
-    """Inject faults into a drive, and end them.
+    """Inject faults into a drive and clear them.
 
     DEVICE is /dev/nvme0, vfio-user:SOCKET or the socket's path, of a drive that was started with
     --allow-faults. FAULT is a line like "io read status=UNRECOVERED_READ_ERROR count=3", "io write
@@ -56,7 +56,7 @@ def _explained() -> Iterator[None]:
 @click.argument("words", metavar="FAULT", nargs=-1, required=True)
 @json_option(reports.FaultAdded)
 def add(device: str, words: tuple[str, ...]) -> None:
-    """Inject FAULT, one line, quoted or not."""
+    """Inject FAULT, which may be several words."""
     wanted = FAULT.convert(" ".join(words), None, None)
     with opened(device) as one, _explained():
         identifier = faults.add(one, wanted)
@@ -68,7 +68,7 @@ def add(device: str, words: tuple[str, ...]) -> None:
 @click.argument("device")
 @json_option(reports.Faults)
 def list_(device: str) -> None:
-    """Show the faults, and how often each has occurred."""
+    """List the faults, and how often each was triggered."""
     with opened(device) as one, _explained():
         found = faults.listed(one)
     armed = [
@@ -87,7 +87,7 @@ def list_(device: str) -> None:
 @click.argument("device")
 @click.argument("identifiers", metavar="[ID...]", type=click.IntRange(1, 0xFFFF), nargs=-1)
 def clear(device: str, identifiers: tuple[int, ...]) -> None:
-    """End the faults of these numbers, or all of them."""
+    """Clear the faults with these IDs, or all of them."""
     with opened(device) as one, _explained():
         for identifier in identifiers or (0,):
             faults.clear(one, identifier)

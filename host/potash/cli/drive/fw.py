@@ -27,11 +27,10 @@ from potash.units import Size
 
 @click.group()
 def fw() -> None:
-    """Programs to and from an accelerator, which calls them firmware.
+    """Send programs to a drive's accelerators, where they are called firmware, and read them.
 
-    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path; "potash acc --help" says what is
-    different with a socket. This is not the drive's own firmware, for which there is "nvme
-    fw-download".
+    DEVICE is /dev/nvme0n1, vfio-user:SOCKET or the socket's path; "potash acc --help" explains
+    the difference. For the drive's own firmware, use "nvme fw-download".
     """
 
 
@@ -42,7 +41,7 @@ def fw() -> None:
 @firmware_option
 @json_option(reports.FirmwareSent)
 def send(device: str, program: Path, accelerator: int | None, firmware: int) -> None:
-    """Store PROGRAM, an object file or a program in C, as a firmware."""
+    """Send PROGRAM, an object file or a program in C."""
     image = program_of(program)
     with accelerator_of(device, accelerator) as one, showing() as progress:
         one.send_firmware(image, firmware, progress=progress)
@@ -55,12 +54,12 @@ def send(device: str, program: Path, accelerator: int | None, firmware: int) -> 
 @output_file
 @accelerator_option
 @firmware_option
-@click.option("--data-len", type=Size(), help="How much (default: all of it).")
+@click.option("--data-len", type=Size(), help="Number of bytes (default: all).")
 @json_option(reports.FirmwareRead)
 def read(
     device: str, output: Path, accelerator: int | None, firmware: int, data_len: int | None
 ) -> None:
-    """Read a firmware back into OUTPUT (- for standard output)."""
+    """Read a program into OUTPUT (- for standard output)."""
     with accelerator_of(device, accelerator) as one, showing() as progress:
         image = one.read_firmware(data_len, firmware, progress=progress)
     write_output(output, image)

@@ -10,81 +10,82 @@ ReturnValue = Annotated[Signed64, "What the program returned (r0), as a signed n
 
 AcceleratorId = Annotated[Count, "The accelerator's ID."]
 FirmwareId = Annotated[Count, "The firmware's ID."]
-FaultId = Annotated[int, Form(minimum=1, maximum=65535), "The number that it is ended by."]
-OutputFile = Annotated[str, "The file that has them; - for standard output."]
+FaultId = Annotated[
+    int, Form(minimum=1, maximum=65535), "The fault's number, with which it is cleared."
+]
+OutputFile = Annotated[str, "The file with these bytes; - for standard output."]
 
 
 @dataclass(frozen=True)
 class Accelerator:
     """An accelerator."""
 
-    id: Annotated[Count, "What the commands call it."]
-    firmware: Annotated[bool, "Whether it takes programs."]
-    input_size: Annotated[Count, "Bytes of its input buffer."]
-    output_size: Annotated[Count, "Bytes of its output buffer."]
+    id: Annotated[Count, "The accelerator's ID."]
+    firmware: Annotated[bool, "Whether programs can be sent to it."]
+    input_size: Annotated[Count, "Size of its input buffer in bytes."]
+    output_size: Annotated[Count, "Size of its output buffer in bytes."]
 
 
 @dataclass(frozen=True)
 class Accelerators:
     """The accelerators of a drive."""
 
-    accelerators: Annotated[Sequence[Accelerator], "In the order of their IDs."]
+    accelerators: Annotated[Sequence[Accelerator], "All accelerators, in the order of their IDs."]
 
 
 @dataclass(frozen=True)
 class LogEntry:
     """An entry of an accelerator's log."""
 
-    timestamp: Annotated[Count, "When it was, in milliseconds since 1970 (UTC)."]
-    type: Annotated[Count, "The entry's type as a number of the accelerator command set."]
-    name: Annotated[str, "The same as a word."]
-    text: Annotated[str, "What happened, or what the program printed."]
+    timestamp: Annotated[Count, "Time of the entry, in milliseconds since 1970 (UTC)."]
+    type: Annotated[Count, "Type of the entry, a number of the accelerator command set."]
+    name: Annotated[str, "The type's name."]
+    text: Annotated[str, "Description of the event, or the text that the program printed."]
 
 
 @dataclass(frozen=True)
 class Log:
-    """What an accelerator remembers."""
+    """The log of an accelerator."""
 
     accelerator: AcceleratorId
-    lost: Annotated[Count, "Older entries that had to make room."]
-    entries: Annotated[Sequence[LogEntry], "The oldest first."]
+    lost: Annotated[Count, "Number of older entries that were dropped because the log was full."]
+    entries: Annotated[Sequence[LogEntry], "The entries, the oldest first."]
 
 
 @dataclass(frozen=True)
 class OutputRead:
-    """What was read from an output buffer."""
+    """Data read from an output buffer."""
 
     accelerator: AcceleratorId
-    offset: Annotated[Count, "The buffer's first byte that was read."]
-    read: Annotated[Count, "Bytes."]
+    offset: Annotated[Count, "Offset of the first byte read, in the buffer."]
+    read: Annotated[Count, "Number of bytes read."]
     output: OutputFile
 
 
 @dataclass(frozen=True)
 class InputWritten:
-    """What was sent to an input buffer."""
+    """Data sent to an input buffer."""
 
     accelerator: AcceleratorId
-    offset: Annotated[Count, "The buffer's first byte that was written."]
-    written: Annotated[Count, "Bytes."]
+    offset: Annotated[Count, "Offset of the first byte written, in the buffer."]
+    written: Annotated[Count, "Number of bytes written."]
 
 
 @dataclass(frozen=True)
 class Status:
-    """What an accelerator does, or did last."""
+    """The status of an accelerator and of its current or last job."""
 
     accelerator: AcceleratorId
     status: Annotated[
         str,
         Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$"),
-        "What it does: idle, running, done, failed or stopped; `status N` where the number is not "
-        "known.",
+        "Status: idle, running, done, failed or stopped; `status N` for an unknown number.",
     ]
-    status_id: Annotated[Count, "The same as the number of the accelerator command set."]
-    firmware: Annotated[Count | None, "The active firmware's ID; null where none is active."]
+    status_id: Annotated[Count, "The status as a number of the accelerator command set."]
+    firmware: Annotated[Count | None, "ID of the active firmware; null if none is active."]
     return_value: ReturnValue
-    consumed: Annotated[Count, "Bytes of input that the job has read."]
-    produced: Annotated[Count, "Bytes of output that it has made."]
+    consumed: Annotated[Count, "Number of input bytes that the job read."]
+    produced: Annotated[Count, "Number of output bytes that the job produced."]
 
 
 @dataclass(frozen=True)
@@ -97,54 +98,60 @@ class FaultAdded:
 
 @dataclass(frozen=True)
 class Armed:
-    """A fault that a drive has."""
+    """A fault of a drive."""
 
     id: FaultId
     fault: Annotated[str, "The fault, as a line."]
-    triggered: Annotated[Count, "How often it has triggered."]
-    spent: Annotated[bool, "Whether it triggers no more."]
+    triggered: Annotated[Count, "Number of times that it was triggered."]
+    spent: Annotated[bool, "Whether its count is used up."]
 
 
 @dataclass(frozen=True)
 class Faults:
     """The faults of a drive."""
 
-    faults: Annotated[Sequence[Armed], "Those that were armed and not ended, spent ones too."]
+    faults: Annotated[
+        Sequence[Armed],
+        "All faults that were added and not cleared, including those whose count is used up.",
+    ]
 
 
 @dataclass(frozen=True)
 class FirmwareRead:
-    """A program that was read back."""
+    """A program read from an accelerator."""
 
     accelerator: AcceleratorId
     firmware: FirmwareId
-    read: Annotated[Count, "Bytes."]
+    read: Annotated[Count, "Number of bytes read."]
     output: OutputFile
 
 
 @dataclass(frozen=True)
 class FirmwareSent:
-    """A program that was stored."""
+    """A program sent to an accelerator."""
 
     accelerator: AcceleratorId
     firmware: FirmwareId
-    sent: Annotated[Count, "Bytes."]
+    sent: Annotated[Count, "Number of bytes sent."]
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """What the drive read and wrote in place, without the host."""
+    """Whether the drive used files in place, without transferring them through the host."""
 
-    input: Annotated[bool, "The input."]
-    output: Annotated[bool, "The output."]
+    input: Annotated[bool, "Whether it read the input in place."]
+    output: Annotated[bool, "Whether it wrote the output in place."]
 
 
 @dataclass(frozen=True)
 class JobEnded:
-    """How a job ended."""
+    """The result of a job."""
 
-    output: Annotated[str, "The file that has the output; - for standard output."]
-    produced: Annotated[Count, "Bytes of output."]
+    output: Annotated[str, "The output file; - for standard output."]
+    produced: Annotated[Count, "Number of output bytes."]
     return_value: ReturnValue
     printed: Annotated[Sequence[str], "Lines that the program printed."]
-    in_place: Annotated[InPlace, "What the drive read and wrote in place, without the host."]
+    in_place: Annotated[
+        InPlace,
+        "Whether the drive used files in place, without transferring them through the host.",
+    ]

@@ -60,25 +60,25 @@ def _argument(text: str) -> Argument:
 @click.option(
     "--copy",
     is_flag=True,
-    help="Copy INPUT and OUTPUT through the buffers, though they are files on DEVICE.",
+    help="Transfer INPUT and OUTPUT through the buffers even if they are files on DEVICE.",
 )
 @click.option(
     "--lba",
     type=Parsed("IN[:OUT]", _blocks),
-    help="Store the input at block IN, and let the output go to block OUT (default: after it).",
+    help="Store the input from block IN on, and the output from block OUT on (default: after it).",
 )
 @click.option(
     "--output-size",
     type=Size(),
-    help="Room for the output on the drive, where it goes there (default: as large as the input).",
+    help="Size of the output on the drive (default: that of the input).",
 )
 @click.option(
     "--arg",
     "arguments",
     type=Parsed("VALUE", _argument),
     multiple=True,
-    help="An argument of the program, once for each: a 32-bit number, hex:BYTES, or "
-    f'"{LENGTH}" for the length of INPUT in bytes.',
+    help="An argument of the program: a 32-bit number, hex:BYTES, or "
+    f'"{LENGTH}" for the length of INPUT in bytes; may be repeated.',
 )
 @accelerator_option
 @click.option(
@@ -86,11 +86,11 @@ def _argument(text: str) -> Argument:
     type=click.IntRange(0, FIRMWARE_LIMIT),
     default=0,
     show_default=True,
-    help="Store the program as this firmware.",
+    help="Firmware ID under which the program is stored.",
 )
 @click.option("--timeout", type=SECONDS, help="Stop the job after this time (default: never).")
 @json_option(reports.JobEnded)
-@click.option("-v", "--verbose", is_flag=True, help="Say each step.")
+@click.option("-v", "--verbose", is_flag=True, help="Report each step.")
 def run(
     device: str,
     program: Path,
@@ -112,15 +112,15 @@ def run(
     output.
 
     A file on an ext4 file system of DEVICE itself is used in place: the program reads and writes
-    its blocks on the drive, and no byte of it passes through here. Any other INPUT is sent to the
-    accelerator's input buffer, and any other OUTPUT gets what the program left in the output
-    buffer. With --lba both pass through blocks of the drive that no file system has.
+    its blocks on the drive, and none of its bytes pass through the host. Any other INPUT is sent to
+    the accelerator's input buffer, and any other OUTPUT is read from the output buffer. With --lba,
+    both are stored in blocks of a drive without a file system.
 
-    The program sees the input padded with zeroes, to 4 bytes, on the drive to 4096. What it prints
-    goes to standard error.
+    The program sees the input padded with zeroes to a multiple of 4 bytes, on the drive of 4096.
+    Text that it prints goes to standard error.
     """
     if copy and lba is not None:
-        raise click.UsageError("--copy and --lba are two ways for the data; choose one")
+        raise click.UsageError("--copy and --lba exclude each other")
     _require_writable(output)
     image = program_of(program)
     try:

@@ -36,33 +36,38 @@ class Memory:
     """A memory namespace."""
 
     nsid: Annotated[Count, "Its identifier."]
-    size: Annotated[Count, "Its bytes."]
+    size: Annotated[Count, "Its size in bytes."]
 
 
 @dataclass(frozen=True)
 class Memories:
     """The memory namespaces of a drive."""
 
-    namespaces: Annotated[Sequence[Memory], "By ascending identifier."]
+    namespaces: Annotated[Sequence[Memory], "All memory namespaces by ascending identifier."]
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What was moved to or from a memory namespace."""
+    """Data transferred to or from a memory namespace."""
 
     nsid: Annotated[Count, "The namespace's identifier."]
-    start: Annotated[Count, "The namespace's first byte that was moved."]
-    length: Annotated[Count, "How many bytes."]
+    start: Annotated[Count, "Offset of the first byte in the namespace."]
+    length: Annotated[Count, "Number of bytes."]
 
 
 namespace_option = click.option(
-    "--namespace",
+    "-n",
+    "--namespace-id",
     "nsid",
     type=NSID,
-    help="Which memory namespace, by its identifier (default: the first).",
+    help="Identifier of the memory namespace (default: the first).",
 )
 start_option = click.option(
-    "--start", type=Size(0), default=0, show_default=True, help="The namespace's first byte."
+    "--start",
+    type=Size(0),
+    default=0,
+    show_default=True,
+    help="Offset of the first byte in the namespace.",
 )
 
 
@@ -70,9 +75,9 @@ start_option = click.option(
 def slm() -> None:
     """Read, write, fill and copy to a drive's memory namespaces (Subsystem Local Memory).
 
-    DEVICE is /dev/nvme0n1 or /dev/nvme0, vfio-user:SOCKET or the socket's path. First bytes and
-    lengths are multiples of 4. Memory is cleared when a host leaves, and at a socket each command
-    is a host of its own: use "potash acc shell" there for several.
+    DEVICE is /dev/nvme0n1 or /dev/nvme0, vfio-user:SOCKET or the socket's path. Offsets and
+    lengths are multiples of 4. Memory is cleared when a host disconnects, and over vfio-user each
+    command is a separate host: use "potash acc shell" for several commands.
     """
 
 
@@ -101,7 +106,7 @@ def list_(device: str) -> None:
 @output_file
 @namespace_option
 @start_option
-@click.option("--length", type=Size(0), required=True, help="How many bytes.")
+@click.option("--length", type=Size(0), required=True, help="Number of bytes.")
 def read(device: str, output: Path, nsid: int | None, start: int, length: int) -> None:
     """Read bytes of a memory namespace into the file OUTPUT (- for standard output)."""
     with _memory(device, nsid) as memory, showing() as progress:
@@ -118,7 +123,7 @@ def read(device: str, output: Path, nsid: int | None, start: int, length: int) -
 def write(device: str, input: Path, nsid: int | None, start: int) -> None:
     """Write the file INPUT (- for standard input) to a memory namespace.
 
-    Zeroes follow it up to a multiple of 4 bytes.
+    It is padded with zeroes to a multiple of 4 bytes.
     """
     data = read_input(input)
     data += bytes(-len(data) % MEMORY_GRANULARITY)
@@ -131,7 +136,7 @@ def write(device: str, input: Path, nsid: int | None, start: int) -> None:
 @click.argument("device")
 @namespace_option
 @start_option
-@click.option("--length", type=Size(0), required=True, help="How many bytes.")
+@click.option("--length", type=Size(0), required=True, help="Number of bytes.")
 @json_option(Moved)
 def fill(device: str, nsid: int | None, start: int, length: int) -> None:
     """Fill bytes of a memory namespace with zeroes."""
@@ -144,16 +149,16 @@ def fill(device: str, nsid: int | None, start: int, length: int) -> None:
 @click.argument("device")
 @namespace_option
 @start_option
+@click.option("--blocks", type=BLOCKS, multiple=True, help="Logical blocks; may be repeated.")
 @click.option(
-    "--blocks", type=BLOCKS, multiple=True, help="Logical blocks; may be given several times."
+    "--memory", type=BYTES, multiple=True, help="Bytes of a memory namespace; may be repeated."
 )
-@click.option("--memory", type=BYTES, multiple=True, help="Bytes of a memory namespace, likewise.")
 @click.option(
     "--file",
     "files",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="A file on a file system of the drive (in a guest), likewise.",
+    help="A file on a file system of the drive (in a guest); may be repeated.",
 )
 @json_option(Moved)
 def copy(
@@ -166,11 +171,11 @@ def copy(
 ) -> None:
     """Copy blocks, files or memory to a memory namespace, within the drive.
 
-    What is copied lies one behind the other: blocks, then memory, then files, each file from a
-    multiple of 4096 bytes behind the one before.
+    The copies follow each other: blocks, then memory, then files. Each file begins at a multiple of
+    4096 bytes.
     """
     if not (blocks or memory or files):
-        raise click.UsageError("name what is to be copied: --blocks, --memory or --file")
+        raise click.UsageError("give a source: --blocks, --memory or --file")
     with _memory(device, nsid) as to, showing() as progress:
         own = to.device.nsid if blocks else 0
         sources: list[Blocks | Bytes] = [
