@@ -186,12 +186,13 @@ class Server:
         Call it until it returns False before waiting for `fileno`: several messages are read at
         once, and what is read does not make `fileno` readable again.
         """
-        connection, session = self._connection, self._session
-        if connection is None or session is None:
+        # Doorbells pass here: the property `_failure` takes 0.1 µs.
+        connection, session, messages = self._connection, self._session, self._messages
+        if connection is None or session is None or messages is None:
             return self._accept()
         try:
-            if self._failure:
-                raise Disconnected(self._failure)
+            if messages.failure:
+                raise Disconnected(messages.failure)
             flushed = connection.wants_write() and connection.flush()
             message = self._take_kept() if self._kept else connection.receive()
             if message is None:

@@ -25,7 +25,6 @@ from pyvfio_user.payloads import (
     DmaMap,
     DmaUnmap,
     IrqInfo,
-    RegionAccess,
     RegionCapabilities,
     RegionInfo,
     RegionIoFds,
@@ -55,6 +54,7 @@ from pyvfio_user.protocol import (
     RegionFlags,
     encode_error,
     encode_reply,
+    head,
 )
 
 MAX_TRANSFER = DEFAULT_MAX_TRANSFER
@@ -358,14 +358,13 @@ class Session:
         return b""
 
     def _region_read(self, message: Message) -> bytes:
-        access = RegionAccess.decode_head(message.payload)
-        self._require(access.offset, access.region, access.count, write=False)
-        if not access.count:
-            return access.encode()
-        data = self._device.region_read(access.region, access.offset, access.count)
-        if len(data) != access.count:
-            raise OSError(errno.EIO, f"the device answered {len(data)} bytes for {access.count}")
-        return access.encode() + data
+        # As for a write: a RegionAccess takes 0.7 µs.
+        offset, region, count = head(REGION_ACCESS, message.payload, "REGION_READ")
+        self._require(offset, region, count, write=False)
+        data = self._device.region_read(region, offset, count) if count else b""
+        if len(data) != count:
+            raise OSError(errno.EIO, f"the device answered {len(data)} bytes for {count}")
+        return REGION_ACCESS.pack(offset, region, count) + data
 
     def _region_write(self, message: Message) -> bytes:
         # Doorbells: the payload is taken apart here, which spares two tuples of 0.3 µs each.
