@@ -90,6 +90,29 @@ class Jump(IntEnum):
 UNCONDITIONAL = frozenset({Jump.JA, Jump.CALL, Jump.EXIT})
 
 
+def _both_ways(*pairs: tuple[Jump, Jump]) -> Mapping[int, Jump]:
+    return {one: other for a, b in pairs for one, other in ((a, b), (b, a))}
+
+
+OPPOSITE = _both_ways(
+    (Jump.JEQ, Jump.JNE),
+    (Jump.JGT, Jump.JLE),
+    (Jump.JGE, Jump.JLT),
+    (Jump.JSGT, Jump.JSLE),
+    (Jump.JSGE, Jump.JSLT),
+)
+"""What jumps where the other does not."""
+
+MIRRORED = _both_ways(
+    (Jump.JNE, Jump.JNE),
+    (Jump.JGT, Jump.JLT),
+    (Jump.JGE, Jump.JLE),
+    (Jump.JSGT, Jump.JSLT),
+    (Jump.JSGE, Jump.JSLE),
+)
+"""The same comparison with its sides exchanged, of those that count."""
+
+
 class CallKind(IntEnum):
     """What the source register field of a CALL says (section 4.3)."""
 

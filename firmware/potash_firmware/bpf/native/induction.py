@@ -8,10 +8,10 @@ and what an access uses as its address says where it reaches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.isa import Class, Instruction, Jump
+from potash_firmware.bpf.isa import MIRRORED, OPPOSITE, Class, Instruction, Jump
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.blocks import Block, Function
 from potash_firmware.bpf.native.checks import in_frame, is_access, is_atomic, writes
@@ -92,30 +92,6 @@ def _accesses(instructions: Sequence[Instruction], function: Function, loop: Loo
 
 def _to_check(instruction: Instruction) -> bool:
     return is_access(instruction) and not in_frame(instruction) and not is_atomic(instruction)
-
-
-_MIRRORED: Mapping[int, Jump] = {
-    Jump.JGT: Jump.JLT,
-    Jump.JGE: Jump.JLE,
-    Jump.JLT: Jump.JGT,
-    Jump.JLE: Jump.JGE,
-    Jump.JSGT: Jump.JSLT,
-    Jump.JSGE: Jump.JSLE,
-    Jump.JSLT: Jump.JSGT,
-    Jump.JSLE: Jump.JSGE,
-    Jump.JNE: Jump.JNE,
-}
-_OPPOSITE: Mapping[int, Jump] = {
-    Jump.JGT: Jump.JLE,
-    Jump.JGE: Jump.JLT,
-    Jump.JLT: Jump.JGE,
-    Jump.JLE: Jump.JGT,
-    Jump.JSGT: Jump.JSLE,
-    Jump.JSGE: Jump.JSLT,
-    Jump.JSLT: Jump.JSGE,
-    Jump.JSLE: Jump.JSGT,
-    Jump.JEQ: Jump.JNE,
-}
 
 
 class _Analysis:
@@ -271,8 +247,8 @@ class _Analysis:
         instruction = self._instructions[block.pcs[-1]]
         jump: Jump | None = Jump(instruction.code)
         if not stays:
-            jump = _OPPOSITE.get(instruction.code)
-        if jump is None or jump not in _MIRRORED:
+            jump = OPPOSITE.get(instruction.code)
+        if jump is None or jump not in MIRRORED:
             return None
         environment = self._ends[block.start]
         sides = []
@@ -287,7 +263,7 @@ class _Analysis:
             sides.append(form)
         left, right = sides
         if self._turning(loop, right):
-            left, right, jump = right, left, _MIRRORED[jump]
+            left, right, jump = right, left, MIRRORED[jump]
         return self._counted(loop, jump, left, right, block.start)
 
     def _turning(self, loop: Loop, form: Linear) -> bool:
