@@ -211,8 +211,10 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         )
     yield _section(
         "Device-defined programs",
-        "Every compute namespace has them from the start, activated. *bytes* is how much of range "
-        "0 counts, 0 for all of it.",
+        "Every compute namespace has them from the start, activated, and they cannot be unloaded. "
+        "*bytes* is how many bytes of range 0 count, 0 for all. What does not fit (too few ranges, "
+        "too small a range, an invalid parameter) is refused with Invalid Field before anything is "
+        "written, and the log gives the reason.",
         ("index", "name", "ranges", "CPARAM1", "CPARAM2", "result"),
         (
             (

@@ -6,7 +6,6 @@ import random
 import re
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ import pytest
 from potash_firmware.apu import device_programs
 from potash_firmware.apu.device_programs import RECORD_BYTES_AT_ONCE, Refused
 from potash_firmware.apu.models import Models
-from potash_firmware.mailbox.device_programs import DESCRIPTIONS, DeviceProgram
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.tflite.writer import add_model
+from support.checksums import crc32c_bitwise
 from support.tflite import reference
 
 MASK = (1 << 64) - 1
@@ -35,16 +35,6 @@ def run(
         program, [memoryview(one) for one in memory], parameters, data, MODELS
     )
     return value, [bytes(one) for one in memory]
-
-
-def crc32c_bitwise(data: bytes, seed: int) -> int:
-    """One bit at a time, by the polynomial 1EDC6F41h with its bits in the other order."""
-    register = seed ^ 0xFFFF_FFFF
-    for byte in data:
-        register ^= byte
-        for _ in range(8):
-            register = register >> 1 ^ (0x82F6_3B78 if register & 1 else 0)
-    return register ^ 0xFFFF_FFFF
 
 
 def noise(length: int, seed: int = 1) -> bytes:
@@ -195,11 +185,3 @@ def test_text_with_a_newline_is_in_no_line() -> None:
 def test_sums_wrap() -> None:
     numbers = np.array([MASK, 2, 5, 0], np.uint64).tobytes()
     assert run(DeviceProgram.SUM, numbers)[0] == 6
-
-
-def test_the_page_has_the_table_of_them() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
-    for index, one in DESCRIPTIONS.items():
-        ranges = "; ".join(f"{number}: {what}" for number, what in enumerate(one.ranges))
-        given = (one.parameter1, one.parameter2 or "–", one.result)
-        assert f"| {index.value} | `{one.name}` | {ranges} | {' | '.join(given)} |\n" in page

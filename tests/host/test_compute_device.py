@@ -20,8 +20,7 @@ from potash.sdk.compute_namespace import ComputeNamespace
 from potash.sdk.memory_namespace import Bytes, MemoryNamespace
 from potash.sdk.transport import PendingCommand, Request
 from potash.vm.drive import device_process
-from support.bpf_assembler import assemble
-from support.bpf_elf import Name, elf, text
+from support.compute_programs import SUM, program
 from support.processes import descendants, name
 
 PAGE = 4096
@@ -30,27 +29,6 @@ MEMORY, COMPUTE = 2, 3
 FIRST = 12
 """A program index behind those of the device-defined programs."""
 
-
-def program(source: str) -> bytes:
-    """An object file."""
-    return elf([text(assemble(source), name="prog")], [Name("prog", "prog")])
-
-
-SUM = program(
-    """
-    r0 = 0
-    r5 = r1
-    r5 += r3
-    next:
-        r6 = *(u64 *)(r1 + 0)
-        r0 += r6
-        r1 += 8
-        if r1 < r5 goto next
-    *(u64 *)(r2 + 0) = r0
-    exit
-    """
-)
-"""Adds up the 64-bit integers of the first range; their sum is in the second one, too."""
 
 ENDLESS = program(
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,9 @@ from potash.programs.examples import Example, examples_folder
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.checksums import crc32c_bitwise
+from support.compute_programs import SUM
+from support.docs import blocks
 
 SOURCE = examples_folder() / "c" / "execute.c"
 LIMIT = 120
@@ -73,6 +78,9 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
         potash cp execute /dev/nvme0n1 --index 12 --ranges $set --param {second << 32 | first} --json
         potash slm read /dev/ng0n2 /tmp/cli/output --start 128K --length {len(example.expected)}
         potash cp list /dev/nvme0 --json
+        potash cp ranges delete /dev/nvme0 $set
+        potash cp deactivate /dev/nvme0 --index 12
+        potash cp unload /dev/nvme0 --index 12
         """,
     )
     copied, executed, listed = map(json.loads, said.splitlines())
@@ -84,3 +92,36 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
     }  # fmt: skip
     linux.copy_out("/tmp/cli/output", tmp_path / "output")
     assert (tmp_path / "output").read_bytes() == example.expected
+
+
+def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
+    """The drive's first MiB, and a file on it, are integers that the page's program adds up."""
+    in_guest, custom, nvme_cli = blocks("computational.md", "sh")[1:]
+    (in_python,) = blocks("computational.md", "python")
+    numbers = random.Random(5).randbytes(1 << 20)
+    total = sum(struct.unpack("<131072Q", numbers)) % (1 << 64)
+    (tmp_path / "program.o").write_bytes(SUM)
+    (tmp_path / "data.bin").write_bytes(numbers)
+    (tmp_path / "numbers").write_bytes(numbers[:4096])
+    (tmp_path / "page.py").write_text(f"{in_python}\nprint(value)")
+    linux.copy_in(tmp_path, "/tmp/page")
+
+    shell(linux, "mkfs.ext4 -q /dev/nvme0n1; mkdir -p /mnt; mount /dev/nvme0n1 /mnt")
+    said = shell(linux, f"cp /tmp/page/data.bin /mnt; cd /tmp/page; {custom}; umount /mnt")
+    assert f"returned {total}\n" in said
+    linux.copy_out("/tmp/page/result.bin", tmp_path / "result.bin")
+    assert (tmp_path / "result.bin").read_bytes()[:8] == struct.pack("<Q", total)
+    shell(linux, "potash cp ranges delete /dev/nvme0 1; potash cp deactivate /dev/nvme0 --index 12")
+    shell(linux, "potash cp unload /dev/nvme0 --index 12; dd if=/tmp/page/data.bin of=/dev/nvme0n1")
+
+    assert shell(linux, in_guest).splitlines()[-1] == f"returned {crc32c_bitwise(numbers)}"
+    assert shell(linux, "cd /tmp/page; python3 page.py") == f"{total}\n"
+    shell(linux, "potash cp deactivate /dev/nvme0 --index 9; potash cp unload /dev/nvme0 --index 9")
+
+    said = shell(linux, f"cd /tmp/page; exec 2>&1; {nvme_cli}")
+    assert f"{sum(struct.unpack('<512Q', numbers[:4096])) % (1 << 32):08x}" in said
+    linux.copy_out("/tmp/page/same", tmp_path / "same")
+    assert (tmp_path / "same").read_bytes() == numbers[:4096]
+    shell(linux, "potash slm read /dev/nvme0 /tmp/page/copied --start 4K --length 8K")
+    linux.copy_out("/tmp/page/copied", tmp_path / "copied")
+    assert (tmp_path / "copied").read_bytes() == bytes(4096) + numbers[:4096]

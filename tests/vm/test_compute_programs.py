@@ -12,8 +12,7 @@ import pytest
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from support.bpf_assembler import assemble
-from support.bpf_elf import Name, elf, text
+from support.compute_programs import SUM, program
 
 PAGE = 4096
 MEMORY, COMPUTE = 2, 3
@@ -21,24 +20,6 @@ MEMORY, COMPUTE = 2, 3
 INDEX = 12
 
 
-def program(source: str) -> bytes:
-    return elf([text(assemble(source), name="prog")], [Name("prog", "prog")])
-
-
-SUM = program(
-    """
-    r0 = 0
-    r5 = r1
-    r5 += r3
-    next:
-        r6 = *(u64 *)(r1 + 0)
-        r0 += r6
-        r1 += 8
-        if r1 < r5 goto next
-    *(u64 *)(r2 + 0) = r0
-    exit
-    """
-)
 ENDLESS = program("again:\n goto again")
 
 

@@ -181,8 +181,8 @@ class Guest:
     def _await_namespaces(self) -> None:
         """Wait for the drive's first block device, and until all its devices have their names.
 
-        Linux 6.12 looks at namespaces side by side, and numbers their devices in the order in which
-        that ends: namespace 3 may become ng0n2. The driver looks again then.
+        Linux 6.12 scans namespaces in parallel, and numbers their devices in the order in which the
+        scans end: namespace 3 may become ng0n2. The driver repeats the scan then.
         """
         waiting = IN_ORDER.format(drive=DRIVE, namespaces=self.namespaces)
         self._await(DRIVE, waiting, DRIVE_LIMIT)
