@@ -27,8 +27,10 @@ the client writes the text's address and length to the device, which interrupts 
         def region_write(self, region, offset, data):
             if (offset, len(data)) != (0, 16):
                 raise OSError(errno.EINVAL, "address and length come in one write")
-            text = self.memory.view(*struct.unpack("<QQ", data), write=True)
-            text[:] = bytes(text).upper()
+            where = struct.unpack("<QQ", data)
+            text = self.memory.view(*where, write=True)
+            text[:] = bytes(self.memory.view(*where)).upper()
+            self.memory.store([text])
             self.lines.trigger(0, 0)
 
         def reset(self): ...
