@@ -43,6 +43,11 @@ NAMESPACES = (
     NamespaceSettings(3, csi=CommandSet.COMPUTE),
 )
 
+TWIN_VERSION = wire.QEMU_VERSION.replace(
+    b'"write_multiple"', b'"twin_socket": {"supported": true}, "write_multiple"'
+)
+"""A client that takes the server's commands at a second socket."""
+
 MEMORY = "/memfd:potash-media (deleted)"
 """What descriptors of a namespace's memory are called."""
 
@@ -84,9 +89,10 @@ class Target:
         """One client with about `count` frames; how many there were."""
         rng = grammar.rng
         frames: list[Frame] = []
-        if rng.random() < 0.95:
-            frames.append(Frame(wire.command(wire.VERSION, wire.QEMU_VERSION)))
         by_messages = rng.random() < 0.3
+        if rng.random() < 0.95:
+            proposal = TWIN_VERSION if by_messages and rng.random() < 0.5 else wire.QEMU_VERSION
+            frames.append(Frame(wire.command(wire.VERSION, proposal)))
         if rng.random() < (0.9 if by_messages else 0.6):
             frames += grammar.bring_up(by_messages=by_messages)
         opening = len(frames)

@@ -12,6 +12,7 @@ import os
 import random
 import select
 import socket
+import stat
 import struct
 import threading
 import time
@@ -439,7 +440,8 @@ def _posted(offset: int, value: int) -> Frame:
 class Answers:
     """A thread that answers a server's DMA_READ and DMA_WRITE, wrongly now and then.
 
-    It alone reads the client's socket, from entering to leaving, and keeps the replies that come.
+    It alone reads the client's socket, from entering to leaving, and a second socket that comes
+    with a reply. It keeps the replies.
     """
 
     def __init__(self, client: wire.RawClient, rng: random.Random, memory: memoryview) -> None:
@@ -447,6 +449,8 @@ class Answers:
         self.answered = 0
         self._client, self._memory = client, memory
         self._rng = random.Random(rng.random())
+        self._sockets = {client.socket: bytearray()}
+        """What has been received of a message, for each socket."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -457,31 +461,42 @@ class Answers:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        del self._sockets[self._client.socket]
+        for second in self._sockets:
+            second.close()
 
     def _run(self) -> None:
-        received = bytearray()
         while not self._stop.is_set():
-            if not select.select([self._client.socket], [], [], 0.01)[0]:
-                continue
-            try:
-                piece = self._client.socket.recv(1 << 20)
-            except OSError:
-                return
-            if not piece:
-                return
-            received += piece
-            while len(received) >= 16:
-                identity, number, size, flags, error = struct.unpack_from("<HHIII", received)
-                if len(received) < size:
-                    break
-                payload = bytes(received[16:size])
-                del received[:size]
-                if flags & 0xF:
-                    self.replies.append(wire.Reply(identity, number, flags, error, payload))
-                else:
-                    self._answer(identity, number, payload)
+            for readable in select.select([*self._sockets], [], [], 0.01)[0]:
+                if not self._receive(readable):
+                    return
 
-    def _answer(self, identity: int, number: int, payload: bytes) -> None:
+    def _receive(self, sock: socket.socket) -> bool:
+        """Take what has come; False when the connection is over."""
+        try:
+            piece, fds, _, _ = socket.recv_fds(sock, 1 << 20, 8, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        for fd in fds:
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                self._sockets[socket.socket(fileno=fd)] = bytearray()
+            else:
+                os.close(fd)
+        received = self._sockets[sock]
+        received += piece
+        while len(received) >= 16:
+            identity, number, size, flags, error = struct.unpack_from("<HHIII", received)
+            if len(received) < size:
+                break
+            payload = bytes(received[16:size])
+            del received[:size]
+            if flags & 0xF:
+                self.replies.append(wire.Reply(identity, number, flags, error, payload))
+            else:
+                self._answer(sock, identity, number, payload)
+        return bool(piece)
+
+    def _answer(self, sock: socket.socket, identity: int, number: int, payload: bytes) -> None:
         rng = self._rng
         address, count = struct.unpack_from("<QQ", payload)
         inside = number in (wire.DMA_READ, wire.DMA_WRITE) and address + count <= MEMORY
@@ -492,7 +507,7 @@ class Answers:
         elif inside:
             body += bytes(self._memory[address : address + count])
         if rng.random() < 0.02:
-            kind = rng.randrange(6)
+            kind = rng.randrange(7)
             if kind == 0:
                 return
             error = rng.choice((5, 0xFFFF_FFFF)) if kind == 1 else error
@@ -500,9 +515,10 @@ class Answers:
             body = body[: rng.randrange(len(body) + 1)] if kind == 3 else body
             body = struct.pack("<QQ", count, address) + body[16:] if kind == 4 else body
             number = rng.choice((9, 11, 12)) if kind == 5 else number
+            sock = rng.choice([*self._sockets]) if kind == 6 else sock
         answer = wire.header(identity, number, len(body), 0x21 if error else 1, error) + body
         try:
-            self._client.socket.sendall(answer)
+            sock.sendall(answer)
             self.answered += 1
         except OSError:
             pass  # the server has ended the connection, or reads nothing any more
