@@ -2,7 +2,7 @@
 
 Opcodes, statuses and log page identifiers are those of NVM Express Base Specification 2.2. The
 layouts are those that implementers of the Computational Programs Command Set Specification 1.1
-agree on. `UNVERIFIED` lists what only one of them has, or nobody; each such layout is in one place
+agree on. `UNVERIFIED` lists what only one of them has, or none; each such layout is in one place
 of this module, so that a correction changes data here and no code elsewhere.
 """
 
@@ -20,13 +20,13 @@ from nvme_spec.queues import SubmissionEntry
 from nvme_spec.words import put
 
 UNVERIFIED = {
-    "ComputeNamespace": "one implementer",
-    "ProgramTypeDescriptor": "one implementer",
-    "ProgramListHeader": "one implementer",
-    "RangeSetDescriptor": "inferred",
+    "ComputeNamespace": "one implementation",
+    "ProgramTypeDescriptor": "one implementation",
+    "ProgramListHeader": "one implementation",
+    "RangeSetDescriptor": "none; inferred",
     "FIRST_VENDOR_PROGRAM_TYPE": "the standard's value for eBPF is not known",
 }
-"""Layouts of this module that no two independent implementers confirm, and how sure they are."""
+"""Layouts of this module that no two independent implementations confirm, and their basis."""
 
 
 class ComputeOpcode(IntEnum):

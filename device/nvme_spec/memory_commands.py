@@ -1,8 +1,8 @@
 """The Subsystem Local Memory command set (CSI 03h): commands on the bytes of a memory namespace.
 
-NVM Express Subsystem Local Memory Command Set Specification 1.0. Its text was not at hand: opcodes
-and fields are those on which implementers agree (`docs/supported.md` marks what is unverified). All
-lengths and addresses are plain bytes.
+NVM Express Subsystem Local Memory Command Set Specification 1.0. Its text was not available:
+opcodes and fields are those on which implementations agree (`docs/supported.md` marks what is
+unverified). All lengths and addresses are plain bytes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ MEMORY_GRANULARITY = 4
 
 
 UNVERIFIED = {
-    "MemoryNamespace": "no layout is public; as one implementer creates it, in bytes",
-    "MemoryOpcode.MEMORY_FILL": "one implementer; with others 00h, Flush in every command set",
-    "MemoryCopy.nr_z": "implementers disagree whether the number of ranges is 0's based",
-    "HostAddressable": "one implementer; how a host learns which BAR it is is not known",
+    "MemoryNamespace": "no layout is public; as one implementation creates it, in bytes",
+    "MemoryOpcode.MEMORY_FILL": "one implementation; in others 00h, Flush in every command set",
+    "MemoryCopy.nr_z": "implementations disagree whether the number of ranges is 0's based",
+    "HostAddressable": "one implementation; how a host learns the number of the BAR is not known",
     "MemoryCopy.desfmt": "whether formats have to be enabled by the host (CDFE) is not known",
 }
-"""Parts of this module that no two independent implementers confirm, and how sure they are."""
+"""Parts of this module that no two independent implementations confirm, and their basis."""
 
 
 class MemoryOpcode(IntEnum):
     """I/O commands of a memory namespace; Flush is that of every command set.
 
-    Memory Fill is 04h with one implementer, and 00h, which is Flush, with others.
+    Memory Fill is 04h in one implementation, and 00h, which is Flush, in others.
     """
 
     FLUSH = 0x00
@@ -58,7 +58,7 @@ class MemoryCopy(NamedTuple):
     """Memory Copy; the command's namespace is the destination, its data the source ranges.
 
     CDW2 and CDW3 total length; CDW10 and CDW11 SDADDR, the first byte of the destination; CDW12 NR
-    (7:0, 0's based, which implementers disagree on), descriptor format (11:8; 2h, 3h or 4h).
+    (7:0, 0's based, on which implementations disagree), descriptor format (11:8; 2h, 3h or 4h).
     """
 
     length: int

@@ -13,11 +13,11 @@ Every command that reports has `--json`. It then prints one JSON document on sta
 standard error if the command's output goes to standard output. An error is a sentence on standard
 error as always, with exit code 1 and no document.
 
-Each report has a [JSON Schema](https://json-schema.org/draft/2020-12), made from its type in the
+Each report has a [JSON Schema](https://json-schema.org/draft/2020-12), derived from its type in the
 source: `potash.cli.reports.schema("run")`. Later versions may add keys; required keys and their
 meaning stay.
 
-This page is made from the same types (`make docs-page`).
+This page is generated from the same types (`make docs-page`).
 """
 
 

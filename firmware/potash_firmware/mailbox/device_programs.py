@@ -25,7 +25,7 @@ class DeviceProgram(IntEnum):
 
 
 class Description(NamedTuple):
-    """What a program takes and gives. `name` is what it is called by."""
+    """Ranges, parameters and result of a program."""
 
     name: str
     ranges: tuple[str, ...]
@@ -42,36 +42,36 @@ DESCRIPTIONS: dict[DeviceProgram, Description] = {
         "fill",
         ("target",),
         "bytes",
-        "8 bytes that are repeated, the lowest first",
+        "8 bytes to repeat, the lowest first",
         "the number of bytes written",
     ),
     DeviceProgram.CRC32C: Description(
-        "crc32c", ("data",), "bytes", "0, or an earlier result to go on from", "the CRC-32C"
+        "crc32c", ("data",), "bytes", "0, or an earlier result to continue", "the CRC-32C"
     ),
     DeviceProgram.SUM: Description(
         "sum", ("unsigned 64-bit integers",), "bytes", "", "their sum modulo 2^64"
     ),
     DeviceProgram.MINIMUM: Description(
-        "min", ("unsigned 64-bit integers",), "bytes", "", "the least"
+        "min", ("unsigned 64-bit integers",), "bytes", "", "the smallest one"
     ),
     DeviceProgram.MAXIMUM: Description(
-        "max", ("unsigned 64-bit integers",), "bytes", "", "the largest"
+        "max", ("unsigned 64-bit integers",), "bytes", "", "the largest one"
     ),
     DeviceProgram.GREP: Description(
         "grep",
-        ("text", "the lines found, each with its newline", "the text to find"),
+        ("text", "output: the lines found, each with its newline", "the text to find"),
         "bytes",
-        "bytes of the text to find",
-        "the number of lines that contain it, also of those that there is no room for; "
+        "length of the text to find in bytes",
+        "the number of lines that contain it, including those that do not fit; "
         "the text to find may be the command's data instead of range 2",
     ),
     DeviceProgram.FILTER: Description(
         "filter",
-        ("records", "the records selected"),
-        "15:0 bytes of a record, 31:16 where in it a field of 32 bits begins, "
-        "63:32 the number of records, 0 for all",
-        "31:0 the least value of the field that is wanted, 63:32 the largest",
-        "the number of records selected, also of those that there is no room for",
+        ("records", "output: the selected records"),
+        "15:0 length of a record in bytes, 31:16 offset of a 32-bit field in it, "
+        "63:32 number of records, 0 for all",
+        "31:0 smallest value of the field to select, 63:32 largest value",
+        "the number of selected records, including those that do not fit",
     ),
     DeviceProgram.TFLITE: Description(
         "tflite",
