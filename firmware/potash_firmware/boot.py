@@ -289,7 +289,8 @@ class Device:
         if server.wants_write():
             waiting[0] = (waiting[0][0], READ | WRITE)
         waiting.append((self.board.executor, READ))
-        if port is not None and not port.closed and not self.rpu.migration.stopped:
+        heard = not self.rpu.migration.stopped or self.rpu.migration.starting
+        if port is not None and not port.closed and heard:
             waiting.append((port, READ | WRITE if port.wants_write() else READ))
         if wake is not None:
             waiting.append((wake, READ))

@@ -11,14 +11,19 @@ from typing import Self, cast
 import pytest
 
 import potash.sdk
+from csd_spec.status import StatusId
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
 from potash.sdk import Device, DeviceGone, PotashError
 from potash.sdk.commands import encoded
+from potash.sdk.compute_namespace import ComputeNamespace
+from potash.sdk.memory_namespace import Bytes, MemoryNamespace
 from potash.sdk.transport import PendingCommand
 from potash.sdk.vfio_user import VfioUserTransport, attached
 from potash.vm.drive import device_process
 from pyvfio_user.migration import State
+from support.bpf_assembler import assemble
+from support.bpf_elf import Name, elf, text
 
 BLOCK = 4096
 BLOCKS = 2048
@@ -233,6 +238,84 @@ def test_a_drive_in_memory_moves_with_its_blocks(tmp_path: Path) -> None:
         transport(device).move(str(tmp_path / "b"))
         verifier.settle()
         verifier.check(device)
+
+
+COPY = """
+prog:
+    r6 = 512
+copy:
+    r0 = *(u64 *)(r1 + 0)
+    *(u64 *)(r2 + 0) = r0
+    r1 += 8
+    r2 += 8
+    r6 += -1
+    if r6 != 0 goto copy
+    exit
+"""
+"""Copies a page of the input to the output."""
+
+COPY_RANGES = COPY.replace("    exit", "    r0 = 7\n    exit")
+ENDLESS = """
+prog:
+again:
+    goto again
+"""
+
+
+def program(source: str) -> bytes:
+    return elf([text(assemble(source))], [Name("prog")])
+
+
+def test_accelerators_move_with_programs_and_buffers(devices: Devices) -> None:
+    path, _ = devices.start(*SIZE)
+    content = bytes(range(256)) * 16
+    with connect(path) as device:
+        accelerator = device.accelerator()
+        accelerator.enable()
+        accelerator.send_firmware(program(COPY), 5)
+        accelerator.write_input(content)
+        for _ in range(2):
+            target = devices.start("--incoming")[0]
+            transport(device).move(target)
+        accelerator.start(firmware_id=5)
+        assert accelerator.wait(timeout=20).status == StatusId.DONE
+        target, _ = devices.start("--incoming")
+        transport(device).move(target)
+        assert accelerator.status().status == StatusId.DONE
+        assert accelerator.read_output(len(content)) == content
+
+
+def test_a_drive_whose_accelerator_runs_a_job_is_not_moved(devices: Devices) -> None:
+    path, _ = devices.start(*SIZE)
+    target, _ = devices.start("--incoming")
+    with connect(path) as device:
+        accelerator = device.accelerator()
+        accelerator.enable()
+        accelerator.send_firmware(program(ENDLESS))
+        accelerator.write_input(bytes(BLOCK))
+        accelerator.start(firmware_id=0)
+        with pytest.raises(PotashError, match="busy"):
+            transport(device).move(target)
+        assert accelerator.status().status == StatusId.RUNNING
+        accelerator.stop()
+        transport(device).move(target)
+        assert accelerator.status().status == StatusId.STOPPED
+
+
+def test_memory_and_compute_namespaces_move(devices: Devices) -> None:
+    path, _ = devices.start(*SIZE, "--memory-namespace", "1M", "--compute-namespace")
+    with connect(path) as device:
+        memory, compute = MemoryNamespace(device, 2), ComputeNamespace(device, 3)
+        memory.write(BLOCK, b"input   " * 512)
+        compute.load(20, program(COPY_RANGES))
+        compute.load(21, program(COPY_RANGES), activate=False)
+        ranges = compute.create_ranges([Bytes(2, BLOCK, BLOCK), Bytes(2, 0, BLOCK)])
+        before = compute.programs(), compute.range_sets()
+        target, _ = devices.start("--incoming")
+        transport(device).move(target)
+        assert (compute.programs(), compute.range_sets()) == before
+        assert compute.execute(20, ranges) == 7
+        assert memory.read(0, BLOCK) == b"input   " * 512
 
 
 def test_a_state_is_saved_and_loaded(devices: Devices, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class Rpu:
         the answer is 0, the others need not be asked.
         """
         if self.migration.stopped:
-            return None
+            return self.migration.timeout
         queues = self._board.queues
         polling = (
             queues.shadow is not None
@@ -202,7 +202,7 @@ class Rpu:
             apu: the APU may have said something.
         """
         if self.migration.stopped:
-            self._board.registers.host_writes.clear()  # nobody should write to a stopped device
+            self.migration.rest()
             return False
         try:
             # A pass that was cut short may have left some of what the executor has finished.

@@ -224,6 +224,11 @@ class ApuLink:
         self._due = ResetScope(0)
 
     @property
+    def started(self) -> bool:
+        """The APU has said something."""
+        return self.port is not None and self._started
+
+    @property
     def idle(self) -> bool:
         """The APU owes no answer, and nothing of it waits here."""
         return not (self._is_asked or self.due)

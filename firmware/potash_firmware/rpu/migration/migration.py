@@ -64,6 +64,7 @@ class Migration:
         self._woken = woken
         self._clock = clock
         self._stopping: Pending | None = None
+        self._starting: Pending | None = None
         self._until = 0.0
         self._flush: Future[list[Flushed]] | None = None
         self._for_good = False
@@ -98,7 +99,7 @@ class Migration:
             case State.RESUMING, State.STOP:
                 data = bytes(self._received)
                 self._received.clear()
-                self.load(data)
+                return self.load(data)
             case State.STOP, State.RUNNING:
                 self.go_on()
         return None
@@ -114,7 +115,7 @@ class Migration:
 
     def reset(self) -> None:
         """The slot is reset: the drive runs, if its media can be had."""
-        self._stopping = None
+        self._stopping = self._starting = None
         self._taken_over = False
         self._data = memoryview(b"")
         self._received.clear()
@@ -135,9 +136,16 @@ class Migration:
         return self._stopping is not None
 
     @property
+    def starting(self) -> bool:
+        """The APU is waited for that is to begin with what was loaded."""
+        return self._starting is not None
+
+    @property
     def timeout(self) -> float | None:
-        """Seconds until `service` has to be called; None where it need not be."""
-        return max(0.0, self._until - self._clock()) if self.stopping else None
+        """Seconds until the drive gives up waiting; None while it does not wait."""
+        if self._stopping is None and self._starting is None:
+            return None
+        return max(0.0, self._until - self._clock())
 
     def stop(self) -> Pending | None:
         """Come to rest; None where the drive is at rest."""
@@ -146,6 +154,18 @@ class Migration:
         self._stopping = Pending()
         self._until = self._clock() + PATIENCE
         return self._stopping
+
+    def rest(self) -> None:
+        """The drive is stopped, and does nothing but notice that the APU has started."""
+        self._board.registers.host_writes.clear()  # nobody should write to a stopped device
+        pending = self._starting
+        if pending is None:
+            return
+        for message in self._controller.apu.messages():
+            log.error("an APU that was asked nothing has said %s", message)
+        if self._controller.apu.started or self._clock() >= self._until:
+            self._starting = None
+            pending.finish()
 
     def service(self) -> None:
         """The firmware has done what there was to do."""
@@ -183,6 +203,7 @@ class Migration:
         reasons = {
             "registers": self._board.registers.host_writes,
             "commands": waiting or self._commands.holds or outstanding.aborted,
+            "completions": any(one.staged for one in self._board.queues.completions.values()),
             "media": one.media_work.unfinished or one.persistence.saving,
             "operations": not one.tasks.idle,
             "a shutdown": self._lifecycle.flushing,
@@ -213,9 +234,11 @@ class Migration:
             self._taken_over = False
         self._wake()
 
-    def load(self, state: bytes) -> None:
-        """Take a state, and be stopped with it. Raises OSError; the drive is as after a reset then,
-        and the media are nobody's."""
+    def load(self, state: bytes) -> Pending | None:
+        """Take a state, and be stopped with it, when the accelerators are there with theirs.
+
+        Raises OSError; the drive is as after a reset then, and the media are nobody's.
+        """
         controller = self._controller
         try:
             loadable = saved.Loadable(controller, state)
@@ -245,6 +268,11 @@ class Migration:
             raise self._refused(error) from None
         self._taken_over = True
         log.info("the drive has been handed over")
+        if not loadable.has_accelerators:
+            return None
+        self._until = self._clock() + PATIENCE
+        self._starting = Pending()
+        return self._starting
 
     def _refused(self, error: Exception) -> OSError:
         log.error("a state is refused: %s", error)
