@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
 
@@ -12,7 +13,7 @@ from potash_device.media.memory import MemoryMedia
 from potash_firmware.rpu.migration import form
 from pyvfio_user.device import Pending
 from pyvfio_user.migration import State
-from support.nvme_host import DATA, DOORBELLS, PAGE, Cqe, Host, Queue
+from support.nvme_host import DATA, DOORBELLS, MEMORY, PAGE, Cqe, Host, Queue
 
 READ, WRITE, FLUSH = 0x02, 0x01, 0x00
 SET_FEATURES, GET_FEATURES, AER, GET_LOG = 0x09, 0x0A, 0x0C, 0x02
@@ -440,3 +441,60 @@ def test_no_more_is_taken_than_a_state_can_have(host: Host) -> None:
     with pytest.raises(OSError, match="too large"):
         for _ in range(1 << 16):
             host.rpu.migration.write(bytes(1 << 20))
+
+
+# The log of writes.
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_every_page_that_the_drive_writes_is_logged(host: Host, shadow: bool) -> None:
+    """Compared with the memory itself, of which the host's own writes are left out."""
+    random = Random(shadow)
+    host.enable()
+    queue = host.create_io_queue()
+    if shadow:
+        host.clear(0x30_0000, 2 * PAGE)
+        assert host.command(host.admin, 0x7C, prp1=0x30_0000, prp2=0x30_1000).status == 0
+    host.media[1].write_from([memoryview(random.randbytes(1 << 20))], 0)
+    host.space.start_logging()
+    host.board.memory_changed()
+    logged = changed = 0
+    for turn in range(40):
+        host.memory.view[DATA : DATA + 64 * PAGE] = bytes(64 * PAGE)
+        for cid in range(random.randrange(1, 8)):
+            # Reads of one page, of two, and of a PRP list; writes between them; a flush.
+            opcode = random.choice((READ, READ, WRITE, FLUSH))
+            blocks = random.choice((1, 2, 3))
+            pages = [DATA + PAGE * (4 * cid + one) for one in range(3)]
+            second = pages[1]
+            if blocks == 3:
+                second = 0x2F_0000 + cid * PAGE
+                struct.pack_into("<QQ", host.memory.view, second, *pages[1:])
+            lba = cid + 100 * (opcode == READ)
+            host.place(
+                queue, opcode, cid, nsid=1, prp1=pages[0], prp2=second, cdws=(lba, 0, blocks - 1)
+            )
+        if shadow:
+            struct.pack_into("<I", host.memory.view, 0x30_0000 + 8, queue.tail)
+        before = bytes(host.memory.view)
+        host.ring(queue)
+        if turn % 2:
+            host.service()
+            host.board.memory_changed()  # a report while media work is under way
+            found = set(host.space.take_written(0, MEMORY))
+        else:
+            found = set()
+        finish(host)
+        host.board.memory_changed()
+        found |= set(host.space.take_written(0, MEMORY))
+        after = bytes(host.memory.view)
+        different = {
+            at for at in range(0, MEMORY, PAGE) if before[at : at + PAGE] != after[at : at + PAGE]
+        }
+        assert different <= found
+        changed, logged = changed + len(different), logged + len(found)
+        host.reap(queue, ring=not shadow)
+        if shadow:
+            struct.pack_into("<I", host.memory.view, 0x30_0000 + 12, queue.head)
+    assert changed > 80, "completions and what was read"
+    assert logged < 40 * 64, "not simply everything"
