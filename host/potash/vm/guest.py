@@ -189,7 +189,7 @@ class Guest:
 
     def _await(self, path: str, waiting: str, limit: float) -> None:
         try:
-            self.channel.start(["sh", "-c", waiting]).wait(limit)
+            self._finish(self.channel.start(["sh", "-c", waiting]), limit)
         except GuestError as error:
             kernel = self.capture(["sh", "-c", "dmesg | tail -n 15"], timeout=DRIVE_LIMIT)
             raise GuestError(
