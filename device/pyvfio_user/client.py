@@ -8,23 +8,20 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specif
 
 from __future__ import annotations
 
-import array
 import errno
 import itertools
 import os
-import socket
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pyvfio_user import dma_client
+from pyvfio_user.channel import Channel, VfioUserError
 from pyvfio_user.connection import MAX_MSG_FDS
 from pyvfio_user.descriptors import close_all
 from pyvfio_user.mapped import MappedRegion
 from pyvfio_user.migration_client import MigrationCommands
 from pyvfio_user.payloads import (
-    REGION_ACCESS,
     Area,
     DeviceInfo,
     DmaMap,
@@ -45,42 +42,28 @@ from pyvfio_user.protocol import (
     DEFAULT_MAX_DMA_MAPS,
     DEFAULT_MAX_MSG_FDS,
     DEFAULT_MAX_TRANSFER,
-    HEADER,
     MAJOR_VERSION,
     MINOR_VERSION,
     Command,
     DmaFlags,
     DmaUnmapFlags,
-    Header,
     IrqSetFlags,
     ProtocolError,
     RegionFlags,
-    encode_command,
 )
+
+__all__ = ["DEFAULT_TIMEOUT", "Client", "VfioUserError"]
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds that a command may take; QEMU waits as long."""
 
-_MESSAGE_IDS = 1 << 16
 _CAPABILITIES = {
     "max_msg_fds": MAX_MSG_FDS,
     "max_data_xfer_size": DEFAULT_MAX_TRANSFER,
     "max_dma_maps": DEFAULT_MAX_DMA_MAPS,
     "write_multiple": True,
 }
-
-
-class _Decodable(Protocol):
-    @classmethod
-    def decode(cls, payload: bytes) -> Self: ...
-
-
-_Decoded = TypeVar("_Decoded", bound=_Decodable)
 _Info = TypeVar("_Info", DeviceInfo, RegionInfo, IrqInfo)
-
-
-class VfioUserError(OSError):
-    """A command failed; `errno` is the server's, or ETIMEDOUT, ECONNRESET, EPROTO of our own."""
 
 
 class Client:
@@ -101,61 +84,45 @@ class Client:
         timeout: float = DEFAULT_TIMEOUT,
         twin_socket: bool = False,
     ) -> None:
-        self.path = os.fspath(path)
+        self._channel = Channel(path, timeout)
         self._wants_twin = twin_socket
-        self._twin: socket.socket | None = None
-        self._windows = dma_client.MessageWindows()
-        self._timeout = timeout
-        self._socket: socket.socket | None = None
-        self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
-        self._unanswered: dict[int, Command] = {}
-        self._received = bytearray()
-        self._fds: list[int] | None = None
-        """Descriptors of the reply that is awaited; None: the kernel may drop any."""
         self._max_msg_fds = DEFAULT_MAX_MSG_FDS
-        self._max_transfer = DEFAULT_MAX_TRANSFER
         self.capabilities: dict[str, Any] = {}
         """The server's, once negotiated."""
-        self.migration = MigrationCommands(self._command, self._broken)
+        self.migration = MigrationCommands(self._channel.command, self._channel.broken)
         """The commands by which a device's state is moved, and its writes are logged."""
 
     def __enter__(self) -> Self:
         """Connect. Raises OSError where nobody listens."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(self._timeout)
-            sock.connect(self.path)
-        except BaseException:
-            sock.close()
-            raise
-        self._socket = sock
+        self._channel.connect()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def path(self) -> str:
+        """The server's socket."""
+        return self._channel.path
+
     def close(self) -> None:
         """Leave; the server gives up our memory and eventfds by itself."""
-        for one in (self._socket, self._twin):
-            if one is not None:
-                one.close()
-        self._socket = self._twin = None
-        self._windows.clear()
+        self._channel.close()
 
     def negotiate(self) -> Version:
         """Agree on a version: the first thing to do. The server attaches the device by it."""
         twin = {"twin_socket": {"supported": True}} if self._wants_twin else {}
         proposed = Version(MAJOR_VERSION, MINOR_VERSION, {**_CAPABILITIES, **twin})
-        reply, fds = self._command_fds(Command.VERSION, proposed.encode())
-        agreed = self._decode(Version, reply)
+        reply, fds = self._channel.command_fds(Command.VERSION, proposed.encode())
+        agreed = self._channel.decode(Version, reply)
         try:
-            self._twin = dma_client.take_twin_socket(agreed.capabilities, fds)
+            self._channel.twin = dma_client.take_twin_socket(agreed.capabilities, fds)
             if agreed.major != MAJOR_VERSION or agreed.minor > MINOR_VERSION:
                 raise ProtocolError(f"the server speaks version {agreed.major}.{agreed.minor}")
             self._max_msg_fds = max(1, agreed.limit("max_msg_fds", DEFAULT_MAX_MSG_FDS))
-            self._max_transfer = agreed.limit("max_data_xfer_size", DEFAULT_MAX_TRANSFER)
+            self._channel.max_transfer = agreed.limit("max_data_xfer_size", DEFAULT_MAX_TRANSFER)
         except ProtocolError as error:
-            raise self._broken(errno.EPROTO, str(error)) from None
+            raise self._channel.broken(errno.EPROTO, str(error)) from None
         finally:
             close_all(fds)
         self.capabilities = agreed.capabilities
@@ -164,7 +131,7 @@ class Client:
     @property
     def max_transfer(self) -> int:
         """Bytes that the server takes in one access to a region."""
-        return self._max_transfer
+        return self._channel.max_transfer
 
     def device_info(self) -> DeviceInfo:
         """How many regions and kinds of interrupt the device has."""
@@ -192,7 +159,7 @@ class Client:
             whole = (Area(0, info.size),)
             return MappedRegion(fds[0], info, whole if areas is None else areas)
         except ProtocolError as error:
-            raise self._broken(errno.EPROTO, str(error)) from None
+            raise self._channel.broken(errno.EPROTO, str(error)) from None
         finally:
             close_all(fds)
 
@@ -201,7 +168,7 @@ class Client:
         request = RegionInfo(RegionInfo.FORM.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
         close_all(fds)
-        return self._decode(RegionCapabilities, reply)
+        return self._channel.decode(RegionCapabilities, reply)
 
     def region_io_fds(self, index: int) -> tuple[list[SubRegion], list[int]]:
         """The parts of a region whose accesses file descriptors report, and those descriptors,
@@ -214,7 +181,7 @@ class Client:
                 raise ProtocolError("a sub-region has a file descriptor that did not come")
         except ProtocolError as error:
             close_all(fds)
-            raise self._broken(errno.EPROTO, str(error)) from None
+            raise self._channel.broken(errno.EPROTO, str(error)) from None
         return sub_regions, fds
 
     def irq_info(self, index: int) -> IrqInfo:
@@ -238,47 +205,44 @@ class Client:
         """
         flags = (DmaFlags.READABLE if readable else 0) | (DmaFlags.WRITABLE if writable else 0)
         request = DmaMap(DmaMap.FORM.size, flags, offset, address, size)
-        self._command(Command.DMA_MAP, request.encode(), fds=() if fd is None else (fd,))
+        self._channel.command(Command.DMA_MAP, request.encode(), fds=() if fd is None else (fd,))
         if memory is not None:
-            self._windows.add(address, memory[:size], readable=readable, writable=writable)
+            self._channel.windows.add(address, memory[:size], readable=readable, writable=writable)
 
     def dma_unmap(self, address: int, size: int) -> None:
         """Take memory back that was mapped with this very range."""
         request = DmaUnmap(DmaUnmap.FORM.size, 0, address, size)
-        self._command(Command.DMA_UNMAP, request.encode())
-        self._windows.remove(address)
+        self._channel.command(Command.DMA_UNMAP, request.encode())
+        self._channel.windows.remove(address)
 
     def dma_unmap_all(self) -> None:
         request = DmaUnmap(DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)
-        self._command(Command.DMA_UNMAP, request.encode())
-        self._windows.clear()
+        self._channel.command(Command.DMA_UNMAP, request.encode())
+        self._channel.windows.clear()
 
     def answer(self, seconds: float, until: int | None = None) -> bool:
         """Do what the server asks, for so long or until a descriptor is readable; whether it is."""
-        deadline = time.monotonic() + seconds
-        while True:
-            ready = self._ready(deadline, *([] if until is None else [until]))
-            if not ready:
-                return False
-            if until in ready:
-                return True
-            self._answer_ready(ready)
+        return self._channel.answer(seconds, until)
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:
         """`count` bytes at `offset` of a region."""
         request = RegionAccess(offset, region, count)
-        reply = self._decode(RegionData, self._command(Command.REGION_READ, request.encode()))
+        reply = self._channel.decode(
+            RegionData, self._channel.command(Command.REGION_READ, request.encode())
+        )
         if len(reply.data) != count:
-            raise self._broken(errno.EPROTO, f"{len(reply.data)} bytes came for {count}")
+            raise self._channel.broken(errno.EPROTO, f"{len(reply.data)} bytes came for {count}")
         return reply.data
 
     def region_write(self, region: int, offset: int, data: bytes, *, posted: bool = False) -> None:
         """Write `data` at `offset` of a region; `posted` writes have no reply and no error."""
         request = RegionData(offset, region, bytes(data))
         if posted:
-            self._send(Command.REGION_WRITE, request.encode(), no_reply=True)
+            self._channel.send(Command.REGION_WRITE, request.encode(), no_reply=True)
         else:
-            self._decode(RegionAccess, self._command(Command.REGION_WRITE, request.encode()))
+            self._channel.decode(
+                RegionAccess, self._channel.command(Command.REGION_WRITE, request.encode())
+            )
 
     def region_write_multi(
         self, writes: Sequence[tuple[int, int, bytes]], *, posted: bool = False
@@ -288,10 +252,10 @@ class Client:
             tuple(RegionData(offset, region, data) for region, offset, data in writes)
         )
         if posted:
-            self._send(Command.REGION_WRITE_MULTI, request.encode(), no_reply=True)
+            self._channel.send(Command.REGION_WRITE_MULTI, request.encode(), no_reply=True)
         else:
-            payload = self._command(Command.REGION_WRITE_MULTI, request.encode())
-            self._decode(RegionWriteMultiReply, payload)
+            payload = self._channel.command(Command.REGION_WRITE_MULTI, request.encode())
+            self._channel.decode(RegionWriteMultiReply, payload)
 
     def set_irqs(self, index: int, start: int, fds: Sequence[int | None]) -> None:
         """Enable interrupts of the kind `index` from `start` on, each with its eventfd or with
@@ -325,14 +289,14 @@ class Client:
         self, flags: IrqSetFlags, index: int, start: int, count: int, fds: Sequence[int]
     ) -> None:
         request = SetIrqs(SetIrqs.SIZE, flags, index, start, count)
-        self._command(Command.DEVICE_SET_IRQS, request.encode(), fds=fds)
+        self._channel.command(Command.DEVICE_SET_IRQS, request.encode(), fds=fds)
 
     def device_reset(self) -> None:
-        self._command(Command.DEVICE_RESET, b"")
+        self._channel.command(Command.DEVICE_RESET, b"")
 
     def _ask(self, command: Command, request: _Info) -> _Info:
         """Send a command whose reply has the form of the request."""
-        return self._decode(type(request), self._command(command, request.encode()))
+        return self._channel.decode(type(request), self._channel.command(command, request.encode()))
 
     def _ask_whole(
         self, command: Command, request: RegionInfo | RegionIoFds
@@ -342,166 +306,16 @@ class Client:
         Asks again with the room that the first reply says is needed.
         """
         for _ in range(2):
-            reply, fds = self._command_fds(command, request.encode())
+            reply, fds = self._channel.command_fds(command, request.encode())
             try:
                 needed = type(request).decode_head(reply).argsz
             except ProtocolError as error:
                 close_all(fds)
-                raise self._broken(errno.EPROTO, str(error)) from None
+                raise self._channel.broken(errno.EPROTO, str(error)) from None
             if needed <= request.argsz:
                 return reply, fds
             close_all(fds)
             request = replace(request, argsz=needed)
-        raise self._broken(errno.EPROTO, f"the server needs more room for each {command.name}")
-
-    def _command_fds(self, command: Command, payload: bytes) -> tuple[bytes, list[int]]:
-        """As `_command`, with the file descriptors of the reply, which are the caller's."""
-        self._fds = []
-        try:
-            reply = self._command(command, payload)
-            fds, self._fds = self._fds, []
-            return reply, fds
-        finally:
-            close_all(self._fds)
-            self._fds = None
-
-    def _command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
-        """Send a command and return the payload of its reply.
-
-        An exception such as KeyboardInterrupt may leave a command without having read its reply:
-        the next command then reads and discards it.
-        """
-        message_id = self._send(command, payload, fds)
-        deadline = time.monotonic() + self._timeout
-        while True:
-            header, reply = self._receive_message(command, deadline)
-            if not header.is_reply and header.command in dma_client.DMA_COMMANDS:
-                self._reply(header, reply)
-                continue
-            if not header.is_reply or header.message_id not in self._unanswered:
-                raise self._broken(errno.EPROTO, f"what came is no reply to {command.name}")
-            expected = self._unanswered.pop(header.message_id)
-            if header.command != expected:
-                raise self._broken(errno.EPROTO, f"what came is no reply to {expected.name}")
-            if header.message_id == message_id:
-                break
-            if self._fds:
-                close_all(self._fds)
-                self._fds.clear()
-        if header.is_error:
-            number = header.error or errno.EIO
-            raise VfioUserError(number, f"{command.name} failed: {os.strerror(number)}")
-        return reply
-
-    def _send(
-        self,
-        command: Command,
-        payload: bytes,
-        fds: Sequence[int] = (),
-        *,
-        no_reply: bool = False,
-    ) -> int:
-        """Send a whole message; its ID."""
-        sock = self._connected()
-        message_id = next(self._ids)
-        message = encode_command(message_id, command, payload, no_reply=no_reply)
-        if not no_reply:
-            self._unanswered[message_id] = command
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        try:
-            sock.settimeout(self._timeout)
-            sent = sock.sendmsg([message], ancillary, socket.MSG_NOSIGNAL)
-            if sent < len(message):
-                sock.sendall(memoryview(message)[sent:], socket.MSG_NOSIGNAL)
-        except TimeoutError:
-            raise self._broken(errno.ETIMEDOUT, "the server does not read") from None
-        except (BrokenPipeError, ConnectionError) as error:
-            raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
-        return message_id
-
-    def _receive_message(self, command: Command, deadline: float) -> tuple[Header, bytes]:
-        """The next message's header and payload, taken from what has come once it is whole."""
-        self._receive(HEADER.size, deadline)
-        header = self._decode(Header, bytes(self._received[: HEADER.size]))
-        size = header.size - HEADER.size
-        if size > REGION_ACCESS.size + max(self._max_transfer, DEFAULT_MAX_TRANSFER):
-            raise self._broken(errno.EPROTO, f"a reply to {command.name} cannot have {size} bytes")
-        self._receive(header.size, deadline)
-        payload = bytes(self._received[HEADER.size : header.size])
-        del self._received[: header.size]
-        return header, payload
-
-    def _receive(self, size: int, deadline: float) -> None:
-        sock = self._connected()
-        while len(self._received) < size:
-            remaining = deadline - time.monotonic()
-            try:
-                if remaining <= 0:
-                    raise TimeoutError
-                if self._twin is not None:
-                    while sock.fileno() not in (ready := self._ready(deadline)):
-                        if not ready:
-                            raise TimeoutError
-                        self._answer_ready(ready)
-                sock.settimeout(remaining)
-                if self._fds is None:
-                    piece = sock.recv(size - len(self._received))
-                else:
-                    piece, fds, _, _ = socket.recv_fds(
-                        sock, size - len(self._received), MAX_MSG_FDS, socket.MSG_CMSG_CLOEXEC
-                    )
-                    self._fds += fds
-            except TimeoutError:
-                reason = f"no reply within {self._timeout} seconds"
-                raise self._broken(errno.ETIMEDOUT, reason) from None
-            except ConnectionError as error:
-                raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
-            if not piece:
-                raise self._broken(errno.ECONNRESET, "the server closed the connection")
-            self._received += piece
-
-    def _ready(self, deadline: float, *others: int) -> set[int]:
-        """Which of our sockets, and of others, are readable before `deadline`."""
-        twin = () if self._twin is None else (self._twin.fileno(),)
-        return dma_client.readable((self._connected().fileno(), *twin, *others), deadline)
-
-    def _answer_ready(self, ready: set[int]) -> None:
-        """Answer a command at a socket that is readable; at ours nothing else may come."""
-        if self._twin is None or self._twin.fileno() not in ready:
-            deadline = time.monotonic() + self._timeout
-            header, payload = self._receive_message(Command.DMA_READ, deadline)
-            if not header.is_reply:
-                self._reply(header, payload)
-            elif self._unanswered.pop(header.message_id, None) is None:
-                raise self._broken(errno.EPROTO, "a reply came to no command")
-            return
-        try:
-            self._windows.answer_at(self._twin, self._timeout)
-        except ProtocolError as error:
-            raise self._broken(errno.EPROTO, str(error)) from None
-        except OSError as error:
-            raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
-
-    def _reply(self, header: Header, payload: bytes) -> None:
-        sock = self._connected()
-        try:
-            sock.settimeout(self._timeout)
-            sock.sendall(self._windows.answer(header, payload), socket.MSG_NOSIGNAL)
-        except OSError as error:
-            raise self._broken(errno.ECONNRESET, f"the server is gone: {error}") from None
-
-    def _decode(self, kind: type[_Decoded], payload: bytes) -> _Decoded:
-        try:
-            return kind.decode(payload)
-        except ProtocolError as error:
-            raise self._broken(errno.EPROTO, str(error)) from None
-
-    def _connected(self) -> socket.socket:
-        if self._socket is None:
-            raise VfioUserError(errno.ENOTCONN, f"not connected to {self.path}")
-        return self._socket
-
-    def _broken(self, number: int, reason: str) -> VfioUserError:
-        """The stream has no meaning any more."""
-        self.close()
-        return VfioUserError(number, reason)
+        raise self._channel.broken(
+            errno.EPROTO, f"the server needs more room for each {command.name}"
+        )

@@ -29,7 +29,8 @@ from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from pyvfio_user import dma_messages
 from pyvfio_user.memory import AddressSpace
 from support import vfio_user as wire
-from support.hostile import Answers, Descriptors, Frame, Grammar, bend, resident, wait_until
+from support.hostile import Descriptors, Frame, Grammar, bend, resident, wait_until
+from support.hostile_answers import Answers
 from support.vfio_user import RawClient, Reply, open_descriptors
 
 FRAMES = 3_000

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pyvfio_user.channel import Channel
 from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.payloads import DeviceInfo, IrqInfo, RegionInfo, Version
 from pyvfio_user.protocol import IrqSetFlags
@@ -319,15 +320,15 @@ def test_a_command_follows_one_that_was_interrupted(
 ) -> None:
     """As by Ctrl-C, with `received` bytes of its reply read already."""
     info = client.device_info()
-    receive = Client._receive
+    receive = Channel._receive
 
-    def interrupted(self: Client, size: int, deadline: float) -> None:
+    def interrupted(self: Channel, size: int, deadline: float) -> None:
         receive(self, min(size, received), deadline)
         if size > received:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(Client, "_receive", interrupted)
+        context.setattr(Channel, "_receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.device_info()
     assert client.region_info(0).index == 0
