@@ -7,6 +7,7 @@ BAR 2: the controller memory buffer, if there is one. BAR 4: memory that the fir
 import errno
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -68,7 +69,8 @@ class BoardMigration(Migration, Protocol):
     """How a board with its firmware is migrated."""
 
     def reset(self) -> None:
-        """The slot is reset: no migration goes on any more."""
+        """The slot is reset: no migration goes on any more, and the device runs. Raises OSError
+        where it cannot."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,8 @@ class Board:
             self._renew_bars()
         except OSError as error:  # of now, perhaps: the next host has to come again
             log.error("the memory of BARs cannot be replaced: %s", error)
-        self.reset()
+        with suppress(OSError):  # the next host is told, when it resets the device
+            self.reset()
         self.dma.connect(None)
         self.interrupts.disconnect()
         log.info("the host has detached")
@@ -266,11 +269,12 @@ class Board:
         self._bars_are_new = True
 
     def reset(self) -> None:
-        """The slot's reset: everything back to power-on."""
-        if self.migration is not None:
-            self.migration.reset()
+        """The slot's reset: everything back to power-on. Raises OSError where the drive is not
+        here, but in another process."""
         self._config_space.reset()
         self._function_level_reset(keep_cmb=False)
+        if self.migration is not None:
+            self.migration.reset()
 
     def memory_changed(self) -> None:
         """The host maps or unmaps memory: no view may outlive this call."""

@@ -228,7 +228,8 @@ class Device:
         )
         if self.board.dma.remote and self.server.has_message:
             self._more_messages = True  # which came while guest memory was waited for
-        self.link.check()
+        if not self.rpu.migration.stopped:  # else nobody listens to the APU
+            self.link.check()
         if self._namespaces_version != self.rpu.controller.namespaces.version:
             self._replace_apu()
         elif port is None or port.closed:

@@ -319,6 +319,10 @@ def assert_as_after_reset(host: Host) -> None:
     assert (host.ready, host.fatal) == (False, False)
     assert not host.board.queues.completions
     host.board.reset()
+    assert_works(host)
+
+
+def assert_works(host: Host) -> None:
     host.enable()
     queue = host.create_io_queue()
     assert host.command(queue, WRITE, nsid=1, prp1=DATA).status == 0
@@ -427,6 +431,62 @@ def test_an_unchanged_state_is_taken_in_that_test(host: Host) -> None:
     _record(_4_3_1_0_4=0)(sections)
     with Host() as other:
         load(other, form.join(sections))
+
+
+VALUES: tuple[object, ...] = (0, 1, 2, 255, 4096, 1 << 16, 1 << 32, (1 << 64) - 1, 1 << 64, -1, 0.5, None, True, "", "A",
+          "QUJD", "\u20ac", [], [0], [[0, 0]], {}, "READY", "FAILED", "ENABLING")  # fmt: skip
+
+
+def _places(value: object, path: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """Where the parts of a record are."""
+    if isinstance(value, list):
+        for at, part in enumerate(value):
+            yield (*path, at)
+            yield from _places(part, (*path, at))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_record_ends_the_device(host: Host, seed: int) -> None:
+    """Whatever is in it: it is taken, or refused as it should be, and a reset helps."""
+    random = Random(seed)
+    host.enable()
+    queue = host.create_io_queue(1, 4)
+    for cid in range(3):
+        host.place(host.admin, AER, 0x50 + cid)
+    host.ring(host.admin)
+    host.service()
+    for cid in range(4):  # one completion waits for room
+        write(host, queue, cid % 3, cid, b"x")
+        host.ring(queue)
+        finish(host)
+    host.command(host.admin, SET_FEATURES, 9, cdws=(0x0B, 0x11F))
+    sections = form.split(save(host))
+    record = json.loads(sections["drive"])
+    places = list(_places(record))
+    taken = 0
+    with Host() as other:
+        for _ in range(150):
+            changed = json.loads(sections["drive"])
+            for *path, last in random.sample(places, random.choice((1, 1, 2))):
+                part = changed
+                try:
+                    for at in path:
+                        part = part[at]
+                    same = [one for one in VALUES if type(one) is type(part[last])]
+                    part[last] = random.choice(same if same and random.random() < 0.7 else VALUES)
+                except (IndexError, KeyError, TypeError):
+                    continue  # the other change has removed it
+            state = form.join({**sections, "drive": json.dumps(changed).encode()})
+            try:
+                load(other, state)
+            except OSError as error:
+                assert error.errno == 22, error
+            else:
+                taken += 1
+            finish(other)
+            other.board.reset()
+        assert_works(other)
+    assert 0 < taken < 150
 
 
 def test_another_namespace_is_another_drive(host: Host) -> None:

@@ -202,6 +202,8 @@ def test_the_source_cannot_go_on_behind_the_target(devices: Devices) -> None:
             client.migration.load(migration.save())
             with pytest.raises(OSError, match="busy"):
                 migration.enter(State.RUNNING)
+            with pytest.raises(OSError, match="busy"):
+                transport(device).client.device_reset()
             kill(process)
         with pytest.raises(OSError, match="Stale"):
             migration.enter(State.RUNNING)

@@ -156,6 +156,9 @@ class RegisterFile:
 
     def load(self, saved: "SavedRegisters") -> None:
         """Go on from what was saved. Raises ValueError where that makes no sense."""
+        dwords = (saved.mask, *(number for write in saved.host_writes for number in write))
+        if any(number >= 1 << 8 * DWORD for number in dwords):
+            raise ValueError("a register has 32 bits")
         own = (Register.CSTS, *MASKS, Register.CMBLOC, Register.CMBSZ, Register.CMBSTS)
         offsets = {at for one in own for at in range(one.offset, one.offset + one.width)}
         self._values.load(saved.values, own=offsets)

@@ -114,7 +114,7 @@ class Migration:
         self._received += data
 
     def reset(self) -> None:
-        """The slot is reset: the drive runs, if its media can be had."""
+        """The slot is reset: the drive runs. Raises MediaError where its media cannot be had."""
         self._stopping = self._starting = None
         self._taken_over = False
         self._data = memoryview(b"")
@@ -124,9 +124,9 @@ class Migration:
         try:
             self._take(as_they_were=False)
         except MediaError as error:
-            log.warning("the drive is not reset, as it is not here: %s", error.strerror)
-        else:
-            self._wake()
+            log.warning("the drive does not run: %s", error.strerror)
+            raise
+        self._wake()
 
     # Stopping.
 
@@ -245,10 +245,10 @@ class Migration:
         except ValueError as error:
             raise self._refused(error) from None
         taken = not self.owns_media
-        if taken:
-            self._board.drive.take()
-            self.owns_media = True
         try:
+            if taken:
+                self._board.drive.take()
+                self.owns_media = True
             self._board.function_reset()
             if loadable.has_accelerators:
                 controller.apu.take_over()
@@ -262,7 +262,7 @@ class Migration:
             loadable.load(controller, self._lifecycle, self._commands)
         except (ValueError, NvmeError, OSError) as error:
             self._board.function_reset()
-            if taken:
+            if taken and self.owns_media:
                 self._board.drive.let_go()
                 self.owns_media = False
             raise self._refused(error) from None
@@ -275,8 +275,10 @@ class Migration:
         return self._starting
 
     def _refused(self, error: Exception) -> OSError:
-        log.error("a state is refused: %s", error)
-        return OSError(errno.EINVAL, str(error))
+        if not isinstance(error, OSError):
+            error = OSError(errno.EINVAL, str(error))
+        log.error("a state is refused: %s", error.strerror)
+        return error
 
     def _take(self, *, as_they_were: bool) -> None:
         """Have the media again. Raises MediaError.
