@@ -38,7 +38,7 @@ from support.apu import CONFIG
         Line(LogEntryType.PROGRAM_OUTPUT, 'λ "quoted"\n'),
         Gathered((ByteRange(1, 0, 512), ByteRange(2**32 - 1, 2**64, 2**64))),
         Returned((1 << 64) - 1, 0, 10),
-        Faulted(LogEntryType.MEMORY_FAULT, ""),
+        Faulted(),
         Sound(),
         Refused("no"),
     ],

@@ -122,10 +122,8 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Faulted:
-    """Worker to service: the program was stopped, or could not be started."""
-
-    kind: LogEntryType
-    text: str
+    """Worker to service: the program was stopped, or could not be started. A `Line` before it
+    says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +199,8 @@ def decode(data: bytes) -> FromWorker:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     match message:
-        case Line() | Faulted():
-            return type(message)(LogEntryType(message.kind), message.text)
+        case Line():
+            return Line(LogEntryType(message.kind), message.text)
         case Gathered():
             return Gathered(tuple(ByteRange(*item) for item in message.ranges))
     return message
@@ -213,11 +211,11 @@ def _check(message: FromWorker) -> None:
         case Returned(value=int(value), length=int(length), instructions=int(instructions)):
             if min(length, instructions) < 0 or not 0 <= value < 1 << 64:
                 raise ValueError("a number is out of range")
-        case Line(kind=int(kind), text=str()) | Faulted(kind=int(kind), text=str()):
+        case Line(kind=int(kind), text=str()):
             LogEntryType(kind)
         case Gathered():
             _check_ranges(message.ranges)
-        case Refused(text=str()) | Ready() | Sound():
+        case Refused(text=str()) | Ready() | Sound() | Faulted():
             pass
         case _:
             raise TypeError("a field has the wrong type")

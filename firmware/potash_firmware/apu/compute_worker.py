@@ -14,9 +14,9 @@ import socket
 from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel, device_programs
-from potash_firmware.apu.channel import Line, Perform
+from potash_firmware.apu.channel import Perform
 from potash_firmware.apu.models import Models
-from potash_firmware.apu.reporting import Reporter, reason_of
+from potash_firmware.apu.reporting import Reporter
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.bpf.reserve import Space
 from potash_firmware.mailbox.device_programs import DeviceProgram
@@ -38,19 +38,14 @@ MOST_DESCRIPTORS = MAX_RANGES + 2
 def serve(end: socket.socket, models: Models, instruction_limit: int, engine: bpf.Engine) -> None:
     """Do what is ordered through `end`, until nobody is at its other side."""
     reporter = Reporter(end)
-    reporter.serve(_Worker(end, reporter, models, instruction_limit, engine).step)
+    worker = _Worker(reporter, models, instruction_limit, engine)
+    reporter.serve(worker.perform, channel.MAX_PERFORM, MOST_DESCRIPTORS)
 
 
 class _Worker:
     def __init__(
-        self,
-        end: socket.socket,
-        reporter: Reporter,
-        models: Models,
-        instruction_limit: int,
-        engine: bpf.Engine,
+        self, reporter: Reporter, models: Models, instruction_limit: int, engine: bpf.Engine
     ) -> None:
-        self._end = end
         self._reporter = reporter
         self._models = models
         self._limit = instruction_limit
@@ -72,11 +67,8 @@ class _Worker:
             load_model=models.load,
         )
 
-    def step(self) -> bool:
-        """Wait for one order and follow it; False when there will be none any more."""
-        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_PERFORM, MOST_DESCRIPTORS)
-        if not data:
-            return False
+    def perform(self, data: bytes, fds: list[int]) -> None:
+        """Follow one order."""
         order = channel.decode_perform(data)
         self._take(order, fds)
         contents = _contents(fds[-1]) if order.execute.data_length else b""
@@ -86,7 +78,6 @@ class _Worker:
         # Nobody waits for this.
         if self._placed is not None:
             self._placed.clear()
-        return True
 
     def _take(self, order: Perform, fds: list[int]) -> None:
         """Keep what the order names, and nothing else."""
@@ -152,7 +143,7 @@ class _Worker:
         self._window.begin(0)
 
     def _failed(self, job: Execute, outcome: Outcome, error: Exception) -> Executed:
-        self._reporter.send(Line(*reason_of(error)))
+        self._reporter.failure(error)
         return Executed(job.tag, outcome)
 
 

@@ -318,8 +318,7 @@ class Jobs:
                 self._gathered(accelerator, gathered)
             case Returned() if accelerator.state is State.RUNNING:
                 self._returned(accelerator, message)
-            case Faulted(kind, text) if accelerator.state is State.RUNNING:
-                accelerator.log.add(kind, text)
+            case Faulted() if accelerator.state is State.RUNNING:
                 self._fire(accelerator, Event.FAULTED)
                 self._ended(accelerator)
             case _:

@@ -219,7 +219,6 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_device.vta import engines
     from potash_firmware.apu import checks, compute_worker, worker
-    from potash_firmware.apu.meter import Meter
     from potash_firmware.apu.models import Models
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
@@ -254,29 +253,24 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         confine_worker(config.limits, [channel.fileno(), *workshop.descriptors, *keep])
         native.compile_elsewhere = workshop.program
         engines.before_fast = workshop.kernels
+        meter = _meter(config, descriptors, places.get(accelerator))
+        models = Models(config.vta, meter, workshop.model)
         if accelerator == ENGINE:
-            models = Models(config.vta, Meter(), workshop.model)
             compute_worker.serve(channel, models, config.limits.instructions, engine)
             return
-        worker.serve(
-            channel,
-            accelerators[accelerator],
-            config.namespaces,
-            config.vta,
-            descriptors,
-            engine,
-            _meter(config, descriptors, places[accelerator]),
-            workshop,
-        )
+        arena = descriptors[f"arena{accelerator}"]
+        its = accelerators[accelerator]
+        worker.serve(channel, its, config.namespaces, arena, models, engine)
 
     return serve
 
 
-def _meter(config: Config, descriptors: dict[str, int], place: int) -> Meter:
+def _meter(config: Config, descriptors: dict[str, int], place: int | None) -> Meter:
+    """What counts in the row at `place`, where there is one: engines have none."""
     from potash_firmware.apu.meter import Meter
 
-    if "counters" not in descriptors:
-        return Meter(count_cycles=config.count_cycles)
+    if place is None or "counters" not in descriptors:
+        return Meter()
     counters = Counters.adopt(descriptors["counters"], len(config.accelerators))
     return Meter(counters.row(place), count_cycles=config.count_cycles)
 

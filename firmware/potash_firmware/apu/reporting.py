@@ -35,12 +35,20 @@ class Reporter:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
-    def serve(self, step: Callable[[], bool]) -> None:
-        """Do one job after the other by `step`, until it is false: nobody is at the other side."""
+    def serve(
+        self, perform: Callable[[bytes, list[int]], None], largest: int, descriptors: int
+    ) -> None:
+        """`perform` one order after the other, until nobody is at the other side.
+
+        It gets the order, of at most `largest` bytes, and the descriptors that came with it.
+        """
         try:
             self.send(Ready())
-            while step():
-                pass
+            while True:
+                data, fds, _, _ = socket.recv_fds(self._end, largest, descriptors)
+                if not data:
+                    return
+                perform(data, fds)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the service is gone, or wants nothing more from this worker
 
@@ -54,16 +62,15 @@ class Reporter:
     def print(self, text: str) -> None:
         self.log(Level.INFO, text)
 
-
-def reason_of(error: Exception) -> tuple[LogEntryType, str]:
-    """How the log calls what has ended a job, and says it."""
-    text = str(error)[: channel.TEXT_LIMIT]
-    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
-        memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
-        text = f"the job takes more memory than the {memory >> 20} MiB that it may have"
-        return LogEntryType.LIMIT_EXCEEDED, text
-    if isinstance(error, bpf.Fault):
-        return FAULTS.get(error.kind, LogEntryType.ACCELERATOR_ERROR), text
-    if isinstance(error, MediaReadError):
-        return LogEntryType.INVALID_INPUT_BUFFER, text
-    return LogEntryType.ACCELERATOR_ERROR, text
+    def failure(self, error: Exception) -> None:
+        """What has ended a job."""
+        kind, text = LogEntryType.ACCELERATOR_ERROR, str(error)
+        if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+            memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
+            kind = LogEntryType.LIMIT_EXCEEDED
+            text = f"the job takes more memory than the {memory >> 20} MiB that it may have"
+        elif isinstance(error, bpf.Fault):
+            kind = FAULTS.get(error.kind, kind)
+        elif isinstance(error, MediaReadError):
+            kind = LogEntryType.INVALID_INPUT_BUFFER
+        self.send(Line(kind, text[: channel.TEXT_LIMIT]))

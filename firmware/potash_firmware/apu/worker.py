@@ -27,11 +27,9 @@ from potash_firmware.apu.channel import (
     Run,
 )
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
-from potash_firmware.apu.meter import Meter
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
-from potash_firmware.apu.reporting import Reporter, reason_of
-from potash_firmware.apu.workshop import Workshop
+from potash_firmware.apu.reporting import Reporter
 from potash_firmware.bpf import reserve
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -45,24 +43,24 @@ def serve(
     end: socket.socket,
     config: AcceleratorConfig,
     namespaces: Sequence[NamespaceConfig],
-    vta: Mapping[str, int],
-    descriptors: Mapping[str, int],
+    arena: int,
+    models: Models,
     engine: bpf.Engine,
-    meter: Meter,
-    workshop: Workshop | None = None,
 ) -> None:
-    """Run the jobs that come through `end`, until nobody is at its other side."""
-    arena = SharedMemory.adopt(descriptors[f"arena{config.id}"], config.plan.size)
+    """Run the jobs that come through `end`, until nobody is at its other side.
+
+    `arena` is the descriptor of the accelerator's memory.
+    """
+    memory = SharedMemory.adopt(arena, config.plan.size)
     known = {item.nsid: item for item in namespaces}
-    models = Models(vta, meter) if workshop is None else Models(vta, meter, workshop.model)
     reporter = Reporter(end)
-    reporter.serve(_Worker(end, reporter, config, arena, models, known, engine).step)
+    worker = _Worker(reporter, config, memory, models, known, engine)
+    reporter.serve(worker.perform, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
 
 
 class _Worker:
     def __init__(
         self,
-        end: socket.socket,
         reporter: Reporter,
         config: AcceleratorConfig,
         arena: SharedMemory,
@@ -70,7 +68,6 @@ class _Worker:
         namespaces: Mapping[int, NamespaceConfig],
         engine: bpf.Engine,
     ) -> None:
-        self._end = end
         self._reporter = reporter
         self._config = config
         self._arena = arena
@@ -81,11 +78,8 @@ class _Worker:
         self._media: Mapping[int, int] = {}
         self._engine = engine
 
-    def step(self) -> bool:
-        """Wait for one job and do it; False when there will be none any more."""
-        data, fds, _, _ = socket.recv_fds(self._end, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
-        if not data:
-            return False
+    def perform(self, data: bytes, fds: list[int]) -> None:
+        """Do one job."""
         job = channel.decode_run(data)
         self._media = dict(zip(job.namespaces, fds[1:], strict=True))
         with os.fdopen(fds[0], "rb") as contents:
@@ -96,7 +90,6 @@ class _Worker:
         for fd in self._media.values():
             os.close(fd)
         self._reporter.send(answer)
-        return True
 
     def _run(self, job: Run, image: bytes, arguments: bytes) -> FromWorker:
         plan = self._config.plan
@@ -112,7 +105,8 @@ class _Worker:
                 log.warning("a program runs in the interpreter: %s", error)
                 outcome, written = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
         except (MemoryError, bpf.Fault, bpf.ProgramError, MediaReadError) as error:
-            return Faulted(*reason_of(error))
+            self._reporter.failure(error)
+            return Faulted()
         for first in range(0, len(written), RANGES_AT_ONCE):
             self._reporter.send(Gathered(written[first : first + RANGES_AT_ONCE]))
         length = outcome.output_length
