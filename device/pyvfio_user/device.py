@@ -7,6 +7,9 @@ memory through an `AddressSpace`, and interrupts through `InterruptLines`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from mmap import PAGESIZE
 from typing import NamedTuple, Protocol
 
 from pyvfio_user.irqs import InterruptLines, Irq
@@ -29,13 +32,15 @@ class IoEventFd(NamedTuple):
     pio: bool = False
 
 
-class Region(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Region:
     """`size` bytes that a client reads and writes; for PCI a BAR, the ROM or the config space.
 
     With `fd` a client can map the region: the file's bytes from `fd_offset` on, all of them or only
     `areas`, in whole pages. It may do what the descriptor allows, without the device noticing, and
     still send messages. The file should be sealed against shrinking, for the client's sake. `fd`
-    and those of `ioeventfds` are the device's, open as long as the server.
+    and those of `ioeventfds` are the device's, open as long as the server. Raises ValueError for
+    what cannot be mapped, or is not in the region.
     """
 
     size: int
@@ -47,6 +52,16 @@ class Region(NamedTuple):
     ioeventfds: tuple[IoEventFd, ...] = ()
     type: RegionType | None = None
     """What a region behind those of PCI (`PciRegion`) is for."""
+
+    def __post_init__(self) -> None:
+        if self.areas and self.fd is None:
+            raise ValueError("a region has areas to be mapped, and no file")
+        if any(at % PAGESIZE for at in (self.fd_offset, *chain.from_iterable(self.areas))):
+            raise ValueError("a region is mapped in whole pages only")
+        parts: list[Area | IoEventFd] = [*self.areas, *self.ioeventfds]
+        for part in parts:
+            if min(part.offset, part.size) < 0 or part.offset + part.size > self.size:
+                raise ValueError(f"{part} is not in a region of {self.size} bytes")
 
 
 class Pending:

@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,6 +277,25 @@ def test_the_client_gets_the_eventfds_of_a_region(server: Server, eventfds: list
         assert eventfd_value(eventfds[1]) == 1
         close(fds)
         assert client.region_io_fds(WHOLE) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"areas": (Area(0, PAGE),), "fd": None},
+        {"areas": (Area(0, 100),)},
+        {"areas": (Area(100, PAGE),)},
+        {"areas": (Area(3 * PAGE, 2 * PAGE),)},
+        {"fd_offset": 100},
+        {"ioeventfds": (IoEventFd(0, 4 * PAGE - 4, 8),)},
+        {"ioeventfds": (IoEventFd(0, -4, 4),)},
+    ],
+    ids=str,
+)
+def test_a_region_that_cannot_be_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="region"):
+        Region(4 * PAGE, **{"fd": 0, **wrong})
+    Region(4 * PAGE, fd=0, areas=AREAS[:1], ioeventfds=(IoEventFd(0, 4 * PAGE - 8, 8),))
 
 
 def test_a_region_s_file_can_be_read_only(tmp_path: Path, memory: SealedMemory) -> None:
