@@ -3,13 +3,12 @@
 import os
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
 
 import pytest
 
 from nvme_spec.registers import CmbUse
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
-from pyvfio_user.migration import State
+from support.moving import move_drive
 from support.nvme_host import ACQ, AQA, ASQ, BAR2, CC, CMBMSC, DATA, PAGE, Host, Queue
 
 SIZE = 2 << 20
@@ -210,15 +209,6 @@ def test_data_at_addresses_of_nobody_is_still_an_error(host: Host) -> None:
     assert done.status == DATA_TRANSFER_ERROR
 
 
-def step(host: Host, *states: State) -> None:
-    """Take a drive from each state of its migration to the next one."""
-    for before, after in pairwise(states):
-        host.rpu.migration.change(before, after)
-        for _ in range(10):
-            host.service()
-            host.executor.run_all()
-
-
 def test_it_is_moved_with_the_drive(host: Host) -> None:
     """Its content, and where commands name it; what the other host has mapped stays that."""
     queue = host.create_io_queue(base=SQ)
@@ -227,13 +217,7 @@ def test_it_is_moved_with_the_drive(host: Host) -> None:
     content = host.data(8 * PAGE, BUFFER)
     with Host(cmb=CmbSettings(SIZE)) as other:
         fd = other.board.regions[BAR2].fd
-        step(host, State.RUNNING, State.STOP, State.STOP_COPY)
-        step(other, State.RUNNING, State.STOP, State.RESUMING)
-        while piece := host.rpu.migration.read(1 << 20):
-            other.rpu.migration.write(piece)
-        other.memory.view[:] = host.memory.view
-        step(other, State.RESUMING, State.STOP, State.RUNNING)
-        other.cmb_at = AT
+        move_drive(host, other)
         assert other.board.regions[BAR2].fd == fd
         assert other.data(8 * PAGE, BUFFER) == content
         round_trip(other, queue, BUFFER, DATA)

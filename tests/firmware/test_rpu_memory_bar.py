@@ -7,6 +7,7 @@ import pytest
 
 from support.compute import FakeEngine
 from support.memory import COMPUTE, FILL, MEMORY, MIB, log_page, move, powered, read, write
+from support.moving import move_drive
 from support.nvme_host import BAR4, CONFIG, NSSR, Host
 
 SIZE = 2 * MIB
@@ -181,3 +182,13 @@ def test_a_sanitize_operation_leaves_zeroes(host: Host) -> None:
     write(host, b"A" * 4096)
     host.command(host.admin, 0x84, cdws=(2,))
     assert mapped(host, 4096) == bytes(4096)
+
+
+def test_it_is_moved_with_the_drive(host: Host) -> None:
+    """What the other host has mapped stays the same memory."""
+    write(host, b"A" * 4096)
+    with powered(engine=FakeEngine(), memory_bar=MEMORY) as other:
+        fd = other.board.regions[BAR4].fd
+        move_drive(host, other)
+        assert other.board.regions[BAR4].fd == fd
+        assert mapped(other, 8192) == b"A" * 4096 + bytes(4096) == read(other, 8192)

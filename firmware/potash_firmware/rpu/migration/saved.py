@@ -239,7 +239,11 @@ def _memories(controller: Controller) -> dict[str, Media]:
     board, buffers = controller.board, controller.apu.buffers
     every = controller.namespaces.every.items()
     memories: dict[str, Media | None] = {
-        **{f"memory{nsid}": one.media for nsid, one in every if isinstance(one, MemoryNamespace)},
+        **{
+            f"memory{nsid}": one.media
+            for nsid, one in every
+            if isinstance(one, MemoryNamespace) and not one.bar  # which is below
+        },
         **{f"media{nsid}": media for nsid, media in board.media.items()},
         "sidecar": board.sidecar.media,
         "flash": board.flash.media,
