@@ -388,7 +388,13 @@ class Blocks(HostOfBlocks):
             self.reap()
 
 
+class BlocksByMessages(Blocks):
+    by_messages = True
+
+
 TestBlocks = Blocks.TestCase
+TestBlocksByMessages = BlocksByMessages.TestCase
+TestBlocksByMessages.settings = settings(max_examples=10, stateful_step_count=40)
 TestBlocks.settings = settings(max_examples=20, stateful_step_count=40)
 
 

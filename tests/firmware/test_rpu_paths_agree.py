@@ -48,10 +48,11 @@ class PartlyCached(MemoryMedia):
 class Drive:
     """A drive with one I/O queue; `fast` counts the commands of its fast path."""
 
-    def __init__(self, stack: ExitStack, *, has_fast_path: bool) -> None:
+    def __init__(self, stack: ExitStack, *, has_fast_path: bool, by_messages: bool = False) -> None:
         media: dict[int, Media] = {nsid: PartlyCached.create(size) for nsid, size in SIZES.items()}
         namespaces = tuple(NamespaceSettings(nsid, size) for nsid, size in BLOCKS.items())
-        self.host = stack.enter_context(Host(media, RpuSettings(namespaces=namespaces)))
+        settings = RpuSettings(namespaces=namespaces)
+        self.host = stack.enter_context(Host(media, settings, by_messages=by_messages))
         self.host.enable()
         self.queue: Queue = self.host.create_io_queue(size=64)
         self.fast = 0
@@ -167,10 +168,12 @@ class Generator:
         return at + offset, self._list(struct.pack(f"<{len(rest)}Q", *rest))
 
 
-@pytest.fixture
-def drives() -> Iterator[tuple[Drive, Drive]]:
+@pytest.fixture(params=[False, True], ids=["mapped", "by messages"])
+def drives(request: pytest.FixtureRequest) -> Iterator[tuple[Drive, Drive]]:
+    """The first one's host memory is perhaps reached by messages, which makes no difference."""
     with ExitStack() as stack:
-        yield Drive(stack, has_fast_path=True), Drive(stack, has_fast_path=False)
+        first = Drive(stack, has_fast_path=True, by_messages=request.param)
+        yield first, Drive(stack, has_fast_path=False)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -59,6 +59,9 @@ class HostOfBlocks(RuleBasedStateMachine):
     """A host of up to three namespaces, which sends commands and knows what blocks may then
     hold."""
 
+    by_messages = False
+    """Its memory is reached by messages."""
+
     @initialize()
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(dir=IN_MEMORY if os.path.isdir(IN_MEMORY) else None))
@@ -74,7 +77,7 @@ class HostOfBlocks(RuleBasedStateMachine):
 
     def open(self, *shapes: NamespaceShape) -> None:
         self.drive = Drive.open(self.folder / "drive", shapes, capacity=MOST * SIZE)
-        self.host = Host(drive=self.drive)
+        self.host = Host(drive=self.drive, by_messages=self.by_messages)
         self.begin_session()
 
     def begin_session(self) -> None:

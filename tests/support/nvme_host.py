@@ -27,9 +27,11 @@ from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Engine
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace
 from pyvfio_user.sealed_memory import SealedMemory
+from support.messages import LocalMessages
 
 BAR0 = 0
 BAR2 = 2
@@ -157,8 +159,11 @@ class Host:
         engine: Engine | None = None,
         cmb: CmbSettings | None = None,
         memory_bar: int = 0,
+        *,
+        by_messages: bool = False,
     ) -> None:
-        """`memory_bar` is the identifier of a memory namespace of `drive` that is in BAR 4."""
+        """`memory_bar` is the identifier of a memory namespace of `drive` that is in BAR 4. Memory
+        is reached `by_messages` where it is not mapped."""
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
             settings = replace(
@@ -169,8 +174,10 @@ class Host:
                 ),
             )
         self.memory = SealedMemory(memory)
-        self.space = AddressSpace()
-        self.space.map(0, memory, fd=self.memory.fd, offset=0, readable=True, writable=True)
+        self.messages = LocalMessages(self.memory.view)
+        self.space = AddressSpace(messages=cast(DmaMessages, self.messages))
+        fd = None if by_messages else self.memory.fd
+        self.space.map(0, memory, fd=fd, offset=0, readable=True, writable=True)
         self.lines = Lines()
         self.executor = SteppedExecutor() if executor is None else executor
         self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}

@@ -68,7 +68,10 @@ class Arbiter:
         until = 0.0
         while ready := [queue for queue in queues.round_robin() if self.may_fetch(queue)]:
             for queue in ready:
-                executed += self._serve_burst(queue, burst or CHUNK)
+                done = self._serve_burst(queue, burst or CHUNK)
+                if not done and self._board.dma.interrupted:
+                    return executed
+                executed += done
                 if len(ready) > 1:  # its host goes on while the others are served
                     self._interrupts.send()
                 if burst or not queue.ready:

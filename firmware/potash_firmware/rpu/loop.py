@@ -268,6 +268,7 @@ class Rpu:
                 and not self._commands.paused
                 and not self.migration.stopping
                 and any(map(self.arbiter.may_fetch, self._board.queues.ready))
+                and not self._board.dma.interrupted
             )
         )
 

@@ -67,7 +67,7 @@ class MemoryFastPath:
                     scatter(views, memory[start : start + length])
                     if remote:
                         filled += views
-                elif opcode == _WRITE:
+                elif opcode == _WRITE and not filled:
                     views = views_of(prp1, prp2, length, write=False)
                     gather_into(memory[start : start + length], views)
                     writes += 1

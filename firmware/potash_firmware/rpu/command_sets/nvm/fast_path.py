@@ -90,7 +90,7 @@ class FastPath:
                     if remote:
                         filled += views
                     bytes_read += length
-                elif opcode == _WRITE and writes_here:
+                elif opcode == _WRITE and writes_here and not filled:
                     views = views_of(prp1, prp2, length, write=False)
                     if media is not whole:
                         media.require_whole()
