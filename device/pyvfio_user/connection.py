@@ -20,6 +20,8 @@ from pyvfio_user.protocol import HEADER, TYPE_MASK, Header, MessageType, Protoco
 
 MAX_MSG_FDS = 8
 """File descriptors in one message; QEMU refuses a server that wants more than 16."""
+MAX_UNSENT_FDS = 64
+"""File descriptors in replies that wait for room, each of which is one more of this process."""
 READ_SIZE = 1 << 16
 """Bytes asked for at a time where no message has been begun."""
 
@@ -163,13 +165,20 @@ class Connection:
         """
         sent = 0 if self._unsent else self._send(message, fds)
         if sent < len(message):
-            kept = [] if sent else _duplicated(fds)
+            kept = [] if sent else self._keep(fds)
             self._unsent.append(_Unsent(memoryview(message)[sent:], kept))
             self._unsent_size += len(message) - sent
             if self._unsent_size > self._max_queued:
                 raise ProtocolError(
                     f"the client has left {self._unsent_size} bytes of replies unread"
                 )
+
+    def _keep(self, fds: Sequence[int]) -> list[int]:
+        """Duplicates of descriptors, for a message that waits."""
+        waiting = sum(len(unsent.fds) for unsent in self._unsent) if fds else 0
+        if waiting + len(fds) > MAX_UNSENT_FDS:
+            raise ProtocolError(f"the client has left {waiting} file descriptors unread")
+        return _duplicated(fds)
 
     def wants_write(self) -> bool:
         """Whether messages wait for room in the socket."""

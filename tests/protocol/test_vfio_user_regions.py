@@ -191,6 +191,21 @@ def test_descriptors_wait_with_a_reply_that_has_no_room(
     assert not leaked(before)
 
 
+def test_a_client_cannot_have_descriptors_pile_up(
+    server: Server, ended: list[str], memory: SealedMemory
+) -> None:
+    before = open_descriptors()
+    with negotiated(server) as client:
+        most = 0
+        while server.connected:
+            client.send(region_info(WHOLE, 32))
+            server.step()
+            most = max(most, len(open_descriptors()))
+        assert most - len(before) < 80
+    assert "file descriptors unread" in ended[0]
+    assert not leaked(before)
+
+
 def test_sub_regions_with_their_eventfds(server: Server, eventfds: list[int]) -> None:
     """Each is offset, size, fd_index, type 0 (ioeventfd), flags (1 DATAMATCH, 2 PIO), padding,
     datamatch; parts with the same descriptor share it."""
