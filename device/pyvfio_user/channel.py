@@ -190,6 +190,8 @@ class Channel:
                         sock, size - len(self._received), MAX_MSG_FDS, socket.MSG_CMSG_CLOEXEC
                     )
                     self._fds += fds
+                    if len(self._fds) > MAX_MSG_FDS:
+                        raise self.broken(errno.EPROTO, "too many file descriptors with a reply")
             except TimeoutError:
                 reason = f"no reply within {self._timeout} seconds"
                 raise self.broken(errno.ETIMEDOUT, reason) from None

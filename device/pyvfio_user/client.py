@@ -309,6 +309,8 @@ class Client:
             reply, fds = self._channel.command_fds(command, request.encode())
             try:
                 needed = type(request).decode_head(reply).argsz
+                if len(reply) < needed <= request.argsz:
+                    raise ProtocolError(f"{len(reply)} of {needed} bytes came of {command.name}")
             except ProtocolError as error:
                 close_all(fds)
                 raise self._channel.broken(errno.EPROTO, str(error)) from None

@@ -333,3 +333,80 @@ def test_a_command_follows_one_that_was_interrupted(
             client.device_info()
     assert client.region_info(0).index == 0
     assert client.device_info() == info
+
+
+def _region(argsz: int = 32, flags: int = 7, size: int = PAGE, offset: int = 0) -> bytes:
+    return struct.pack("<IIIIQQ", argsz, flags, 0, 32 if flags & 8 else 0, size, offset)
+
+
+def _areas(*areas: tuple[int, int]) -> bytes:
+    count = struct.pack("<HHIII", 1, 1, 0, len(areas), 0)
+    return count + b"".join(struct.pack("<QQ", *area) for area in areas)
+
+
+@pytest.mark.parametrize(
+    ("payload", "descriptors"),
+    [
+        (_region(), 0),
+        (_region(), 2),
+        (_region(), 9),
+        (_region(size=2 * PAGE), 1),
+        (_region(size=0), 1),
+        (_region(offset=PAGE), 1),
+        (_region(offset=100), 1),
+        (_region(offset=(1 << 64) - PAGE), 1),
+        (_region(flags=15) + _areas((0, 100)), 1),
+        (_region(flags=15) + _areas((PAGE, PAGE)), 1),
+        (_region(flags=15) + _areas((0, PAGE), (0, 1 << 63)), 1),
+        (_region(flags=15) + _areas((0, PAGE))[:-1], 1),
+        (_region(argsz=64), 1),
+        (_region()[:-1], 1),
+    ],
+    ids=lambda value: value if isinstance(value, int) else value.hex()[:24],
+)
+def test_a_region_that_cannot_be_mapped_ends_the_connection(
+    tmp_path: Path, payload: bytes, descriptors: int
+) -> None:
+    """Whatever a server says of it, nothing outside of its file is mapped, and nothing leaks."""
+    before = open_descriptors()
+    memory = SealedMemory(PAGE)
+
+    def behave(sock: socket.socket) -> None:
+        for message_id in range(2):
+            if not sock.recv(48):
+                break
+            message = _reply(message_id, 5, payload)
+            socket.send_fds(sock, [message], [memory.fd] * descriptors)
+        sock.recv(1)
+
+    with _fake(tmp_path, behave) as path, Client(path) as client:
+        with pytest.raises(VfioUserError) as caught:
+            client.map_region(0)
+        assert caught.value.errno == errno.EPROTO
+        with pytest.raises(VfioUserError) as caught:
+            client.device_info()
+        assert caught.value.errno == errno.ENOTCONN
+    memory.close()
+    assert not leaked(before)
+
+
+@pytest.mark.parametrize(("index", "count"), [(1, 1), (0xFFFF_FFFF, 1), (0, 2)])
+def test_sub_regions_without_their_descriptors_end_the_connection(
+    tmp_path: Path, index: int, count: int
+) -> None:
+    before = open_descriptors()
+    eventfd = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def behave(sock: socket.socket) -> None:
+        sock.recv(32)
+        entry = struct.pack("<QQIIIIQ", 0, 4, index, 0, 0, 0, 0)
+        message = _reply(0, 6, struct.pack("<IIII", 16, 0, 0, count) + entry)
+        socket.send_fds(sock, [message], [eventfd])
+        sock.recv(1)
+
+    with _fake(tmp_path, behave) as path, Client(path) as client:
+        with pytest.raises(VfioUserError) as caught:
+            client.region_io_fds(0)
+        assert caught.value.errno == errno.EPROTO
+    os.close(eventfd)
+    assert not leaked(before)
