@@ -1,4 +1,4 @@
-"""Faults that a device is told to have: what they are, and how they are asked for.
+"""Fault injection: the kinds of faults, and the commands that add and clear them.
 
 Two vendor specific Admin commands of this device's own, in numbers that the platform leaves free.
 They are there only in a device that was started so that it takes them. As in the accelerators'
@@ -84,7 +84,7 @@ class FaultKind(IntEnum):
     MEDIA_DELAY = 5
     """Blocks are read, or written, later."""
     INTERRUPT = 6
-    """The host is not told of completions that are there."""
+    """Completions are posted without an interrupt."""
     APU_DEATH = 7
     """The application processor is gone; the device starts another one."""
     UNREACHABLE = 8

@@ -251,7 +251,7 @@ class Connection:
 
     def _take_fds(self, fds: list[int], flags: int, *, begun: bool) -> None:
         """Keep the descriptors of a read for the message that they belong to."""
-        # Those of a message begun earlier are ours too, though nobody will ever take them.
+        # Those of a message begun earlier count, too, though no message will ever take them.
         self._fds = [*self._fds, *fds] or _NO_FDS
         self._fds_end = self._end
         if len(self._fds) > MAX_MSG_FDS or flags & socket.MSG_CTRUNC:

@@ -39,7 +39,7 @@ def close_all(fds: Iterable[int]) -> None:
         else:
             slow.append(fd)
     if slow:
-        _apart(*(partial(os.close, fd) for fd in slow))
+        _close_in_thread(*(partial(os.close, fd) for fd in slow))
 
 
 def close_socket(sock: socket.socket) -> None:
@@ -49,7 +49,7 @@ def close_socket(sock: socket.socket) -> None:
     # Nothing can come any more now. A descriptor comes with a byte at least.
     unread = fcntl.ioctl(sock, termios.FIONREAD, struct.pack("i", 0))
     if struct.unpack("i", unread)[0]:
-        _apart(sock.close)
+        _close_in_thread(sock.close)
     else:
         sock.close()
 
@@ -66,7 +66,7 @@ def _is_quick(fd: int) -> bool:
     return True  # only files in memory have seals
 
 
-def _apart(*closes: Callable[[], None]) -> None:
+def _close_in_thread(*closes: Callable[[], None]) -> None:
     def run() -> None:
         for close in closes:
             with suppress(OSError):  # the descriptor is gone nevertheless

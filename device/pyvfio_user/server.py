@@ -35,9 +35,9 @@ from pyvfio_user.device import Device
 from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.memory import MAX_MAPPINGS
 from pyvfio_user.payloads import REGION_ACCESS
-from pyvfio_user.places import listen, unlink
 from pyvfio_user.protocol import HEADER, MessageFlags, ProtocolError
 from pyvfio_user.session import MAX_TRANSFER, Session
+from pyvfio_user.socket_path import listen, unlink
 
 MAX_MESSAGE = HEADER.size + REGION_ACCESS.size + MAX_TRANSFER
 """The longest message: a REGION_WRITE of the largest transfer."""

@@ -124,14 +124,14 @@ def train(images: Array, labels: Labels, *, epochs: int = EPOCHS, seed: int = SE
     arrays = network.arrays()
     means, squares = ([np.zeros_like(one) for one in arrays] for _ in range(2))
     total = epochs * -(-len(images) // BATCH)
-    for turn, batch in enumerate(_batches(len(images), epochs, random), start=1):
+    for step_number, batch in enumerate(_batches(len(images), epochs, random), start=1):
         _, slopes = gradients(network, _moved(images[batch], random), labels[batch])
-        step = STEP * (1 - (turn - 1) / total)
+        step = STEP * (1 - (step_number - 1) / total)
         for values, slope, mean, square in zip(arrays, slopes, means, squares, strict=True):
             mean += (1 - FIRST_DECAY) * (slope - mean)
             square += (1 - SECOND_DECAY) * (slope**2 - square)
-            size = np.sqrt(square / (1 - SECOND_DECAY**turn)) + TINY
-            values -= step * mean / (1 - FIRST_DECAY**turn) / size
+            size = np.sqrt(square / (1 - SECOND_DECAY**step_number)) + TINY
+            values -= step * mean / (1 - FIRST_DECAY**step_number) / size
     return network
 
 

@@ -1,4 +1,4 @@
-"""How a firmware or driver engineer tests what a host does when its drive goes wrong.
+"""How a firmware or driver engineer tests what a host does when its drive fails.
 
 `Store` stands for whatever you test: it keeps one record on the drive, tries again where that is
 worth it, and moves to spare blocks where it is not. Run this with `pytest examples/faults`.

@@ -22,8 +22,8 @@ from potash_firmware.mailbox.counters import Counters, Row, Word
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
-from pyvfio_user.places import listen, unlink
 from pyvfio_user.server import Server
+from pyvfio_user.socket_path import listen, unlink
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class StatusSocket:
                 client.send(data, socket.MSG_NOSIGNAL)
             except OSError as error:
                 log.debug("a snapshot was not taken: %s", error)
-            except Exception:  # a mistake of ours must not end the drive
+            except Exception:  # a bug of the firmware must not end the drive
                 log.exception("a snapshot went wrong")
         return True
 

@@ -300,9 +300,9 @@ class Configuration:
     @property
     def described_compute(self) -> ComputeSettings:
         """What compute namespaces take, as the firmware wants it."""
-        told = asdict(self.compute)
-        del told["namespaces"]
-        return ComputeSettings(**{**told, "program_memory": self.compute.program_memory // MEBI})
+        values = asdict(self.compute)
+        del values["namespaces"]
+        return ComputeSettings(**{**values, "program_memory": self.compute.program_memory // MEBI})
 
     @property
     def described_limits(self) -> Limits:

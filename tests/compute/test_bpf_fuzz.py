@@ -1,6 +1,6 @@
 """Random programs on both engines, and whether what compiled code takes for proven of them is true.
 
-The known faults of proofs are put back one by one: what does not find them would find no other.
+The known faults of guards are put back one by one: what does not find them would find no other.
 """
 
 import os
@@ -94,7 +94,7 @@ def test_random_programs_find_every_known_fault(fault: str) -> None:
             hold(extremes(Random(seed)))
 
 
-def _one_turn_less(patch: pytest.MonkeyPatch) -> None:
+def _one_iteration_less(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ranges, "INCLUSIVE", frozenset())
 
 
@@ -103,14 +103,14 @@ def _no_conditions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_instruction_less(patch: pytest.MonkeyPatch) -> None:
-    cost = ranges.Proof._cost
-    patch.setattr(ranges.Proof, "_cost", lambda self, loop: self._do("add", cost(self, loop), -1))
+    cost = ranges.Guard._cost
+    patch.setattr(ranges.Guard, "_cost", lambda self, loop: self._do("add", cost(self, loop), -1))
 
 
 def _a_byte_less(patch: pytest.MonkeyPatch) -> None:
-    inside = ranges.Proof._inside
+    inside = ranges.Guard._inside
     patch.setattr(
-        ranges.Proof,
+        ranges.Guard,
         "_inside",
         lambda self, one, limit: inside(self, one._replace(high=one.high - 1), limit),
     )
@@ -118,7 +118,7 @@ def _a_byte_less(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("mistake", "first"),
-    [(_one_turn_less, 0), (_no_conditions, 70), (_an_instruction_less, 0), (_a_byte_less, 0)],
+    [(_one_iteration_less, 0), (_no_conditions, 70), (_an_instruction_less, 0), (_a_byte_less, 0)],
 )
 def test_random_programs_find_other_mistakes(
     mistake: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,7 @@ def test_a_loop_beyond_it_stops_where_it_must(over: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 5, 4 * 1024 + 5, 4 * 1024 + 6, 4 * 1024 + 7])
 def test_the_limit_in_a_counted_loop_is_exact(limit: int) -> None:
-    """Three instructions, two of them wide, four in each turn, and the exit."""
+    """Three instructions, two of them wide, four in each iteration, and the exit."""
     seen = same(case(*loop_to(OUTPUT, RODATA), limit=limit))
     assert (seen.fault is None) == (limit >= 3 + 4 * 1024 + 1)
 
@@ -132,7 +132,7 @@ def test_ends_of_loops(narrow: bool, at_top: bool) -> None:
     same_each(functions)
 
 
-def test_a_test_that_only_some_turns_pass_ends_nothing() -> None:
+def test_a_test_that_only_some_iterations_pass_ends_nothing() -> None:
     """`for (;; i += 8) { if (!r6 && i >= 32) break; output[i] = i; }`, with r6 = 1."""
     code = [
         mov(6, 1),
@@ -152,9 +152,9 @@ def test_a_test_that_only_some_turns_pass_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("most", [8184, 8192])
-def test_a_register_that_only_some_turns_add_to(most: int) -> None:
-    """Every second of as many turns moves on; the last ones are near the constants, or there."""
-    turns = most // 8 * 2
+def test_a_register_that_only_some_iterations_add_to(most: int) -> None:
+    """Every second of as many iterations moves on; the last ones are near the constants, or there."""
+    iterations = most // 8 * 2
     code = [
         mov(3, 0),
         mov_reg(5, 2),
@@ -164,7 +164,7 @@ def test_a_register_that_only_some_turns_add_to(most: int) -> None:
         insn(0x15, 4, 0, 1, 0),
         insn(0x07, 5, imm=8),
         insn(0x07, 3, imm=1),
-        insn(0xA5, 3, 0, -7, turns + 1),
+        insn(0xA5, 3, 0, -7, iterations + 1),
         exit_,
     ]
     seen = same(case(*code))
@@ -172,7 +172,7 @@ def test_a_register_that_only_some_turns_add_to(most: int) -> None:
 
 
 def test_a_counted_loop_is_not_entered_without_the_fuel_for_it() -> None:
-    """Its turns would take days."""
+    """Its iterations would take days."""
     code = [
         lddw(4, 1 << 40),
         mov(3, 0),

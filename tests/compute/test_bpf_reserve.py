@@ -1,4 +1,4 @@
-"""What compiled code can reach however wrong its proofs are: nothing but its arena's memory."""
+"""What compiled code can reach however wrong its guards are: nothing but its arena's memory."""
 
 import ctypes
 import faulthandler
@@ -17,7 +17,7 @@ from potash_firmware.bpf.arena import BASE, REACH, Arena, Layout
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.native import lowering
-from potash_firmware.bpf.native.ranges import Proof
+from potash_firmware.bpf.native.ranges import Guard
 from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, mov_reg, store
 from support.bpf_native import own_cache
 
@@ -39,7 +39,7 @@ ADDRESSES = (*NEAR, *(Random(17).getrandbits(64) for _ in range(8)))
 def gullible(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled code believes that every access is inside."""
     monkeypatch.setattr(lowering, "outside", lambda writer, at, low, span: "false")
-    monkeypatch.setattr(Proof, "holds", lambda self, *_: "true")
+    monkeypatch.setattr(Guard, "holds", lambda self, *_: "true")
 
 
 @pytest.fixture

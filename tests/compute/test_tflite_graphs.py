@@ -25,7 +25,7 @@ from support.tflite_graphs import Network, network
 from support.tflite_values import SMALL, spread
 
 CONFIGS = (Config.default(), SMALL)
-MARATHON, AT_ONCE = 20_000, 500
+SLOW, AT_ONCE = 20_000, 500
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_with_little_memory_they_give_the_same(log_bytes: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1000 + MARATHON, AT_ONCE))
+@pytest.mark.parametrize("first", range(1000, 1000 + SLOW, AT_ONCE))
 def test_many_random_networks(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         check(seed, CONFIGS[seed % 2], 1 << (22 if seed % 5 else 15))

@@ -16,7 +16,7 @@ from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.fast import compiling, layout
 from potash_device.vta.fast.admission import decode
-from potash_device.vta.fast.peak import PEAKS, best, turns
+from potash_device.vta.fast.peak import PEAKS, best, iterations
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import (
     Alu,
@@ -302,8 +302,8 @@ def test_other_threads_run_while_a_stream_does() -> None:
 
 
 @pytest.mark.skipif(best() is None, reason="this processor has no instruction to compare with")
-def test_the_peak_does_as_many_turns_as_it_is_told() -> None:
+def test_the_peak_does_as_many_iterations_as_requested() -> None:
     at = best()
     assert at is not None
-    assert turns[at](5) == 5
+    assert iterations[at](5) == 5
     assert PEAKS[at].operations == 2 * PEAKS[at].products * PEAKS[at].lanes * 12 * 4

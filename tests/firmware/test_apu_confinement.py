@@ -1,4 +1,4 @@
-"""Code that has got loose in a worker: every door that it tries is shut, and jobs go on as
+"""Code that controls a worker: everything that it tries is refused, and jobs go on as
 before."""
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ def test_what_a_compiler_said_before_it_was_ended_is_not_kept(
 
     monkeypatch.setattr(workshop, "_write", cut_short)
     order = workshop.Order(lambda *_: b"machine code", lambda *_: (compiler.OBJECTS, "name"))
-    assert workshop._made(order, CONFIG, b"", 0) == (True, b"the compiler was ended by SIGABRT")
+    assert workshop._compiled(order, CONFIG, b"", 0) == (True, b"the compiler was ended by SIGABRT")
 
 
 NOT_GRANTED = channel.Gathered((ByteRange(1, 0, 4096),))

@@ -1,4 +1,4 @@
-"""Models that are made to do harm: the job fails and says why, the APU and other jobs go on."""
+"""Hostile models: the job fails and says why, the APU and other jobs go on."""
 
 from __future__ import annotations
 

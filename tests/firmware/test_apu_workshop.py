@@ -20,15 +20,15 @@ def request(number: int) -> bytes:
     return struct.pack("<IIq", PROGRAM, 0, number)
 
 
-def test_a_request_is_served_that_comes_before_the_last_keeper_is_reaped(
+def test_a_request_is_served_that_comes_before_the_last_cache_writer_is_reaped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker asks again as soon as it has its answer, and the keeper is still on its way out."""
+    """A worker asks again as soon as it has its answer, and the last cache writer has not ended yet."""
 
     def answer(desk: Desk, kind: int, length: int, number: int) -> None:
         desk._mine.send(ANSWER.pack(0, number))
 
-    monkeypatch.setattr(Desk, "_keep", answer)
+    monkeypatch.setattr(Desk, "_compile", answer)
     desk = Desk(CONFIG)
     worker = desk.its
     worker.send(request(5))

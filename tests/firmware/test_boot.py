@@ -266,17 +266,17 @@ def test_an_end_is_a_clean_one_unless_something_went_wrong(
 def test_the_loop_wakes_for_the_counters_record(
     device: boot.Device, processes: list[NoProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = device.rpu.controller.persistence
+    persistence = device.rpu.controller.persistence
     device.rpu.controller.health.count_read(512)
-    monkeypatch.setattr(keeper, "_due", time.monotonic() + 0.1)
+    monkeypatch.setattr(persistence, "_due", time.monotonic() + 0.1)
     saved = []
-    real = keeper.sidecar.save
+    real = persistence.sidecar.save
 
     def save() -> None:
         saved.append(time.monotonic())
         real()
 
-    monkeypatch.setattr(keeper.sidecar, "save", save)
+    monkeypatch.setattr(persistence.sidecar, "save", save)
     steps = run(device, 0.5)
     assert len(saved) == 1
     assert steps < 10

@@ -121,6 +121,6 @@ def test_without_a_limit_a_queue_is_served_until_it_is_empty(host: Host) -> None
     assert order(host, 7, 30) == [1] * 30 + [2] * 30
 
 
-def test_a_turn_is_as_long_on_the_general_way(host: Host) -> None:
+def test_a_round_is_as_long_on_the_slow_path(host: Host) -> None:
     host.board.trace.sink = lambda *_: None
     assert order(host, 0, 3) == [1, 2, 1, 2, 1, 2]

@@ -1,4 +1,4 @@
-"""Faults on purpose: each kind triggers what it is about, as often as it says, and nothing else."""
+"""Fault injection: each kind triggers what it is about, as often as it says, and nothing else."""
 
 import errno
 import struct

@@ -1,4 +1,4 @@
-"""A guest that means harm: any entry in any queue, with lists that lead onto the queues themselves.
+"""An untrusted guest: any entry in any queue, with lists that lead onto the queues themselves.
 
 Every command that the device has gets fields near its edges and pointers into everything: its own
 queue, the completion queues, the shadow pages, lists that lead to themselves, windows for reading

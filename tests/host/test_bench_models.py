@@ -41,7 +41,7 @@ def told(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["name"], one["metric"]): one for one in results}
 
 
-def test_a_model_is_reported_beside_both_of_its_peers() -> None:
+def test_a_model_is_reported_with_both_of_its_baselines() -> None:
     found = told("digits", *QUICK)
     assert {name for name, _ in found} == {"digits"}
     fast, slow = found["digits", "time"], found["digits", "time beside reference"]

@@ -23,7 +23,7 @@ def test_a_ratio_is_the_median_of_the_pairs_and_not_of_the_sums() -> None:
     assert (result.value, result.baseline) == (10, Baseline("other", 10))
 
 
-def test_without_a_peer_the_spread_is_of_the_values() -> None:
+def test_without_a_baseline_the_spread_is_of_the_values() -> None:
     result = alone("load", "iops", "1/s", [3, 1, 2])
     assert (result.value, result.baseline, result.ratio) == (2, None, None)
     assert (result.pairs, result.spread) == (3, (1, 3))
@@ -40,12 +40,12 @@ def test_the_document_has_the_keys_that_readers_rely_on() -> None:
     assert read["results"][1]["baseline"] is None
 
 
-def test_the_table_shows_ours_the_peer_s_and_the_ratio() -> None:
+def test_the_table_shows_the_value_the_baseline_and_the_ratio() -> None:
     lines = table([paired("load", "iops", "1/s", "other", [(30000, 20000)])])
     assert lines[1].split() == ["load", "iops", "1/s", "30,000", "20,000", *["1.50"] * 3, "1"]
 
 
-def test_what_is_between_two_looks_is_interpolated() -> None:
+def test_values_between_two_samples_are_interpolated() -> None:
     used = iter([0.0, 10.0])
     with Followed({"it": lambda: next(used, 10.0)}) as followed:
         pass

@@ -135,7 +135,7 @@ def test_a_result_that_is_wrong_ends_the_measurement(monkeypatch: pytest.MonkeyP
         list(vta.measure(["C2"], 1, lambda text, share: None))
 
 
-def test_the_peer_is_the_processor_s_own_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_baseline_is_the_processor_s_best_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vta, "WINDOW", 0)
     monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
     monkeypatch.setattr(vta, "_peak", lambda: 1e6)

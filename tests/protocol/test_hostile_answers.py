@@ -1,4 +1,4 @@
-"""What a whole device answers to each kind of harm: one row, one answer, and nothing left
+"""What a whole device answers to each kind of attack: one row, one answer, and nothing left
 behind."""
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_each_kind_of_harm_has_its_answer(
+def test_each_kind_of_attack_has_its_answer(
     device: Device, client: RawClient, descriptors: Descriptors, row: Row
 ) -> None:
     *before, last = row.frames(descriptors)

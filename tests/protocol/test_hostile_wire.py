@@ -1,4 +1,4 @@
-"""A whole device under clients that mean harm: it neither ends, nor hangs, nor keeps anything.
+"""A whole device and hostile clients: it neither ends, nor hangs, nor keeps anything.
 
 `pytest -m slow tests/protocol/test_hostile_wire.py` does it with a million frames, or with
 `POTASH_FUZZ_FRAMES`, from a random seed, or from `POTASH_FUZZ_SEED`.

@@ -73,7 +73,7 @@ class HostOfBlocks(RuleBasedStateMachine):
         self.cid = 0
         shapes = tuple(NamespaceShape(SIZE, size) for size in self.sizes.values())
         self.open(*shapes)
-        assert self.host.media[2].tells_holes(4096)
+        assert self.host.media[2].reports_holes(4096)
 
     def open(self, *shapes: NamespaceShape) -> None:
         self.drive = Drive.open(self.folder / "drive", shapes, capacity=MOST * SIZE)

@@ -1,4 +1,4 @@
-"""Programs that led out of the arena, or past the instruction limit, while proofs could overflow.
+"""Programs that led out of the arena, or past the instruction limit, while guards could overflow.
 
 Each has a loop or a group of accesses whose limits, computed with too few bits, look harmless. The
 interpreter says what is right of them: they fault, or end at the limit.
@@ -101,9 +101,8 @@ def merged(reach: int, *, store: bool = False) -> bytes:
     )
 
 
-def endless(turns: int) -> bytes:
-    """A loop of `turns` turns, which are thought to be few, inside another; it stores their
-    number."""
+def endless(iterations: int) -> bytes:
+    """A loop of so many `iterations`, which are thought to be few, inside another; it stores them."""
     return assemble(
         f"""
         r9 = r3
@@ -112,7 +111,7 @@ def endless(turns: int) -> bytes:
         r2 = r9
         if r9 == 1 goto outer
     outer:
-        {ladder("m", (1 << 128) + 64, str(turns))}
+        {ladder("m", (1 << 128) + 64, str(iterations))}
         r8 = 0
     inner:
         r0 ^= r8
@@ -150,7 +149,7 @@ def drift(reach: int, *, store: bool = False) -> bytes:
 def products(*, store: bool = False) -> bytes:
     """A pointer moved in many loops, by a register times a count in each; in sum by 2^128: by 0.
 
-    All but the first are left at once, and so is that in its second turn.
+    All but the first are left at once, and so is that in its second iteration.
     """
     factor = 4 + 2047 * (1 << 52)
     times, rest = divmod(1 << 128, factor << 12)
@@ -158,8 +157,8 @@ def products(*, store: bool = False) -> bytes:
     while times:
         steps.append((min(times, (1 << 48) - 1), "r2"))
         times -= steps[-1][0]
-    turns, rest = divmod(rest, 1 << 40)
-    steps += [(turns, "r9"), (rest, "1")]
+    iterations, rest = divmod(rest, 1 << 40)
+    steps += [(iterations, "r9"), (rest, "1")]
     text = f"""
         r4 = r1
         r6 = {factor} ll
@@ -173,11 +172,11 @@ def products(*, store: bool = False) -> bytes:
         r2 = r6
         r2 <<= 12
     """
-    for index, (turns, step) in enumerate(steps):
+    for index, (iterations, step) in enumerate(steps):
         leaves = "r7 & r5" if index == 0 else "r4 & r4"
         text += f"""
         r7 = 0
-        r8 = {turns} ll
+        r8 = {iterations} ll
     head{index}:
         if r7 >= r8 goto out{index}
         if {leaves} goto out{index}
@@ -196,13 +195,13 @@ def _spans(patch: pytest.MonkeyPatch) -> None:
 
 
 def _limits(patch: pytest.MonkeyPatch) -> None:
-    """The limits of merged values, and of what a turn adds, have any size."""
+    """The limits of merged values, and of what an iteration adds, have any size."""
     patch.setattr(joins, "near", lambda low, high: True)
 
 
 def _overflow(patch: pytest.MonkeyPatch) -> None:
-    """What a proof computes with at run time has any size: registers, products, sums of them."""
-    patch.setattr(ranges.Proof, "_near", lambda *_: None)
+    """What a guard computes with at run time has any size: registers, products, sums of them."""
+    patch.setattr(ranges.Guard, "_near", lambda *_: None)
     patch.setattr(induction, "MOST_TERMS", 1000)
 
 

@@ -1,10 +1,9 @@
-"""Holds what compiled code takes for proven against what a program does, instruction by
-instruction.
+"""Compares the claims of compiled code with what a program does, instruction by instruction.
 
-The interpreter runs the program. Wherever compiled code would compute a proof, its assembly is
+The interpreter runs the program. Wherever compiled code would compute a guard, its assembly is
 evaluated here, with numbers that have no limits: no literal and no result may be too large for its
-type while everything required so far holds. Where the proof lets a nest run without checks, each
-turn, each access and the number of instructions has to be what was claimed, until the nest is left.
+type while everything required so far holds. Where the guard lets a nest run without checks, each
+iteration, each access and the number of instructions has to be as claimed, until the nest ends.
 Accesses that came under an earlier check have to be among its bytes. Nothing of this depends on the
 analysis that made the claims, nor is anything compiled.
 """
@@ -40,7 +39,7 @@ def require(holds: bool, *what: object) -> None:
         raise Violation(*what)
 
 
-# The assembly of a proof
+# The assembly of a guard
 
 _VALUE = re.compile(r"(%\S+) = (.*)")
 _FORMS = {
@@ -61,7 +60,7 @@ def signed(value: int, bits: int) -> int:
 
 
 class Evaluation:
-    """The values of a proof's assembly, each as a signed number of its width."""
+    """The values of a guard's assembly, each as a signed number of its width."""
 
     def __init__(self, lines: Sequence[str], given: dict[str, int]) -> None:
         self.values = dict(given)
@@ -136,33 +135,33 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class _Explained:
-    """A function's control flow, its claims, and the assembly of its proofs by their labels."""
+    """A function's control flow, its claims, and the assembly of its guards by their labels."""
 
     function: Function
     claims: Claims
-    proofs: dict[str, list[str]]
+    guards: dict[str, list[str]]
 
 
 def _explained(code: blocks.Code, entry: int) -> _Explained:
     function = blocks.function(code, entry)
     text, claims = generator.claims(code, function)
-    proofs: dict[str, list[str]] = {}
+    guards: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
         if line.endswith(":"):
-            lines = proofs.setdefault(line[:-1], [])
+            lines = guards.setdefault(line[:-1], [])
         elif line.startswith("  "):
             lines.append(line.strip())
-    return _Explained(function, claims, proofs)
+    return _Explained(function, claims, guards)
 
 
 @dataclass
 class _Nest:
-    """A nest that is run without its own checks, and what its proof has computed."""
+    """A nest that is run without its own checks, and what its guard has computed."""
 
     hoist: Hoist
-    proof: Evaluation
-    turns: dict[int, int] = field(default_factory=dict)
+    guard: Evaluation
+    iterations: dict[int, int] = field(default_factory=dict)
     executed: int = 0
 
 
@@ -186,8 +185,8 @@ class Checker(Interpreter):
         self._active: list[_Active] = []
         self._left: list[int] | None = None
         """The accesses under a check that has failed, up to the last of which a fault must come."""
-        self.proofs = self.held = 0
-        """How many proofs were computed, and how many let a nest run."""
+        self.guards = self.held = 0
+        """How many guards were computed, and how many let a nest run."""
         self.start(case.entry, case.arguments)
 
     def step(self) -> None:
@@ -213,29 +212,35 @@ class Checker(Interpreter):
         if active.nest is not None:
             for loop in active.nest.hoist.nest.loop.nest():
                 if loop.header == block:
-                    turns = active.nest.turns
-                    turns[block] = turns[block] + 1 if source in loop.blocks else 0
+                    iterations = active.nest.iterations
+                    iterations[block] = iterations[block] + 1 if source in loop.blocks else 0
                     last = active.nest.hoist.last.get(block)
                     if last is not None:
-                        most = active.nest.proof.of(last)
-                        require(turns[block] <= most, "a turn too many", block, turns, most)
+                        most = active.nest.guard.of(last)
+                        require(
+                            iterations[block] <= most,
+                            "an iteration too many",
+                            block,
+                            iterations,
+                            most,
+                        )
 
     def _prove(self, active: _Active, hoist: Hoist) -> None:
         layout = self.arena.layout
         given = {f"%r{number}": value for number, value in enumerate(self.registers)}
         given |= {"%frame": self.registers[10], "%fuel": self.instruction_limit - self.executed}
         given |= {f"%c{Word.READABLE}": layout.size, f"%c{Word.WRITABLE}": layout.rodata_offset}
-        proof = Evaluation(active.code.proofs[hoist.label], given)
-        self.proofs += 1
-        if proof.holds:
+        guard = Evaluation(active.code.guards[hoist.label], given)
+        self.guards += 1
+        if guard.holds:
             self.held += 1
-            active.nest = _Nest(hoist, proof)
+            active.nest = _Nest(hoist, guard)
 
     def _visit(self, active: _Active, pc: int, instruction: Instruction) -> None:
         nest = active.nest
         if nest is not None and nest.hoist.cost is not None:
             nest.executed += 1
-            most = nest.proof.of(nest.hoist.cost)
+            most = nest.guard.of(nest.hoist.cost)
             require(nest.executed <= most, "more instructions than thought", pc, most)
             require(self.executed < self.instruction_limit, "the limit is evaded", pc)
         if instruction.kind not in (Class.LDX, Class.ST, Class.STX):
@@ -247,7 +252,7 @@ class Checker(Interpreter):
             require(self.registers[10] - FRAME <= first and behind <= self.registers[10], pc)
         elif nest is not None and pc in nest.hoist.nest.proven:
             index = nest.hoist.nest.proven[pc]
-            low, high = (nest.proof.of(end) for end in nest.hoist.reach[index])
+            low, high = (nest.guard.of(end) for end in nest.hoist.reach[index])
             require(low <= first and behind <= high, "an access is elsewhere", pc, first, low, high)
             self._inside(low, high, instruction.kind != Class.LDX)
         elif not (instruction.kind == Class.STX and instruction.mode == isa.Mode.ATOMIC):
@@ -280,11 +285,11 @@ class Checker(Interpreter):
 
 
 class Held(NamedTuple):
-    """What a run has shown: how it ended, None when it was cut short; proofs, and those that
+    """What a run has shown: how it ended, None when it was cut short; guards, and those that
     held."""
 
     observed: Observed | None
-    proofs: int
+    guards: int
     held: int
 
 
@@ -302,4 +307,4 @@ def hold(case: Case, most: int = 2_000) -> Held:
     except Fault as fault:
         ended = fault
     observed = seen(ended, checker.executed, memory, calls) if ended is not None else None
-    return Held(observed, checker.proofs, checker.held)
+    return Held(observed, checker.guards, checker.held)

@@ -1,7 +1,7 @@
-"""Random programs whose numbers are near the limits of types: what a proof could overflow with.
+"""Random programs whose numbers are near the limits of types: what a guard could overflow with.
 
 Loops in each other, in which merged values, products and pointers that move on say where accesses
-are, how often loops turn, and what a turn adds. Constants and arguments are near powers of two; so
+are, how often loops iterate, and what an iteration adds. Constants and arguments are near powers of two; so
 are, written in digits, numbers of up to 130 bits that only a reader of both sides of each branch
 arrives at (`bpf_attacks.ladder`). What is really executed is short, and near the arena's edges.
 """

@@ -31,7 +31,7 @@ def one(seed: int, *, native: bool = True) -> Counter[str]:
     """
     case = KINDS[seed % len(KINDS)](Random(seed))
     held = hold(case)
-    tried = Counter(programs=1, proofs=held.proofs, held=held.held)
+    tried = Counter(programs=1, guards=held.guards, held=held.held)
     if native and held.observed is not None:
         tried["compared"] += 1
         tried["faults"] += held.observed.fault is not None

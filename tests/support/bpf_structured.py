@@ -254,10 +254,10 @@ class _Writer:
         alu, jump = (ALU, JMP32) if narrow else (ALU64, JMP)
         if random.random() < 0.15:
             jump = JMP if narrow else JMP32
-        turns = random.choice((0, 1, 2, 5, 16, 33))
+        iterations = random.choice((0, 1, 2, 5, 16, 33))
         step = random.choice((1, 1, 1, 2, 3, 8))
         first = random.choice((0, 0, 0, 1, 5, -3))
-        bound = first + turns * step
+        bound = first + iterations * step
         if random.random() < 0.2:
             bound += random.choice((-1, 1))
         goes_on = random.choice((JLT, JLT, JNE, JSLT, JLE, JSLE))
@@ -290,11 +290,11 @@ class _Writer:
         random = self.random
         pointer, register, end = random.sample(free, 3)
         part, size = PARTS[random.choice(tuple(PARTS))]
-        step, turns = random.choice((1, 2, 4, 8, -1, -8)), random.randint(1, 12)
+        step, iterations = random.choice((1, 2, 4, 8, -1, -8)), random.randint(1, 12)
         displacement = random.choice((0, 0, 8, -8, 100))
         edge = random.choice((part, part + size)) + random.choice((-1, 0, 0, 1)) * step
         missed = random.choice((0, 0, 0, 0, 1))
-        first = edge - turns * step
+        first = edge - iterations * step
         start = self.label()
         self.add(
             lddw(pointer, first - displacement & U64), lddw(end, edge + missed - displacement & U64)
@@ -312,7 +312,7 @@ class _Writer:
         random = self.random
         counter, index, pointer, register = random.sample(free, 4)
         first = random.choice((0, 0, 3, -8, -8, 0xFFFF_FFF8, 0x7FFF_FFFC))
-        turns, step = random.randint(1, 6), random.choice((1, 4, 8, -1))
+        iterations, step = random.randint(1, 6), random.choice((1, 4, 8, -1))
         base = random.choice((INPUT, OUTPUT, DATA))
         displacement = random.choice((0, 0, 16, 64))
         copy = random.choice(
@@ -327,7 +327,7 @@ class _Writer:
             self.add(self.condition(skip), insn(ALU64 | ADD, index, imm=step), _Place(skip))
         self.add(insn(random.choice((ALU, ALU64)) | ADD, index, imm=step))
         self.add(insn(ALU64 | ADD, counter, imm=1))
-        self.add(_Jump(random.choice((JMP, JMP32)) | JLT | K, start, counter, 0, turns))
+        self.add(_Jump(random.choice((JMP, JMP32)) | JLT | K, start, counter, 0, iterations))
 
     def test(self, opcode: int, label: int, counter: int, limit: int | None, bound: int) -> _Jump:
         if limit is None:

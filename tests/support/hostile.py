@@ -1,4 +1,4 @@
-"""A client that means harm: frames and file descriptors of every wrong kind, from one seed.
+"""A hostile client: frames and file descriptors of every wrong kind, from one seed.
 
 Frames come from a grammar of what the specification allows, with values chosen near the edges, and
 are then bent: cut, joined, repeated, reordered, with bits flipped and other descriptors attached.
@@ -100,7 +100,7 @@ def _sockets() -> tuple[int, int]:
 
 
 class Grammar:
-    """Frames, drawn from one random sequence."""
+    """Frames of one random sequence."""
 
     def __init__(self, rng: random.Random, descriptors: Descriptors) -> None:
         self.rng = rng

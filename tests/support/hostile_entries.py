@@ -1,4 +1,4 @@
-"""Submission entries of a guest that means harm: fields near their edges, pointers into everything."""
+"""Submission entries of an untrusted guest: fields near their edges, pointers into everything."""
 
 import random
 import struct

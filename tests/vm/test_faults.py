@@ -1,4 +1,4 @@
-"""What Linux makes of a drive that goes wrong on purpose."""
+"""How Linux handles injected faults of a drive."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Places:
+class _Paths:
     """Where the parts of a drive are."""
 
     folder: bool
@@ -45,7 +45,7 @@ class _Places:
     flash: Path
 
     @classmethod
-    def of(cls, path: Path) -> "_Places":
+    def of(cls, path: Path) -> "_Paths":
         if path.is_dir():
             parts = (path / part for part in ("namespaces.toml", "sidecar", "flash"))
             return cls(True, lambda nsid: path / f"namespace-{nsid}", *parts)
@@ -74,7 +74,7 @@ class Drive:
         self.flash: Media
         self._capacity: int | None = None
         self._memory_capacity: int | None = None
-        self._places: _Places | None = None
+        self._paths: _Paths | None = None
         self._stack = ExitStack()
         self._opened: list[Media] = []
 
@@ -178,7 +178,7 @@ class Drive:
             for media in self._present:
                 media.lock()
                 taken.append(media)
-            known = None if self._places is None else read_list(self._places.list)
+            known = None if self._paths is None else read_list(self._paths.list)
             if known is not None and (known.shapes != self.shapes or known.remove):
                 raise DriveError("it has other namespaces by now")
         except (MediaError, DriveError) as error:
@@ -192,11 +192,11 @@ class Drive:
 
     def create(self, nsid: int, shape: NamespaceShape) -> Media:
         """Make a namespace of zeroes. Raises MediaError."""
-        if self._places is None:
+        if self._paths is None:
             media: Media = MemoryMedia.create(shape.size)
         else:
-            path = self._places.namespace(nsid)
-            _remove(path, keep=not self._places.folder)  # what a crash may have left
+            path = self._paths.namespace(nsid)
+            _remove(path, keep=not self._paths.folder)  # what a crash may have left
             media = FileMedia.open(path, shape.size)
         try:
             self._change({**self.shapes, nsid: shape})
@@ -221,9 +221,9 @@ class Drive:
         self._change(left, remove=nsids)
         for nsid in nsids:
             self.namespaces.pop(nsid).close()
-        if self._places is not None and nsids:
+        if self._paths is not None and nsids:
             try:
-                _remove_all(self._places, nsids)
+                _remove_all(self._paths, nsids)
                 self._change(left)
             except MediaError as error:
                 log.error("a deleted namespace is still in the way: %s", error.strerror)
@@ -237,9 +237,9 @@ class Drive:
     ) -> None:
         capacity = self.capacity  # also of a drive that was never told: it must not shrink
         memory_capacity = self.memory_capacity or None
-        if self._places is not None:
+        if self._paths is not None:
             listed = Listed(dict(shapes), capacity, tuple(remove), memory_capacity)
-            write_list(self._places.list, listed)
+            write_list(self._paths.list, listed)
         self._capacity, self._memory_capacity = capacity, memory_capacity
         self.shapes = dict(sorted(shapes.items()))
 
@@ -268,26 +268,26 @@ class Drive:
             raise DriveError(f"there is no drive at {path} that another device could hand over")
         if len(wanted) > 1 and not path.exists() and not self.read_only:
             _make_folder(path)
-        self._places = places = _Places.of(path)
-        if not places.folder:
+        self._paths = paths = _Paths.of(path)
+        if not paths.folder:
             self.most = 1
         if len(wanted) > self.most:
             raise DriveError(f"{path} is one file; several namespaces need a folder")
-        known = read_list(places.list)
+        known = read_list(paths.list)
         if known is None:
-            self._open_new(places, wanted)
+            self._open_new(paths, wanted)
         else:
-            self._open_known(places, wanted, known)
-        self.sidecar = self._open_aside(places.sidecar, SIDECAR_SIZE, read_only=self.read_only)
-        self.flash = self._open_aside(places.flash, FLASH_SIZE, read_only=self.read_only)
+            self._open_known(paths, wanted, known)
+        self.sidecar = self._open_aside(paths.sidecar, SIDECAR_SIZE, read_only=self.read_only)
+        self.flash = self._open_aside(paths.flash, FLASH_SIZE, read_only=self.read_only)
 
-    def _open_new(self, places: _Places, wanted: Sequence[NamespaceShape]) -> None:
+    def _open_new(self, paths: _Paths, wanted: Sequence[NamespaceShape]) -> None:
         """A drive of which nothing is remembered: a new one, or bare images."""
         shapes = dict(enumerate(wanted, 1)) or {
-            nsid: NamespaceShape() for nsid in _present(places) or [1]
+            nsid: NamespaceShape() for nsid in _present(paths) or [1]
         }
         for nsid, shape in shapes.items():
-            path = places.namespace(nsid)
+            path = paths.namespace(nsid)
             media = self._add(
                 FileMedia.open(path, shape.size, read_only=self.read_only, locked=self.locked)
             )
@@ -303,12 +303,12 @@ class Drive:
             self.shapes[nsid] = shape._replace(size=media.size)
         # A lone image stays one: what every image is taken for needs not be remembered.
         worth_it = self.locked and (
-            places.folder or self._capacity or self.shapes[1].block_size != DEFAULT_BLOCK_SIZE
+            paths.folder or self._capacity or self.shapes[1].block_size != DEFAULT_BLOCK_SIZE
         )
         if worth_it and not any(media.read_only for media in self.namespaces.values()):
-            write_list(places.list, Listed(self.shapes, self._capacity))
+            write_list(paths.list, Listed(self.shapes, self._capacity))
 
-    def _open_known(self, places: _Places, wanted: Sequence[NamespaceShape], known: Listed) -> None:
+    def _open_known(self, paths: _Paths, wanted: Sequence[NamespaceShape], known: Listed) -> None:
         """Namespaces that are remembered: a file that is gone or cut is not taken for a new one."""
         shapes = blocks_of(known.shapes)
         if wanted and [one[:2] for one in wanted] != [one[:2] for one in shapes.values()]:
@@ -316,12 +316,12 @@ class Drive:
                 f"{one.size} bytes in blocks of {one.block_size}" for one in shapes.values()
             )
             raise DriveError(
-                f"{places.list} remembers other namespaces: {has or 'none'}; leave them out"
+                f"{paths.list} remembers other namespaces: {has or 'none'}; leave them out"
             )
         if max(shapes, default=1) > self.most:
-            raise DriveError(f"{places.list} has more namespaces than the one file beside it")
+            raise DriveError(f"{paths.list} has more namespaces than the one file beside it")
         for nsid, shape in shapes.items():
-            path = places.namespace(nsid)
+            path = paths.namespace(nsid)
             media = self._add(FileMedia.open(path, read_only=self.read_only, locked=self.locked))
             if media.size < shape.size:
                 log.warning(
@@ -335,22 +335,22 @@ class Drive:
         self.shapes = known.shapes
         self._capacity = self._capacity or known.capacity
         self._memory_capacity = self._memory_capacity or known.memory_capacity
-        self._finish(places, known)
+        self._finish(paths, known)
 
-    def _finish(self, places: _Places, known: Listed) -> None:
+    def _finish(self, paths: _Paths, known: Listed) -> None:
         """Do what was decided and perhaps not done when the device last ended."""
         unfinished = [nsid for nsid, shape in self.shapes.items() if shape.erase]
         if (unfinished or known.remove) and not self.locked:
-            raise DriveError(f"{places.list} says that namespaces are about to change")
+            raise DriveError(f"{paths.list} says that namespaces are about to change")
         if (unfinished or known.remove) and self.read_only:
             raise DriveError(
-                f"{places.list} says that blocks are yet to be erased; open the drive for writing"
+                f"{paths.list} says that blocks are yet to be erased; open the drive for writing"
             )
         for nsid in unfinished:
             log.warning("namespace %d was being formatted, which is finished now", nsid)
             self.namespaces[nsid].punch(0, self.namespaces[nsid].size)
             self.namespaces[nsid].flush()
-        _remove_all(places, known.remove)
+        _remove_all(paths, known.remove)
         finished = {nsid: shape._replace(erase=False) for nsid, shape in self.shapes.items()}
         resized = (
             not self.read_only
@@ -397,10 +397,10 @@ def _kind(shape: NamespaceShape) -> tuple[int, int]:
     return shape.csi, shape.size
 
 
-def _present(places: _Places) -> list[int]:
+def _present(paths: _Paths) -> list[int]:
     """The namespaces of a folder that remembers nothing: those from the first without a gap."""
     found: list[int] = []
-    while places.folder and places.namespace(len(found) + 1).exists():
+    while paths.folder and paths.namespace(len(found) + 1).exists():
         found.append(len(found) + 1)
     return found
 
@@ -412,10 +412,10 @@ def _make_folder(path: Path) -> None:
         raise DriveError(f"cannot make the folder {path}: {error.strerror}") from None
 
 
-def _remove_all(places: _Places, nsids: Collection[int]) -> None:
+def _remove_all(paths: _Paths, nsids: Collection[int]) -> None:
     """Remove the files of namespaces that are gone. Raises MediaError."""
     for nsid in nsids:
-        _remove(places.namespace(nsid), keep=not places.folder)
+        _remove(paths.namespace(nsid), keep=not paths.folder)
 
 
 def _remove(path: Path, *, keep: bool) -> None:

@@ -32,7 +32,7 @@ _ZEROES = memoryview(bytes(_CHUNK))
 
 
 class Impairment(Protocol):
-    """What stands between media and who uses it, where they are to go wrong on purpose."""
+    """Fault injection between media and their users."""
 
     def before(self, offset: int, length: int, *, writes: bool) -> None:
         """These bytes are about to be read or written; may wait. Raises MediaError."""
@@ -68,7 +68,7 @@ class Media:
         While there is one, nothing is read or written at once: it may have whoever asks wait.
         """
         self._impairment = impairment
-        at_once = 0 if lies_in_memory(self.fd) else os.RWF_NOWAIT
+        at_once = 0 if is_in_memory(self.fd) else os.RWF_NOWAIT
         self._read_flags = self._write_flags = at_once if impairment is None else None
 
     def lock(self) -> None:
@@ -180,7 +180,7 @@ class Media:
                 raise MediaError.of(error, "deallocating", offset) from None
             self.write_zeroes(offset, length)
 
-    def tells_holes(self, block_size: int) -> bool:
+    def reports_holes(self, block_size: int) -> bool:
         """Whether a block of that size can be a hole beside one that is none."""
         return os.fstat(self.fd).st_blksize <= block_size
 
@@ -266,7 +266,7 @@ def _flags_after(error: OSError, flags: int, doing: str, offset: int) -> int | N
     raise MediaError.of(error, doing, offset) from None
 
 
-def lies_in_memory(fd: int) -> bool:
+def is_in_memory(fd: int) -> bool:
     """Whether a file is kept in memory: a memfd, or one of a tmpfs.
 
     No access to such a file waits for a disk (but for what was swapped out). `RWF_NOWAIT` does not

@@ -43,7 +43,7 @@ def confine_worker(limits: Limits, keep: Collection[int]) -> None:
     )
 
 
-def confine_maker(limits: Limits, keep: Collection[int]) -> None:
+def confine_compiler(limits: Limits, keep: Collection[int]) -> None:
     """Confine this process, which compiles or checks what one stranger sent. Raises OSError."""
     close_others(keep)
     seconds = max(1, int(limits.compile_seconds))

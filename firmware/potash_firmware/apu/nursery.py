@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
-from potash_firmware.apu.confined import confine_maker, confine_worker
+from potash_firmware.apu.confined import confine_compiler, confine_worker
 from potash_firmware.apu.orders import (
     CHECKER,
     ENGINE,
@@ -63,8 +63,8 @@ class Child(NamedTuple):
     desk: Desk
 
 
-class Keeper(NamedTuple):
-    """The process that does what was asked for at a desk."""
+class CacheWriter(NamedTuple):
+    """A process that serves a request of a desk."""
 
     pid: int
     pidfd: int
@@ -79,7 +79,7 @@ class Nursery:
         self._serve = serve
         self._config = config
         self._children: dict[int, Child] = {}
-        self._keepers: list[Keeper] = []
+        self._cache_writers: list[CacheWriter] = []
 
     def run(self) -> None:
         """Serve until the service is gone; the kernel then ends the workers with this process."""
@@ -90,8 +90,8 @@ class Nursery:
                     match key.data:
                         case Child():
                             self._reap(key.data)
-                        case Keeper():
-                            self._reap_keeper(key.data)
+                        case CacheWriter():
+                            self._reap_cache_writer(key.data)
                         case Desk():
                             self._asked(key.data)
                         case _ if not self._order():
@@ -146,16 +146,16 @@ class Nursery:
 
     def _watch(self, pid: int | None, desk: Desk) -> None:
         if pid is not None:
-            keeper = Keeper(pid, os.pidfd_open(pid), desk)
-            self._keepers.append(keeper)
-            self._selector.register(keeper.pidfd, selectors.EVENT_READ, keeper)
+            cache_writer = CacheWriter(pid, os.pidfd_open(pid), desk)
+            self._cache_writers.append(cache_writer)
+            self._selector.register(cache_writer.pidfd, selectors.EVENT_READ, cache_writer)
 
-    def _reap_keeper(self, keeper: Keeper) -> None:
-        _, status = os.waitpid(keeper.pid, 0)
-        self._keepers.remove(keeper)
-        self._selector.unregister(keeper.pidfd)
-        os.close(keeper.pidfd)
-        self._watch(keeper.desk.ended(os.waitstatus_to_exitcode(status)), keeper.desk)
+    def _reap_cache_writer(self, cache_writer: CacheWriter) -> None:
+        _, status = os.waitpid(cache_writer.pid, 0)
+        self._cache_writers.remove(cache_writer)
+        self._selector.unregister(cache_writer.pidfd)
+        os.close(cache_writer.pidfd)
+        self._watch(cache_writer.desk.ended(os.waitstatus_to_exitcode(status)), cache_writer.desk)
 
     def _become_worker(self, nursery: int, accelerator: int, fd: int, desk: Desk) -> None:
         """Never returns: what is below on the stack belongs to the nursery."""
@@ -188,9 +188,9 @@ class Nursery:
     def _end_abandoned(self) -> None:
         """Let what nobody waits for any more be compiled for the next time, but only so much of
         it."""
-        abandoned = [one for one in self._keepers if one.desk.closed]
-        for keeper in abandoned[: -len(self._config.accelerators)]:
-            os.kill(keeper.pid, signal.SIGKILL)
+        abandoned = [one for one in self._cache_writers if one.desk.closed]
+        for cache_writer in abandoned[: -len(self._config.accelerators)]:
+            os.kill(cache_writer.pid, signal.SIGKILL)
 
 
 def main() -> None:
@@ -240,7 +240,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
 
     def serve(channel: socket.socket, accelerator: int, workshop: Workshop) -> None:
         if accelerator == CHECKER:
-            confine_maker(config.limits, [channel.fileno()])
+            confine_compiler(config.limits, [channel.fileno()])
             checks.serve(channel)
             return
         name = worker_name(accelerator)

@@ -18,7 +18,7 @@ processors, one completion in a thousand came after 5 ms instead of 9."""
 
 
 def set_name(name: str) -> None:
-    """Be called `name`, by which whoever lists processes can tell ours apart."""
+    """Set the name under which process lists show this process."""
     buffer = ctypes.create_string_buffer(name.encode())  # kept: its address alone does not keep it
     prctl(PR_SET_NAME, ctypes.addressof(buffer))
 

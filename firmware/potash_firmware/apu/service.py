@@ -54,8 +54,8 @@ REQUESTS_AT_ONCE = 64
 """Messages taken in one pass."""
 
 
-UPKEEP = 0.1
-"""Seconds after which all that can be due is seen to, however busy the engines are."""
+CHECK_INTERVAL = 0.1
+"""Seconds after which timeouts are checked, however busy the engines are."""
 EXECUTIONS = get_args(execution.ToApu)
 
 Source = ApuPort | socket.socket | Worker
@@ -100,7 +100,7 @@ class Service:
         self._asked: deque[Request | Reset | execution.ToApu] = deque()
         """What has come behind a reset that is under way: perhaps from the next host."""
         self._resetting = False
-        self._upkeep_at = 0.0
+        self._check_at = 0.0
         self._wanted: list[tuple[Source, int]] = []
         self._by_descriptor: dict[int, Source] = {}
 
@@ -123,7 +123,7 @@ class Service:
         sources = self._wait()
         others = [source for source in sources if not self._is_execution(source)]
         # Executions are to be quick, and change nothing of what follows.
-        if sources and not others and time.monotonic() < self._upkeep_at:
+        if sources and not others and time.monotonic() < self._check_at:
             return
         self._wanted.clear()
         for source in others:
@@ -143,7 +143,7 @@ class Service:
         self._take_asked()
         # A job that has ended must not run again when this process is restarted.
         self._keep()
-        self._upkeep_at = time.monotonic() + UPKEEP
+        self._check_at = time.monotonic() + CHECK_INTERVAL
 
     def _is_execution(self, source: Source) -> bool:
         """Take in what engines are asked and say; False where there is something else, too."""
@@ -158,7 +158,7 @@ class Service:
         """Sources that have something."""
         if self._wanted and not self._port.wants_write() and not self._engines.crew.changed:
             # Executions alone since these were found.
-            limit: float | None = UPKEEP
+            limit: float | None = CHECK_INTERVAL
         else:
             limit = self._find_sources()
         by_descriptor = self._by_descriptor

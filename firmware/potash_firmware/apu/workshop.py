@@ -1,11 +1,11 @@
-"""Compiling for workers, where nothing that a worker has become can reach it.
+"""Compiling programs and models for workers, in processes that a worker cannot influence.
 
-A worker is confined and writes no file, so it cannot leave machine code for the next one. What it
-needs compiled it puts into memory that it shares with the nursery, and asks. For each request the
-nursery forks a *keeper*, and that a *maker*: the maker is confined as a worker is, has seen no
-bytes but those of the request, and writes what it makes to a pipe; the keeper reads nothing of it,
-stores it under a name that it has made from the request's bytes, and hands it to the worker. So
-whatever a program does to its compiler concerns nobody but who runs that program.
+A worker is confined and writes no file, so it cannot leave machine code for the next one. To have
+something compiled, it writes it to memory that it shares with the nursery, and sends a request. For
+each request the nursery forks a *cache writer*, which forks a *compiler*. The compiler is confined
+like a worker, receives only the bytes of the request, and writes its result to a pipe. The cache
+writer copies the result without reading it, stores it under a digest of the request's bytes, and
+passes it to the worker. So a program that compromises its compiler affects only itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.confined import close_others, confine_maker
+from potash_firmware.apu.confined import close_others, confine_compiler
 from potash_firmware.apu.process import die_with_parent, yield_to_others
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -53,16 +53,16 @@ class Work(IntEnum):
     MODEL = 2
     """A model's partitions for the tensor accelerator: its bytes."""
     KERNELS = 3
-    """The tensor accelerator's own code, for which nothing of a stranger's is looked at."""
+    """The tensor accelerator's own code, which depends on no untrusted input."""
 
 
 class Order(NamedTuple):
-    """How one kind of work is done."""
+    """How a kind of request is served."""
 
-    make: Callable[[Config, bytes, int], bytes]
-    """Called in the maker. What it raises of `Refused` is told to who asked."""
-    place: Callable[[Config, bytes, int], tuple[Store, str]]
-    """Where the result is kept, and under which name."""
+    compile: Callable[[Config, bytes, int], bytes]
+    """Called in the compiler. The worker gets the sentence of a `Refused` that it raises."""
+    entry: Callable[[Config, bytes, int], tuple[Store, str]]
+    """The store and the name under which the result is cached."""
 
 
 class Refused(Exception):
@@ -79,7 +79,7 @@ def _program(config: Config, code: bytes, entry: int) -> bytes:
         raise Refused(str(error)) from None
 
 
-def _place_of_program(config: Config, code: bytes, entry: int) -> tuple[Store, str]:
+def _cache_entry_of_program(config: Config, code: bytes, entry: int) -> tuple[Store, str]:
     from potash_firmware.bpf.native import compiler, engine
 
     return compiler.OBJECTS, engine.name_of(code, entry)
@@ -99,7 +99,7 @@ def _model(config: Config, model: bytes, _: int) -> bytes:
         raise Refused(str(error)) from None
 
 
-def _place_of_model(config: Config, model: bytes, _: int) -> tuple[Store, str]:
+def _cache_entry_of_model(config: Config, model: bytes, _: int) -> tuple[Store, str]:
     from potash_firmware.apu.models import core_config
     from potash_firmware.tflite import partition_cache
 
@@ -107,8 +107,8 @@ def _place_of_model(config: Config, model: bytes, _: int) -> tuple[Store, str]:
 
 
 ORDERS: Mapping[Work, Order] = {
-    Work.PROGRAM: Order(_program, _place_of_program),
-    Work.MODEL: Order(_model, _place_of_model),
+    Work.PROGRAM: Order(_program, _cache_entry_of_program),
+    Work.MODEL: Order(_model, _cache_entry_of_model),
 }
 
 
@@ -139,7 +139,7 @@ class Workshop:
         from potash_firmware.apu.models import core_config
         from potash_firmware.tflite import partition_cache
 
-        store, name = _place_of_model(self._config, model, 0)
+        store, name = _cache_entry_of_model(self._config, model, 0)
         contents = store.load(name)
         if contents is None:
             # Finding schedules takes the tensor accelerator's clock, which is compiled code too.
@@ -194,7 +194,7 @@ class Desk:
         memory.close()
         self.busy = False
         self._next = b""
-        """A request that has come while the last one's keeper was still there."""
+        """A request that came before the last one's cache writer was reaped."""
 
     def fileno(self) -> int:
         return self._mine.fileno()
@@ -209,7 +209,7 @@ class Desk:
         return self._mine.fileno() < 0
 
     def close(self) -> None:
-        """Nobody asks any more; a keeper that is still at work has this side too."""
+        """No more requests are served; a running cache writer has this side, too."""
         if self.closed:
             return
         self._mine.close()
@@ -217,7 +217,7 @@ class Desk:
         os.close(self.exchange)
 
     def serve(self) -> int | None:
-        """Take a request, and start its keeper; its pid, None where there is none to be waited for.
+        """Take a request and start its cache writer; its pid, None if there is none to wait for.
 
         Raises EOFError when the worker has closed its end.
         """
@@ -225,9 +225,9 @@ class Desk:
         if not data:
             raise EOFError
         if len(data) != _REQUEST.size:
-            return None  # no worker of ours does that
+            return None  # only a compromised worker does that
         if self.busy:
-            self._next = data  # its keeper has answered, and is not reaped yet
+            self._next = data  # its cache writer has answered, and is not reaped yet
             return None
         return self._start(data)
 
@@ -245,7 +245,7 @@ class Desk:
                 yield_to_others()
                 keep = (self._mine.fileno(), self.exchange)
                 close_others(keep)
-                self._keep(*_REQUEST.unpack(data))
+                self._compile(*_REQUEST.unpack(data))
                 code = 0
             except BrokenPipeError:
                 pass  # who has asked is gone
@@ -258,7 +258,7 @@ class Desk:
         return pid
 
     def ended(self, code: int) -> int | None:
-        """The keeper is gone; the pid of the next one, if more has been asked for meanwhile."""
+        """The cache writer has ended; the pid of the next one, if there is another request."""
         self.busy = False
         data, self._next = self._next, b""
         if data and not self.closed:
@@ -268,14 +268,14 @@ class Desk:
         return None
 
     def lost(self) -> None:
-        """Tell the worker that nothing comes."""
+        """Report to the worker that there is no result."""
         with suppress(OSError):
             self._mine.send(_ANSWER.pack(1, 0), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
-    def _keep(self, kind: int, length: int, number: int) -> None:
-        """In the keeper: have it made, store it, hand it over."""
+    def _compile(self, kind: int, length: int, number: int) -> None:
+        """In the cache writer: have it compiled, store it, pass it to the worker."""
         if kind == Work.KERNELS:
-            self._keep_kernels()
+            self._compile_kernels()
             return
         order = ORDERS[Work(kind)]
         exchange = SharedMemory.adopt(self.exchange, EXCHANGE)
@@ -283,16 +283,16 @@ class Desk:
         contents = bytes(exchange.view[:length])
         if len(contents) != length:
             raise ValueError("a request is longer than its memory")
-        failed, result = _made(order, self._config, contents, number)
+        failed, result = _compiled(order, self._config, contents, number)
         if not failed:
-            store, name = order.place(self._config, contents, number)
+            store, name = order.entry(self._config, contents, number)
             store.keep(name, result)
         if len(result) > exchange.size:
             failed, result = True, b"what was compiled is too large"
         exchange.view[: len(result)] = result
         self._mine.send(_ANSWER.pack(failed, len(result)), socket.MSG_NOSIGNAL)
 
-    def _keep_kernels(self) -> None:
+    def _compile_kernels(self) -> None:
         from potash_device.vta import warming
         from potash_firmware.apu.models import core_config
 
@@ -300,16 +300,16 @@ class Desk:
         self._mine.send(_ANSWER.pack(0, 0), socket.MSG_NOSIGNAL)
 
 
-def _made(order: Order, config: Config, contents: bytes, number: int) -> tuple[bool, bytes]:
-    """What a maker of its own makes: whether it failed, and the result or why."""
+def _compiled(order: Order, config: Config, contents: bytes, number: int) -> tuple[bool, bytes]:
+    """What a separate confined compiler returns: whether it failed, and the result or why."""
     limits = config.limits
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    keeper = os.getpid()
+    cache_writer = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
-            die_with_parent(keeper)
-            confine_maker(limits, [writer])
+            die_with_parent(cache_writer)
+            confine_compiler(limits, [writer])
             _write(writer, _outcome(order, config, contents, number))
         finally:
             os._exit(0)
@@ -332,7 +332,7 @@ def _made(order: Order, config: Config, contents: bytes, number: int) -> tuple[b
 
 def _outcome(order: Order, config: Config, contents: bytes, number: int) -> bytes:
     try:
-        return b"\x00" + order.make(config, contents, number)
+        return b"\x00" + order.compile(config, contents, number)
     except Refused as error:
         return _SOURCE_OF_FAILURE + str(error).encode()
     except MemoryError:

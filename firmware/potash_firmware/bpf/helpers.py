@@ -55,7 +55,7 @@ def _refuse_model(model: memoryview, processor: Processor) -> NoReturn:
 class Services:
     """What stands behind the helpers. An exception in one of them ends the program.
 
-    Without `log`, what it would be told is printed.
+    Without `log`, its texts are printed.
     """
 
     print: Callable[[str], None]
@@ -149,15 +149,15 @@ class Helpers:
         known = self._known(HelperNumber.LOG, "level", Level, level)
         data = self._arena.bytes_at(text, length)
         line = bytes(data[:MAX_PRINT]).decode(errors="replace")
-        told = self._services.log
+        log = self._services.log
 
-        def tell() -> None:
-            if told is None:
+        def add() -> None:
+            if log is None:
                 self._services.print(line)
             else:
-                told(known, line)
+                log(known, line)
 
-        self._do(HelperNumber.LOG, tell)
+        self._do(HelperNumber.LOG, add)
         return 0
 
     def arg(self, index: int, target: int, room: int, _4: int, _5: int) -> int:

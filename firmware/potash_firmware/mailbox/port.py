@@ -83,7 +83,7 @@ class _Port(Generic[Sent, Received]):
         if self.closed or self._deaf:
             return
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.send", _told(message))
+            self.trace.sink("mailbox.send", _described(message))
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
         descriptor = NO_DESCRIPTOR
@@ -135,7 +135,7 @@ class _Port(Generic[Sent, Received]):
         if not isinstance(message, self.ACCEPTS):
             raise MailboxError(f"a {type(message).__name__} message came to the wrong processor")
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.receive", _told(message))
+            self.trace.sink("mailbox.receive", _described(message))
         return cast(Received, message)
 
     def _receive(self) -> bytes:
@@ -159,7 +159,7 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _told(message: messages.Message) -> dict[str, object]:
+def _described(message: messages.Message) -> dict[str, object]:
     return {"message": type(message).__name__, **dataclasses.asdict(message)}
 
 

@@ -161,7 +161,7 @@ class Commands:
             result = step()
         except NvmeError as error:
             self._refuse(command, error)
-        except Exception as error:  # a mistake of ours must not end the drive
+        except Exception as error:  # a bug of the firmware must not end the drive
             log.exception("opcode %#04x failed", command.entry.opcode)
             self.controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
             self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)

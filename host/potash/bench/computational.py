@@ -67,8 +67,8 @@ def measure(
             generator.fill(1, _execution(rsid if load.ranges else 0))
             generator.run_singly(0)  # the first one has the program compiled
             runs = []
-            for turn in range(times):
-                progress(load.name, (index + turn / times) / len(chosen))
+            for repetition in range(times):
+                progress(load.name, (index + repetition / times) / len(chosen))
                 if load.depth == 1:
                     runs.append(generator.run_singly(seconds))
                 else:

@@ -1,4 +1,4 @@
-"""Our drive beside QEMU's own in one guest: fio on each in turn.
+"""Potash's drive and QEMU's own in one guest: fio runs on both alternately.
 
 Both have equal files in memory behind them and blocks of 4 KiB, both sit behind root ports of the
 same machine, and both are driven by the guest's own NVMe driver. Whoever goes first in a pair goes
@@ -21,7 +21,7 @@ from potash.vm.guest import MEMORY, Guest
 from potash.vm.images import GuestImages
 
 BASELINE = "QEMU nvme"
-OURS, THEIRS = "/dev/nvme0n1", "/dev/nvme1n1"
+POTASH, QEMU = "/dev/nvme0n1", "/dev/nvme1n1"
 PROCESSORS = (1, 2)
 LIMIT = 60.0
 """Seconds that a window may take beyond its length before the guest counts as hung."""
@@ -69,9 +69,9 @@ def measure(
             for workload in chosen:
                 label = name(workload, processors)
                 windows = []
-                for turn in range(pairs):
-                    progress(label, (done + turn / pairs) / total)
-                    windows.append(bench.pair(workload, seconds, ours_first=turn % 2 == 0))
+                for pair in range(pairs):
+                    progress(label, (done + pair / pairs) / total)
+                    windows.append(bench.pair(workload, seconds, potash_first=pair % 2 == 0))
                 done += 1
                 yield from _results(label, workload, windows)
 
@@ -86,12 +86,12 @@ class _Bench:
         self._threads = guest.processor_threads()
 
     def pair(
-        self, workload: Workload, seconds: float, *, ours_first: bool
+        self, workload: Workload, seconds: float, *, potash_first: bool
     ) -> tuple[Window, Window]:
-        """One window of each drive: ours and the baseline's."""
-        drives = (OURS, THEIRS) if ours_first else (THEIRS, OURS)
+        """One window of each drive, Potash's and the baseline's."""
+        drives = (POTASH, QEMU) if potash_first else (QEMU, POTASH)
         windows = {drive: self._window(drive, workload, seconds) for drive in drives}
-        return windows[OURS], windows[THEIRS]
+        return windows[POTASH], windows[QEMU]
 
     def _window(self, drive: str, workload: Workload, seconds: float) -> Window:
         with Followed(self._meters()) as followed:
@@ -132,13 +132,13 @@ class _Bench:
 def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
     """A guest with both drives."""
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(filled("ours", "baseline"))
+        folder = stack.enter_context(filled("potash", "baseline"))
         device = stack.enter_context(
-            device_process(folder / "drive", "--media", str(folder / "ours"))
+            device_process(folder / "drive", "--media", str(folder / "potash"))
         )
         guest = stack.enter_context(Guest(images, folder / "drive", MEMORY, processors))
         guest.plug_file(folder / "baseline", name="baseline")
-        guest.await_drive(THEIRS)
+        guest.await_drive(QEMU)
         yield _Bench(guest, device.pid)
 
 
@@ -160,12 +160,16 @@ def _results(
     label: str, workload: Workload, windows: Sequence[tuple[Window, Window]]
 ) -> Iterator[Result]:
     if workload.random:
-        rates = [(ours.commands, baseline.commands) for ours, baseline in windows]
+        rates = [(potash.commands, baseline.commands) for potash, baseline in windows]
         yield paired(label, "iops", "1/s", BASELINE, rates)
     else:
-        rates = [(ours.bytes / (1 << 20), baseline.bytes / (1 << 20)) for ours, baseline in windows]
+        rates = [
+            (potash.bytes / (1 << 20), baseline.bytes / (1 << 20)) for potash, baseline in windows
+        ]
         yield paired(label, "throughput", "MiB/s", BASELINE, rates)
-    vcpu = [(ours.vcpu * 1e6, baseline.vcpu * 1e6) for ours, baseline in windows]
+    vcpu = [(potash.vcpu * 1e6, baseline.vcpu * 1e6) for potash, baseline in windows]
     yield paired(label, "vcpu time", "µs/io", BASELINE, vcpu)
-    device = [(ours.device * 1e6, max(baseline.device * 1e6, 1e-3)) for ours, baseline in windows]
+    device = [
+        (potash.device * 1e6, max(baseline.device * 1e6, 1e-3)) for potash, baseline in windows
+    ]
     yield paired(label, "device time", "µs/io", BASELINE, device)

@@ -1,11 +1,9 @@
-"""Whole models through the delegate, beside TensorFlow Lite's own kernels.
+"""Whole models with the delegate, compared with TensorFlow Lite's own kernels.
 
-Everything runs in one thread, warm. A model is loaded once for each contender; they run in turn on
-the same input. Before it is measured, the model has to give what the reference kernels give, every
-byte of it.
-
-What the tensor accelerator would take is its modelled clock's business (`potash.vta.inference`),
-not this machine's: cycles at 100 MHz with the parameters of the paper's PYNQ board.
+Everything runs in one thread. A model is loaded once by each contender; they run alternately on the
+same input. First, the delegate's output has to be bit-identical to that of the reference kernels.
+Modelled cycles (`potash.vta.inference`) do not depend on this machine: they are at 100 MHz, with
+the parameters of the paper's PYNQ board.
 
 Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning", section 5, figure
 16.
@@ -103,9 +101,9 @@ def _model(name: str, model: bytes, pairs: int) -> Iterator[Result]:
         raise PotashError(f"{name} does not give what TensorFlow Lite's reference kernels do")
     with Runtime(Core.create(Config.default(), DRAM_BYTES, engine="fast")) as runtime:
         started = time.perf_counter()
-        ours = Model(model, delegate=VtaDelegate(runtime))
+        delegated = Model(model, delegate=VtaDelegate(runtime))
         loading = time.perf_counter() - started
-        yield from _beside(name, ours, model, inputs, pairs)
+        yield from _compared(name, delegated, model, inputs, pairs)
     modelled = inference.modelled
     yield alone(name, "cycles", "", [modelled.cycles])
     yield alone(name, "modelled time", "ms", [modelled.seconds * 1e3])
@@ -118,15 +116,17 @@ def _model(name: str, model: bytes, pairs: int) -> Iterator[Result]:
         yield from breakdown(name, found, statistics.median(rest) / 1e3)
 
 
-def _beside(name: str, ours: Model, model: bytes, inputs: bytes, pairs: int) -> Iterator[Result]:
+def _compared(
+    name: str, delegated: Model, model: bytes, inputs: bytes, pairs: int
+) -> Iterator[Result]:
     contenders = {
-        "": ours,
+        "": delegated,
         XNNPACK: Model(model, delegate=None),
         REFERENCE: Model(model, delegate=None, reference=True),
     }
     found: dict[str, list[float]] = {baseline: [] for baseline in contenders}
-    for turn in range(pairs):
-        order = list(contenders) if turn % 2 == 0 else list(reversed(contenders))
+    for index in range(pairs):
+        order = list(contenders) if index % 2 == 0 else list(reversed(contenders))
         for baseline in order:
             found[baseline].append(_milliseconds(contenders[baseline], inputs))
     for baseline, metric in ((XNNPACK, "time"), (REFERENCE, "time beside reference")):
@@ -147,10 +147,10 @@ def _besides(model: bytes, inputs: bytes, pairs: int) -> list[float]:
 def breakdown(name: str, inference: Inference, rest: float) -> Iterator[Result]:
     """Figure 16 of the paper: convolutions, other accelerated operators, and the processor.
 
-    Of the three the last one is no modelled time: `rest` is seconds that this machine took for what
-    the accelerator does not do. The paper leaves the first convolution to the processor and tells
-    no time of the others alone; beside ours of those stands the fortieth part of what its processor
-    took for everything.
+    The processor's time is measured, not modelled: `rest` is the seconds that this machine took for
+    everything that the accelerator does not do. The paper runs the first convolution on the
+    processor and does not report the time of the others; their baseline is a fortieth of the time
+    that its processor took for the whole network.
     """
     clock = inference.parameters.clock
     first, *convolutions = [

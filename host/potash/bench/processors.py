@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 INTERVAL = 0.05
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _UTIME = 11
@@ -61,14 +61,14 @@ class Followed:
         self._thread = threading.Thread(target=self._follow, name="meters", daemon=True)
 
     def __enter__(self) -> Self:
-        self._look()
+        self._sample()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._look()
+        self._sample()
 
     def between(self, start: float, end: float) -> dict[str, float]:
         """Seconds used from `start` to `end`, both seconds since the epoch, by each meter."""
@@ -77,14 +77,14 @@ class Followed:
 
     def _follow(self) -> None:
         while not self._ended.wait(INTERVAL):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         used = {name: meter() for name, meter in self._meters.items()}
         self._samples.append(_Sample(time.time(), used))
 
     def _at(self, moment: float) -> dict[str, float]:
-        """What had been used at a moment, on the line between the looks around it."""
+        """What had been used at a moment, on the line between the samples around it."""
         at = bisect_left(self._samples, moment, key=lambda sample: sample.at)
         at = min(max(at, 1), len(self._samples) - 1)
         left, right = self._samples[at - 1], self._samples[at]

@@ -1,8 +1,8 @@
-"""Programs on the accelerator's processor, beside the same C compiled for the machine itself.
+"""Programs on an accelerator's processor, compared with the same C compiled for this machine.
 
-Both work on the same memory, in turn, and their outputs must be equal. What is measured of ours is
-all that a job pays for, from the linked program to its value, but for the compiler: that is paid
-once for a program, and measured apart. The native code has no bounds checks and no limit.
+Both work on the same memory, alternately, and their outputs must be equal. Potash's time is that of
+a job, from the linked program to its value, without the compiler, which runs once for a program and
+is measured separately. The native code has no bounds checks and no limit.
 """
 
 import ctypes
@@ -147,12 +147,12 @@ class _Bench:
         if outputs[0] != outputs[1]:
             raise PotashError(f"{name}: the program's output is not that of native code")
         times = []
-        for turn in range(pairs):
-            if turn % 2:
-                theirs, ours = self._run_native(baseline)[0], self._run(program)[0]
+        for index in range(pairs):
+            if index % 2:
+                baseline_time, potash = self._run_native(baseline)[0], self._run(program)[0]
             else:
-                ours, theirs = self._run(program)[0], self._run_native(baseline)[0]
-            times.append((ours * 1e3, theirs * 1e3))
+                potash, baseline_time = self._run(program)[0], self._run_native(baseline)[0]
+            times.append((potash * 1e3, baseline_time * 1e3))
         yield paired(name, "time", "ms", self._baseline.name, times)
 
     def helper(self, pairs: int) -> Iterator[Result]:

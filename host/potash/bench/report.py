@@ -68,13 +68,13 @@ def paired(
     name: str, metric: str, unit: str, baseline: str, pairs: Sequence[tuple[float, float]]
 ) -> Result:
     """The result of `pairs` of neighbouring measurements, Potash's and the baseline's."""
-    ratios = [ours / theirs for ours, theirs in pairs]
+    ratios = [potash / baseline_value for potash, baseline_value in pairs]
     return Result(
         name,
         metric,
-        statistics.median(ours for ours, _ in pairs),
+        statistics.median(potash for potash, _ in pairs),
         unit,
-        Baseline(baseline, statistics.median(theirs for _, theirs in pairs)),
+        Baseline(baseline, statistics.median(baseline_value for _, baseline_value in pairs)),
         statistics.median(ratios),
         len(pairs),
         (min(ratios), max(ratios)),

@@ -99,8 +99,8 @@ def measure(
             for qid in qids:
                 generator.fill(qid, load.command)
             generator.fill(load.queues + 1, _read)
-            for turn in range(times):
-                progress(load.name, (index + turn / times) / len(chosen))
+            for repetition in range(times):
+                progress(load.name, (index + repetition / times) / len(chosen))
                 run = generator.run(load.depth, seconds, qids)
                 if load.target:
                     baseline = _copies(load.size, load.target, seconds / 10)

@@ -1,8 +1,7 @@
-"""The tensor accelerator's simulator: how much of what the processor could multiply it multiplies.
+"""Throughput of the tensor accelerator's simulator, as a share of the processor's peak rate.
 
-Everything runs in one thread. Whoever is measured runs in turn with the baseline, which is a loop
-of nothing but the processor's best instruction for it. Before it is measured, each stream runs once
-and has to leave what numpy says.
+Everything runs in one thread. Each stream runs once first, and its result has to equal numpy's. The
+stream and the baseline, a loop of only the processor's best instruction, then run alternately.
 """
 
 import math
@@ -96,14 +95,14 @@ def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
     engine, stream = _ready(name, load)
     operations = 2 * stream.products / 1e9
     windows = []
-    for turn in range(pairs):
+    for index in range(pairs):
         contenders = [lambda: operations / _seconds(lambda: engine.execute(stream.code)), _peak]
-        order = (0, 1) if turn % 2 == 0 else (1, 0)
+        order = (0, 1) if index % 2 == 0 else (1, 0)
         found = {at: contenders[at]() for at in order}
         windows.append((found[0], found[1]))
     best = peak.best()
     if best is None:
-        yield alone(name, "throughput", "GOP/s", [ours for ours, _ in windows])
+        yield alone(name, "throughput", "GOP/s", [rate for rate, _ in windows])
     else:
         yield paired(name, "throughput", "GOP/s", f"{peak.PEAKS[best].name} alone", windows)
     if name in scheduled.BOUND:
@@ -160,9 +159,9 @@ def _peak() -> float:
     best = peak.best()
     if best is None:
         return math.nan
-    turns = 20_000
-    run = peak.turns[best]
-    return peak.PEAKS[best].operations * turns / _seconds(lambda: run(turns)) / 1e9
+    count = 20_000
+    run = peak.iterations[best]
+    return peak.PEAKS[best].operations * count / _seconds(lambda: run(count)) / 1e9
 
 
 def _once(run: Callable[[], object]) -> float:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from potash.sdk.errors import PotashError
-from potash.vm.tether import tethered
+from potash.vm.parent_death import dies_with_parent
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 16
@@ -34,7 +34,7 @@ def exporting(status: Path, port: int) -> Iterator[str]:
         descriptor = listener.fileno()
         command = [sys.executable, "-m", MODULE, "--listener", str(descriptor)]
         process = subprocess.Popen(
-            tethered([*command, "--status", str(status)]),
+            dies_with_parent([*command, "--status", str(status)]),
             stdin=subprocess.DEVNULL,
             pass_fds=(descriptor,),
         )

@@ -41,7 +41,7 @@ class Shell(cmd.Cmd):
     def __init__(self, debugger: Debugger, say: Callable[[str], None]) -> None:
         super().__init__()
         self._debugger = debugger
-        self._tell = say
+        self._print = say
         self._sources: dict[str, list[str]] = {}
         if not self.stdin.isatty():
             self.use_rawinput, self.prompt = False, ""
@@ -68,7 +68,7 @@ class Shell(cmd.Cmd):
             raise DebuggerError(f"there is no command {line.split()[0]!r}; help lists them")
 
     def _say(self, line: str) -> None:
-        self._tell(printable(line))
+        self._print(printable(line))
 
     # What runs the program on
 

@@ -30,7 +30,7 @@ class DriveOptions(TypedDict, total=False):
     accelerators: Sequence[str]
     """Sizes of each one's buffers, "SIZE" or "INPUT:OUTPUT" (default: one of 64M)."""
     faults: Sequence[str | Fault]
-    """What goes wrong from the start."""
+    """Faults that are armed from the start."""
     serial: str
     profile: str
     engine: str
@@ -98,7 +98,7 @@ class BootedDevice(Device):
         self.process.wait()
 
     def add_fault(self, fault: str | Fault) -> int:
-        """Have it go wrong from now on; the number by which that can be cleared."""
+        """Inject a fault from now on; the number with which it is cleared."""
         return sdk_faults.add(self, fault)
 
     def faults(self) -> list[Fault]:
@@ -106,7 +106,7 @@ class BootedDevice(Device):
         return sdk_faults.listed(self)
 
     def clear_faults(self) -> None:
-        """Have nothing go wrong any more."""
+        """Clear all faults."""
         sdk_faults.clear(self)
 
 

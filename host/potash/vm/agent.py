@@ -51,7 +51,7 @@ class Port:
 
 
 class Command:
-    """One running command: its process, and the ends of its pipes that are ours."""
+    """One running command: its process, and this end of its pipes."""
 
     def __init__(self, channel: int, wanted: Mapping[str, Any]) -> None:
         self.channel = channel
@@ -60,15 +60,15 @@ class Command:
         self.pending = bytearray()
         self.ended = False
         if self.terminal:
-            ours, theirs = os.openpty()
+            parent_end, child_end = os.openpty()
             rows, columns = wanted["terminal"]
-            resize(ours, rows, columns)
-            self.streams: dict[int, int] = {ours: Kind.OUTPUT}
-            self.input: int | None = ours
-            standard: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+            resize(parent_end, rows, columns)
+            self.streams: dict[int, int] = {parent_end: Kind.OUTPUT}
+            self.input: int | None = parent_end
+            standard: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), child_end)
         else:
             standard = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-            theirs = -1
+            child_end = -1
         try:
             self.process = subprocess.Popen(
                 wanted["argv"],
@@ -82,11 +82,11 @@ class Command:
             )
         except BaseException:
             if self.terminal:
-                os.close(ours)
+                os.close(parent_end)
             raise
         finally:
-            if theirs >= 0:
-                os.close(theirs)
+            if child_end >= 0:
+                os.close(child_end)
         if not self.terminal:
             assert self.process.stdin and self.process.stdout and self.process.stderr
             self.input = os.dup(self.process.stdin.fileno())

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from potash.sdk.errors import PotashError
-from potash.vm.tether import tethered
+from potash.vm.parent_death import dies_with_parent
 
 START_LIMIT = 30.0
 STOP_LIMIT = 20.0
@@ -55,7 +55,7 @@ def device_process(
         command = [sys.executable, "-m", "potash.cli.main", "serve"]
         command += ["--socket", str(socket), "--json", *options]
         process = subprocess.Popen(
-            tethered(command),
+            dies_with_parent(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=None if verbose else said,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 HEADER = struct.Struct("<BxHI")
 LARGEST = 1 << 20
-"""The largest payload, in bytes; a longer one means that the stream is not ours."""
+"""The largest payload, in bytes; a longer one means that the stream is not of this protocol."""
 WINDOW = 1 << 18
 """How many bytes of a command's input may be on their way and not yet taken by it."""
 PORT = "potash.control"

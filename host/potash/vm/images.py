@@ -143,7 +143,7 @@ def zstd(tree: Path, data: bytes) -> bytes:
     """Decompress by the program in a guest's tree. Raises PotashError for what is no frame."""
     command = [*rootfs.guest_command(tree, "usr/bin/zstd"), "-d", "-c"]
     done = subprocess.run(command, input=data, capture_output=True, check=False)
-    # What follows the frame inside the image is not ours to judge, so only nothing is an error.
+    # What follows the frame inside the image is not checked here, so only nothing is an error.
     if not done.stdout:
         raise PotashError("the guest's kernel cannot be decompressed")
     return done.stdout

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Self
 
 from potash.vm.errors import GuestError
+from potash.vm.parent_death import dies_with_parent
 from potash.vm.qemu import Qemu, channel_arguments
 from potash.vm.qmp import Qmp
-from potash.vm.tether import tethered
 
 TAIL_LINES = 20
 TAIL_BYTES = 8192
@@ -51,7 +51,7 @@ class Machine:
             theirs = (their_monitor.fileno(), their_control.fileno(), self._console)
             command = [*self._qemu.command, *self._arguments, *channel_arguments(*theirs)]
             self._process = subprocess.Popen(
-                tethered(command),
+                dies_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=self._said,
@@ -97,10 +97,10 @@ class Machine:
 
 
 def _pair(stack: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
-    ours, theirs = socket.socketpair()
-    stack.callback(ours.close)
-    stack.callback(theirs.close)
-    return ours, theirs
+    here, there = socket.socketpair()
+    stack.callback(here.close)
+    stack.callback(there.close)
+    return here, there
 
 
 def _memory(stack: contextlib.ExitStack, name: str) -> int:

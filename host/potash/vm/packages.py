@@ -25,7 +25,7 @@ from potash.sdk.progress import Progress
 from potash.vm import sources
 from potash.vm.cache import Cache, key
 from potash.vm.errors import PackagesUnavailable
-from potash.vm.tether import tethered
+from potash.vm.parent_death import dies_with_parent
 
 RELEASE = "trixie"
 BACKPORTS = "trixie-backports"
@@ -253,7 +253,9 @@ class Apt:
         reader, writer = os.pipe()
         with TemporaryFile() as said, open(reader, encoding="utf-8", errors="replace") as status:
             process = subprocess.Popen(
-                tethered(["apt-get", "-y", "-q", "-o", f"APT::Status-Fd={writer}", *arguments]),
+                dies_with_parent(
+                    ["apt-get", "-y", "-q", "-o", f"APT::Status-Fd={writer}", *arguments]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

@@ -42,7 +42,7 @@ UNUSED = re.compile(
     r"|(_tkinter|_ssl|_hashlib|_curses|_curses_panel|_dbm|_gdbm|_sqlite3|_test\w+|_xx\w+"
     r"|_codecs_(cn|hk|jp|kr|tw|iso2022)|readline|nis)\.cpython[^/]*)"
 )
-# Whole packages: ours, and the two that ours import, in the versions that they are tested with.
+# Whole packages: Potash's, and the two that these import, in the versions that are tested.
 LIGHT_PACKAGES = ("nvme_spec", "csd_spec", "pyvfio_user", "click", "rich")
 # Of `potash`, what runs in a guest.
 LIGHT_PATTERNS = (
@@ -148,7 +148,7 @@ def own_version() -> str:
 
 
 def own_sources() -> Iterator[tuple[Path, str]]:
-    """The files of ours that go into a guest: where each is, and its name below DIST."""
+    """The files of Potash that go into a guest: where each is, and its name below DIST."""
     for package in LIGHT_PACKAGES:
         yield from _package_files(package, ("**/*.py",))
     yield from _package_files("potash", LIGHT_PATTERNS)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from potash.sdk.errors import PotashError
+from potash.vm.parent_death import dies_with_parent
 from potash.vm.qemu import CLIENT, Accelerator, Qemu, bare_machine, root_ports
-from potash.vm.tether import tethered
 
 APPEND = "console=ttyS0"
 """The kernel's command line when none is given: its console is the serial port."""
@@ -80,7 +80,7 @@ def run(qemu: Qemu, arguments: Sequence[str]) -> None:
         PotashError: QEMU does not take it; what it said is the reason.
     """
     with tempfile.TemporaryFile() as said, _terminal():
-        process = subprocess.Popen(tethered([*qemu.command, *arguments]), stderr=said)
+        process = subprocess.Popen(dies_with_parent([*qemu.command, *arguments]), stderr=said)
         try:
             code = process.wait()
         finally:

@@ -49,7 +49,7 @@ def best() -> int | None:
 
 
 @intrinsic
-def _turns(typing: Any, which: Any, count: Any) -> Any:
+def _iterations(typing: Any, which: Any, count: Any) -> Any:
     peak = PEAKS[which.literal_value]
     signature = types.int64(which, types.int64)
 
@@ -83,23 +83,23 @@ def _turns(typing: Any, which: Any, count: Any) -> Any:
 
 @compiled
 def _vnni512(count: Number) -> Number:
-    return _turns(0, count)
+    return _iterations(0, count)
 
 
 @compiled
 def _vnni256(count: Number) -> Number:
-    return _turns(1, count)
+    return _iterations(1, count)
 
 
 @compiled
 def _pairs512(count: Number) -> Number:
-    return _turns(2, count)
+    return _iterations(2, count)
 
 
 @compiled
 def _pairs256(count: Number) -> Number:
-    return _turns(3, count)
+    return _iterations(3, count)
 
 
-turns = (_vnni512, _vnni256, _pairs512, _pairs256)
-"""For each of `PEAKS`: execute so many turns of it."""
+iterations = (_vnni512, _vnni256, _pairs512, _pairs256)
+"""For each of `PEAKS`: execute so many iterations of it."""

@@ -1,7 +1,7 @@
-"""The BPF machine's fast form: programs compiled by LLVM for the processor at hand.
+"""Native code for the eBPF machine: programs compiled by LLVM for this machine's processor.
 
-`blocks` finds a function's control flow, `checks` which accesses one bounds check can stand for,
-`generator` (with `lowering`, an instruction at a time) writes LLVM assembly, `compiler` makes an
-object file of it, `cache` keeps that, and `engine` runs it. What compiled code finds wrong it
-leaves to the interpreter to say.
+`blocks` finds a function's control flow, `checks` the accesses that share a bounds check, and
+`induction` the loop nests that can run without checks; `generator` (with `lowering`, for single
+instructions) writes LLVM assembly, `compiler` turns it into an object file, and `engine` runs it.
+Where a check fails, the interpreter continues and raises the fault. docs/native.md describes it.
 """

@@ -40,7 +40,7 @@ class Function:
 
 
 class Code:
-    """A program's instructions, and what each of them means for the way through it."""
+    """A program's instructions, and what each of them means for control flow."""
 
     def __init__(self, code: bytes) -> None:
         self.instructions: Sequence[Instruction] = isa.decode(code)

@@ -1,8 +1,8 @@
-"""Which accesses one check can stand for, in a stretch of instructions without a branch or call.
+"""Accesses that share a check, in a segment of instructions without a branch or call.
 
 Accesses whose addresses differ only by a constant are checked together where the first of them is
-executed. Because all of them will be executed, the check fails only if one of them will fault;
-which one it is the interpreter then finds out, from that place on.
+executed. As all of them will be executed, the check fails only if one of them will fault; the
+interpreter, which continues there, finds out which.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,17 +15,17 @@ from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.linear import Symbol, wrapped
 
 MOST_INSTRUCTIONS = 128
-"""Of a stretch: what is to be known at one of them is gathered from all behind it."""
+"""Maximum length of a segment: the checks of an instruction depend on all that follow it."""
 
 
 MOST_SPAN = 1 << 32
-"""Bytes that one check can stand for: more than any valid program's accesses lie apart."""
+"""Maximum number of bytes of one check, more than the distance of a valid program's accesses."""
 
 
 class Check(NamedTuple):
     """Before the instruction at `pc`: bytes `low` to `high`, from that one's address, are there.
 
-    It stands for the accesses at `covers`, of which `pc` is the first.
+    It covers the accesses at `covers`, of which `pc` is the first.
     """
 
     pc: int
@@ -35,7 +35,7 @@ class Check(NamedTuple):
     covers: tuple[int, ...]
 
 
-class Stretch(NamedTuple):
+class Segment(NamedTuple):
     """Instructions that are all executed once the first of them is, unless one of them faults."""
 
     pcs: tuple[int, ...]
@@ -62,9 +62,9 @@ def in_frame(instruction: Instruction) -> bool:
     return base == isa.FRAME_POINTER and -FRAME_SIZE <= offset <= -instruction.size
 
 
-def stretches(
+def segments(
     instructions: list[Instruction], pcs: Sequence[int], proven: Collection[int]
-) -> Iterator[Stretch]:
+) -> Iterator[Segment]:
     """Cut a block's instructions behind its calls, and where they get long; `proven` are accesses
     that need no check."""
     begin = 0
@@ -73,7 +73,7 @@ def stretches(
         call = instruction.kind == Class.JMP and instruction.code == Jump.CALL
         if call or index == len(pcs) or index - begin == MOST_INSTRUCTIONS:
             part = tuple(pcs[begin:index])
-            yield Stretch(part, _checks(instructions, part, proven))
+            yield Segment(part, _checks(instructions, part, proven))
             begin = index
 
 

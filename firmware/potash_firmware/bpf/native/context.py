@@ -1,4 +1,4 @@
-"""The words that compiled code, its caller and `runtime` share, beside the program's memory."""
+"""The words that compiled code shares with its caller and `runtime`, besides the arena."""
 
 from enum import IntEnum
 
@@ -7,7 +7,7 @@ class Word(IntEnum):
     """Indices into the context: 64 bits each."""
 
     FUEL = 0  # instructions that may still be executed; negative once it was too many
-    LEAVE = 1  # why compiled code has given up, a `Leave`
+    SIDE_EXIT = 1  # why compiled code returned early, a `SideExit`
     PC = 2  # and at which instruction
     READABLE = 3  # bytes of the arena
     WRITABLE = 4  # and of its part in front of the constants
@@ -32,8 +32,8 @@ class Word(IntEnum):
 SIZE = Word.FAULT + 1
 
 
-class Leave(IntEnum):
-    """Why compiled code returned before the program's end."""
+class SideExit(IntEnum):
+    """The reason for which compiled code returned before the end of the program."""
 
     NOT = 0
     LIMIT = 1  # too many instructions

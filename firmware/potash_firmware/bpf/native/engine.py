@@ -28,7 +28,7 @@ from potash_firmware.bpf.arena import (
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter
 from potash_firmware.bpf.native import compiler, runtime
-from potash_firmware.bpf.native.context import SIZE, Leave, Word
+from potash_firmware.bpf.native.context import SIZE, SideExit, Word
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ MOST_POINTERS = 64
 
 # As plain numbers: finding one in its enumeration takes as long as all else that a run does with
 # it.
-_FUEL, _LEAVE, _LOW, _HIGH = map(int, (Word.FUEL, Word.LEAVE, Word.LOW, Word.HIGH))
+_FUEL, _SIDE_EXIT, _LOW, _HIGH = map(int, (Word.FUEL, Word.SIDE_EXIT, Word.LOW, Word.HIGH))
 
 _HIGH_HALF = (CODE_BASE >> 32).to_bytes(4, "little")
 
@@ -208,13 +208,13 @@ class Machine:
         self._to_compiled()
         with runtime.lock, reserve.fenced(self._memory, self._arena.layout.size) as origin:
             context[_FUEL] = self._fuel
-            context[_LEAVE] = 0
+            context[_SIDE_EXIT] = 0
             context[_LOW] = origin - reserve.GUARD
             context[_HIGH] = origin + REACH + reserve.GUARD
             value = self._enter(*self._before, origin, self._arena.stack_top, *values)
         self._from_compiled()
         left = ctypes.c_int64(context[_FUEL]).value
-        if self._error is not None or left < 0 or context[_LEAVE]:
+        if self._error is not None or left < 0 or context[_SIDE_EXIT]:
             self._raise_fault(left, origin)
         return Execution(value, self._fuel - left)
 
@@ -225,8 +225,8 @@ class Machine:
             if isinstance(self._error, Fault) and self._error.pc is None:
                 self._error.pc = ctypes.c_int64(context[Word.PC]).value
             raise self._error
-        match context[Word.LEAVE]:
-            case Leave.FAULT:
+        match context[Word.SIDE_EXIT]:
+            case SideExit.FAULT:
                 at = (context[Word.FAULT] - origin) & MASK
                 layout = self._arena.layout
                 if layout.rodata_offset <= at - BASE < layout.rodata_end:
@@ -234,7 +234,7 @@ class Machine:
                     raise Fault(FaultKind.READ_ONLY, None, at, reason)
                 reason = f"compiled code reached for 0x{at:x} unchecked, where nothing is"
                 raise Fault(FaultKind.OUT_OF_BOUNDS, None, at, reason)
-            case Leave.LIMIT:
+            case SideExit.LIMIT:
                 raise self._exceeded()
         if left < 0:
             raise self._exceeded()
@@ -283,7 +283,7 @@ class Machine:
     def _give_up(self, error: BaseException) -> int:
         """Keep an exception, which must not unwind through compiled code, and make it leave."""
         self._error = error
-        self._context[Word.LEAVE] = Leave.RAISED
+        self._context[Word.SIDE_EXIT] = SideExit.RAISED
         return 0
 
     @contextmanager

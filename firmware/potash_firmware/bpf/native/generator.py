@@ -1,11 +1,11 @@
 """A function of a program as LLVM assembly.
 
-What may be wrong with an access, a call or a way is found out before it happens. Compiled code
-then leaves with the registers that matter, and the interpreter goes on from there and meets the
-fault: so a fault says the same on both, and the cold part of compiled code stays small.
+Accesses, calls and jumps are checked before they are executed. Where a check fails, compiled code
+passes the live registers to the interpreter, which continues there and raises the fault
+(deoptimisation): so faults are identical on both, and cold code is small.
 
-Every instruction is counted. A stretch of instructions is paid for at its beginning; whether too
-much was spent is looked at where the way leads back, and before calls.
+Every instruction is counted: a segment of instructions when it begins. The limit is compared at
+back edges and before calls.
 """
 
 import itertools
@@ -20,14 +20,14 @@ from potash_firmware.bpf.native import induction, loops, lowering
 from potash_firmware.bpf.native.blocks import Block, Code, Function
 from potash_firmware.bpf.native.checks import (
     Check,
-    Stretch,
+    Segment,
     in_frame,
     is_atomic,
-    stretches,
+    segments,
 )
-from potash_firmware.bpf.native.context import Leave, Word
+from potash_firmware.bpf.native.context import SideExit, Word
 from potash_firmware.bpf.native.nests import Nest
-from potash_firmware.bpf.native.ranges import Proof
+from potash_firmware.bpf.native.ranges import Guard
 from potash_firmware.bpf.native.registers import live
 from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked
 
@@ -36,18 +36,17 @@ _ARGUMENTS = range(1, 6)
 _SAVED = range(10)
 
 
-# What compiled code takes for proven, as data, for whoever wants to check it. An access is left
-# without a check of its own for one of three reasons: it is in its function's frame, an earlier
-# check covers it, or a proof in front of a nest of loops does. Such a proof also stands for the
-# turns of each loop and for the fuel. Values are named as in the assembly.
+# What compiled code assumes, as data that tests verify. An access has no check of its own if it is
+# in its function's frame, or if an earlier check or the guard of a loop nest covers it. A guard
+# also covers the iterations of each loop and the fuel. Values have their names in the assembly.
 
 
 class Hoist(NamedTuple):
-    """What holds for a nest once the code at `label` has let its version without checks run.
+    """What holds for a nest when the guard at `label` lets its version without checks run.
 
-    `last` is for each counted loop the number of its last turn, at most; `reach` for each range of
-    the nest its first byte's address and the one behind its last; `cost` is how many instructions
-    the nest executes at most, None where it looks at its fuel itself.
+    `last` is the maximum number of the last iteration of each counted loop; `reach` are the first
+    address and the end of each range of the nest; `cost` is the maximum number of instructions that
+    the nest executes, None if it checks its fuel itself.
     """
 
     nest: Nest
@@ -139,46 +138,46 @@ class _Generator:
         )
         return name
 
-    # Ways
+    # Edges
 
     def _label(self, start: int) -> str:
         """Where a block's code is, in the version that is being written."""
         return f"{'u' if self._nest is not None else 'b'}{self._order[start]}"
 
     def _entrance(self, source: int | None, target: int) -> str:
-        """The label to go to from one block to another: a nest is entered through its proof."""
+        """The label to go to from one block to another: a nest is entered through its guard."""
         nest = self._nest
         if nest is not None and target in nest.loop.blocks:
             return self._label(target)
         entered = self._nests.get(target)
         if entered is not None and source not in entered.loop.blocks:
-            return f"proof{self._order[target]}"
+            return f"guard{self._order[target]}"
         return f"b{self._order[target]}"
 
-    def _way(self, block: Block, target: int) -> str:
-        """The same, by way of a look at the fuel where it leads back."""
+    def _edge(self, block: Block, target: int) -> str:
+        """The same, through a check of the fuel if it is a back edge."""
         label = self._entrance(block.start, target)
         back = self._order[target] <= self._order[block.start]
         if not back or (self._nest is not None and self._nest.counted):
             return label
-        look = self._writer.name("back")
-        with self._writer.begin_cold(look):
-            # Else a loop that does nothing would be seen through, and over its limit at once.
+        check = self._writer.name("back")
+        with self._writer.begin_cold(check):
+            # Otherwise LLVM would remove a loop that does nothing, and its limit with it.
             self._writer.line("call void @llvm.sideeffect()")
-            self._look_at_fuel(block.pcs[-1], label)
-        return look
+            self._check_fuel(block.pcs[-1], label)
+        return check
 
     def _unchecked(self, nest: Nest) -> None:
-        """The proof in front of a nest, and the version of the nest that it allows."""
+        """The guard in front of a nest, and the version of the nest that it allows."""
         writer = self._writer
         order = self._order[nest.loop.header]
-        writer.label(f"proof{order}")
+        writer.label(f"guard{order}")
         limits = self._from_context(Word.READABLE), self._from_context(Word.WRITABLE)
-        proof = Proof(writer, nest, self._function)
-        holds = proof.holds(*limits, lambda: writer.value("load i64, ptr %fuel"))
+        guard = Guard(writer, nest, self._function)
+        holds = guard.holds(*limits, lambda: writer.value("load i64, ptr %fuel"))
         writer.branch(holds, f"u{order}", f"b{order}", LIKELY)
         self.claims.hoists[nest.loop.header] = Hoist(
-            nest, f"proof{order}", proof.last, proof.reach, proof.cost
+            nest, f"guard{order}", guard.last, guard.reach, guard.cost
         )
         self._nest = nest
         for start, block in self._function.blocks.items():
@@ -186,21 +185,21 @@ class _Generator:
                 self._block(block)
         self._nest = None
 
-    def _look_at_fuel(self, pc: int, enough: str) -> None:
-        """Go to the label `enough`, or leave at `pc`."""
+    def _check_fuel(self, pc: int, enough: str) -> None:
+        """Go to the label `enough`, or exit at `pc`."""
         writer = self._writer
         fuel = writer.value("load i64, ptr %fuel")
         empty = writer.value(f"icmp slt i64 {fuel}, 0")
         limit = writer.name("limit")
         writer.branch(empty, limit, enough, UNLIKELY)
         with writer.begin_cold(limit):
-            self._leave(Leave.LIMIT, pc)
+            self._side_exit(SideExit.LIMIT, pc)
 
-    def _leave(self, why: Leave, pc: int) -> None:
+    def _side_exit(self, why: SideExit, pc: int) -> None:
         """Return to the caller, and from that, until the program has ended."""
         writer = self._writer
         writer.store_context(Word.FUEL, writer.value("load i64, ptr %fuel"))
-        writer.store_context(Word.LEAVE, why)
+        writer.store_context(Word.SIDE_EXIT, why)
         writer.store_context(Word.PC, pc)
         writer.line("ret i64 0")
 
@@ -223,7 +222,7 @@ class _Generator:
         writer.line(f"ret i64 {writer.value(f'tail call i64 {resume}()')}")
 
     def _unless(self, wrong: str, pcs: Sequence[int]) -> None:
-        """Let the interpreter go on with `pcs`, the rest of a stretch, when something is wrong."""
+        """Let the interpreter continue with `pcs`, the rest of a segment, if `wrong` is true."""
         writer = self._writer
         bad, good = writer.name("bad"), writer.name("good")
         writer.branch(wrong, bad, good, UNLIKELY)
@@ -239,9 +238,9 @@ class _Generator:
         version, proven = None, dict[int, int]()
         if self._nest is not None:
             version, proven = self._nest.loop.header, self._nest.proven
-        for stretch in stretches(self._instructions, block.pcs, proven):
-            self._stretch(stretch)
-            for check in itertools.chain(*stretch.checks.values()):
+        for segment in segments(self._instructions, block.pcs, proven):
+            self._segment(segment)
+            for check in itertools.chain(*segment.checks.values()):
                 self.claims.covered.update({(version, pc): check for pc in check.covers})
         if block.traps:
             self._resume(block.end)
@@ -255,20 +254,20 @@ class _Generator:
             return
         note = SCALAR if self._nest is not None and block.start in self._nest.branching else ""
         if len(block.successors) == 1:
-            writer.jump(self._way(block, block.successors[0]), note)
+            writer.jump(self._edge(block, block.successors[0]), note)
         else:
             taken = lowering.condition(writer, last)
             target, following = block.successors
-            writer.branch(taken, self._way(block, target), self._way(block, following), note)
+            writer.branch(taken, self._edge(block, target), self._edge(block, following), note)
 
-    def _stretch(self, stretch: Stretch) -> None:
+    def _segment(self, segment: Segment) -> None:
         writer = self._writer
-        pcs = stretch.pcs
+        pcs = segment.pcs
         fuel = writer.value("load i64, ptr %fuel")
         fuel = writer.value(f"sub i64 {fuel}, {len(pcs)}")
         writer.line(f"store i64 {fuel}, ptr %fuel")
         for index, pc in enumerate(pcs):
-            self._instruction(pc, pcs[index:], stretch.checks.get(pc, ()))
+            self._instruction(pc, pcs[index:], segment.checks.get(pc, ()))
 
     def _instruction(self, pc: int, rest: Sequence[int], checks: Sequence[Check]) -> None:
         writer = self._writer
@@ -302,7 +301,7 @@ class _Generator:
     def _call(self, instruction: Instruction, pc: int) -> None:
         writer = self._writer
         enough = writer.name("enough")
-        self._look_at_fuel(pc, enough)
+        self._check_fuel(pc, enough)
         writer.label(enough)
         if instruction.source == Source.X:
             self._call_pointer(instruction, pc)
@@ -323,12 +322,12 @@ class _Generator:
         helper = writer.value(f"inttoptr i64 {self._from_context(Word.CALL_HELPER)} to ptr")
         value = writer.value(f"call i64 {helper}(i64 {number}, {self._arguments()})")
         lowering.put(writer, 0, value)
-        left = writer.load_context(Word.LEAVE)
+        left = writer.load_context(Word.SIDE_EXIT)
         raised = writer.value(f"icmp ne i64 {left}, 0")
         bad, good = writer.name("raised"), writer.name("good")
         writer.branch(raised, bad, good, UNLIKELY)
         with writer.begin_cold(bad):
-            self._leave(Leave.RAISED, pc)
+            self._side_exit(SideExit.RAISED, pc)
         writer.label(good)
 
     def _check_depth(self, pc: int) -> None:
@@ -336,7 +335,7 @@ class _Generator:
         self._unless(self._writer.value(f"icmp ult i64 %frame, {bottom}"), (pc,))
 
     def _call_function(self, function: str) -> None:
-        """Call compiled code, which may have left when it returns."""
+        """Call compiled code, which may have taken a side exit when it returns."""
         writer = self._writer
         writer.store_context(Word.FUEL, writer.value("load i64, ptr %fuel"))
         frame = writer.value(f"sub i64 %frame, {FRAME_SIZE}")
@@ -345,7 +344,7 @@ class _Generator:
         )
         lowering.put(writer, 0, value)
         writer.line(f"store i64 {writer.load_context(Word.FUEL)}, ptr %fuel")
-        left = writer.value(f"icmp ne i64 {writer.load_context(Word.LEAVE)}, 0")
+        left = writer.value(f"icmp ne i64 {writer.load_context(Word.SIDE_EXIT)}, 0")
         bad, good = writer.name("left"), writer.name("good")
         writer.branch(left, bad, good, UNLIKELY)
         writer.cold(bad, ["ret i64 0"])

@@ -1,9 +1,9 @@
-"""Finding nests of loops that can be proven before they begin: induction over their turns.
+"""Loop nests whose accesses one guard can check in advance: induction over their iterations.
 
-A first walk through the nest says what each block leaves in the registers, in terms of what they
-hold where the nest begins and where each turn of its loops begins. What a turn adds to a register
-then makes that a function of the turn's number; what a loop ends by says how many turns there are;
-and what an access uses as its address says where it reaches.
+A first pass computes the registers after each block from their values at the beginning of the nest
+and of each iteration of its loops. The increment per iteration makes a register a function of the
+iteration number; a loop's exit test gives the number of iterations; and the address of an access
+gives its range.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from potash_firmware.bpf.native.nests import (
     SIGNED,
     Drift,
     Fits,
+    Iteration,
     Merged,
     Nest,
     Phi,
     Range,
     Test,
     Times,
-    Turn,
 )
 from potash_firmware.bpf.native.registers import written
 from potash_firmware.bpf.native.values import (
@@ -53,10 +53,10 @@ MOST_BLOCKS = 256
 """Loops in each other, and blocks of a nest, beyond which nothing is looked for."""
 
 MOST_CONDITIONAL = 3
-"""Blocks with accesses that a turn may leave out, for a loop that is worth vectorising."""
+"""Blocks with accesses that an iteration may skip, for a loop that is worth vectorising."""
 
 MOST_TERMS = 16
-"""Unknowns in a form that a proof computes; with MOST_FACTOR they bound what it computes with."""
+"""Unknowns in a form that a guard computes; with MOST_FACTOR they bound what it computes with."""
 
 
 def find(instructions: Sequence[Instruction], function: Function, flow: Flow) -> list[Nest]:
@@ -110,9 +110,9 @@ class _Analysis:
         self._first: dict[Phi, Linear] = {}
         """What registers hold when their loop begins."""
         self._steps: dict[Phi, Linear] = {}
-        """What a turn adds to them, where that is the same in each or at least has bounds."""
+        """What an iteration adds to them, if that is constant or at least has bounds."""
         self._extended: dict[Phi, set[bool]] = {}
-        """Those that are cut to 32 bits in each turn, with the ways in which they are extended."""
+        """Those that are cut to 32 bits in each iteration, with the kinds of their extension."""
         self._before: dict[int, Environment] = {}
         self._ends: dict[int, Environment] = {}
         self._tests: dict[int, Test] = {}
@@ -153,7 +153,7 @@ class _Analysis:
         )
 
     def _walk(self) -> None:
-        """Find what is known of the registers at each place, and how they change by turns."""
+        """Find what is known of the registers at each block, and how they change by iteration."""
         edges: dict[tuple[int, int], Environment] = {}
         for start in self._order:
             environment = self._begin(start, edges)
@@ -176,13 +176,14 @@ class _Analysis:
         if start == self._root.header:
             environment = values.start()
         else:
-            ways = [
+            paths = [
                 edges[source, start]
                 for source in self._flow.predecessors[start]
                 if (source, start) in edges
             ]
             environment = [
-                merged(start, register, [way[register] for way in ways]) for register in range(11)
+                merged(start, register, [path[register] for path in paths])
+                for register in range(11)
             ]
         if start in self._loops:
             for register in self._written(self._loops[start]):
@@ -200,7 +201,7 @@ class _Analysis:
         }
 
     def _gain(self, phi: Phi, value: Value) -> Linear | None:
-        """What a turn that leaves `value` in a register has added to it."""
+        """What an iteration that leaves `value` in a register has added to it."""
         form = value.form
         extended: set[bool] = set()
         if value.narrow:
@@ -222,7 +223,7 @@ class _Analysis:
     # What ends a loop
 
     def _test(self, loop: Loop) -> Test | None:
-        """A test that every turn passes, and that some turn must fail."""
+        """A test that every iteration passes, and that some iteration must fail."""
         for start in sorted(loop.blocks, key=self._flow.order.__getitem__, reverse=True):
             block = self._function.blocks[start]
             if len(block.successors) != 2 or self._innermost(start) is not loop:
@@ -262,11 +263,11 @@ class _Analysis:
                 form = self._evaluator.wide(value)
             sides.append(form)
         left, right = sides
-        if self._turning(loop, right):
+        if self._varies(loop, right):
             left, right, jump = right, left, MIRRORED[jump]
         return self._counted(loop, jump, left, right, block.start)
 
-    def _turning(self, loop: Loop, form: Linear) -> bool:
+    def _varies(self, loop: Loop, form: Linear) -> bool:
         resolved = self.resolved(form)
         return resolved is not None and any(_of_loop(one, loop) for one, _ in resolved.terms)
 
@@ -276,10 +277,10 @@ class _Analysis:
         resolved, bound = self.resolved(left), self.resolved(right)
         if resolved is None or bound is None:
             return None
-        turning = [term for term in resolved.terms if _of_loop(term[0], loop)]
-        if len(turning) != 1:
+        varying = [term for term in resolved.terms if _of_loop(term[0], loop)]
+        if len(varying) != 1:
             return None
-        [(symbol, step)] = turning
+        [(symbol, step)] = varying
         rest = resolved - unknown(symbol).scaled(step)
         if not self._usable(rest, loop) or not self._usable(bound, loop):
             return None
@@ -289,7 +290,7 @@ class _Analysis:
             if step != 1 or jump not in RISING:
                 return None
         elif (
-            not isinstance(symbol, Turn)
+            not isinstance(symbol, Iteration)
             or abs(step) > MOST_FACTOR
             or (jump in RISING and step < 0)
             or (jump in FALLING and step > 0)
@@ -304,13 +305,13 @@ class _Analysis:
         return Test(jump, rest, bound, step, register, after, frozenset(conditions))
 
     def _inside(self, symbol: Symbol, loop: Loop, headers: set[int]) -> bool:
-        """Whether a symbol may have another value in each turn of a loop."""
+        """Whether a symbol may have another value in each iteration of a loop."""
         match symbol:
             case Bounded(pc=pc):
                 return any(pc in self._function.blocks[start].pcs for start in loop.blocks)
             case Merged(block=block):
                 return block in loop.blocks
-            case Turn(header=header) | Times(header=header) | Drift(header=header):
+            case Iteration(header=header) | Times(header=header) | Drift(header=header):
                 return header in headers
         return False
 
@@ -323,7 +324,7 @@ class _Analysis:
         return resolved
 
     def resolved(self, form: Linear) -> Linear | None:
-        """A form over numbers of turns and the registers at the beginning, if there is one."""
+        """A form over numbers of iterations and the registers at the beginning, if there is one."""
         total = number(form.constant)
         for symbol, factor in form.terms:
             part = self._resolved_symbol(symbol)
@@ -357,7 +358,7 @@ class _Analysis:
         bounds = static(step)
         if bounds is not None and not step.known:
             return first + unknown(Drift(phi.header, phi.register, *bounds))
-        total = first + unknown(Turn(phi.header)).scaled(step.constant)
+        total = first + unknown(Iteration(phi.header)).scaled(step.constant)
         for symbol, factor in step.terms:
             assert isinstance(symbol, Start)
             total += unknown(Times(phi.header, symbol.register)).scaled(factor)
@@ -381,17 +382,17 @@ class _Analysis:
         return self._conditions[symbol]
 
     def _usable(self, form: Linear, loop: Loop) -> bool:
-        """Whether a form has a range, and one value in all turns of a loop."""
+        """Whether a form has a range, and one value in all iterations of a loop."""
         inside = {one.header for one in loop.nest()}
         return self._computable(form, set(self._tests)) and not any(
             self._inside(symbol, loop, inside) for symbol, _ in form.terms
         )
 
     def _computable(self, form: Linear, counted: set[int]) -> bool:
-        """Whether a form has a range, given the loops whose turns can be counted."""
+        """Whether a form has a range, given the loops whose iterations can be counted."""
         return len(form.terms) <= MOST_TERMS and all(
             abs(factor) <= MOST_FACTOR
-            and (not isinstance(symbol, Turn | Times | Drift) or symbol.header in counted)
+            and (not isinstance(symbol, Iteration | Times | Drift) or symbol.header in counted)
             for symbol, factor in form.terms
         )
 
@@ -424,7 +425,7 @@ class _Analysis:
         return list(found.values()), conditions, proven
 
     def _short(self, start: int) -> frozenset[int]:
-        """The loops that a block is part of only in turns that go on."""
+        """The loops that a block is part of only in iterations that go on."""
         return frozenset(
             header
             for header, test in self._tests.items()
@@ -453,7 +454,7 @@ class _Analysis:
         return frozenset(found)
 
     def _needed(self, ranges: list[Range], conditions: set[Fits]) -> set[int]:
-        """The loops whose number of turns matters to any range."""
+        """The loops whose number of iterations matters to any range."""
         needed: set[int] = set()
         waiting = [one.terms for one in ranges]
         waiting += [self._resolved(one.form).terms for one in conditions]
@@ -469,9 +470,9 @@ class _Analysis:
 
 def _headers(terms: frozenset[tuple[Symbol, int]]) -> Iterator[int]:
     for symbol, _ in terms:
-        if isinstance(symbol, Turn | Times | Drift):
+        if isinstance(symbol, Iteration | Times | Drift):
             yield symbol.header
 
 
 def _of_loop(symbol: Symbol, loop: Loop) -> bool:
-    return isinstance(symbol, Turn | Times | Drift) and symbol.header == loop.header
+    return isinstance(symbol, Iteration | Times | Drift) and symbol.header == loop.header

@@ -1,4 +1,4 @@
-"""What is known of a value that was cut to 32 bits, or that depends on the way taken."""
+"""What is known of a value that was cut to 32 bits, or that depends on the path taken."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def static(form: Linear) -> tuple[int, int] | None:
     return (low, high) if near(low, high) else None
 
 
-def merged(block: int, register: int, ways: list[Value]) -> Value:
-    """What is known of a register where ways meet."""
-    first = ways[0]
-    if all(way == first for way in ways):
+def merged(block: int, register: int, paths: list[Value]) -> Value:
+    """What is known of a register where paths meet."""
+    first = paths[0]
+    if all(path == first for path in paths):
         return first
-    forms = [widened(way.form, False) if way.narrow else way.form for way in ways]
+    forms = [widened(path.form, False) if path.narrow else path.form for path in paths]
     differences = [form - forms[0] for form in forms]
     if all(difference.known for difference in differences):
         constants = [difference.constant for difference in differences]

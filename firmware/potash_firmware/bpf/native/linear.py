@@ -13,7 +13,7 @@ _WRAP = 1 << 64
 _HALF = 1 << 63
 
 FAR = 1 << 62
-"""What a proof speaks of lies no further from 0; whatever may lie further is unknown to it.
+"""Maximum absolute value of numbers in guards; what may be larger is unknown to them.
 
 Unknowns have limits within this, so a few of them, times factors of 31 bits, never overflow the
 128 bits that `ranges` computes with.
@@ -63,7 +63,7 @@ class Linear(NamedTuple):
 
 
 def near(low: int, high: int) -> bool:
-    """Whether a proof may speak of a value from `low` to `high`."""
+    """Whether a guard may use a value from `low` to `high`."""
     return -FAR <= low and high <= FAR
 
 

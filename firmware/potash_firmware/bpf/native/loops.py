@@ -1,7 +1,7 @@
 """A function's loops: which blocks they have, and how they lie in each other.
 
-A loop is what can reach a way back to its header without passing the header, which every way into
-it passes. Where control flow is not made of such loops, none are found.
+A loop consists of the blocks that reach a back edge to its header without passing the header, which
+is on every path into it. Where control flow is not made of such loops, none are found.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class Loop:
 
 @dataclass
 class Flow:
-    """What the way through a function tells: its outermost loops, and what comes before what."""
+    """The control flow of a function: its outermost loops, and the order of its blocks."""
 
     order: dict[int, int]
     predecessors: dict[int, list[int]]
     dominators: dict[int, int]
-    """For each block but the entry the last one that every way to it passes."""
+    """For each block but the entry the last one that every path to it passes."""
     loops: list[Loop]
     deepest: int = 0
     """How many loops lie in each other."""
 
     def dominates(self, first: int, second: int) -> bool:
-        """Whether every way to the block `second` passes `first`; each block dominates itself."""
+        """Whether every path to the block `second` passes `first`; each block dominates itself."""
         while self.order[second] > self.order[first]:
             second = self.dominators[second]
         return first == second

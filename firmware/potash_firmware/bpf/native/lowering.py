@@ -166,7 +166,7 @@ def access(writer: Writer, instruction: Instruction, at: str) -> None:
 
     Were the check wrong, it could nevertheless reach nothing but the arena's reserved range, at the
     beginning of which %memory is. LLVM can only leave out the mask where it sees the check itself;
-    nothing here (no assumption, no flag of an operation) says what a proof has claimed.
+    nothing here (no assumption, no flag of an operation) reveals what a guard has claimed.
     """
     bits = 8 * instruction.size
     offset = writer.value(f"and i64 {at}, {REACH - 1}")

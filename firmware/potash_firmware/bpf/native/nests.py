@@ -1,12 +1,12 @@
-"""What is known of a nest of loops before it begins: how often it turns, and where it reaches.
+"""What is known of a loop nest before it begins: numbers of iterations, and ranges of addresses.
 
-The registers of a counted loop are linear in the number of its turn, and so are the addresses that
-it uses. From where it ends, the range of each follows. One check of these ranges in front of the
-nest then stands for all accesses of all turns, and one look at the fuel for all ways back; a nest
-for which that fails is run with its own checks.
+The registers of a counted loop are linear in the iteration number, and so are the addresses that it
+uses. The last iteration gives the range of each. A guard before the nest checks these ranges for
+all accesses of all iterations, and the fuel for all back edges; if it fails, a version of the nest
+with its own checks runs.
 
-All of this holds under conditions (that a 32-bit counter does not wrap, that a bound is not
-negative), which are part of it, and tested in front of the nest too. `induction` finds nests.
+All of this holds under conditions (a 32-bit counter does not wrap, a bound is not negative), which
+the guard tests too. `induction` finds nests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INCLUSIVE = frozenset({Jump.JLE, Jump.JGE, Jump.JSLE, Jump.JSGE})
 
 @dataclass(frozen=True, slots=True)
 class Phi:
-    """What a register holds when a turn of the loop with this header begins."""
+    """What a register holds when an iteration of the loop with this header begins."""
 
     header: int
     register: int
@@ -34,7 +34,7 @@ class Phi:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a register holds where ways meet that leave different things in it: up to `high`."""
+    """What a register holds where paths meet that leave different things in it: up to `high`."""
 
     block: int
     register: int
@@ -51,8 +51,8 @@ class Unsteady:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """The number of the current turn of a loop, from 0."""
+class Iteration:
+    """The number of the current iteration of a loop, from 0."""
 
     header: int
 
@@ -67,7 +67,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What a register has gained up to a turn: each turn before it added from `low` to `high`."""
+    """What a register has gained up to an iteration: each earlier one added `low` to `high`."""
 
     header: int
     register: int
@@ -76,18 +76,18 @@ class Drift:
 
 
 class Fits(NamedTuple):
-    """The condition that a form is a 32-bit number, signed or not, in every turn."""
+    """The condition that a form is a 32-bit number, signed or not, in every iteration."""
 
     form: Linear
     signed: bool
 
 
 class Test(NamedTuple):
-    """What every turn of a loop passes, and some turn must fail.
+    """The exit test of a loop, which every iteration passes and some iteration must fail.
 
-    The loop goes on while `left`, plus `step` for each turn, compares to `right` as `jump` says.
-    Where `register` is set, a turn adds what that holds at the nest's beginning. What the block
-    `after` dominates is executed only once the test has come out true.
+    The loop continues while `left`, plus `step` for each iteration, compares to `right` as `jump`
+    says. If `register` is set, an iteration adds its value at the beginning of the nest. Blocks
+    that the block `after` dominates are executed only after the test was true.
     """
 
     jump: Jump
@@ -102,7 +102,7 @@ class Test(NamedTuple):
 class Range(NamedTuple):
     """Accesses that reach from `low` to `high` around the same unknowns.
 
-    `short` names the loops of whose last turn, the one that ends them, they are not part.
+    `short` names the loops whose last iteration, the one that ends them, has none of them.
     """
 
     terms: frozenset[tuple[Symbol, int]]
@@ -116,7 +116,7 @@ class Range(NamedTuple):
 class Nest:
     """A loop that is worth a version without checks, with what has to hold for that.
 
-    `tests` has, outer ones first, the loops whose turns can be counted in advance and matter.
+    `tests` has, outer ones first, the loops whose iterations can be counted in advance and matter.
     `proven` are accesses that need no check in that version, each with its range's index. When it
     is `counted`, an upper bound of its instructions is known.
     """
@@ -128,4 +128,4 @@ class Nest:
     proven: dict[int, int]
     counted: bool
     branching: frozenset[int]
-    """Latches of loops most of which a turn may leave out."""
+    """Latches of loops most of which an iteration may skip."""

@@ -1,18 +1,19 @@
-"""The code in front of a nest of loops that tells whether it can do without its own checks.
+"""The guard before a loop nest: code that decides whether the nest can run without checks.
 
-Everything is computed as intervals of 128-bit integers: a register has one value, a turn's number
-goes from 0 to the last. Nothing overflows as long as all that was required before holds, and once
-something does not, the rest no longer matters:
+Everything is computed as intervals of 128-bit integers: a register has one value, an iteration
+number goes from 0 to the last. Nothing overflows as long as all earlier requirements hold, and once
+one does not, the rest no longer matters:
 
-* An unknown is a register, a limit that is known before (`linear.near`), the number of a turn, or
-  one of these times such a number. It is required to lie within FAR, 2^62, right where it is
-  computed; before that it is at most 2^62 times MOST_TURNS, 2^110.
+* An unknown is a register, a limit that is known before (`linear.near`), an iteration number, or
+  one of these times such a number. It is required to be within FAR, 2^62, where it is computed;
+  before that it is at most 2^62 times MOST_ITERATIONS, 2^110.
 * A form is a constant of 64 bits and at most MOST_TERMS, 16, unknowns, each times MOST_FACTOR,
   2^31, at most: below 2^98.
-* The ends of a loop's test are required to lie within FAR, and their distance below MOST_TURNS.
-* Instructions of a turn are those of the program, which are less than 2^32, and the costs, each
-  required to lie below FAR, of at most MOST_BLOCKS, 256, inner loops: below 2^71. Times the turns
-  they are below 2^120.
+* The ends of a loop's test are required to be within FAR, and their distance below
+  MOST_ITERATIONS.
+* The instructions of an iteration are those of the program, which are less than 2^32, and the
+  costs, each required to be below FAR, of at most MOST_BLOCKS, 256, inner loops: below 2^71. Times
+  the number of iterations they are below 2^120.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from potash_firmware.bpf.native.nests import (
     RISING,
     SIGNED,
     Drift,
+    Iteration,
     Merged,
     Nest,
     Range,
     Test,
     Times,
-    Turn,
 )
 from potash_firmware.bpf.native.values import Bounded, Start
 from potash_firmware.bpf.native.writer import Writer
 
-MOST_TURNS = 1 << 48
-"""No loop is believed to have as many turns."""
+MOST_ITERATIONS = 1 << 48
+"""Loops with as many iterations or more are not believed."""
 
 Interval = tuple[str, str]
 
 
-class Proof:
+class Guard:
     """Writes the code for one nest; `holds` is an i1."""
 
     def __init__(self, writer: Writer, nest: Nest, function: Function) -> None:
@@ -56,7 +57,7 @@ class Proof:
         self._function = function
         self._true: list[str] = []
         self.last: dict[int, str] = {}
-        """The number of each loop's last turn, by its header."""
+        """The number of each loop's last iteration, by its header."""
         self.reach: list[tuple[str, str]] = []
         """Where each range begins and ends."""
         self.cost: str | None = None
@@ -66,7 +67,7 @@ class Proof:
     def holds(self, readable: str, writable: str, fuel: Callable[[], str]) -> str:
         """Whether the nest needs no checks; the limits of the arena are i64, so is `fuel`."""
         for header, test in self._nest.tests.items():
-            self.last[header] = self._turns(test)
+            self.last[header] = self._iterations(test)
         for condition in self._nest.conditions:
             low, high = self._interval(condition.form, frozenset())
             least, most = (-(1 << 31), (1 << 31) - 1) if condition.signed else (0, (1 << 32) - 1)
@@ -124,27 +125,30 @@ class Proof:
                 return self._register(register), self._register(register)
             case Bounded(low=low, high=high) | Merged(low=low, high=high):
                 return str(low), str(high)
-            case Turn(header=header):
-                return "0", self._turn(header, short)
+            case Iteration(header=header):
+                return "0", self._iteration(header, short)
             case Times(header=header, register=register):
-                most = self._do("mul", self._turn(header, short), self._register(register))
+                most = self._do("mul", self._iteration(header, short), self._register(register))
                 self._near(most, most)
                 return self._smaller(most, 0), self._larger(most, 0)
             case Drift(header=header, low=low, high=high):
-                turn = self._turn(header, short)
-                ends = self._do("mul", turn, min(low, 0)), self._do("mul", turn, max(high, 0))
+                iteration = self._iteration(header, short)
+                ends = (
+                    self._do("mul", iteration, min(low, 0)),
+                    self._do("mul", iteration, max(high, 0)),
+                )
                 self._near(*ends)
                 return ends
         raise AssertionError(f"{symbol} has no range")
 
-    def _turn(self, header: int, short: frozenset[int]) -> str:
+    def _iteration(self, header: int, short: frozenset[int]) -> str:
         last = self.last[header]
         return self._do("add", last, -1) if header in short else last
 
     # Loops
 
-    def _turns(self, test: Test) -> str:
-        """The number of the turn whose test fails at the latest, with what that takes."""
+    def _iterations(self, test: Test) -> str:
+        """The number of the iteration whose test fails at the latest, with what that takes."""
         left, right = (
             self._interval(test.left, frozenset()),
             self._interval(test.right, frozenset()),
@@ -157,7 +161,7 @@ class Proof:
             distance = self._do("sub", left[1], right[0])
         else:
             distance = self._do("sub", right[1], left[0])
-        self._require("slt", distance, MOST_TURNS)
+        self._require("slt", distance, MOST_ITERATIONS)
         inclusive = test.jump in INCLUSIVE
         if inclusive:
             distance = self._do("add", distance, 1)
@@ -167,7 +171,7 @@ class Proof:
             step = lowering.get(self._writer, test.register)
             wide = self._register(test.register)
             self._require("sgt", wide, 0)
-            self._require("slt", wide, MOST_TURNS)
+            self._require("slt", wide, MOST_ITERATIONS)
         if test.jump in FALLING and test.jump not in SIGNED:
             # What it is compared with must not be passed by so far that the difference wraps.
             lowest = self._do("sub", right[0], abs(test.step) - (0 if inclusive else 1))
@@ -214,10 +218,10 @@ class Proof:
         """At most how many instructions a loop executes each time that it is entered."""
         inner = {start for child in loop.children for start in child.blocks}
         own = sum(len(self._function.blocks[start].pcs) for start in loop.blocks - inner)
-        turn = str(own)
+        iteration = str(own)
         for child in loop.children:
-            turn = self._do("add", self._cost(child), turn)
-        turns = self._do("add", self.last[loop.header], 1)
-        cost = self._do("mul", turns, turn)
+            iteration = self._do("add", self._cost(child), iteration)
+        iterations = self._do("add", self.last[loop.header], 1)
+        cost = self._do("mul", iterations, iteration)
         self._require("slt", cost, FAR)
         return cost

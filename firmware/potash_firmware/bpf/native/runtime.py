@@ -17,7 +17,7 @@ import threading
 from typing import Any, NamedTuple
 
 from potash_firmware.bpf.native import compiler
-from potash_firmware.bpf.native.context import Leave, Word
+from potash_firmware.bpf.native.context import SideExit, Word
 
 _CODE_OFFSET, _ADDRESS_OFFSET = 8, 16
 """Where in a siginfo_t there is why it came, not positive for a signal that a process has sent, and
@@ -82,7 +82,7 @@ _R = ", ".join(f"i64 %r{number}" for number in range(1, 6))
 
 def _text() -> str:
     words = (Word.JUMP, Word.PREVIOUS, Word.ACTIVE, Word.THREAD)
-    seen = (Word.ACTIVE, Word.THREAD, Word.LOW, Word.HIGH, Word.FAULT, Word.LEAVE)
+    seen = (Word.ACTIVE, Word.THREAD, Word.LOW, Word.HIGH, Word.FAULT, Word.SIDE_EXIT)
     return "\n".join(
         (
             f"""
@@ -145,11 +145,11 @@ look:
   %what = getelementptr i8, ptr %info, i64 {_CODE_OFFSET}
   %code = load i32, ptr %what
   %real = icmp sgt i32 %code, 0
-  %ours = and i1 %met, %real
-  br i1 %ours, label %back, label %other
+  %covered = and i1 %met, %real
+  br i1 %covered, label %back, label %other
 back:
   store i64 %at, ptr %fault
-  store i64 {Leave.FAULT.value}, ptr %leave
+  store i64 {SideExit.FAULT.value}, ptr %side_exit
   %buffer = load ptr, ptr %jump
   call void @longjmp(ptr %buffer, i32 1)
   br label %end

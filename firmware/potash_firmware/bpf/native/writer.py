@@ -21,7 +21,7 @@ FOOTER = """
 ARENA, CONTEXT = "!tbaa !5", "!tbaa !6"
 """The program cannot reach the context, so accesses to one never touch the other."""
 SCALAR = "!llvm.loop !7"
-"""On a loop's way back: not to be vectorised."""
+"""On a back edge: the loop is not vectorised."""
 
 _TYPE_OR_LITERAL = re.compile(r"\bi(\d+)\b|(?<![\w%@!.-])(-?\d+)\b")
 

@@ -69,11 +69,11 @@ class Engines:
 
     def open(self, nsid: int) -> None:
         self._open.add(nsid)
-        self._tell(OpenEngine(nsid))
+        self._notify(OpenEngine(nsid))
 
     def close(self, nsid: int) -> None:
         self._open.discard(nsid)
-        self._tell(CloseEngine(nsid))
+        self._notify(CloseEngine(nsid))
 
     def check(self, nsid: int, program: Shared) -> Future[Outcome]:
         future: Future[Outcome] = Future()
@@ -121,12 +121,12 @@ class Engines:
     def cancel(self, execution: Future[Execution]) -> None:
         for tag, future in self._executions.items():
             if future is execution:
-                self._tell(Cancel(tag))
+                self._notify(Cancel(tag))
 
     def forget(self, serial: int) -> None:
         if serial in self._shared:
             self._shared.discard(serial)
-            self._tell(Forget(serial))
+            self._notify(Forget(serial))
 
     def finished(self) -> Iterator[Future[Any]]:
         while self._ended:
@@ -148,7 +148,7 @@ class Engines:
         """An APU is there, which knows of nothing."""
         self._connected = True
         for nsid in sorted(self._open):
-            self._send(OpenEngine(nsid))
+            self._notify(OpenEngine(nsid))
 
     def disconnected(self) -> None:
         """It is gone, and what it was asked has failed."""
@@ -176,7 +176,7 @@ class Engines:
             self._shared.add(what.serial)
             self._send(message(what.serial, what.length, what.fd))
 
-    def _tell(self, message: ToApu) -> None:
+    def _notify(self, message: ToApu) -> None:
         if self._connected:
             self._send(message)
 

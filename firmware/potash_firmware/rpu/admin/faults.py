@@ -1,4 +1,4 @@
-"""Fault Send and Fault Receive: a host asks the device to go wrong.
+"""Fault Send and Fault Receive: fault injection by a host.
 
 They are in the dispatch table of a device that was started so that it takes them, and in no other.
 """

@@ -76,7 +76,7 @@ class Namespace:
     @property
     def knows_deallocated(self) -> bool:
         """Every block is known to be allocated or not, so that reading one can be refused."""
-        return self.media.tells_holes(self.block_size)
+        return self.media.reports_holes(self.block_size)
 
     @property
     def dulbe(self) -> bool:

@@ -164,7 +164,7 @@ class Tasks:
         except MediaError as failed:
             log.error("an operation on the drive has failed: %s", failed.strerror)
             task.error = NvmeError(Status.INTERNAL_ERROR, str(failed.strerror), dnr=False)
-        except Exception as mistake:  # one of ours must not end the drive
+        except Exception as mistake:  # a bug of the firmware must not end the drive
             log.exception("an operation on the drive failed")
             task.error = NvmeError(Status.INTERNAL_ERROR, str(mistake), dnr=False)
         else:

@@ -30,10 +30,10 @@ def described(folder: Path) -> reports.ExampleEntry:
         title, *paragraphs = (folder / "README.md").read_text().strip().split("\n\n")
     except OSError as error:
         raise PotashError(f"the example {folder.name} has no README.md: {error.strerror}") from None
-    told = [one for one in paragraphs if one.startswith(_TEACHES)] or paragraphs[:1]
-    if not title.startswith("# ") or not told:
+    matching = [one for one in paragraphs if one.startswith(_TEACHES)] or paragraphs[:1]
+    if not title.startswith("# ") or not matching:
         raise PotashError(f"{folder}/README.md does not begin with a heading and a paragraph")
-    teaches = re.sub(r"\s+", " ", told[0].removeprefix(_TEACHES)).strip()
+    teaches = re.sub(r"\s+", " ", matching[0].removeprefix(_TEACHES)).strip()
     return reports.ExampleEntry(folder.name, title[2:], teaches, folder.name in example_names())
 
 

@@ -313,7 +313,7 @@ def _serve(
     metrics: int | None,
     moving: Moving,
 ) -> None:
-    told = wanted.device
+    section = wanted.device
     path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
@@ -321,7 +321,7 @@ def _serve(
         namespaces = tuple(
             NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
         )
-        trace = told.trace
+        trace = section.trace
         if trace is not None and trace.suffix in TRACES:
             progress = stack.enter_context(showing(steps=True))
             stack.enter_context(recording(trace, progress))
@@ -351,7 +351,7 @@ def _serve(
         be_undumpable()
         if moving.load is not None:
             load_state(device, moving.load)
-        _announce(path, told.media, drive, address)
+        _announce(path, section.media, drive, address)
         run_until(device, stop)
         if moving.save is not None:
             save_state(device, moving.save)
@@ -359,20 +359,22 @@ def _serve(
 
 def device_settings(wanted: Configuration) -> DeviceSettings:
     """The settings of a device, but for its drive's namespaces."""
-    told = wanted.device
-    profile = PROFILES[told.profile]
+    section = wanted.device
+    profile = PROFILES[section.profile]
     return replace(
         profile,
-        board=replace(profile.board, vta=wanted.vta, cmb=told.cmb),
+        board=replace(profile.board, vta=wanted.vta, cmb=section.cmb),
         rpu=replace(
             profile.rpu,
             compute=wanted.described_compute,
             copy_formats_enabled=wanted.memory.copy_formats,
         ),
         accelerators=wanted.described_accelerators,
-        engine=Engine(told.engine),
+        engine=Engine(section.engine),
         limits=wanted.described_limits,
-        range_blocks=RangeBlocks(RangeUnit(told.range_unit), told.range_count == "zero-based"),
+        range_blocks=RangeBlocks(
+            RangeUnit(section.range_unit), section.range_count == "zero-based"
+        ),
     )
 
 
@@ -414,15 +416,15 @@ def _why(error: OSError, socket: Path) -> str:
 
 def _drive(wanted: Configuration, *, locked: bool = True) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
-    told = wanted.device
+    section = wanted.device
     try:
         return Drive.open(
-            told.media,
+            section.media,
             wanted.shapes,
-            capacity=told.capacity,
+            capacity=section.capacity,
             memory_capacity=wanted.memory.capacity,
-            read_only=told.read_only,
-            locked=locked or told.media is None,
+            read_only=section.read_only,
+            locked=locked or section.media is None,
         )
     except DriveError as error:
         raise PotashError(str(error)) from None

@@ -1,5 +1,4 @@
-"""Where sockets that listen are in the file system: made for one user, and removed by their
-maker."""
+"""Listening UNIX sockets in the file system, which only their user can open."""
 
 from __future__ import annotations
 
@@ -12,12 +11,11 @@ SOCKET_MODE = 0o600
 
 
 Identity = tuple[int, int]
-"""What tells a file from any other: its device and its inode."""
+"""Device and inode of a file."""
 
 
 def listen(path: str, backlog: int) -> tuple[socket.socket, Identity]:
-    """A socket that listens at `path` for this user alone and never blocks, and what `unlink`
-    wants.
+    """A non-blocking socket that listens at `path` for this user only, and its file for `unlink`.
 
     Raises OSError: EADDRINUSE where the path is in use or is no socket.
     """
@@ -39,7 +37,7 @@ def listen(path: str, backlog: int) -> tuple[socket.socket, Identity]:
 
 
 def unlink(path: str, identity: Identity) -> None:
-    """Remove `path` where it is still the file that it was."""
+    """Remove `path` if it is still the same file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
