@@ -5,9 +5,12 @@ The handlers run in this process, on a subsystem whose jobs end when the test sa
 
 from __future__ import annotations
 
+import json
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from random import Random
 from typing import Any, cast
 
 import pytest
@@ -25,7 +28,7 @@ from potash_firmware.apu.command import Answer, Context, IfSound, Later
 from potash_firmware.apu.commands import ADMIN, IO, dispatch
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.lifecycle import Event, after
-from potash_firmware.apu.model import Accelerator, Subsystem
+from potash_firmware.apu.model import Accelerator, Buffers, ByteRange, Grant, Subsystem
 from potash_firmware.bpf import ProgramError, load_program
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.messages import NO_SLOT, Request
@@ -231,6 +234,76 @@ def verdict(image: bytes) -> str | None:
     except ProgramError as error:
         return str(error)
     return None
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every part of a document, as a container and what names the part in it."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, part in list(items):
+        yield value, key
+        if isinstance(part, (dict, list)):
+            yield from _parts(part)
+
+
+VALUES: tuple[object, ...] = (
+    0,
+    1,
+    15,
+    16,
+    4096,
+    1 << 32,
+    1 << 64,
+    -1,
+    0.5,
+    None,
+    True,
+    "",
+    "1",
+    "RUNNING",
+    [],
+    {},
+    [0],
+)
+
+
+def test_what_was_kept_may_be_anything() -> None:
+    """It may have come with the state of another device: it is taken, or changes nothing."""
+    for seed in range(400):
+        _restore_changed(Random(seed), cut=seed % 8 == 0)
+
+
+def _restore_changed(random: Random, *, cut: bool) -> None:
+    subsystem = Subsystem.create(CONFIG, time.time)
+    subsystem.enabled = True
+    for item in subsystem.accelerators.values():
+        item.firmware = {0: b"zero", 3: b"three"}
+        item.active = 3
+        item.buffers = Buffers(
+            4096, (ByteRange(1, 0, 4096),), (ByteRange(1, 4096, 4096),), (Grant(1, 0, 1, True),)
+        )
+    _, text, *images = subsystem.save()
+    document = json.loads(text)
+    for _ in range(random.choice((1, 1, 3))):
+        container, key = random.choice(list(_parts(document)))
+        container[key] = random.choice(VALUES)
+    text = json.dumps(document).encode()
+    data = struct.pack("<I", len(text)) + text + b"".join(images)
+    if cut:
+        data = data[: random.randrange(len(data))]
+    again = Subsystem.create(CONFIG, time.time)
+    before = again.save()
+    try:
+        again.restore(data)
+    except ValueError:
+        assert again.save() == before
+    for item in again.accelerators.values():
+        held = item.buffers
+        assert item.input_length <= item.config.input_size
+        assert item.output_capacity <= item.config.output_size
+        assert len(held.granted) <= CONFIG.limits.ranges
+        assert item.active is None or item.active in item.firmware
+        assert AcceleratorStatus.decode(item.status().encode()) == item.status()
+        assert not item.busy
 
 
 def check(subsystem: Subsystem) -> None:

@@ -338,6 +338,14 @@ def test_every_truncated_state_is_refused(host: Host) -> None:
         assert_as_after_reset(other)
 
 
+def parts(state: bytes) -> dict[str, bytes]:
+    return {name: bytes(content) for name, content in form.split(state).items()}
+
+
+def joined(sections: dict[str, bytes]) -> bytes:
+    return form.join({name: [content] for name, content in sections.items()})
+
+
 Edit = Callable[[dict[str, bytes]], None]
 
 
@@ -416,21 +424,21 @@ def test_a_state_that_makes_no_sense_is_refused(host: Host, edit: Edit) -> None:
     host.enable()
     host.create_io_queue()
     state = save(host)
-    sections = form.split(state)
+    sections = parts(state)
     assert set(sections) == {"drive", "media1", "sidecar", "flash", "apu-state", "apu-arena0"}
     edit(sections)
     with Host() as other:
-        assert refused(other, form.join(sections)).errno == 22
+        assert refused(other, joined(sections)).errno == 22
         assert_as_after_reset(other)
 
 
 def test_an_unchanged_state_is_taken_in_that_test(host: Host) -> None:
     host.enable()
     host.create_io_queue()
-    sections = form.split(save(host))
+    sections = parts(save(host))
     _record(_4_3_1_0_4=0)(sections)
     with Host() as other:
-        load(other, form.join(sections))
+        load(other, joined(sections))
 
 
 VALUES: tuple[object, ...] = (0, 1, 2, 255, 4096, 1 << 16, 1 << 32, (1 << 64) - 1, 1 << 64, -1, 0.5, None, True, "", "A",
@@ -460,7 +468,7 @@ def test_no_record_ends_the_device(host: Host, seed: int) -> None:
         host.ring(queue)
         finish(host)
     host.command(host.admin, SET_FEATURES, 9, cdws=(0x0B, 0x11F))
-    sections = form.split(save(host))
+    sections = parts(save(host))
     record = json.loads(sections["drive"])
     places = list(_places(record))
     taken = 0
@@ -476,7 +484,7 @@ def test_no_record_ends_the_device(host: Host, seed: int) -> None:
                     part[last] = random.choice(same if same and random.random() < 0.7 else VALUES)
                 except (IndexError, KeyError, TypeError):
                     continue  # the other change has removed it
-            state = form.join({**sections, "drive": json.dumps(changed).encode()})
+            state = joined({**sections, "drive": json.dumps(changed).encode()})
             try:
                 load(other, state)
             except OSError as error:

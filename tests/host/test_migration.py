@@ -1,12 +1,14 @@
 """A drive moves from process to process while a host writes to it; either process is killed."""
 
+import mmap
+import os
 import random
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -17,10 +19,12 @@ from nvme_spec.opcodes import IoOpcode
 from potash.sdk import Device, DeviceGone, PotashError
 from potash.sdk.commands import encoded
 from potash.sdk.compute_namespace import ComputeNamespace
+from potash.sdk.driver import controller
 from potash.sdk.memory_namespace import Bytes, MemoryNamespace
 from potash.sdk.transport import PendingCommand
 from potash.sdk.vfio_user import VfioUserTransport, attached
 from potash.vm.drive import device_process
+from pyvfio_user.client import Client
 from pyvfio_user.migration import State
 from support.bpf_assembler import assemble
 from support.bpf_elf import Name, elf, text
@@ -240,6 +244,27 @@ def test_a_drive_in_memory_moves_with_its_blocks(tmp_path: Path) -> None:
         transport(device).move(str(tmp_path / "b"))
         verifier.settle()
         verifier.check(device)
+
+
+def test_a_drive_moves_that_reaches_its_memory_by_messages(
+    devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = Client.dma_map
+    clients: list[Client] = []
+
+    def unmapped(client: Client, address: int, size: int, fd: int) -> None:
+        clients.append(client)
+        memory = memoryview(mmap.mmap(fd, size))
+        mapped(client, address, size, None, memory=memory)
+
+    def wait(interrupt: Any, seconds: float) -> bool:
+        """As the driver's, but for the commands of the device."""
+        found = clients[-1].answer(seconds, interrupt._eventfd)
+        return found and bool(os.eventfd_read(interrupt._eventfd))
+
+    monkeypatch.setattr(Client, "dma_map", unmapped)
+    monkeypatch.setattr(controller._Interrupt, "wait", wait)
+    moves(devices, 1)
 
 
 COPY = """

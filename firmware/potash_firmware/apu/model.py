@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from csd_spec.descriptors import (
@@ -20,7 +20,7 @@ from csd_spec.descriptors import (
 )
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
-from potash_firmware.apu.config import AcceleratorConfig, Config
+from potash_firmware.apu.config import AcceleratorConfig, Config, Limits
 from potash_firmware.apu.lifecycle import STATUS, State, is_busy
 from potash_firmware.apu.log import Clock, Log, Snapshot
 from potash_firmware.mailbox.counters import unshared_row
@@ -131,6 +131,7 @@ class Subsystem:
     """All accelerators and whether the host has enabled them."""
 
     accelerators: dict[int, Accelerator]
+    limits: Limits
     enabled: bool = False
     interrupted: list[int] = field(default_factory=list)
     """Accelerators whose job did not live through the restart of the APU."""
@@ -143,7 +144,8 @@ class Subsystem:
             {
                 item.id: Accelerator(item, Log(limits.log_entries, limits.log_text, clock))
                 for item in config.accelerators
-            }
+            },
+            limits,
         )
 
     def save(self) -> tuple[bytes, ...]:
@@ -160,14 +162,27 @@ class Subsystem:
         return (_HEAD.pack(len(text)), text, *images)
 
     def restore(self, data: bytes) -> None:
-        """Take back what `save` made, its pieces joined; a job that was running then has failed."""
-        (length,) = _HEAD.unpack_from(data)
-        images = memoryview(data)[_HEAD.size + length :]
-        head = json.loads(data[_HEAD.size : _HEAD.size + length])
-        self.enabled = head["enabled"]
-        for key, saved in head["accelerators"].items():
-            item = self.accelerators[int(key)]
-            images = _restore(item, saved, images)
+        """Take back what `save` made, its pieces joined; a job that was running then has failed.
+
+        It may have come with the state of another device, and so from anybody. Raises ValueError
+        for what cannot be; nothing has changed then.
+        """
+        try:
+            (length,) = _HEAD.unpack_from(data)
+            head = json.loads(data[_HEAD.size : _HEAD.size + length])
+            images = memoryview(data)[_HEAD.size + length :]
+            restored = {}
+            for key, item in self.accelerators.items():
+                saved = head["accelerators"][str(key)]
+                restored[item], images = _restored(item, saved, images, self.limits)
+            enabled = bool(head["enabled"])
+        except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+        if images:
+            raise ValueError("there are images of no accelerator")
+        self.enabled = enabled
+        for item, found in restored.items():
+            item.state, item.active, item.outcome, item.buffers, item.firmware = found
             if item.busy:
                 item.state = State.FAILED
                 item.log.add(LogEntryType.PROCESS_LOST, "the application processor was restarted")
@@ -187,18 +202,51 @@ def _save(item: Accelerator) -> dict[str, Any]:
     }
 
 
-def _restore(item: Accelerator, saved: dict[str, Any], images: memoryview) -> memoryview:
-    """Fill one accelerator; returns the images that are left."""
-    item.state = State[saved["state"]]
-    item.active = saved["active"]
-    item.outcome = Outcome(**saved["outcome"])
-    item.buffers = replace(
-        Buffers(saved["input_length"]),
-        input_ranges=tuple(ByteRange(*r) for r in saved["input_ranges"]),
-        output_ranges=tuple(ByteRange(*r) for r in saved["output_ranges"]),
-        granted=tuple(Grant(*r) for r in saved["granted"]),
-    )
+_Saved = tuple[State, int | None, Outcome, Buffers, dict[int, bytes]]
+
+
+def _restored(
+    item: Accelerator, saved: dict[str, Any], images: memoryview, limits: Limits
+) -> tuple[_Saved, memoryview]:
+    """What was saved of one accelerator, and the images that are left.
+
+    Raises ValueError, KeyError, TypeError. That ranges are in their namespaces is checked when a
+    job starts, as those may have changed.
+    """
+    firmware: dict[int, bytes] = {}
     for key, length in saved["firmware"]:
-        item.firmware[key] = bytes(images[:length])
+        if not _number(key) < limits.firmware_slots or not _number(length) <= len(images):
+            raise ValueError(f"there can be no firmware {key} of {length} bytes")
+        firmware[key] = bytes(images[:length])
         images = images[length:]
-    return images
+    active, filled = saved["active"], saved["input_length"]
+    if active is not None and active not in firmware:
+        raise ValueError(f"there is no firmware {active}")
+    if filled is not None and _number(filled) > item.config.input_size:
+        raise ValueError(f"{filled} bytes are more than the input buffer has")
+    buffers = Buffers(
+        filled,
+        tuple(ByteRange(*map(_number, one)) for one in saved["input_ranges"]),
+        tuple(ByteRange(*map(_number, one)) for one in saved["output_ranges"]),
+        tuple(
+            Grant(_number(nsid), _number(lba), _number(blocks), bool(writable))
+            for nsid, lba, blocks, writable in saved["granted"]
+        ),
+    )
+    for ranges, size in (
+        (buffers.input_ranges, item.config.input_size),
+        (buffers.output_ranges, item.config.output_size),
+    ):
+        if len(ranges) > limits.ranges or sum(one.length for one in ranges) > size:
+            raise ValueError("ranges are more than their buffer has room for")
+    if len(buffers.granted) > limits.ranges:
+        raise ValueError("too many blocks are granted")
+    outcome = Outcome(**{name: _number(value) for name, value in saved["outcome"].items()})
+    return (State[saved["state"]], active, outcome, buffers, firmware), images
+
+
+def _number(value: Any) -> int:
+    """A number of 64 bits. Raises ValueError."""
+    if not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise ValueError(f"{value!r} is no number of 64 bits")
+    return value

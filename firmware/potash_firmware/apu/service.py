@@ -340,8 +340,12 @@ class Service:
     def _restore(self) -> None:
         """Go on from what the state area holds."""
         data = self._state.load()
-        if data is not None:
-            self._subsystem.restore(data)
+        try:
+            if data is not None:
+                self._subsystem.restore(data)
+        except ValueError as error:
+            log.error("what accelerators held makes no sense, so they begin anew: %s", error)
+            data = None
         for accelerator in self._subsystem.accelerators.values():
             count_restart(accelerator)
         if data is None:

@@ -14,11 +14,12 @@ import os
 import struct
 import types
 import zlib
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, reduce
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from potash_device.media.store import Media
+from pyvfio_user.protocol import Buffer
 
 VERSION = 1
 """Of the form and of what the sections mean; a state of another version is not taken."""
@@ -32,18 +33,19 @@ _LONGEST_PIECE = 1 << 20
 T = TypeVar("T")
 
 
-def join(sections: Mapping[str, bytes]) -> bytes:
-    """A state of these sections."""
-    parts = []
+def join(sections: Mapping[str, Sequence[Buffer]]) -> bytes:
+    """A state of these sections, each in parts: what is large is copied once."""
+    parts: list[Buffer] = []
     for name, content in sections.items():
         encoded = name.encode()
-        parts += [_SECTION.pack(len(encoded), len(content)), encoded, content]
-    body = b"".join(parts)
-    return _HEADER.pack(_MAGIC, VERSION, zlib.crc32(body), len(body)) + body
+        parts += [_SECTION.pack(len(encoded), sum(map(len, content))), encoded, *content]
+    checksum = reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0)
+    header = _HEADER.pack(_MAGIC, VERSION, checksum, sum(map(len, parts)))
+    return b"".join((header, *parts))
 
 
-def split(state: bytes) -> dict[str, bytes]:
-    """The sections of a state. Raises ValueError."""
+def split(state: Buffer) -> dict[str, memoryview]:
+    """The sections of a state, as views of it. Raises ValueError."""
     if len(state) < _HEADER.size:
         raise ValueError("the state has no header")
     magic, version, checksum, length = _HEADER.unpack_from(state)
@@ -56,43 +58,42 @@ def split(state: bytes) -> dict[str, bytes]:
         raise ValueError(f"the state has {len(body)} bytes of {length}")
     if zlib.crc32(body) != checksum:
         raise ValueError("the state is damaged")
-    sections: dict[str, bytes] = {}
+    sections: dict[str, memoryview] = {}
     while body:
         named, size = _unpack(_SECTION, body)
         at = _SECTION.size + named
         if at + size > len(body):
             raise ValueError("a section leaves the state")
-        sections[str(body[_SECTION.size : at], "utf-8")] = bytes(body[at : at + size])
+        sections[str(body[_SECTION.size : at], "utf-8")] = body[at : at + size]
         body = body[at + size :]
     return sections
 
 
-def contents(media: Media) -> bytes:
-    """The bytes of memory that are not zero, as far as whole pages go."""
+def contents(media: Media) -> list[bytes]:
+    """The bytes of memory that are not zero, as far as whole pages go, in parts."""
     parts: list[bytes] = []
     for start, length in media.data_ranges(0, media.size):
         for at in range(start, start + length, _LONGEST_PIECE):
             piece = os.pread(media.fd, min(_LONGEST_PIECE, start + length - at), at)
             if any(piece):
                 parts += [_PIECE.pack(at, len(piece)), piece]
-    return b"".join(parts)
+    return parts
 
 
-def check_contents(packed: bytes, size: int) -> None:
+def check_contents(packed: memoryview, size: int) -> None:
     """Raise ValueError for what are no contents of `size` bytes of memory."""
     if any(at + len(piece) > size for at, piece in _pieces(packed)):
         raise ValueError(f"a piece is not in the {size} bytes of its memory")
 
 
-def fill(media: Media, packed: bytes) -> None:
+def fill(media: Media, packed: memoryview) -> None:
     """Have memory hold contents that were checked, and zeroes elsewhere. Raises MediaError."""
     media.punch(0, media.size)
     for at, piece in _pieces(packed):
         media.write_from([piece], at)
 
 
-def _pieces(packed: bytes) -> Iterator[tuple[int, memoryview]]:
-    rest = memoryview(packed)
+def _pieces(rest: memoryview) -> Iterator[tuple[int, memoryview]]:
     while rest:
         at, length = _unpack(_PIECE, rest)
         if length > len(rest) - _PIECE.size:
@@ -115,10 +116,10 @@ def encode(record: Any) -> bytes:
     return json.dumps(_plain(record), separators=(",", ":")).encode()
 
 
-def decode(kind: type[T], data: bytes) -> T:
+def decode(kind: type[T], data: Buffer) -> T:
     """A record of that kind, in which every value has its type. Raises ValueError."""
     try:
-        return _typed(kind, json.loads(data))  # type: ignore[no-any-return]  # checked at run time
+        return _typed(kind, json.loads(bytes(data)))  # type: ignore[no-any-return]  # checked at run time
     except RecursionError:
         raise ValueError("the record is nested too deeply") from None
 

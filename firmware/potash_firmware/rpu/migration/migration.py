@@ -22,6 +22,7 @@ from potash_firmware.rpu.migration import saved
 from potash_firmware.rpu.namespaces.namespace import Flushed, flush_all
 from pyvfio_user.device import Pending
 from pyvfio_user.migration import State
+from pyvfio_user.protocol import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +96,10 @@ class Migration:
             case State.STOP_COPY, State.STOP:
                 self._data = memoryview(b"")
             case State.STOP, State.RESUMING:
-                self._received.clear()
+                self._received = bytearray()
             case State.RESUMING, State.STOP:
-                data = bytes(self._received)
-                self._received.clear()
-                return self.load(data)
+                received, self._received = self._received, bytearray()
+                return self.load(received)
             case State.STOP, State.RUNNING:
                 self.go_on()
         return None
@@ -118,7 +118,7 @@ class Migration:
         self._stopping = self._starting = None
         self._taken_over = False
         self._data = memoryview(b"")
-        self._received.clear()
+        self._received = bytearray()
         if not self.stopped or self._for_good:
             return
         try:
@@ -234,7 +234,7 @@ class Migration:
             self._taken_over = False
         self._wake()
 
-    def load(self, state: bytes) -> Pending | None:
+    def load(self, state: Buffer) -> Pending | None:
         """Take a state, and be stopped with it, when the accelerators are there with theirs.
 
         Raises OSError; the drive is as after a reset then, and the media are nobody's.

@@ -21,6 +21,7 @@ from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.migration import form
 from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from pyvfio_user.protocol import Buffer
 
 RECORD = "drive"
 """The section that is a record: `SavedDrive`."""
@@ -123,7 +124,7 @@ def save(
         ),
         unreported=controller.unreported,
     )
-    sections = {RECORD: form.encode(drive)}
+    sections = {RECORD: [form.encode(drive)]}
     for name, media in _memories(controller).items():
         sections[name] = form.contents(media)
     return form.join(sections)
@@ -135,7 +136,7 @@ class Loadable:
     Raises ValueError for what is none, and for the state of another drive.
     """
 
-    def __init__(self, controller: Controller, state: bytes) -> None:
+    def __init__(self, controller: Controller, state: Buffer) -> None:
         sections = form.split(state)
         self.drive = form.decode(SavedDrive, sections.pop(RECORD, b""))
         self.contents = sections
