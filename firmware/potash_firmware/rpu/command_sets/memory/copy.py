@@ -4,7 +4,7 @@ A small copy that no disk delays is done at once. A larger one is done in steps 
 executor, between which other commands are served.
 
 Source: NVM Express Subsystem Local Memory Command Set Specification 1.0
-(`nvme_spec.memory_commands` says how sure its layouts are); NVM Command Set Specification 1.2,
+(`nvme_spec.memory_commands` gives the basis of its layouts); NVM Command Set Specification 1.2,
 section 3.3.2 (source ranges).
 """
 
@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from nvme_spec.memory_commands import MemoryCopy
 from nvme_spec.ranges import (
-    FAST_COPY_ONLY,
     SOURCE_RANGE_SIZES,
     BlockSourceRange,
     CopyFormat,
@@ -33,6 +32,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     require_correctable,
 )
 from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
+from potash_firmware.rpu.command_sets.sources import require_copyable, source_memory
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
 
 def copy(controller: Controller, command: Command) -> Result:
-    """Copy the source ranges, one behind the other, to the command's namespace."""
+    """Copy the source ranges, one after another, to the command's namespace."""
     entry = command.entry
     namespace = controller.namespaces.of_kind(MemoryNamespace, entry.nsid)
     fields = MemoryCopy.decode(entry.cdw2, entry.cdw3, entry.cdws)
@@ -98,15 +98,6 @@ def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRan
     return Source(namespace, one.saddr, one.nbyte)
 
 
-def source_memory(controller: Controller, nsid: int, snsid: int, options: int) -> MemoryNamespace:
-    """The memory namespace that a source range of a copy to `nsid` names. Raises NvmeError."""
-    namespace = controller.namespaces.attached.get(snsid)
-    if not isinstance(namespace, MemoryNamespace):
-        raise NvmeError(Status.INVALID_NAMESPACE, f"namespace {snsid:#x} is no memory")
-    _require_copyable(controller, nsid, snsid, options)
-    return namespace
-
-
 def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> Source:
     """A source range of blocks. Raises NvmeError."""
     if one.snsid == target.nsid:
@@ -117,16 +108,10 @@ def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRan
     if not isinstance(namespace, Namespace):
         raise NvmeError(Status.INVALID_NAMESPACE, f"namespace {one.snsid:#x} has no blocks")
     controller.namespaces.require_usable(one.snsid)
-    _require_copyable(controller, target.nsid, one.snsid, one.sopt)
+    require_copyable(controller, target.nsid, one.snsid, one.sopt)
     first, length = namespace.byte_range(one.slba, one.blocks)
     require_correctable(namespace, one.slba, one.blocks)
     return Source(namespace, first, length)
-
-
-def _require_copyable(controller: Controller, nsid: int, snsid: int, options: int) -> None:
-    controller.reachability.require(nsid, snsid)
-    if options & FAST_COPY_ONLY:
-        raise NvmeError(Status.FAST_COPY_NOT_POSSIBLE, "no copy is a fast one here")
 
 
 def _steps(sources: Sequence[Source], target: memoryview) -> Iterator[Step]:

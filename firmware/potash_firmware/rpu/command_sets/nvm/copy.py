@@ -16,7 +16,6 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.command_sets.memory.copy import source_memory
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     after,
     healed,
@@ -28,6 +27,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     write_error,
 )
 from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
+from potash_firmware.rpu.command_sets.sources import source_memory
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
 
