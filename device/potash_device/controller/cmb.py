@@ -101,6 +101,8 @@ class CmbSpace:
         self, address: int, size: int, *, write: bool = False, use: CmbUse | None = None
     ) -> memoryview:
         """As `AddressSpace.view`."""
+        if address + size <= self._start or self._end <= address:
+            return self._host.view(address, size, write=write)
         pieces = self.views(address, size, write=write, use=use)
         if len(pieces) > 1:
             raise AccessFault(address, size, "they cross the end of a mapping")
@@ -140,8 +142,7 @@ class CmbSpace:
         self, ranges: Sequence[tuple[int, int]], *, write: bool = False
     ) -> list[memoryview]:
         """As `AddressSpace.views_of`."""
-        if self._host.remote and not any(
-            address < self._end and self._start < address + size for address, size in ranges
-        ):
+        start, end = self._start, self._end
+        if not any(address < end and start < address + size for address, size in ranges):
             return self._host.views_of(ranges, write=write)
         return [piece for one in ranges for piece in self.views(*one, write=write)]
