@@ -1,4 +1,4 @@
 """What runs on the board: the NVMe firmware, and the application processor's."""
 
 __version__ = "0.1.0"
-"""Of all of Potash, and the revision of the firmware that a device is made with."""
+"""Version of Potash, and revision of the built-in firmware."""

@@ -225,7 +225,7 @@ def test_reports_of_models(run: Run, tmp_path: Path) -> None:
 
 
 def test_reports_of_models_that_others_made(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("ai_edge_quantizer")
+    pytest.importorskip("ai_edge_quantizer", reason="the extra `quantize` is not installed")
     real, small = tmp_path / "float32", tmp_path / "int8"
     graph = GraphBuilder()
     x = graph.tensor((1, 4))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+import potash
 import potash_firmware
 from potash_firmware.rpu.settings import Identity
 from support.docs import ROOT
@@ -105,10 +106,11 @@ def test_the_metadata_says_whose_it_is_and_under_which_licence(
     ]
 
 
-def test_the_version_stands_in_one_place(metadata: email.message.Message) -> None:
+def test_every_version_is_the_same(metadata: email.message.Message) -> None:
     version = potash_firmware.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
     assert metadata["Version"] == importlib.metadata.version("potash") == version
+    assert potash.__version__ == version
     assert Identity().firmware_revision == version
     assert len(version) <= 8, "FR of Identify Controller has no more"
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
