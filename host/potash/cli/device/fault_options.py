@@ -1,18 +1,18 @@
 """The options for fault injection from a device's start."""
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from csd_spec.faults import FaultFlags
-from potash.cli.drive.common import Decorator
+from potash.cli.drive.common import together
 from potash.cli.drive.fault import FAULT
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
 
-_OPTIONS: tuple[Decorator, ...] = (
+fault_options = together(
     click.option(
         "--fault",
         "faults",
@@ -34,13 +34,6 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="Allow fault injection at run time (potash fault).",
     ),
 )
-
-
-def fault_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --fault, --faults and --allow-faults."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def faults_of(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]:

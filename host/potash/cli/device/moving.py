@@ -1,15 +1,13 @@
 """Options that give a device the state of another one, or keep its own."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 
+from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash_firmware.boot import Device
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -27,30 +25,26 @@ class Moving(NamedTuple):
         return self.incoming or self.load is not None
 
 
-def moving_options(command: F) -> F:
-    """The options `incoming`, `save` and `load`."""
-    for option in (
-        click.option(
-            "--load",
-            type=_FILE,
-            help="Go on from a state that --save has written, with the same --media, once a client "
-            "attaches that still has the memory of before.",
-        ),
-        click.option(
-            "--save",
-            type=_FILE,
-            help="When interrupted, stop in the middle of what a client does, and write the state "
-            "of the device to this file.",
-        ),
-        click.option(
-            "--incoming",
-            is_flag=True,
-            help="Wait for a client that brings the state of another device, which hands its "
-            "--media over.",
-        ),
-    ):
-        command = option(command)
-    return command
+moving_options = together(
+    click.option(
+        "--incoming",
+        is_flag=True,
+        help="Wait for a client that brings the state of another device, which hands its "
+        "--media over.",
+    ),
+    click.option(
+        "--save",
+        type=_FILE,
+        help="When interrupted, stop in the middle of what a client does, and write the state "
+        "of the device to this file.",
+    ),
+    click.option(
+        "--load",
+        type=_FILE,
+        help="Go on from a state that --save has written, with the same --media, once a client "
+        "attaches that still has the memory of before.",
+    ),
+)
 
 
 def load_state(device: Device, path: Path) -> None:

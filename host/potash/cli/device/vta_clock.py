@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,7 +22,7 @@ from potash.cli.device.vta_options import (
     vta_config_option,
     writable_file,
 )
-from potash.cli.drive.common import json_option, say
+from potash.cli.drive.common import json_option, say, together
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
@@ -59,27 +59,22 @@ def _assumption(text: str) -> tuple[str, float]:
         raise ValueError(f"{number!r} is no number for {name}") from None
 
 
-def clock_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How the core is built."""
-    for option in (
-        click.option(
-            "--set",
-            "assumed",
-            type=Parsed("NAME=VALUE", _assumption),
-            multiple=True,
-            help="Change a parameter of the timing model; may be repeated.",
-        ),
-        click.option(
-            "--build",
-            type=click.Choice(list(BUILDS)),
-            default="pynq",
-            show_default=True,
-            help="Build whose parameters the timing model has.",
-        ),
-    ):
-        command = option(command)
-    return command
-
+clock_options = together(
+    click.option(
+        "--build",
+        type=click.Choice(list(BUILDS)),
+        default="pynq",
+        show_default=True,
+        help="Build whose parameters the timing model has.",
+    ),
+    click.option(
+        "--set",
+        "assumed",
+        type=Parsed("NAME=VALUE", _assumption),
+        multiple=True,
+        help="Change a parameter of the timing model; may be repeated.",
+    ),
+)
 
 core_option = click.option(
     "--vta-config",

@@ -19,13 +19,13 @@ from potash.cli.drive import reports
 from potash.cli.drive.common import (
     ARGUMENT,
     FIRMWARE_LIMIT,
-    NSID,
     PAGES,
     accelerator_of,
     accelerator_option,
     as_json,
     input_file,
     json_option,
+    namespace_option,
     offset_option,
     opened,
     output_file,
@@ -33,6 +33,7 @@ from potash.cli.drive.common import (
     returned,
     say,
     timeout_option,
+    together,
     write_output,
 )
 from potash.cli.progress import showing
@@ -44,20 +45,13 @@ from potash.units import Size, human
 rae_option = click.option(
     "--rae", is_flag=True, help="Retain the snapshot and its event for the next read."
 )
-namespace_option = click.option(
-    "-n",
-    "--namespace-id",
-    "nsid",
-    type=NSID,
-    help="Identifier of the pages' namespace (default: the first).",
+ranges_arguments = together(
+    click.argument("device"),
+    click.argument("ranges", metavar="PAGE:COUNT...", type=PAGES, nargs=-1, required=True),
+    accelerator_option,
+    namespace_option("the pages'"),
+    click.option("--append", is_flag=True, help="Add to the ranges that were selected before."),
 )
-append_option = click.option(
-    "--append", is_flag=True, help="Add to the ranges that were selected before."
-)
-ranges_argument = click.argument(
-    "ranges", metavar="PAGE:COUNT...", type=PAGES, nargs=-1, required=True
-)
-device_argument = click.argument("device")
 
 
 @click.group()
@@ -151,22 +145,13 @@ def read(
     say(report, [f"{len(data)} bytes"], aside=output == STREAM)
 
 
-def _ranges(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command DEVICE, ranges of pages, and what they belong to."""
-    for give in (
-        append_option, namespace_option, accelerator_option, ranges_argument, device_argument
-    ):  # fmt: skip
-        command = give(command)
-    return command
-
-
 def _local_storage(name: str, help: str, use: Callable[..., None]) -> None:
     @acc.command(
         name,
         help=f"{help}\n\nThe ranges form one buffer. PAGE is the first and COUNT the number of "
         "pages. A page has 4096 bytes, whatever the block size.",
     )
-    @_ranges
+    @ranges_arguments
     def command(
         device: str,
         ranges: Sequence[Range],
@@ -188,7 +173,7 @@ _local_storage(
 
 
 @acc.command()
-@_ranges
+@ranges_arguments
 @click.option("--writable", is_flag=True, help="Let programs also write them.")
 def grant(
     device: str,

@@ -64,6 +64,17 @@ SECONDS = Parsed("SECONDS", lambda text: positive(text, "seconds"))
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
+def together(*options: Decorator) -> Decorator:
+    """Options and arguments that several commands have, in the order in which help has them."""
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return give
+
+
 class JsonOption(click.Option):
     """`--json`, which knows the type of the report."""
 
@@ -84,6 +95,12 @@ def json_option(report: Any, help: str = "Report as JSON.") -> Decorator:
 def as_json() -> bool:
     """Whether the command that runs is to report as JSON."""
     return bool(click.get_current_context().meta.get(__name__))
+
+
+def namespace_option(which: str) -> Decorator:
+    """`--namespace-id`, of which namespace."""
+    said = f"Identifier of {which} namespace (default: the first)."
+    return click.option("-n", "--namespace-id", "nsid", type=NSID, help=said)
 
 
 accelerator_option: Decorator = click.option(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import click
 
-from potash.cli.drive.common import NSID, SECONDS, json_option, opened, read_input, say
+from potash.cli.drive.common import SECONDS, json_option, namespace_option, opened, read_input, say
 from potash.cli.drive.program import program_file, program_of
 from potash.cli.drive.ranges import BYTES
 from potash.cli.drive.ranges import Range as NamedRange
@@ -76,13 +76,7 @@ def _quadword(text: str) -> int:
 
 QUADWORD = Parsed("NUMBER", _quadword)
 
-namespace_option = click.option(
-    "-n",
-    "--namespace-id",
-    "nsid",
-    type=NSID,
-    help="Identifier of the compute namespace (default: the first).",
-)
+compute_option = namespace_option("the compute")
 index_option = click.option(
     "--index", type=click.IntRange(0, 0xFFFF), required=True, help="The program index."
 )
@@ -104,7 +98,7 @@ def _compute(device: str, nsid: int | None) -> Iterator[ComputeNamespace]:
 
 @cp.command(name="list")
 @click.argument("device")
-@namespace_option
+@compute_option
 @json_option(Programs)
 def list_(device: str, nsid: int | None) -> None:
     """Show the programs and the memory range sets."""
@@ -132,7 +126,7 @@ def list_(device: str, nsid: int | None) -> None:
 @click.argument("device")
 @program_file
 @index_option
-@namespace_option
+@compute_option
 @click.option(
     "--type",
     "kind",
@@ -171,7 +165,7 @@ def _of_a_program(name: str, help: str, act: Callable[[ComputeNamespace, int], N
     @cp.command(name=name, help=help)
     @click.argument("device")
     @index_option
-    @namespace_option
+    @compute_option
     def command(device: str, index: int, nsid: int | None) -> None:
         with _compute(device, nsid) as compute:
             act(compute, index)
@@ -190,7 +184,7 @@ def ranges() -> None:
 @ranges.command()
 @click.argument("device")
 @click.argument("wanted", metavar="RANGE...", type=BYTES, nargs=-1, required=True)
-@namespace_option
+@compute_option
 @json_option(Created)
 def create(device: str, wanted: Sequence[NamedRange], nsid: int | None) -> None:
     """Create a set of ranges, [NSID:]START:LENGTH each, and print its identifier."""
@@ -202,7 +196,7 @@ def create(device: str, wanted: Sequence[NamedRange], nsid: int | None) -> None:
 @ranges.command()
 @click.argument("device")
 @click.argument("rsid", metavar="ID", type=click.IntRange(1, 0xFFFF))
-@namespace_option
+@compute_option
 def delete(device: str, rsid: int, nsid: int | None) -> None:
     """Delete a set."""
     with _compute(device, nsid) as compute:
@@ -212,7 +206,7 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
 @cp.command()
 @click.argument("device")
 @index_option
-@namespace_option
+@compute_option
 @click.option("--ranges", "rsid", type=click.IntRange(1, 0xFFFF), help="A memory range set.")
 @click.option(
     "--range",

@@ -14,9 +14,9 @@ from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from potash.cli.drive.common import (
-    NSID,
     input_file,
     json_option,
+    namespace_option,
     opened,
     output_file,
     read_input,
@@ -55,13 +55,7 @@ class Moved:
     length: Annotated[Count, "Number of bytes."]
 
 
-namespace_option = click.option(
-    "-n",
-    "--namespace-id",
-    "nsid",
-    type=NSID,
-    help="Identifier of the memory namespace (default: the first).",
-)
+memory_option = namespace_option("the memory")
 start_option = click.option(
     "--start",
     type=Size(0),
@@ -104,7 +98,7 @@ def list_(device: str) -> None:
 @slm.command()
 @click.argument("device")
 @output_file
-@namespace_option
+@memory_option
 @start_option
 @click.option("--length", type=Size(0), required=True, help="Number of bytes.")
 def read(device: str, output: Path, nsid: int | None, start: int, length: int) -> None:
@@ -117,7 +111,7 @@ def read(device: str, output: Path, nsid: int | None, start: int, length: int) -
 @slm.command()
 @click.argument("device")
 @input_file
-@namespace_option
+@memory_option
 @start_option
 @json_option(Moved)
 def write(device: str, input: Path, nsid: int | None, start: int) -> None:
@@ -134,7 +128,7 @@ def write(device: str, input: Path, nsid: int | None, start: int) -> None:
 
 @slm.command()
 @click.argument("device")
-@namespace_option
+@memory_option
 @start_option
 @click.option("--length", type=Size(0), required=True, help="Number of bytes.")
 @json_option(Moved)
@@ -147,7 +141,7 @@ def fill(device: str, nsid: int | None, start: int, length: int) -> None:
 
 @slm.command()
 @click.argument("device")
-@namespace_option
+@memory_option
 @start_option
 @click.option("--blocks", type=BLOCKS, multiple=True, help="Logical blocks; may be repeated.")
 @click.option(
