@@ -48,6 +48,7 @@ SECTIONS = {
         "sweep": Entry(
             "potash.cli.device.sweep", "Compare configurations of the tensor accelerator."
         ),
+        "drive": Entry("potash.cli.device.drive", "Model the time of a drive of flash."),
     },
     "Observe and check": {
         "bench": Entry("potash.cli.device.bench", "Measure the performance of the device."),

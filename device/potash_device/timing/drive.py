@@ -1,0 +1,138 @@
+"""A modelled drive for whoever uses it: requests in, completion times out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.timing import engine
+from potash_device.timing.engine import (
+    BEGUN,
+    CLOSED,
+    CURSOR,
+    FREE,
+    IS_CLOSED,
+    IS_FREE,
+    IS_OPEN,
+    IS_RETIRED,
+    NOW,
+    STEP,
+    VICTIM,
+    WORN_OUT,
+)
+from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
+from potash_device.timing.profile import Profile
+from potash_device.timing.requests import COLUMNS, REQUEST, Counters, Op, check
+
+
+class Drive:
+    """A drive, empty at first. Raises PolicyError where the allocation policy fails."""
+
+    def __init__(self, profile: Profile, policies: Policies | None = None) -> None:
+        self.profile = profile
+        self.policies = policies or Policies()
+        order = self.policies.dies(profile.channels, profile.dies)
+        self.state = engine.new_state(profile, order)
+
+    @property
+    def counters(self) -> Counters:
+        return Counters(*self.state.counters.tolist())
+
+    @property
+    def superblocks(self) -> Superblocks:
+        """What policies see."""
+        state = self.state
+        return Superblocks(
+            state.valid,
+            state.erases,
+            state.closed_at,
+            np.flatnonzero(state.status == IS_CLOSED),
+            self.profile.superblock_pages,
+        )
+
+    @property
+    def worn(self) -> bool:
+        """Whether so many superblocks are retired that the drive refuses writes."""
+        return bool(self.state.registers[WORN_OUT])
+
+    def submit(
+        self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
+    ) -> int:
+        """When a request completes that arrives at `time` (nanoseconds); WORN if it is refused.
+
+        Raises what `run` does.
+        """
+        request = np.array([(time, op, first, count, stream, fua)], REQUEST)
+        return int(self.run(request)[0])
+
+    def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
+        """When each of the requests, an array of `REQUEST`, completes; WORN where it is refused.
+
+        Raises RequestError for requests that the drive cannot have, of which none is served; and
+        PolicyError where a policy fails, with those before served.
+        """
+        registers = self.state.registers
+        check(self.profile, requests, int(registers[NOW]))
+        rows = np.ascontiguousarray(requests).view(np.int64).reshape(-1, COLUMNS)
+        completions = np.empty(len(rows), np.int64)
+        index = victims = 0
+        at = None
+        try:
+            while (index := engine.run(self.state, rows, completions, index)) < len(rows):
+                victims = victims + 1 if at == (index, registers[STEP]) else 0
+                at = index, int(registers[STEP])
+                if victims > 2 * self.profile.blocks:
+                    raise PolicyError(f"{name_of(self.policies.gc)} frees nothing")
+                registers[VICTIM] = self.policies.victim(self.superblocks)
+                registers[CURSOR] = 0
+        finally:
+            registers[BEGUN] = 0
+        return completions
+
+    def rest(self) -> None:
+        """Let the drive become idle and set its clock and counters to 0, as after preconditioning.
+
+        What is on flash, in the write buffer and in the cache of the mapping stays.
+        """
+        state = self.state
+        for times in (state.erased, state.last, state.reads_done, state.cores, state.ready):
+            times[:] = 0
+        state.programmed[state.programmed != engine.NEVER] = 0
+        state.programs[: state.registers[engine.QUEUED]] = 0
+        state.cached[:, 1] = 0
+        state.intervals[:] = state.counters[:] = 0
+        state.registers[[NOW, engine.WRITTEN, engine.ADMITTED]] = 0
+
+
+def problems(profile: Profile, state: Any) -> list[str]:
+    """What contradicts itself in a state of this profile; nothing in a sound one."""
+    size = profile.superblock_pages
+    mapped = np.flatnonzero(state.places >= 0)
+    owned = np.flatnonzero(state.owners >= 0)
+    by_status = {one: int((state.status == one).sum()) for one in range(IS_RETIRED + 1)}
+    opened = state.open[state.open >= 0]
+    filled = np.full(profile.blocks, 0)
+    filled[state.status == IS_CLOSED] = size
+    filled[opened] = state.filled[state.open >= 0]
+    wrong = {
+        "the mapping and its inverse disagree": len(mapped) != len(owned)
+        or bool((state.owners[state.places[mapped]] != mapped).any()),
+        "valid pages are miscounted": bool(
+            (np.bincount(owned // size, minlength=profile.blocks) != state.valid).any()
+        ),
+        "pages are valid that were never filled": bool(
+            (owned % size >= filled[owned // size]).any()
+        ),
+        "superblocks are miscounted": by_status[IS_FREE] != state.registers[FREE]
+        or by_status[IS_CLOSED] != state.registers[CLOSED]
+        or by_status[IS_OPEN] != len(opened),
+        "units are programmed that were never filled": bool(
+            (
+                (state.programmed.reshape(profile.blocks, -1) != engine.NEVER).sum(axis=1)
+                != filled // profile.unit_pages
+            ).any()
+        ),
+    }
+    return [problem for problem, found in wrong.items() if found]

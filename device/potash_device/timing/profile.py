@@ -1,0 +1,359 @@
+"""What a modelled drive is built of, how long each part takes, and the geometry that follows.
+
+Times are whole nanoseconds. A logical page (LPN) and a place for one on flash (PPN) have 4 KiB; a
+row is the flash pages of one number on all planes of a die, which are read together; a program unit
+is the rows that one program operation writes; a superblock is the blocks of one number on all dies.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+PAGE = 4096
+"""Bytes of a logical page."""
+ENTRIES = PAGE // 4
+"""Logical pages that a translation page maps, 4 bytes each."""
+
+LARGEST = 1 << 31
+"""No number is greater, sizes in bytes excepted, so that 64 bits hold whatever follows."""
+MOST_PAGES = 1 << 31
+"""Of 4 KiB: physical page numbers have 32 bits with a sign."""
+
+
+class ProfileError(ValueError):
+    """A drive that cannot be built so; a sentence."""
+
+
+class Rate(NamedTuple):
+    """`bytes` take `ns`; other lengths are in proportion, rounded up."""
+
+    bytes: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A drive. Raises ProfileError."""
+
+    channels: int
+    dies: int
+    """Of each channel."""
+    planes: int
+    blocks: int
+    """Of each plane, which is also the number of superblocks."""
+    pages: int
+    """Of each block."""
+    page_bytes: int
+    program_pages: int
+    """Pages of a plane that one operation programs: 3 for one-shot TLC."""
+    capacity: int
+    """Bytes that the host sees."""
+
+    read_ns: tuple[int, ...]
+    """tR by page type: of page n of a block, the n-th, modulo their number."""
+    program_ns: tuple[int, ...]
+    """tPROG, by program unit of a block, likewise."""
+    erase_ns: int
+    bus: Rate
+    """Of each channel."""
+    link: Rate
+    """PCIe, for data in each direction."""
+    bus_command_ns: int = 0
+    """A channel's time for the command phase of an operation."""
+    short_read_ns: tuple[int, ...] = ()
+    """tR where only one logical page of a row is read; as `read_ns` if empty."""
+    suspend_ns: int = -1
+    """To suspend a program or an erase for a read of the host, and the same to resume it; -1 where
+    a read waits for its end."""
+
+    submission_ns: int = 0
+    """From the doorbell to the firmware."""
+    completion_ns: int = 0
+    """From the last data to the host's interrupt."""
+    cores: int = 0
+    """That run firmware; 0 if a command never waits for another's firmware time."""
+    read_command_ns: int = 0
+    short_read_command_ns: int = -1
+    """Reads of one logical page; as `read_command_ns` if -1."""
+    read_page_ns: int = 0
+    write_command_ns: int = 0
+    write_page_ns: int = 0
+    other_command_ns: int = 0
+
+    buffer_bytes: int = 0
+    """Of the write buffer; 0 if a write completes when it is programmed."""
+    protected: bool = False
+    """The buffer outlives a loss of power, so that FUA and Flush need not wait for programs."""
+    mapping_cache: int = 0
+    """Bytes of translation pages in memory; 0 if the whole mapping is there."""
+
+    streams: int = 1
+    """Of the host, each with its own open superblock."""
+    reserve: int = 3
+    """Free superblocks at which a write waits for garbage collection."""
+    background: int = 0
+    """Free superblocks at which writes relocate `background_pages` each."""
+    background_pages: int = 0
+    cycles: int = 0
+    """Erases after which a superblock is retired; 0 for none."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check(field.name, str(field.type), getattr(self, field.name))
+        row, planes = self.planes * self.page_bytes, f"{self.planes} planes"
+        problems = {
+            f"{planes} of {self.page_bytes} bytes are no multiple of {PAGE}": row % PAGE,
+            f"pages is {self.pages}, no multiple of program_pages": self.pages % self.program_pages,
+            f"capacity is {self.capacity}, no multiple of {PAGE}": self.capacity % PAGE,
+        }
+        for problem, wrong in problems.items():
+            if wrong:
+                raise ProfileError(problem)
+        if self.blocks * self.superblock_pages >= MOST_PAGES:
+            raise ProfileError(f"the geometry has {MOST_PAGES * PAGE >> 40} TiB or more")
+        if self.blocks < self.least_blocks:
+            raise ProfileError(
+                f"blocks is {self.blocks}; with its capacity, open superblocks and reserve the "
+                f"drive needs {self.least_blocks}"
+            )
+        least = self.streams * self.unit_pages * PAGE
+        if 0 < self.buffer_bytes < least:
+            raise ProfileError(
+                f"buffer_bytes is {self.buffer_bytes}; a program unit of each stream takes {least}"
+            )
+
+    @property
+    def total_dies(self) -> int:
+        return self.channels * self.dies
+
+    @property
+    def row_pages(self) -> int:
+        """Logical pages of a row."""
+        return self.planes * self.page_bytes // PAGE
+
+    @property
+    def unit_pages(self) -> int:
+        """Logical pages of a program unit."""
+        return self.row_pages * self.program_pages
+
+    @property
+    def superblock_pages(self) -> int:
+        """Logical pages of a superblock."""
+        return self.total_dies * self.pages * self.row_pages
+
+    @property
+    def logical_pages(self) -> int:
+        return self.capacity // PAGE
+
+    @property
+    def translation_pages(self) -> int:
+        """Of the mapping, where it is on flash."""
+        return -(-self.logical_pages // ENTRIES) if self.mapping_cache else 0
+
+    @property
+    def mapped_pages(self) -> int:
+        """All that is on flash: translation pages are numbered behind the host's."""
+        return self.logical_pages + self.translation_pages
+
+    @property
+    def frontiers(self) -> int:
+        """Superblocks that are open at once: of streams, of translation pages, of relocations."""
+        return self.streams + 2
+
+    @property
+    def least_blocks(self) -> int:
+        """Superblocks with which garbage collection always finds something to free."""
+        return -(-self.mapped_pages // self.superblock_pages) + self.frontiers + self.reserve + 1
+
+
+_LEAST = {
+    **dict.fromkeys(("channels", "dies", "planes", "blocks", "pages", "program_pages"), 1),
+    **dict.fromkeys(("streams", "capacity"), 1),
+    **dict.fromkeys(("suspend_ns", "short_read_command_ns"), -1),
+    "page_bytes": 512,
+    # A step of a write may open a superblock for data, for a translation page and for relocations.
+    "reserve": 3,
+}
+_MOST = {
+    "streams": 64,
+    "cores": 1024,
+    "channels": 256,
+    "dies": 256,
+    "planes": 64,
+    "page_bytes": 1 << 20,
+    "capacity": 1 << 43,
+    "buffer_bytes": 1 << 36,
+    "mapping_cache": 1 << 36,
+}
+
+
+def _check(name: str, kind: str, value: object) -> None:
+    """Raises ProfileError for a value that its field cannot have."""
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise ProfileError(f"{name} is {value!r}; it must be true or false")
+        return
+    several = kind != "int"
+    if several and not isinstance(value, tuple):
+        raise ProfileError(f"{name} is {value!r}; it must be a list of whole numbers")
+    numbers = value if isinstance(value, tuple) else (value,)
+    if kind == "Rate" and (len(numbers) != 2 or numbers[0] == 0):
+        raise ProfileError(f"{name} must be two numbers: bytes, and the nanoseconds they take")
+    if several and not numbers and name != "short_read_ns":
+        raise ProfileError(f"{name} is empty")
+    least, most = _LEAST.get(name, 0), _MOST.get(name, LARGEST)
+    for number in numbers:
+        if type(number) is not int or not least <= number <= most:
+            raise ProfileError(
+                f"{name} has {number!r}; it must be a whole number, {least} to {most}"
+            )
+
+
+def from_mapping(table: Mapping[str, Any]) -> Profile:
+    """A profile from TOML's values; `base` names the built-in one that it changes.
+
+    Raises ProfileError for a key that no profile has, and for a drive that cannot be built.
+    """
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+    }
+    base = values.pop("base", None)
+    if base is not None and base not in PROFILES:
+        raise ProfileError(f"base is {base!r}; it must be one of {', '.join(PROFILES)}")
+    known = [field.name for field in fields(Profile)]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise ProfileError(
+                f"there is no key {key}" + (f"; did you mean {near[0]}?" if near else "")
+            )
+    for name in ("bus", "link"):
+        if isinstance(values.get(name), tuple) and len(values[name]) == 2:
+            values[name] = Rate(*values[name])
+    if base is not None:
+        return replace(PROFILES[base], **values)
+    try:
+        return Profile(**values)
+    except TypeError:
+        needed = [field.name for field in fields(Profile) if field.name not in values]
+        raise ProfileError(f"{needed[0]} is missing; or name a base") from None
+
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+_FIRMWARE: Mapping[str, Any] = {
+    "submission_ns": 1000,
+    "completion_ns": 1000,
+    "cores": 4,
+    "read_command_ns": 3000,
+    "read_page_ns": 100,
+    "write_command_ns": 3000,
+    "write_page_ns": 100,
+    "other_command_ns": 3000,
+}
+"""Of the drives below that have no published figures for it: an assumption."""
+
+TLC = Profile(
+    channels=8,
+    dies=2,
+    planes=2,
+    blocks=192,
+    pages=384,
+    page_bytes=16384,
+    program_pages=3,
+    capacity=32 * _GIB,
+    read_ns=(40_000, 50_000, 60_000),
+    program_ns=(1_500_000,),
+    erase_ns=4_500_000,
+    bus=Rate(1200, 1000),
+    link=Rate(7000, 1000),
+    buffer_bytes=16 * _MIB,
+    background=8,
+    background_pages=4,
+    cycles=3000,
+    **_FIRMWARE,
+)
+
+PROFILES: Mapping[str, Profile] = {
+    "tlc": TLC,
+    "qlc": replace(
+        TLC,
+        planes=4,
+        blocks=144,
+        pages=256,
+        program_pages=4,
+        read_ns=(80_000, 100_000, 120_000, 140_000),
+        program_ns=(8_738_134,),
+        mapping_cache=4 * _MIB,
+        cycles=1000,
+    ),
+    "z-nand": replace(
+        TLC,
+        dies=4,
+        blocks=288,
+        pages=512,
+        page_bytes=4096,
+        program_pages=1,
+        read_ns=(3_000,),
+        program_ns=(100_000,),
+        erase_ns=1_500_000,
+        link=Rate(3200, 1000),
+        cycles=100_000,
+    ),
+    "xl-flash": replace(
+        TLC,
+        planes=16,
+        blocks=144,
+        pages=256,
+        page_bytes=4096,
+        program_pages=1,
+        read_ns=(4_000,),
+        program_ns=(75_000,),
+        erase_ns=1_500_000,
+        cycles=100_000,
+    ),
+    # NVMeVirt's default, ssd_config.h: a unit of 128 bytes takes 152 ns of a bus, 36 ns of PCIe.
+    "970-pro": Profile(
+        channels=8,
+        dies=2,
+        planes=1,
+        blocks=274,
+        pages=256,
+        page_bytes=32768,
+        program_pages=1,
+        capacity=32 * _GIB,
+        read_ns=(30_013, 42_013),
+        short_read_ns=(29_760, 41_760),
+        program_ns=(185_000,),
+        erase_ns=0,
+        bus=Rate(128, 152),
+        link=Rate(128, 36),
+        read_command_ns=30_490,
+        short_read_command_ns=21_500,
+        write_command_ns=4_000,
+        write_page_ns=460,
+        buffer_bytes=_MIB,
+    ),
+    # FEMU's bbssd by default: neither write buffer nor firmware, buses or link.
+    "femu": Profile(
+        channels=8,
+        dies=8,
+        planes=1,
+        blocks=256,
+        pages=256,
+        page_bytes=4096,
+        program_pages=1,
+        capacity=12 * _GIB,
+        read_ns=(40_000,),
+        program_ns=(200_000,),
+        erase_ns=2_000_000,
+        bus=Rate(1, 0),
+        link=Rate(1, 0),
+        reserve=12,
+    ),
+}
+"""Built-in drives. Sources: docs/time.md."""

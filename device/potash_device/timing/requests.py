@@ -1,0 +1,98 @@
+"""What a host asks of a drive, and what is counted of the answer."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.timing.profile import Profile
+
+
+class Op(IntEnum):
+    """Kinds of requests. Write Zeroes is a TRIM, as the drive deallocates."""
+
+    READ = 0
+    WRITE = 1
+    TRIM = 2
+    FLUSH = 3
+    FORMAT = 4
+
+
+REQUEST = np.dtype(
+    [
+        ("time", np.int64),
+        ("op", np.int64),
+        ("first", np.int64),
+        ("count", np.int64),
+        ("stream", np.int64),
+        ("fua", np.int64),
+    ]
+)
+"""Nanoseconds at which the doorbell rings, in ascending order; an `Op`; the first logical page and
+how many, 0 for FLUSH and FORMAT; the stream of a WRITE; whether it has FUA."""
+COLUMNS = 6
+"""Of these."""
+
+WORN = -1
+"""In the place of a completion time: a write that a drive at its end of life refuses."""
+
+
+class RequestError(ValueError):
+    """A request that the drive does not have; a sentence."""
+
+
+class Counters(NamedTuple):
+    """What happened inside, in pages of 4 KiB unless it says otherwise."""
+
+    host: int
+    """Written by the host."""
+    relocated: int
+    """Written by garbage collection and wear levelling."""
+    translation: int
+    """Written from the cache of the mapping."""
+    padding: int
+    """Left empty, where FUA or Flush programs a unit that is not full."""
+    senses: int
+    """Reads of rows."""
+    programs: int
+    """Of units."""
+    erased: int
+    """Superblocks."""
+    hits: int
+    """Of the cache of the mapping."""
+    misses: int
+    suspensions: int
+    die_ns: int
+    """Busy, of all dies together."""
+    bus_ns: int
+    """Of all channels together."""
+    link_ns: int
+    """Of both directions together."""
+
+    @property
+    def write_amplification(self) -> float:
+        """Pages programmed for each that the host wrote; 0 before any."""
+        written = self.host + self.relocated + self.translation + self.padding
+        return written / self.host if self.host else 0.0
+
+
+def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
+    """Raises RequestError for the first kind of request that the drive cannot have."""
+    op, first, count = requests["op"], requests["first"], requests["count"]
+    whole = (op == Op.FLUSH) | (op == Op.FORMAT)
+    for wrong, problem in (
+        ((op < Op.READ) | (op > Op.FORMAT), "is of no kind that a drive knows"),
+        (np.diff(requests["time"], prepend=now) < 0, "comes before the one before it"),
+        (~whole & ((count < 1) | (first < 0)), "has no pages"),
+        (
+            ~whole & ((first >= profile.logical_pages) | (count > profile.logical_pages - first)),
+            f"ends behind the drive's {profile.logical_pages} pages",
+        ),
+        (
+            (requests["stream"] < 0) | (requests["stream"] >= profile.streams),
+            f"names none of the drive's {profile.streams} streams",
+        ),
+    ):
+        if wrong.any():
+            raise RequestError(f"request {int(np.argmax(wrong))} {problem}")

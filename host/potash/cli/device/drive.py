@@ -1,0 +1,228 @@
+"""`potash drive`: how long requests take on a modelled drive of flash, without a guest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from potash.cli.device import drive_reports as reports
+from potash.cli.drive.common import json_option, say
+from potash.sdk.errors import PotashError
+from potash.tables import columns
+from potash.units import human
+from potash_device.timing.profile import PAGE, PROFILES, Profile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from potash_device.timing.drive import Drive
+
+MICRO = 1000
+"""Nanoseconds."""
+GIGA = 10**9
+
+
+@click.group()
+def drive() -> None:
+    """Model the time of a drive of flash: run traces against it."""
+
+
+@drive.command()
+@click.argument("profile", default="tlc")
+@json_option(reports.DriveInfo)
+def info(profile: str) -> None:
+    """Show what a modelled drive has, and how long single requests take while it is idle.
+
+    PROFILE is a built-in one, or a TOML file.
+    """
+    from potash import timing
+
+    found = timing.profile(profile)
+    report = reports.DriveInfo(
+        profile=profile,
+        profiles=list(PROFILES),
+        capacity=found.capacity,
+        spare=_spare(found),
+        dies=found.total_dies,
+        superblocks=found.blocks,
+        superblock=found.superblock_pages * PAGE,
+        program_unit=found.unit_pages * PAGE,
+        idle_read_us=[one / MICRO for one in _idle_reads(found)],
+        idle_write_us=timing.Drive(found).submit(0, timing.Op.WRITE, 0, 1) / MICRO,
+    )
+    reads = " / ".join(f"{one:g}" for one in report.idle_read_us)
+    rows = [
+        ("capacity", f"{human(found.capacity)}, {report.spare:.1%} spare"),
+        ("dies", f"{found.total_dies} on {found.channels} channels, {found.planes} planes each"),
+        ("superblocks", f"{found.blocks} of {human(report.superblock)}"),
+        ("program unit", human(report.program_unit)),
+        ("4 KiB read, idle", f"{reads} µs, by page type"),
+        ("4 KiB write, idle", f"{report.idle_write_us:g} µs"),
+        ("profiles", ", ".join(PROFILES)),
+    ]
+    say(report, columns(rows, "<<"))
+
+
+def _spare(profile: Profile) -> float:
+    return profile.blocks * profile.superblock_pages / profile.logical_pages - 1
+
+
+def _idle_reads(profile: Profile) -> list[int]:
+    """Nanoseconds of a read of one page of each type, once all was programmed."""
+    from potash import timing
+
+    drive = timing.Drive(profile)
+    unit, dies, times = profile.unit_pages, profile.total_dies, []
+    units = -(-len(profile.read_ns) // profile.program_pages)
+    count = min((units - 1) * dies * unit + unit, profile.logical_pages)
+    drive.submit(0, timing.Op.WRITE, 0, count, fua=True)
+    drive.rest()
+    for row in range(len(profile.read_ns)):
+        block, inside = divmod(row, profile.program_pages)
+        page = block * dies * unit + inside * profile.row_pages
+        if page < count:
+            now = (row + 1) * GIGA
+            times.append(drive.submit(now, timing.Op.READ, page, 1) - now)
+    return times
+
+
+@drive.command()
+@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--drive",
+    "name",
+    metavar="PROFILE",
+    default="tlc",
+    show_default=True,
+    help=f"The drive: {', '.join(PROFILES)}, or a TOML file.",
+)
+@click.option(
+    "--policy",
+    "named",
+    multiple=True,
+    metavar="KIND=POLICY",
+    help="How the drive decides: gc, wear or allocation, by the name of a built-in policy or by "
+    "FILE:CLASS; may be given several times.",
+)
+@click.option(
+    "--fill",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="Before the trace, write this percentage of the drive in order.",
+)
+@click.option(
+    "--overwrite",
+    type=click.FloatRange(0, 100),
+    default=0.0,
+    show_default=True,
+    help="Then write random pages of it, this many times as many as were written.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the random pages.")
+@json_option(reports.DriveSimulated)
+def simulate(
+    trace: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
+) -> None:
+    """Run a block trace against a modelled drive, and show the latencies that a host would see.
+
+    TRACE has a request on each line, in MSR Cambridge's form (CSV) or in FIU's; it may be
+    compressed (.gz). Requests arrive at the trace's times.
+    """
+    from potash import timing
+
+    profile = timing.profile(name)
+    try:
+        drive = timing.Drive(profile, timing.policies(named))
+        requests = timing.read_trace(trace, profile)
+        timing.precondition(drive, fill / 100, overwrite, seed)
+        # Compiling is not counted.
+        drive.run(requests[:0])
+        start = time.perf_counter()
+        completions = drive.run(requests)
+        seconds = time.perf_counter() - start
+    except timing.PolicyError as error:
+        raise PotashError(str(error)) from error
+    report = _report(name, drive, requests, completions)
+    rate = len(requests) / max(seconds, 1e-9)
+    say(report, [*_lines(report), f"simulated in {seconds:.2f} s, {rate:,.0f} requests a second"])
+
+
+def _report(
+    name: str, drive: Drive, requests: NDArray[np.void], completions: NDArray[np.int64]
+) -> reports.DriveSimulated:
+    from potash import timing
+
+    served = completions != timing.WORN
+    latencies = completions - requests["time"]
+    duration = int(completions.max()) if served.any() else 0
+    counters, profile = drive.counters, drive.profile
+    return reports.DriveSimulated(
+        profile=name,
+        requests=len(requests),
+        refused=int((~served).sum()),
+        modelled_seconds=duration / GIGA,
+        latencies=[
+            _latency(op.name.lower(), latencies[chosen], requests["count"][chosen])
+            for op in (timing.Op.READ, timing.Op.WRITE)
+            if (chosen := served & (requests["op"] == op)).any()
+        ],
+        write_amplification=counters.write_amplification,
+        counters=counters._asdict(),
+        dies_busy=counters.die_ns / max(1, duration * profile.total_dies),
+        buses_busy=counters.bus_ns / max(1, duration * profile.channels),
+        link_busy=counters.link_ns / max(1, duration * 2),
+    )
+
+
+def _latency(
+    kind: str, latencies: NDArray[np.int64], pages: NDArray[np.int64]
+) -> reports.DriveLatency:
+    import numpy as np
+
+    p50, p99, p999 = np.percentile(latencies, [50, 99, 99.9], method="higher") / MICRO
+    return reports.DriveLatency(
+        kind=kind,
+        requests=len(latencies),
+        bytes=int(pages.sum()) * PAGE,
+        mean_us=float(latencies.mean()) / MICRO,
+        p50_us=float(p50),
+        p99_us=float(p99),
+        p999_us=float(p999),
+        max_us=float(latencies.max()) / MICRO,
+    )
+
+
+def _lines(report: reports.DriveSimulated) -> list[str]:
+    rows: list[Sequence[str]] = [
+        ("", "requests", "MiB", "mean µs", "p50", "p99", "p99.9", "max"),
+        *(
+            (
+                one.kind,
+                str(one.requests),
+                f"{one.bytes / 2**20:.1f}",
+                *(
+                    f"{figure:.1f}"
+                    for figure in (one.mean_us, one.p50_us, one.p99_us, one.p999_us, one.max_us)
+                ),
+            )
+            for one in report.latencies
+        ),
+    ]
+    busy = (report.dies_busy, report.buses_busy, report.link_busy)
+    relocated, erased = report.counters["relocated"], report.counters["erased"]
+    lines = [
+        *columns(rows),
+        "busy over {:.3f} s: dies {:.1%}, buses {:.1%}, link {:.1%}".format(
+            report.modelled_seconds, *busy
+        ),
+        f"write amplification {report.write_amplification:.3f}: "
+        + f"{relocated} pages relocated, {erased} superblocks erased",
+    ]
+    if report.refused:
+        lines.append(f"{report.refused} writes refused: the drive is worn out")
+    return lines

@@ -1,0 +1,257 @@
+"""Drives of flash without a guest: how long a list of requests would take on a modelled drive.
+
+```python
+from potash import timing
+
+drive = timing.drive("tlc")
+timing.precondition(drive, fill=1.0, overwrites=2.0)
+requests = timing.read_trace(Path("trace.csv"), drive.profile)
+completions = drive.run(requests)  # nanoseconds
+```
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import importlib.util
+import signal
+import threading
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash.sdk.errors import PotashError
+from potash_device.timing import policies as built_in
+from potash_device.timing.drive import Drive
+from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
+from potash_device.timing.profile import PAGE, PROFILES, Profile, ProfileError, from_mapping
+from potash_device.timing.requests import REQUEST, WORN, Op, RequestError
+
+__all__ = [
+    "REQUEST",
+    "WORN",
+    "Drive",
+    "Op",
+    "Policies",
+    "PolicyError",
+    "Profile",
+    "RequestError",
+    "Superblocks",
+    "TimingError",
+    "closed_loop",
+    "drive",
+    "policies",
+    "precondition",
+    "profile",
+    "read_trace",
+]
+
+LARGEST_PROFILE = 1 << 20
+"""Bytes of a TOML file."""
+_AT_ONCE = 1 << 20
+"""Requests, of 48 bytes each."""
+LONGEST_CHOICE = 10.0
+"""Seconds that a policy may take for one decision."""
+
+POLICIES: Mapping[str, Mapping[str, type]] = {
+    "gc": {
+        "greedy": built_in.Greedy,
+        "fifo": built_in.Fifo,
+        "choices": built_in.Choices,
+        "cost-benefit": built_in.CostBenefit,
+    },
+    "wear": {"none": built_in.NoWear, "gap": built_in.Gap},
+    "allocation": {"channel-first": built_in.ChannelFirst, "die-first": built_in.DieFirst},
+}
+"""The built-in policies, by kind and name."""
+
+METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
+"""What each kind is asked by."""
+
+
+class _Form(NamedTuple):
+    """How a trace is written: where time, kind, offset and size are, and their units."""
+
+    delimiter: str | None
+    columns: tuple[int, ...]
+    tick: int
+    block: int
+
+
+_MSR = _Form(",", (0, 3, 4, 5), 100, 1)
+"""Timestamp (100 ns), Hostname, DiskNumber, Type, Offset, Size (bytes), ResponseTime."""
+_FIU = _Form(None, (0, 5, 3, 4), 1, 512)
+"""Timestamp (ns), process ID, process, LBA, size (512 bytes), W or R, device, hash."""
+_LATEST = np.iinfo(np.int64).max
+_LINE = np.dtype([("time", np.int64), ("op", "U1"), ("offset", np.int64), ("size", np.int64)])
+
+
+class TimingError(PotashError):
+    """A profile, a policy or a trace that cannot be used; the sentence says why."""
+
+
+def drive(name: str, chosen: Policies | None = None) -> Drive:
+    """An empty drive of a built-in profile or of one in a TOML file.
+
+    Raises TimingError for a profile that is none, PolicyError for an allocation policy that fails.
+    """
+    return Drive(profile(name), chosen)
+
+
+def profile(name: str) -> Profile:
+    """A built-in profile, or the one in a TOML file. Raises TimingError."""
+    if name in PROFILES:
+        return PROFILES[name]
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(LARGEST_PROFILE + 1)
+        if len(data) > LARGEST_PROFILE:
+            raise TimingError(f"{name} is larger than any profile")
+        return from_mapping(tomllib.loads(data.decode()))
+    except OSError as error:
+        raise TimingError(
+            f"{name} is neither a file ({error.strerror}) nor one of {', '.join(PROFILES)}"
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TimingError(f"{name} is not TOML: {error}") from None
+    except ProfileError as error:
+        raise TimingError(f"{name}: {error}") from None
+
+
+def policies(named: Iterable[str]) -> Policies:
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`. Raises TimingError for what is none."""
+    chosen: dict[str, Any] = {}
+    for text in named:
+        kind, _, name = text.partition("=")
+        if kind not in POLICIES:
+            raise TimingError(f"{text!r} is not KIND=POLICY, with a KIND of {', '.join(POLICIES)}")
+        if name in POLICIES[kind]:
+            chosen[kind] = POLICIES[kind][name]()
+        elif ":" in name:
+            chosen[kind] = _Limited(name, _loaded(name), METHODS[kind])
+        else:
+            raise TimingError(
+                f"{name!r} is neither FILE:CLASS nor one of {', '.join(POLICIES[kind])}"
+            )
+    return Policies(**chosen)
+
+
+def _loaded(name: str) -> object:
+    file, _, class_name = name.rpartition(":")
+    spec = importlib.util.spec_from_file_location("potash_policy", file)
+    if spec is None or spec.loader is None:
+        raise TimingError(f"{file} is no file of Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        found: object = getattr(module, class_name)()
+    except Exception as error:
+        raise TimingError(f"{name}: {type(error).__name__}: {error}") from error
+    return found
+
+
+class _Limited:
+    """A user's policy, which is interrupted where it takes too long; in the main thread alone, as
+    signals go nowhere else."""
+
+    def __init__(self, name: str, policy: object, method: str) -> None:
+        if not callable(getattr(policy, method, None)):
+            raise TimingError(f"{name} has no method {method}")
+        self.name = name
+        self._method = getattr(policy, method)
+        setattr(self, method, self._within if _is_main() else self._method)
+
+    def _within(self, *arguments: object) -> object:
+        before = signal.signal(signal.SIGALRM, self._too_long)
+        signal.setitimer(signal.ITIMER_REAL, LONGEST_CHOICE)
+        try:
+            return self._method(*arguments)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _too_long(self, _number: int, _frame: FrameType | None) -> None:
+        raise PolicyError(f"{name_of(self)} took more than {LONGEST_CHOICE:g} s for one decision")
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def read_trace(path: Path, profile: Profile) -> NDArray[np.void]:
+    """The requests of a trace in MSR Cambridge's form or in FIU's, which may be compressed (.gz).
+
+    Requests are widened to pages of 4 KiB; those behind the drive's end begin again at its start.
+    Raises TimingError for what is no such trace.
+    """
+    try:
+        lines = _lines(path)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TimingError(f"{path} cannot be read: {reason}") from None
+    except (ValueError, IndexError) as error:
+        reason = str(error).split(";")[0]
+        raise TimingError(f"{path} is no trace of MSR's or FIU's form: {reason}") from None
+    if not len(lines):
+        raise TimingError(f"{path} has no requests")
+    writes = np.isin(lines["op"], ("W", "w"))
+    bad = ~(writes | np.isin(lines["op"], ("R", "r"))) | (lines["size"] < 1) | (lines["offset"] < 0)
+    if bad.any():
+        at = int(np.argmax(bad)) + 1
+        raise TimingError(f"request {at} of {path} is no read or write of one byte or more")
+    found = np.zeros(len(lines), REQUEST)
+    found["time"] = lines["time"]
+    found["op"] = np.where(writes, Op.WRITE, Op.READ)
+    first, end = lines["offset"] // PAGE, -(-(lines["offset"] + lines["size"]) // PAGE)
+    found["first"] = first % profile.logical_pages
+    found["count"] = np.minimum(end - first, profile.logical_pages - found["first"])
+    return found[np.argsort(found["time"], kind="stable")]
+
+
+def _lines(path: Path) -> NDArray[np.void]:
+    """Times in nanoseconds from the first on, offsets and sizes in bytes."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        form = _MSR if "," in file.readline() else _FIU
+    # It opens files that end in .gz itself, and reads them faster than it reads Python's.
+    lines = np.loadtxt(
+        path, _LINE, comments=None, delimiter=form.delimiter, usecols=form.columns, ndmin=1
+    )
+    # A Windows time has more nanoseconds than 64 bits.
+    lines["time"] = (lines["time"] - lines["time"].min(initial=_LATEST)) * form.tick
+    lines["offset"] *= form.block
+    lines["size"] *= form.block
+    return lines
+
+
+def closed_loop(drive: Drive, requests: NDArray[np.void], depth: int) -> NDArray[np.int64]:
+    """Completion times where `depth` requests are in flight: as fio, one arrives when another
+    completes. The requests' times are set. Raises what `Drive.run` does."""
+    found = np.empty(len(requests), np.int64)
+    flying = [0] * depth
+    for index in range(len(requests)):
+        requests["time"][index] = flying[0]
+        found[index] = drive.run(requests[index : index + 1])[0]
+        heapq.heapreplace(flying, max(int(found[index]), flying[0]))
+    return found
+
+
+def precondition(drive: Drive, fill: float = 1.0, overwrites: float = 0.0, seed: int = 0) -> None:
+    """Write a share of the drive in order, then random pages of it, `overwrites` times as many;
+    then let it rest. Raises PolicyError."""
+    written, random = int(drive.profile.logical_pages * fill), np.random.default_rng(seed)
+    for count, in_order in ((written, True), (int(written * overwrites), False)):
+        for start in range(0, count, _AT_ONCE):
+            end = min(count, start + _AT_ONCE)
+            requests = np.zeros(end - start, REQUEST)
+            requests["op"], requests["count"] = Op.WRITE, 1
+            requests["first"] = (
+                np.arange(start, end) if in_order else random.integers(0, written, end - start)
+            )
+            drive.run(requests)
+    drive.rest()

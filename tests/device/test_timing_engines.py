@@ -1,0 +1,56 @@
+"""The two engines of a drive's time agree, and what they do to a drive is sound."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from potash_device.timing.drive import Drive, problems
+from potash_device.timing.policies import PolicyError
+from potash_device.timing.profile import Profile
+from potash_device.timing.reference import Reference
+from potash_device.timing.requests import WORN, Op
+from support.drive_time import policies, profiles, requests
+
+
+@settings(max_examples=60, deadline=None)
+@given(profiles(), st.integers(0, 1 << 20))
+def test_both_engines_give_the_same_times_and_drives(profile: Profile, seed: int) -> None:
+    note(f"seed {seed}")
+    asked = requests(profile, 400, seed)
+    reference, drive = Reference(profile, policies(seed)), Drive(profile, policies(seed))
+    expected, found = [], []
+    try:
+        for time, op, first, count, stream, fua in asked.tolist():
+            expected.append(reference.submit(time, Op(op), first, count, stream, bool(fua)))
+    except PolicyError as error:  # FIFO may relocate the same valid pages for ever
+        assert "frees nothing" in str(error)
+    try:
+        found = drive.run(asked[: len(expected)]).tolist()
+    except PolicyError as error:
+        assert "frees nothing" in str(error)
+        return
+    assert found == expected
+    assert drive.counters == reference.counters
+    assert drive.state.erases.tolist() == [one.erases for one in reference.superblocks]
+    mapped = {
+        page: reference.superblocks[place // profile.superblock_pages]
+        for page, place in enumerate(drive.state.places.tolist())
+        if place >= 0
+    }
+    assert mapped.keys() == reference.places.keys()
+    assert all(mapped[page] is place[0] for page, place in reference.places.items())
+    assert problems(profile, drive.state) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(), st.integers(0, 1 << 20))
+def test_no_request_completes_before_its_own_costs(profile: Profile, seed: int) -> None:
+    asked = requests(profile, 300, seed)
+    completions = Drive(profile).run(asked)
+    least = profile.submission_ns + profile.completion_ns
+    served = completions != WORN
+    assert (completions[served] >= asked["time"][served] + least).all()
+    assert (asked["op"][~served] == Op.WRITE).all()
+    assert np.flatnonzero(~served).size == 0 or profile.cycles

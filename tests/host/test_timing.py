@@ -1,0 +1,214 @@
+"""`potash.timing` and `potash drive`: profiles, traces and policies, good and bad."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potash import timing
+from potash.cli.app import run_app
+from potash_device.timing.profile import PAGE, PROFILES
+from support.docs import ROOT
+from support.reports import check
+
+MSR = """\
+128166372003061629,hm,1,Read,383496192,32768,413
+128166372003061639,hm,1,Write,8192,512,6340
+128166372003061649,hm,1,Write,4095,2,100
+"""
+FIU = """\
+89966419 20782 gzip 16 8 W 6 0 56f11b711d91a065a2b6458eca924523
+89968195 20782 gzip 283193184 24 R 6 0 56f11b711d91a065a2b6458eca924523
+"""
+SMALL = """\
+base = "femu"
+channels = 2
+dies = 2
+blocks = 24
+pages = 16
+capacity = 4194304
+reserve = 3
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The sentence of a command that fails."""
+    assert run_app(["drive", *map(str, arguments)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("potash: ") and said.count("\n") == 1
+    return said
+
+
+def test_traces_of_both_forms_are_read(tmp_path: Path) -> None:
+    profile = PROFILES["tlc"]
+    plain, compressed, words = (tmp_path / name for name in ("a.csv", "b.csv.gz", "c.txt"))
+    plain.write_text(MSR)
+    compressed.write_bytes(gzip.compress(MSR.encode()))
+    words.write_text(FIU)
+    for path in (plain, compressed):
+        found = timing.read_trace(path, profile)
+        assert found["time"].tolist() == [0, 1000, 2000]  # of 100 ns each
+        assert found["op"].tolist() == [timing.Op.READ, timing.Op.WRITE, timing.Op.WRITE]
+        assert found["first"].tolist() == [383496192 // 4096, 2, 0]
+        assert found["count"].tolist() == [8, 1, 2]
+    found = timing.read_trace(words, profile)
+    assert found["time"].tolist() == [0, 89968195 - 89966419]
+    assert found["first"].tolist() == [2, 283193184 // 8 % profile.logical_pages]
+    assert found["count"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "has no requests"),
+        ("1,h,0,Read,0\n", "is no trace of"),
+        ("x,h,0,Read,0,512,0\n", "is no trace of"),
+        ("1,h,0,Trim,0,512,0\n", "request 1 of"),
+        ("1,h,0,Read,0,512,0\n2,h,0,Read,-8,512,0\n", "request 2 of"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:loadtxt")
+def test_what_is_no_trace_is_refused(
+    text: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    assert expected in failure(capsys, "simulate", path)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("program_ns = [1]\nred_ns = [1]", "there is no key red_ns; did you mean read_ns?"),
+        ("base = 'mlc'", "base is 'mlc'"),
+        ("base = 'tlc'\nchannels = 0", "channels has 0"),
+        ("base = 'tlc'\ncores = true", "cores has True"),
+        ("base = 'tlc'\nbus = [1]", "bus must be two numbers"),
+        ("base = 'tlc'\nread_ns = []", "read_ns is empty"),
+        ("base = 'tlc'\nread_ns = 3", "must be a list"),
+        ("base = 'tlc'\nprotected = 1", "must be true or false"),
+        ("base = 'tlc'\npages = 100", "no multiple of program_pages"),
+        ("base = 'tlc'\nblocks = 170", "blocks is 170"),
+        ("base = 'tlc'\nblocks = 100_000_000", "TiB or more"),
+        ("base = 'tlc'\nbuffer_bytes = 4096", "a program unit of each stream takes 98304"),
+        ("base = 'tlc'\ncapacity = 5000", "no multiple of 4096"),
+        ("channels = 1", "dies is missing"),
+        ("channels =", "is not TOML"),
+    ],
+)
+def test_drives_that_cannot_be_are_refused(
+    change: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "drive.toml"
+    path.write_text(change)
+    assert expected in failure(capsys, "info", path)
+    assert "neither a file" in failure(capsys, "info", tmp_path / "none")
+
+
+def policy(tmp_path: Path, body: str) -> str:
+    path = tmp_path / f"mine{len(body)}.py"
+    path.write_text(body)
+    return f"gc={path}:Mine"
+
+
+def trace(tmp_path: Path, count: int = 3000) -> Path:
+    """Random writes to the small drive, 200 µs apart."""
+    path = tmp_path / "writes.csv"
+    pages = random.Random(1).choices(range(1024), k=count)
+    lines = [f"{n * 2000},h,0,Write,{page * PAGE},4096,0" for n, page in enumerate(pages)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return 1 / 0", "the policy {name} raised ZeroDivisionError"),
+        ("return -1", "the policy {name} chose -1, which is no closed superblock"),
+        ("return None", "the policy {name} chose None"),
+        ("return int(s.candidates[s.valid[s.candidates].argmax()])", "the policy {name} frees"),
+        ("while True: pass", "the policy {name} took more than"),
+    ],
+)
+def test_policies_that_fail_are_named(
+    body: str,
+    expected: str,
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "LONGEST_CHOICE", 0.2)
+    named = policy(tmp_path, f"class Mine:\n    def victim(self, s):\n        {body}\n")
+    said = failure(
+        capsys, "simulate", trace(tmp_path), "--drive", small, "--fill", 100, "--policy", named
+    )
+    assert expected.format(name=named.removeprefix("gc=")) in said
+
+
+def test_policies_that_are_none_are_refused(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trace(tmp_path, 1)
+    for named, expected in {
+        "best": "is not KIND=POLICY",
+        "gc=best": "neither FILE:CLASS nor one of greedy",
+        "gc=/nowhere.py:Mine": "FileNotFoundError",
+        policy(tmp_path, "class Other: pass"): "AttributeError",
+        "allocation=" + policy(tmp_path, "class Mine:\n order = 3")[3:]: "has no method order",
+    }.items():
+        assert expected in failure(capsys, "simulate", path, "--drive", small, "--policy", named)
+
+
+def test_the_garbage_collector_of_the_documentation_works(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "time.md").read_text()
+    (code,) = re.findall(r"```python\n(class Mine:.*?)```", page, re.DOTALL)
+    arguments = ["simulate", trace(tmp_path), "--drive", small, "--fill", 100, "--json"]
+
+    def report(*more: object) -> Any:
+        assert run_app(["drive", *map(str, [*arguments, *more])]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    mine = report("--policy", policy(tmp_path, code))
+    greedy = report("--policy", "gc=greedy")
+    check("drive simulate", mine)
+    assert mine["requests"] == 3000 and mine["refused"] == 0
+    assert mine["counters"]["erased"] >= (3000 - 512) // 64  # 512 pages are spare
+    assert mine["counters"]["host"] == greedy["counters"]["host"] == 3000
+    assert mine["counters"] != greedy["counters"]
+    (writes,) = mine["latencies"]
+    assert writes["kind"] == "write" and writes["bytes"] == 3000 * PAGE
+    assert writes["p50_us"] >= 200.0  # FEMU's tPROG; it has no write buffer
+
+
+def test_the_drive_of_the_documentation_and_the_built_in_ones_are_described(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "time.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "own.toml").write_text(text)
+    assert run_app(["drive", "info", str(tmp_path / "own.toml"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    check("drive info", report)
+    # 1000 + 3100 + tR + 4096 B at 2 GB/s + 586 + 1000
+    assert report["idle_read_us"] == [52.734, 62.734, 82.734]
+    assert report["dies"] == 32
+    assert report["profiles"] == list(PROFILES)
+    for name in PROFILES:
+        assert run_app(["drive", "info", name]) == 0
+        assert "4 KiB read, idle" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""Random small drives and requests for the model of a drive's time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from potash_device.timing.policies import (
+    ChannelFirst,
+    Choices,
+    CostBenefit,
+    DieFirst,
+    Fifo,
+    Gap,
+    Greedy,
+    NoWear,
+    Policies,
+)
+from potash_device.timing.profile import ENTRIES, PAGE, Profile, ProfileError, Rate
+from potash_device.timing.requests import REQUEST, Op
+
+
+@st.composite
+def profiles(draw: Any) -> Profile:
+    """Drives of a few thousand pages at most, with short times, so that requests meet."""
+
+    def number(least: int, most: int) -> int:
+        value: int = draw(st.integers(least, most))
+        return value
+
+    def times() -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(0, 60), min_size=1, max_size=3)))
+
+    planes, program_pages, streams, reserve = number(1, 2), number(1, 3), number(1, 3), number(3, 5)
+    values: dict[str, Any] = {
+        "channels": number(1, 3),
+        "dies": number(1, 2),
+        "planes": planes,
+        "page_bytes": 4096 // planes * number(1, 3),
+        "program_pages": program_pages,
+        "pages": program_pages * draw(st.sampled_from([1, 3, 40])),
+        "blocks": streams + reserve + number(5, 12),
+        "streams": streams,
+        "reserve": reserve,
+        "read_ns": times(),
+        "program_ns": times(),
+        "short_read_ns": draw(st.just(()) | st.just((7,))),
+        "erase_ns": number(0, 200),
+        "suspend_ns": number(-1, 5),
+        "bus_command_ns": number(0, 3),
+        "bus": Rate(number(1, 4096), number(0, 2)),
+        "link": Rate(number(1024, 8192), number(0, 10)),
+        "submission_ns": number(0, 3),
+        "completion_ns": number(0, 3),
+        "cores": number(0, 3),
+        "read_command_ns": number(0, 9),
+        "read_page_ns": number(0, 3),
+        "write_command_ns": number(0, 9),
+        "write_page_ns": number(0, 3),
+        "short_read_command_ns": number(-1, 9),
+        "other_command_ns": number(0, 9),
+        "background": number(0, 8),
+        "background_pages": number(0, 20),
+        "protected": draw(st.booleans()),
+        "cycles": draw(st.sampled_from([0, 0, 3, 9])),
+        "mapping_cache": draw(st.sampled_from([0, 0, PAGE, 3 * PAGE])),
+    }
+    shape = Profile(**values, capacity=PAGE)
+    room = (shape.blocks - shape.frontiers - reserve - 1) * shape.superblock_pages
+    most = room - -(-room // ENTRIES) if values["mapping_cache"] else room
+    values["capacity"] = PAGE * (max(1, most) - number(0, most // 2))
+    values["buffer_bytes"] = draw(st.sampled_from([0, 1, 4])) * streams * shape.unit_pages * PAGE
+    try:
+        return Profile(**values)
+    except ProfileError:  # a superblock holds less than a page of translations takes
+        return Profile(**values | {"mapping_cache": 0})
+
+
+def requests(profile: Profile, count: int, seed: int) -> NDArray[np.void]:
+    """Random ones; half of the writes go to an eighth of the drive."""
+    random, pages = np.random.default_rng(seed), profile.logical_pages
+    found = np.zeros(count, REQUEST)
+    found["time"] = np.cumsum(random.integers(0, 120, count))
+    odds = [0.3, 0.6, 0.06, 0.038, 0.002]
+    found["op"] = random.choice(len(Op), count, p=odds)
+    hot = random.random(count) < 0.5
+    found["first"] = np.where(
+        hot, random.integers(0, pages // 8 + 1, count), random.integers(0, pages, count)
+    )
+    longest = random.choice([1, 8, 64], count)
+    found["count"] = np.minimum(random.integers(1, longest + 1), pages - found["first"])
+    found["count"][found["op"] >= Op.FLUSH] = 0
+    found["stream"] = random.integers(0, profile.streams, count)
+    found["fua"] = random.random(count) < 0.1
+    return found
+
+
+def policies(seed: int) -> Policies:
+    """The same ones for the same seed; those that draw lots begin anew."""
+    gc = (Greedy(), Fifo(), Choices(3, seed), CostBenefit())[seed % 4]
+    return Policies(
+        gc, Gap(2) if seed % 3 else NoWear(), DieFirst() if seed % 2 else ChannelFirst()
+    )
