@@ -1,18 +1,17 @@
 /*
- * What a program on a Potash accelerator sees: its entry, its context and its helpers.
+ * The interface of programs for Potash: entry point, context and helpers.
  *
  * A program is one C function,
  *
  *     int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx);
  *
- * built by `potash build program.c`. It stands alone: there is no C library, and what is below is
- * all there is to call. `in_len` counts the zeroes that fill the input up to a multiple of 4, with
- * local storage of 4096.
+ * compiled by `potash build program.c`. There is no C library; a program can call only what this
+ * file declares. `in_len` includes the zeroes that pad the input to a multiple of 4, with local
+ * storage of 4096.
  *
- * Every pointer and length that a helper is given is checked against the program's memory before
- * anything is done. What is not wholly inside, and whatever else a helper cannot do, ends the
- * program with a fault: its job has failed, and the log says why. So a value that a
- * helper returns is never an error, but for `arg`.
+ * Pointers and lengths are checked against the program's memory before a helper does anything. If
+ * they are not entirely inside it, or the helper fails for another reason, the program ends with a
+ * fault: its job fails, and the log gives the reason. So no helper but `arg` returns an error.
  */
 #ifndef POTASH_H
 #define POTASH_H
@@ -27,12 +26,12 @@ typedef int s32;
 typedef long long s64;
 
 /*
- * The same source runs both ways that a host can run a program. With the platform's commands (Start),
- * `in` and `out` are the accelerator's buffers, and the arguments are the list that came with Start.
+ * The same source runs on accelerators and in compute namespaces. With the platform's commands
+ * (Start), `in` and `out` are the accelerator's buffers, and the arguments are the list of Start.
  * With Execute of a compute namespace, `in` and `out` are the first and the second memory range of
- * the command, each with its length, or 0 where there is none; the arguments are the list that is the
- * command's data or, where it has none, CPARAM1 and CPARAM2 as four arguments of 32 bits. What `prog`
- * returns is the command's 64-bit result, so it may be declared to return u64.
+ * the command with their lengths, or 0 if there is none; the arguments are the list in the command's
+ * data or, without data, CPARAM1 and CPARAM2 as four arguments of 32 bits. The return value of `prog`
+ * is the command's 64-bit result, so it may be declared to return u64.
  */
 
 /* A memory range: its first byte and its length in bytes. */
@@ -49,7 +48,7 @@ struct context {
 	char list[];     /* for each argument: u32 length, its own four bytes included; the value */
 };
 
-/* What is behind the list, at the next multiple of 8. */
+/* Follows the list, at the next multiple of 8. */
 struct execution {
 	u64 parameters[2]; /* CPARAM1 and CPARAM2; 0 with Start */
 	u64 range_count;
@@ -58,14 +57,14 @@ struct execution {
 
 /* ---- Helpers: calls by number into the accelerator's firmware ---- */
 
-/* Put a text of at most 1024 bytes into the accelerator's log; what is longer is cut. */
+/* Add a text to the accelerator's log, truncated to 1024 bytes. */
 static long (*const print)(const char *text) = (void *)1;
 
 /*
- * Run a TensorFlow Lite model: its `model_len` bytes are at `in`, followed by its inputs, which
- * have `input_len` bytes without the model; its outputs go to out[0] to out[out_len]. Returns how
- * many bytes were written; a model that cannot be run ends the program. The first computes on the
- * processor, the second gives to the tensor accelerator what that can do.
+ * Run a TensorFlow Lite model: `model_len` bytes at `in`, followed by its inputs, which have
+ * `input_len` bytes without the model. The outputs are written to `out`, which has `out_len` bytes.
+ * Returns the number of bytes written; a model that cannot run ends the program. The first helper
+ * uses the processor, the second one the tensor accelerator for the operators that it supports.
  */
 static long (*const tflite_apu)(const void *in, void *out, u64 input_len, u64 out_len,
 				u64 model_len) = (void *)2;
@@ -73,50 +72,49 @@ static long (*const tflite_vta)(const void *in, void *out, u64 input_len, u64 ou
 				u64 model_len) = (void *)3;
 
 /*
- * Say how much of the output buffer is the result; without it the whole buffer is. With Execute there
- * is nobody to be told: a host that needs the length gets it as the result, or in the memory.
+ * Set the length of the output; the default is the whole buffer. Has no effect with Execute: return
+ * the length, or store it in a memory range.
  */
 static long (*const set_output_length)(u64 length) = (void *)4;
 
 /*
- * Put `length` bytes of text into the accelerator's log, at most 1024 of them, with no need for a
- * NUL at their end: as what the program prints, or as an error that it met.
+ * Add `length` bytes of text to the accelerator's log, truncated to 1024 and without a NUL: as
+ * output of the program, or as an error.
  */
 enum { LOG_INFO = 0, LOG_ERROR = 1 };
 static long (*const log)(u32 level, const void *text, u64 length) = (void *)5;
 
 /*
- * Copy argument `index` to `to`, as much of it as fits in `room` bytes. Returns its whole length,
- * or -1 where there is no such argument.
+ * Copy argument `index` to `to`, at most `room` bytes. Returns its whole length, or -1 if there is
+ * no such argument.
  */
 static long (*const arg)(u32 index, void *to, u64 room) = (void *)6;
 
 /*
- * The CRC-32C of `length` bytes. `crc` is 0, or what an earlier call gave, to go on from there.
+ * The CRC-32C of `length` bytes. `crc` is 0, or the result of an earlier call to continue.
  */
 static u32 (*const crc32c)(u32 crc, const void *data, u64 length) = (void *)7;
 
 /*
- * Read `count` blocks from `lba` on of namespace `nsid` to `to`, which has `room` bytes. The host
- * must have granted them. Returns how many bytes they have: reading one block tells how large a
- * block is, which is at most 4096 bytes here. What the job has written it reads back.
+ * Read `count` blocks of namespace `nsid`, from `lba` on, to `to`, which has `room` bytes. The host
+ * must have granted them. Returns their length in bytes, so reading one block gives the block size,
+ * which is at most 4096. A job reads back its own writes.
  */
 static long (*const read_lba)(u32 nsid, u64 lba, u64 count, void *to, u64 room) = (void *)8;
 
 /*
- * Have `count` blocks written; `length` is the bytes that they have. The host must have granted
- * them for writing, and they must not be blocks of the job's output. They reach the drive when the
- * program has returned, all of them, before the job is done; a program that ends any other way has
- * written nothing. A job can write 16 MiB of different blocks.
+ * Write `count` blocks, which have `length` bytes. The host must have granted them for writing, and
+ * they must not be blocks of the job's output. They are written after the program has returned and
+ * before the job is done; a program that ends in another way writes nothing. A job can write 16 MiB
+ * of different blocks.
  */
 static long (*const write_lba)(u32 nsid, u64 lba, u64 count, const void *from,
 			       u64 length) = (void *)9;
 
 /*
- * Load the TensorFlow Lite model of `length` bytes at `model`, which is then no longer needed
- * there, run it as often as there are inputs, and let it go. `tflite_open` returns a number from 1
- * to 8 for it, as so many can be open at a time, of 64 MiB together; `tflite_run` how many bytes of
- * `out` it wrote.
+ * Load the TensorFlow Lite model of `length` bytes at `model`, run it any number of times, and close
+ * it. The bytes at `model` are not needed after `tflite_open`, which returns a handle from 1 to 8; at
+ * most 8 models of 64 MiB in total can be open. `tflite_run` returns the number of bytes written.
  */
 enum { ON_APU = 0, ON_VTA = 1 };
 static long (*const tflite_open)(const void *model, u64 length, u32 processor) = (void *)10;
@@ -124,9 +122,9 @@ static long (*const tflite_run)(long model, const void *in, u64 in_len, void *ou
 				u64 out_len) = (void *)11;
 static long (*const tflite_close)(long model) = (void *)12;
 
-/* ---- Small functions that become a part of the program ---- */
+/* ---- Functions that are compiled into the program ---- */
 
-/* The value of argument `index` and its length, or 0 where there is no such argument. */
+/* The value of argument `index`, and its length; 0 if there is no such argument. */
 static inline const void *argument(const struct context *ctx, u32 index, u32 *length)
 {
 	const char *at = ctx->list;
@@ -156,13 +154,13 @@ static inline u64 memory_range_count(const struct context *ctx)
 	return execution_of(ctx)->range_count;
 }
 
-/* Memory range `index`, from 0 on, or 0 where there is none such. */
+/* Memory range `index`, counted from 0; 0 if there is no such range. */
 static inline const struct memory_range *memory_range(const struct context *ctx, u64 index)
 {
 	return index < memory_range_count(ctx) ? &execution_of(ctx)->ranges[index] : 0;
 }
 
-/* Argument `index` as a number into `value`; 0 where there is none of that size. */
+/* Store argument `index` in `value`; returns 0 if there is no argument of that size. */
 static inline int argument_u32(const struct context *ctx, u32 index, u32 *value)
 {
 	u32 length;
@@ -186,7 +184,7 @@ static inline int argument_u64(const struct context *ctx, u32 index, u64 *value)
 	return 1;
 }
 
-/* As those of the C library. `-fno-builtin` keeps a compiler from calling that instead. */
+/* As in the C library. `-fno-builtin` keeps compilers from replacing their loops with calls. */
 static inline void *memcpy(void *to, const void *from, unsigned long length)
 {
 	for (unsigned long i = 0; i < length; i++)
@@ -239,7 +237,7 @@ static inline unsigned long strlen(const char *text)
 	return length;
 }
 
-/* Where `part` lies in `data` first, or 0 where it does not. */
+/* The first occurrence of `part` in `data`, or 0. */
 static inline const char *find(const char *data, u64 length, const char *part, u64 part_length)
 {
 	if (!part_length)
