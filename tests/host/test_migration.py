@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -104,6 +105,11 @@ class Verifier:
                 self.acknowledged[lba] = data
                 self.maybe.pop(lba, None)
         self._in_flight.clear()
+
+    def check_anew(self, path: str) -> None:
+        """As `check`, by a host that begins anew."""
+        with connect(path) as device:
+            self.check(device)
 
     def check(self, device: Device) -> None:
         """Read everything that was ever written."""
@@ -231,6 +237,36 @@ def test_the_target_dies_at_work(devices: Devices) -> None:
     third, _ = devices.start()
     with connect(third) as device:
         verifier.check(device)
+
+
+@pytest.mark.slow
+def test_either_process_dies_at_any_moment(devices: Devices) -> None:
+    """Whoever is left has every acknowledged write, and nothing is answered twice."""
+    rng = random.Random(7)
+    verifier = Verifier(7)
+    path, process = devices.start(*SIZE)
+    outcomes = []
+    for _ in range(30):
+        target, following = devices.start("--incoming")
+        victim = rng.choice((process, following))
+        timer = threading.Timer(rng.uniform(0.0, 0.06), victim.kill)
+        with suppress(DeviceGone), connect(path) as device:
+            verifier.submit(device)
+            timer.start()
+            try:
+                transport(device).move(target)
+            except PotashError as error:
+                outcomes.append(str(error))
+            else:
+                outcomes.append("moved")
+            timer.join()
+            victim.wait(30)
+            verifier.settle()
+        if victim is process:
+            path, process = target, following
+        verifier.check_anew(path)
+    assert "moved" in outcomes
+    assert len(set(outcomes)) > 1, "some moves are to be cut short"
 
 
 def test_a_drive_in_memory_moves_with_its_blocks(tmp_path: Path) -> None:

@@ -124,9 +124,8 @@ class Persistence:
         self._record()
         return self._try_to_save
 
-    def mark_in_use(self) -> None:
-        """Somebody else's drive until now is this one's; waits for the sidecar."""
-        self.sidecar.put(SHUTDOWN, False)
+    def mark_as_taken(self) -> None:
+        """Have a new record, by which others see that the drive is used here; waits for it."""
         self._record()
         self._try_to_save()
 

@@ -230,7 +230,7 @@ class Migration:
         """Run again. Raises MediaError where the media are another process's, or have been."""
         self._take(as_they_were=True)
         if self._taken_over:  # who had the media before cannot go on from now on
-            self._controller.persistence.mark_in_use()
+            self._controller.persistence.mark_as_taken()
             self._taken_over = False
         self._wake()
 
