@@ -80,16 +80,6 @@ def test_no_page_is_empty() -> None:
         assert len((DOCS / page).read_text().splitlines()) > 3, page
 
 
-def test_the_page_of_examples_lists_every_example() -> None:
-    page = (DOCS / "examples.md").read_text()
-    folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
-    listed = set(re.findall(r"^\| \[`(\w+)`\]", page, re.MULTILINE))
-    assert listed == {name for name in folders if not name.startswith(("_", "."))} - {
-        "c",
-        "include",
-    }
-
-
 TEXTS = sorted(
     [
         *(DOCS / page for page in PAGES),
