@@ -34,6 +34,9 @@ from pyvfio_user.protocol import (
 
 REPLY_TIME = 5.0
 """Seconds that a transfer may take."""
+MOST_READ = 1 << 15
+"""Bytes that are asked for in one DMA_READ. QEMU (11.1 too) takes a reply for sent of which only a
+part has had room in its socket; Linux sends up to 48 KiB wholly or not at all."""
 MOST_AWAITED = 1024
 """Replies that are outstanding at a time."""
 SEND_AHEAD = 1 << 20
@@ -155,7 +158,9 @@ class DmaMessages:
         transfer = _Transfer()
         self._active = True
         try:
-            self._exchange(transfer, command, self._messages(pieces))
+            most = MOST_READ if command == Command.DMA_READ else self._max_transfer
+            messages = _messages(pieces, min(most, self._max_transfer))
+            self._exchange(transfer, command, messages)
         except (Disconnected, ProtocolError) as error:
             self.failure = str(error)
             self.interrupted = True
@@ -164,14 +169,6 @@ class DmaMessages:
             self._active = False
         if transfer.failure:
             raise TransferError(transfer.failure)
-
-    def _messages(self, pieces: Sequence[tuple[int, Buffer]]) -> Iterator[tuple[int, memoryview]]:
-        """Address and bytes of each message."""
-        size = self._max_transfer
-        for address, piece in pieces:
-            view = memoryview(piece)
-            for at in range(0, len(view), size):
-                yield address + at, view[at : at + size]
 
     def _exchange(
         self, transfer: _Transfer, command: Command, messages: Iterator[tuple[int, memoryview]]
@@ -235,6 +232,14 @@ class DmaMessages:
             if one.wants_write():
                 one.flush()
         return True
+
+
+def _messages(pieces: Sequence[tuple[int, Buffer]], most: int) -> Iterator[tuple[int, memoryview]]:
+    """Address and bytes of each message, which has `most` at most."""
+    for address, piece in pieces:
+        view = memoryview(piece)
+        for at in range(0, len(view), most):
+            yield address + at, view[at : at + most]
 
 
 def _names(payload: Buffer, awaited: _Awaited) -> bool:

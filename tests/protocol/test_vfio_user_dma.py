@@ -22,6 +22,7 @@ from pyvfio_user.server import Server
 from support.vfio_user import (
     DEVICE_RESET,
     NO_REPLY,
+    QEMU_VERSION,
     SET_IRQS,
     VERSION,
     RawClient,
@@ -440,3 +441,16 @@ def test_there_is_no_second_socket_unless_it_is_wanted(server: Server, proposal:
         data, fds = _twin(client, proposal)
         assert fds == []
         assert b"twin_socket" not in data
+
+
+def test_no_reply_is_longer_than_a_socket_takes_at_once(server: Server, device: Recorder) -> None:
+    """QEMU drops the rest of one that is, whatever it says of max_data_xfer_size."""
+    with RawClient(server) as client:
+        assert not client.ask(command(VERSION, QEMU_VERSION)).failed
+        assert not client.ask(dma_map(RAM, SIZE)).failed
+        for number in range(3):
+            at = RAM + 32768 * number
+            client.send(answer(number, DMA_READ, at, 32768, bytes([number]) * 32768))
+        assert device.memory is not None
+        view = device.memory.view(RAM, 3 * 32768)
+        assert bytes(view) == b"\0" * 32768 + b"\1" * 32768 + b"\2" * 32768
