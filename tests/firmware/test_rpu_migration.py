@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from potash_device.media.errors import MediaError
 from potash_device.media.memory import MemoryMedia
 from potash_firmware.rpu.migration import form
 from pyvfio_user.device import Pending
@@ -158,6 +159,22 @@ def test_a_drive_that_stays_busy_goes_on(host: Host) -> None:
     host.service()
     assert [one.cid for one in host.reap(queue)] == [9]
     assert host.command(queue, WRITE, 1, nsid=1, prp1=DATA).status == 0
+
+
+def test_a_drive_that_cannot_be_flushed_is_not_stopped(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loss would be forgotten."""
+    host.enable()
+    queue = host.create_io_queue()
+    pending = host.rpu.migration.change(State.RUNNING, State.STOP)
+    assert pending is not None
+    outcomes: list[int] = []
+    pending.then(outcomes.append)
+    monkeypatch.setattr(host.media[1], "lost", MediaError(5, "flushing failed"))
+    finish(host)
+    assert outcomes == [5], "EIO"
+    assert host.command(queue, READ, nsid=1, prp1=DATA).status == 0
 
 
 def test_a_stopped_drive_does_nothing_until_it_goes_on(host: Host) -> None:

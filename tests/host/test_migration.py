@@ -143,6 +143,19 @@ def test_a_drive_moves_while_it_is_written_to(devices: Devices) -> None:
     moves(devices, 3)
 
 
+def test_a_drive_moves_there_and_back(devices: Devices) -> None:
+    first, _ = devices.start(*SIZE)
+    second, _ = devices.start("--incoming")
+    verifier = Verifier(8)
+    with connect(first) as device:
+        for path in (second, first, second):
+            verifier.submit(device)
+            transport(device).move(path)
+            verifier.settle()
+        assert not verifier.maybe
+        verifier.check(device)
+
+
 @pytest.mark.slow
 def test_a_drive_moves_a_hundred_times(devices: Devices) -> None:
     moves(devices, 100)

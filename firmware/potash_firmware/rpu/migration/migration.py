@@ -151,7 +151,7 @@ class Migration:
         """Come to rest; None where the drive is at rest."""
         if self.stopped:
             return None
-        self._stopping = Pending()
+        self._stopping, self._flush = Pending(), None
         self._until = self._clock() + PATIENCE
         return self._stopping
 
@@ -184,17 +184,24 @@ class Migration:
                 return ended
 
             self._flush = self._controller.media_work.submit(flush)
-        elif not busy and self._flush is not None and self._flush.done():
-            self._stopping = self._flush = None
+        elif not busy and self._flush is not None:
+            lost = any(error is not None for _, error in self._flush.result())
+            if lost:  # the next process would not know
+                self._refuse(pending, errno.EIO, "what was written cannot be flushed")
+                return
+            self._stopping = None
             self.stopped = True
             log.info("the drive has stopped")
             pending.finish()
             return
         if self._clock() >= self._until:
-            self._stopping = self._flush = None
-            log.warning("the drive cannot be stopped now, as it is busy with %s", busy)
-            self._woken()
-            pending.finish(errno.EBUSY)
+            self._refuse(pending, errno.EBUSY, f"it is busy with {busy}")
+
+    def _refuse(self, pending: Pending, error: int, why: str) -> None:
+        self._stopping = None
+        log.warning("the drive cannot be stopped now: %s", why)
+        self._woken()
+        pending.finish(error)
 
     def _busy(self) -> str:
         """What has to end first; nothing for a drive that is at rest."""
