@@ -199,11 +199,6 @@ class Board:
         if not allowed:
             self.queues.unbind()
 
-    @property
-    def memory_bars(self) -> Mapping[int, BarMemory]:
-        """The BARs that are memory."""
-        return self._bars
-
     def save(self) -> SavedBoard:
         """Everything that a host has changed of the hardware, but for memory and media."""
         return SavedBoard(

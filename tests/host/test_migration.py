@@ -27,6 +27,7 @@ from potash.sdk.vfio_user import VfioUserTransport, attached
 from potash.vm.drive import device_process
 from pyvfio_user.client import Client
 from pyvfio_user.migration import State
+from pyvfio_user.protocol import PciRegion
 from support.bpf_assembler import assemble
 from support.bpf_elf import Name, elf, text
 
@@ -378,8 +379,9 @@ def test_a_drive_whose_accelerator_runs_a_job_is_not_moved(devices: Devices) -> 
         assert accelerator.status().status == StatusId.STOPPED
 
 
-def test_memory_and_compute_namespaces_move(devices: Devices) -> None:
-    path, _ = devices.start(*SIZE, "--memory-namespace", "1M", "--compute-namespace")
+@pytest.mark.parametrize("bars", [(), ("--memory-bar", "--cmb", "64K")])
+def test_memory_and_compute_namespaces_move(devices: Devices, bars: tuple[str, ...]) -> None:
+    path, _ = devices.start(*SIZE, "--memory-namespace", "1M", "--compute-namespace", *bars)
     with connect(path) as device:
         memory, compute = MemoryNamespace(device, 2), ComputeNamespace(device, 3)
         memory.write(BLOCK, b"input   " * 512)
@@ -387,8 +389,14 @@ def test_memory_and_compute_namespaces_move(devices: Devices) -> None:
         compute.load(21, program(COPY_RANGES), activate=False)
         ranges = compute.create_ranges([Bytes(2, BLOCK, BLOCK), Bytes(2, 0, BLOCK)])
         before = compute.programs(), compute.range_sets()
-        target, _ = devices.start("--incoming")
+        if bars:
+            transport(device).client.region_write(PciRegion.BAR2, 4096, b"in the buffer")
+        target, _ = devices.start("--incoming", *bars)
         transport(device).move(target)
+        if bars:
+            client = transport(device).client
+            assert client.region_read(PciRegion.BAR2, 4096, 13) == b"in the buffer"
+            assert client.region_read(PciRegion.BAR4, BLOCK, 16) == b"input   " * 2
         assert (compute.programs(), compute.range_sets()) == before
         assert compute.execute(20, ranges) == 7
         assert memory.read(0, BLOCK) == b"input   " * 512

@@ -248,7 +248,8 @@ def _memories(controller: Controller) -> dict[str, Media]:
         **{f"media{nsid}": media for nsid, media in board.media.items()},
         "sidecar": board.sidecar.media,
         "flash": board.flash.media,
-        **{f"bar{bar}": one.memory.media for bar, one in board.memory_bars.items()},
+        # The memory of the other BAR is a namespace's.
+        "cmb": None if board.cmb is None else board.cmb.memory.media,
         f"{_APU}state": MemoryMedia(buffers.state.fd, buffers.state.size),
         **{
             f"{_APU}arena{key}": MemoryMedia(memory.fd, memory.size)
