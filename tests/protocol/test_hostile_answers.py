@@ -226,6 +226,17 @@ ROWS = [
     bare("masked MSI-X", set_irqs(0x09, 2, 0, 1), errno.EINVAL),
     bare("INTx", set_irqs(0x24, 0, 0, 1), errno.EINVAL),
     bare("a kind that there is not", set_irqs(0x24, 77, 0, 1), errno.EINVAL),
+    bare("mask nothing", set_irqs(0x09, 2, 0, 0), errno.EINVAL),
+    Row(
+        "more vectors than were set up",
+        lambda d: [Frame(set_irqs(0x24, 2, 0, 2)), Frame(set_irqs(0x24, 2, 3, 1))],
+        errno.EINVAL,
+    ),
+    bare(
+        "interrupts without an argsz",
+        command(wire.SET_IRQS, struct.pack("<IIIII", 0, 0x21, 2, 0, 0)),
+        errno.EINVAL,
+    ),
     # Regions.
     bare("a read of nothing", access(BAR0, 0, 0), 0),
     bare("a read across the end", access(BAR0, 0x3FFD, 4), errno.EINVAL),
@@ -256,7 +267,18 @@ ROWS = [
     bare("a second version", VERSION.data, errno.ENOTSUP),
     bare("a feature", command(wire.DEVICE_FEATURE, bytes(16)), errno.EINVAL),
     *(bare(f"command {n}", command(n, bytes(16)), errno.ENOTSUP) for n in (0, 11, 12, 14, 99)),
-    *(bare(f"info {n}", command(n, bytes(7)), errno.EINVAL) for n in (4, 5, 7)),
+    *(bare(f"info {n}", command(n, bytes(7)), errno.EINVAL) for n in (4, 5, 6, 7)),
+    *(bare(f"info {n} without an argsz", command(n, bytes(32)), errno.EINVAL) for n in (4, 5, 7)),
+    *(
+        bare(f"descriptors {fields}", command(6, struct.pack("<IIII", *fields)), answer)
+        for fields, answer in (
+            ((4096, 0, BAR0, 0), 0),
+            ((15, 0, BAR0, 0), errno.EINVAL),
+            ((4096, 1, BAR0, 0), errno.EINVAL),
+            ((4096, 0, BAR0, 1), errno.EINVAL),
+            ((4096, 0, 0xFFFF_FFFF, 0), errno.EINVAL),
+        )
+    ),
     bare("a reply", command(9, bytes(16), flags=1), ENDED),
     bare("a type that there is not", command(9, bytes(16), flags=7), ENDED),
     bare("a size below a header's", struct.pack("<HHIII", 1, 9, 15, 0, 0), ENDED),
