@@ -82,7 +82,6 @@ class _Job:
     message: Execute
     names: frozenset[int]
     deadline: float
-    worker: _Worker | None = None
     ended: Outcome = Outcome.LOST
     """How it has ended when its worker is gone."""
 
@@ -304,7 +303,7 @@ class Engines:
         descriptors = [self._shared[serial].descriptor for serial in new]
         if message.data_length:
             descriptors.append(message.descriptor)
-        worker.job, worker.names, job.worker = job, job.names, worker
+        worker.job, worker.names = job, job.names
         job.deadline = self._monotonic() + self._limits.seconds
         worker.process.began = self._monotonic()
         worker.process.run(Perform(message, new), descriptors)
@@ -333,10 +332,7 @@ class Engines:
                     return
 
     def _cancel_all(self, engine: _Engine) -> None:
-        for job in engine.waiting:
-            self._let_go(job)
-            self._send(Executed(job.message.tag, Outcome.CANCELLED))
-        engine.waiting.clear()
+        self._drop_waiting(engine, Outcome.CANCELLED)
         for worker in engine.workers:
             if worker.job is not None:
                 self._end(worker)
@@ -398,11 +394,12 @@ class Engines:
             self._spawn(engine)
         elif not process.ready and not engine.workers and engine.waiting:
             # None can be made: what waits for one would wait for ever.
-            self._fail(engine.waiting)
+            self._drop_waiting(engine, Outcome.LOST)
         self._hand_over(engine)
 
-    def _fail(self, jobs: deque[_Job]) -> None:
-        while jobs:
-            job = jobs.popleft()
+    def _drop_waiting(self, engine: _Engine, outcome: Outcome) -> None:
+        """Answer the jobs that no worker has."""
+        while engine.waiting:
+            job = engine.waiting.popleft()
             self._let_go(job)
-            self._send(Executed(job.message.tag, Outcome.LOST))
+            self._send(Executed(job.message.tag, outcome))
