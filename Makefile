@@ -5,6 +5,7 @@ PYTHON ?= python3
 OLDEST := 3.11
 VENV := .venv
 READY := $(VENV)/.ready
+DEVELOPED := $(VENV)/.ready-dev
 BIN := $(VENV)/bin
 
 # An example of examples/, and a device to run it on: /dev/nvme0n1, or vfio-user:SOCKET.
@@ -17,12 +18,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test types lint compiled booted setup format docs docs-page example/build example/load clean
 
-demo: setup
+demo: $(READY)
 	@$(BIN)/potash demo
 
 # Two workers would compile the VTA's engine twice, and wait for each other while the guest is
-# downloaded and booted; so both are done before, beside the type checker.
-test: setup
+# downloaded and booted; so both are done before, beside what is installed for tests and mypy.
+test: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target booted types compiled lint
 	$(BIN)/pytest -n auto --dist worksteal
 
@@ -39,10 +40,10 @@ lint: setup
 compiled: setup
 	@cd tests && ../$(BIN)/python -m support.compiled
 
-booted: setup
+booted: $(READY)
 	@cd tests && ../$(BIN)/python -m support.booted
 
-setup: $(READY)
+setup: $(DEVELOPED)
 
 # Made anew whenever what is to be installed changes.
 $(READY): pyproject.toml
@@ -52,6 +53,11 @@ $(READY): pyproject.toml
 	  || { echo "This Python cannot make virtual environments; install its venv package (Debian: apt install python3-venv)." >&2; exit 1; }
 	@echo "Setting up $(VENV) (once)…"
 	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# The rest of what tests and checks need; a demo does not wait for it.
+$(DEVELOPED): $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
@@ -75,7 +81,7 @@ example/load: example/build
 docs: $(VENV)/.ready-docs
 	$(BIN)/mkdocs build --strict
 
-$(VENV)/.ready-docs: $(READY)
+$(VENV)/.ready-docs: $(DEVELOPED)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
