@@ -19,6 +19,7 @@ from potash.vm.images import GuestImages
 from support.checksums import crc32c_bitwise
 from support.compute_programs import SUM
 from support.docs import blocks
+from support.vm import each, prepare_each
 
 SOURCE = examples_folder() / "c" / "execute.c"
 LIMIT = 120
@@ -66,24 +67,29 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
     (tmp_path / "input").write_bytes(example.input)
     linux.copy_in(tmp_path, "/tmp/cli")
     first, second = (int.from_bytes(one, "little") for one in example.arguments)
-    said = shell(
+    prepare_each(linux)
+    shell(linux, "mkfs.ext4 -q /dev/nvme0n1; mount /dev/nvme0n1 /mnt; cp /tmp/cli/input /mnt")
+    slm, cp = ("potash", "slm"), ("potash", "cp")
+    created, copy, _ = done = each(
         linux,
-        f"""
-        mkfs.ext4 -q /dev/nvme0n1; mkdir -p /mnt; mount /dev/nvme0n1 /mnt
-        cp /tmp/cli/input /mnt/input
-        potash slm copy /dev/nvme0n1 --file /mnt/input --start 64K --json
-        umount /mnt
-        potash cp load /dev/nvme0 /tmp/cli/program.o --index 12 --identifier 0x77
-        set=$(potash cp ranges create /dev/ng0n3 64K:4K 128K:4K)
-        potash cp execute /dev/nvme0n1 --index 12 --ranges $set --param {second << 32 | first} --json
-        potash slm read /dev/ng0n2 /tmp/cli/output --start 128K --length {len(example.expected)}
-        potash cp list /dev/nvme0 --json
-        potash cp ranges delete /dev/nvme0 $set
-        potash cp deactivate /dev/nvme0 --index 12
-        potash cp unload /dev/nvme0 --index 12
-        """,
+        (*cp, "ranges", "create", "/dev/ng0n3", "64K:4K", "128K:4K"),
+        (*slm, "copy", "/dev/nvme0n1", "--file", "/mnt/input", "--start", "64K", "--json"),
+        (*cp, "load", "/dev/nvme0", "/tmp/cli/program.o", "--index=12", "--identifier=0x77"),
     )
-    copied, executed, listed = map(json.loads, said.splitlines())
+    shell(linux, "umount /mnt")
+    ranges = created.stdout.decode().strip()
+    values, output = f"--param={second << 32 | first}", ("/tmp/cli/output", "--start=128K")
+    done += each(
+        linux,
+        (*cp, "execute", "/dev/nvme0n1", "--index=12", f"--ranges={ranges}", values, "--json"),
+        (*slm, "read", "/dev/ng0n2", *output, f"--length={len(example.expected)}"),
+        (*cp, "list", "/dev/nvme0", "--json"),
+        (*cp, "ranges", "delete", "/dev/nvme0", ranges),
+        (*cp, "deactivate", "/dev/nvme0", "--index=12"),
+        (*cp, "unload", "/dev/nvme0", "--index=12"),
+    )
+    assert [one.code for one in done] == [0] * 9, done
+    copied, executed, listed = (json.loads(one.stdout) for one in (copy, done[3], done[5]))
     assert copied == {"nsid": 2, "start": 65536, "length": len(example.input)}
     assert executed == {"nsid": 3, "index": 12, "return_value": 0}
     (loaded,) = [one for one in listed["programs"] if not one["built_in"]]
@@ -96,8 +102,8 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
 
 def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
     """The drive's first MiB, and a file on it, are integers that the page's program adds up."""
-    in_guest, custom, nvme_cli = blocks("computational.md", "sh")[1:]
-    (in_python,) = blocks("computational.md", "python")
+    in_guest, custom, nvme_cli = blocks("computational.md", "sh")[1:4]
+    in_python, _ = blocks("computational.md", "python")
     numbers = random.Random(5).randbytes(1 << 20)
     total = sum(struct.unpack("<131072Q", numbers)) % (1 << 64)
     (tmp_path / "program.o").write_bytes(SUM)
