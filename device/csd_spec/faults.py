@@ -1,8 +1,8 @@
 """Fault injection: the kinds of faults, and the commands that add and clear them.
 
-Two vendor specific Admin commands of this device's own, in numbers that the platform leaves free.
-They are there only in a device that was started so that it takes them. As in the accelerators'
-commands CDW10 is the length of the data in dwords, CDW12 the operation.
+Two vendor specific Admin commands, which are Potash extensions with opcodes that the platform
+leaves free. A device has them only if it was started with them enabled. As in the accelerator
+commands, CDW10 is the length of the data in dwords, and CDW12 the operation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FaultReceive(NamedTuple):
 
 
 class FaultKind(IntEnum):
-    """What happens, and to what."""
+    """Kind of a fault."""
 
     STATUS = 1
     """A command is not carried out and ends with a status."""
@@ -97,7 +97,7 @@ DELAYS = frozenset({FaultKind.DELAY, FaultKind.MEDIA_DELAY})
 
 
 class FaultFlags(IntFlag):
-    """What a fault is about, as far as one bit says it."""
+    """Properties of a fault."""
 
     ADMIN = 1 << 0
     """Admin commands; I/O commands without it."""
@@ -117,9 +117,9 @@ class Fault(NamedTuple):
 
     0:1 identifier, 2 kind, 3 flags, 4:5 opcode, 6:7 queue (of an interrupt: vector), 8:11 namespace
     (0 for any), 12:13 status, 16:23 first block, 24:31 number of blocks (0 for all), 32:35 delay in
-    microseconds, 36:39 how often it triggers (0 without end), 40:43 how often it lets pass what it
-    could trigger on before that, 44:47 how often it has triggered. A host that adds one leaves the
-    first and the last at 0.
+    microseconds, 36:39 how often it is triggered (0: until it is cleared), 40:43 how many matches
+    are skipped first, 44:47 how often it was triggered. A host that adds a fault sets the first and
+    the last field to 0.
     """
 
     kind: FaultKind
@@ -138,16 +138,16 @@ class Fault(NamedTuple):
 
     @property
     def admin(self) -> bool:
-        """It is about Admin commands."""
+        """Whether it applies to Admin commands."""
         return FaultFlags.ADMIN in self.flags
 
     @property
     def spent(self) -> bool:
-        """It triggers no more."""
+        """Whether its count is used up."""
         return 0 < self.times <= self.triggered
 
     def check(self) -> None:
-        """Raise DescriptorError for what no device could do."""
+        """Raise DescriptorError for a fault that no device can have."""
         if self.kind is FaultKind.STATUS and not 0 < self.status < 0x800:
             raise DescriptorError(f"a command cannot fail with the status {self.status:#x}")
         if self.kind in DELAYS and not self.delay:
@@ -176,7 +176,7 @@ class Fault(NamedTuple):
 
     @classmethod
     def decode(cls, buffer: Buffer) -> Fault:
-        """Raises DescriptorError for what is no fault."""
+        """Raises DescriptorError for bytes that are not a fault."""
         if len(buffer) < FAULT_SIZE:
             raise DescriptorError(f"{len(buffer)} bytes are too few for a fault")
         identifier, kind, flags, *numbers, triggered = _FAULT.unpack_from(buffer)
@@ -196,7 +196,7 @@ def encode_faults(faults: Iterable[Fault]) -> bytes:
 
 
 def decode_faults(buffer: Buffer) -> list[Fault]:
-    """Raises DescriptorError for a list that contradicts itself or is cut short."""
+    """Raises DescriptorError for an inconsistent or truncated list."""
     if len(buffer) < FAULT_LIST_HEADER_SIZE:
         raise DescriptorError(f"{len(buffer)} bytes are too few for a list of faults")
     length, count = _HEADER.unpack_from(buffer)

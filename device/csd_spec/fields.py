@@ -1,4 +1,4 @@
-"""What each command carries in command dwords 10 to 15.
+"""The fields of each command in command dwords 10 to 15.
 
 A decode ignores reserved bits and keeps unknown operations; an encode raises ValueError for what
 does not fit. Lengths are plain counts of dwords, not 0's based ones.
@@ -115,7 +115,7 @@ class LocalStorage(NamedTuple):
     CDW12 and CDW13 are the start, CDW14 15:0 the number of pages: Read's CDW10 to CDW12, moved up
     by two. As CDW12 is taken, CDW15 15:0 is the accelerator ID. The namespace is the command's
     NSID. Bits 16 and 17 of CDW15 are extensions that only 9Ch knows: the program may write the
-    range as well, and the range takes the place of all that were granted before.
+    range as well, and the range replaces all earlier grants.
     """
 
     start: int

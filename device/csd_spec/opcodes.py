@@ -1,7 +1,7 @@
 """Opcodes, operations and the numbers that both ends of a command must agree on.
 
 Alkali CSD platform documentation, sections 4.2.1, 4.3.1 and 4.3.2. As everywhere in NVMe, bits 1:0
-of an opcode say which way its data moves.
+of an opcode give the direction of its data.
 """
 
 from enum import IntEnum
@@ -16,7 +16,7 @@ class AdminOpcode(IntEnum):
 
 
 class FaultOpcode(IntEnum):
-    """Admin commands that ask for faults (extension; `csd_spec.faults`)."""
+    """Admin commands for fault injection (extension; `csd_spec.faults`)."""
 
     FAULT_SEND = 0xF1
     FAULT_RECEIVE = 0xF2

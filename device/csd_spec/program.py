@@ -1,4 +1,4 @@
-"""What a program on an accelerator is given: its context and the numbers of its helpers.
+"""The interface of programs: their context, and the numbers of helpers.
 
 Its entry is `int prog(char *in, char *out)` (Alkali CSD platform documentation, section 3.4); r3 to
 r5, an extension, hold the two buffers' lengths and the address of the context."""
@@ -38,14 +38,14 @@ class Helper(IntEnum):
 
 
 class Level(IntEnum):
-    """What `log` is told of a text: whether it is news or something wrong."""
+    """Level of a text for `log`: information or error."""
 
     INFO = 0
     ERROR = 1
 
 
 class Processor(IntEnum):
-    """What `tflite_open` is told to run a model on: the APU's cores, or with the VTA's help."""
+    """Processor of a model for `tflite_open`: the APU's cores, or the VTA where possible."""
 
     APU = 0
     VTA = 1
@@ -74,12 +74,12 @@ class Context(NamedTuple):
         return decode_arguments(self.argument_list)
 
     def encode(self) -> bytes:
-        """The bytes that r5 points at. Raises DescriptorError when the list is malformed."""
+        """The bytes to which r5 points. Raises DescriptorError when the list is malformed."""
         return encode_context(len(self.arguments), *self)
 
     @classmethod
     def decode(cls, buffer: Buffer) -> Context:
-        """Raises DescriptorError when the list is not there, or not what the header says."""
+        """Raises DescriptorError if the list is missing, or disagrees with the header."""
         if len(buffer) < CONTEXT_HEADER_SIZE:
             raise DescriptorError(f"{len(buffer)} bytes are too few for a program's context")
         version, count, length = CONTEXT_HEADER.unpack_from(buffer)
@@ -109,7 +109,7 @@ def encode_context(
     parameters: tuple[int, int],
     ranges: Iterable[tuple[int, int]],
 ) -> bytes:
-    """A `Context` whose list has `count` arguments, which nobody looks at."""
+    """A `Context` whose list is stated to have `count` arguments, which is not checked."""
     places = [_RANGE.pack(*item) for item in ranges]
     head = CONTEXT_HEADER.pack(version, count, len(argument_list)) + argument_list
     padding = bytes(-len(head) % _CONTEXT_ALIGNMENT)

@@ -18,7 +18,7 @@ class VendorStatus(IntEnum):
 
 
 class StatusId(IntEnum):
-    """What an accelerator is doing; `STOPPED` is an extension."""
+    """Status of an accelerator; `STOPPED` is an extension."""
 
     IDLE = 0
     RUNNING = 1
@@ -38,7 +38,7 @@ _MEANINGS = {
 
 
 def describe(status: int) -> str | None:
-    """What a vendor specific status means; None for one that this command set does not have."""
+    """Meaning of a vendor specific status; None for one that this command set does not have."""
     try:
         return _MEANINGS[VendorStatus(status)]
     except ValueError:

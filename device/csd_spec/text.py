@@ -1,4 +1,4 @@
-"""Text of programs and drives on its way to a terminal, which shows it and must not obey it."""
+"""Escaping of untrusted text for terminals: control characters are shown, not executed."""
 
 
 def plain(text: str) -> str:
@@ -12,5 +12,5 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The same, line feeds left as they are."""
+    """The same, but line feeds are kept."""
     return "\n".join(map(plain, text.split("\n")))

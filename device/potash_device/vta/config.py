@@ -1,4 +1,4 @@
-"""What a core is built as: tensor shapes, data widths and buffer sizes, in one immutable value.
+"""The configuration of a core: tensor shapes, data widths and buffer sizes, as one immutable value.
 
 The keys of the JSON form are those of the VTA project's `vta_config.json`: base-two logarithms of
 widths in bits, of shapes in elements and of buffer sizes in bytes.
@@ -18,7 +18,7 @@ from potash_device.vta.encoding import Depths, InstructionError, Layouts
 
 
 class ConfigError(ValueError):
-    """A configuration that no core can have."""
+    """An invalid configuration."""
 
 
 class MemoryId(IntEnum):
@@ -67,7 +67,7 @@ class _Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """A core's parameters. Raises ConfigError when made of values that contradict each other."""
+    """A core's parameters. Raises ConfigError for inconsistent values."""
 
     log_inp_width: int = 3
     log_wgt_width: int = 3

@@ -1,4 +1,4 @@
-"""The core as its driver sees it: three registers and a shared DRAM.
+"""The core's interface to its driver: three registers and a shared DRAM.
 
 The simulator takes no modelled time, so the stream has run when the write of START returns.
 
@@ -48,7 +48,7 @@ class Control(IntFlag):
 class Core:
     """A tensor accelerator whose DRAM is `dram`, writable bytes from physical address `base` on.
 
-    `engine` is one of `ENGINES`; it decides how fast a stream runs and not what it does.
+    `engine` is one of `ENGINES`; it affects only the speed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Core:
 
     @classmethod
     def create(cls, config: Config, dram_bytes: int, *, engine: str = DEFAULT_ENGINE) -> "Core":
-        """A core with a DRAM of its own."""
+        """A core with a new DRAM."""
         return cls(config, memoryview(bytearray(dram_bytes)), engine=engine)
 
     @property

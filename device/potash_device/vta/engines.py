@@ -1,8 +1,7 @@
-"""What a core can be run by: the readable simulator, the fast one, or first the one and then the
-other.
+"""The engines of a core: the readable simulator, the fast one, or first one and then the other.
 
-Loading the fast one takes a third of a second, in which the readable one is done with a small
-program.
+Loading the fast one takes a third of a second; the readable one completes a small program in that
+time.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What executes streams; all of them leave the same bits in DRAM and in every buffer."""
+    """Executes streams; all engines give the same bits in DRAM and in every buffer."""
 
     trace: Callable[[Event], None] | None
     """Called before each instruction, when set."""

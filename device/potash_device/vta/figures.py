@@ -1,8 +1,7 @@
-"""What follows from a configuration and a clock: peak throughput, and what the buffers must
-deliver.
+"""Peak throughput of a configuration, and the bandwidth that its buffers need for it.
 
-A GEMM core at work reads one element of INP, WGT and ACC and writes one of ACC in every cycle, told
-so by one micro-op. This is the arithmetic of "VTA: An Open Hardware-Software Stack for Deep
+In every cycle, a busy GEMM core executes one micro-op: it reads an element of INP, WGT and ACC and
+writes one of ACC. This is the arithmetic of "VTA: An Open Hardware-Software Stack for Deep
 Learning", section 2.6, "Bandwidth Considerations".
 """
 
@@ -21,10 +20,10 @@ def operations_per_cycle(config: Config) -> int:
 
 
 def peak_throughput(config: Config, clock: float = CLOCK) -> float:
-    """Operations a second of a GEMM core that never waits."""
+    """Operations per second of a GEMM core that never waits."""
     return operations_per_cycle(config) * clock
 
 
 def bandwidth(config: Config, memory: MemoryId, clock: float = CLOCK) -> float:
-    """Bits a second that an element of `memory` in every cycle makes."""
+    """Bits per second for one element of `memory` per cycle."""
     return config.element_bytes(memory) * 8 * clock

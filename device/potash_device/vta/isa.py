@@ -29,7 +29,7 @@ class Opcode(IntEnum):
 
 
 class AluOpcode(IntEnum):
-    """What an ALU instruction does to each element."""
+    """Operation of an ALU instruction."""
 
     MIN = 0
     MAX = 1
@@ -166,7 +166,7 @@ class Alu(LoopInstruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(_Encoded):
-    """Tell the host that the stream is done."""
+    """Signal the end of the stream to the host."""
 
     opcode: ClassVar[Opcode] = Opcode.FINISH
     kind: ClassVar[str] = "finish"

@@ -1,4 +1,4 @@
-"""The functional simulator: what each instruction does, as plainly as numpy allows.
+"""The readable simulator: the function of each instruction, in plain numpy.
 
 It is the specification of the core and the oracle that faster engines are compared with. A stream
 is decoded whole, ordered (`stream`) and checked before its first instruction executes; GEMM and ALU

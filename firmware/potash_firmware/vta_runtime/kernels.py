@@ -1,4 +1,4 @@
-"""Micro-kernels: what one GEMM or ALU instruction does, and where its micro-ops are.
+"""Micro-kernels: the work of one GEMM or ALU instruction, and the location of its micro-ops.
 
 A kernel's micro-ops are written to DRAM once and found again by their content. The core executes
 them from its micro-op buffer, which holds as many kernels as fit; the least recently used make
@@ -22,7 +22,7 @@ MAX_LOOPS = 2
 
 @dataclass(frozen=True)
 class Loop:
-    """`extent` times, with that much added to the micro-ops' indices each time."""
+    """A loop of `extent` iterations, each of which adds increments to the micro-ops' indices."""
 
     extent: int
     dst: int = 0

@@ -1,4 +1,4 @@
-"""What an operator calls: loads, kernels, stores, dependences, and `synchronize` to run them.
+"""The runtime's interface for operators: loads, kernels, stores, dependences, `synchronize`.
 
 Nothing reaches the core before `synchronize`. Arguments are checked when they are given, against
 the encoding and the buffers' sizes, so that an error is raised by the call that causes it.
@@ -41,7 +41,7 @@ class Runtime:
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        """The stream so far, for looking at."""
+        """The stream so far, for inspection."""
         return tuple(self._commands)
 
     @property
@@ -142,7 +142,7 @@ class Runtime:
     def take(self) -> bytes:
         """End the stream as `synchronize` does, and return it instead of running it.
 
-        `Core.execute` runs it, as often as one likes, while its buffers are there and this runtime
+        `Core.execute` runs it, any number of times, while its buffers exist and this runtime
         is not closed; nor may an `alloc` since then have needed the DRAM of its micro-ops.
         """
         try:
@@ -155,7 +155,7 @@ class Runtime:
 
     def keep(self) -> tuple[bytes, tuple[Buffer, ...]]:
         """End the stream as `take` does, and hand over the memory of its micro-ops too: the stream
-        runs as often as one likes until that or its other buffers are freed."""
+        can run any number of times until that or its other buffers are freed."""
         return self.take(), self._kernels.hand_over()
 
     def close(self) -> None:

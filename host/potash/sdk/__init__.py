@@ -7,7 +7,7 @@
         result = accelerator.run("program.o", b"data", args=[4], timeout=10)
         print(len(result.output), result.status.return_value, result.printed)
 
-It runs in a guest as well as beside the device, so it needs nothing but the standard library.
+It also runs in guests, so it needs only the standard library.
 """
 
 from __future__ import annotations

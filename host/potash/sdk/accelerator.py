@@ -63,7 +63,7 @@ Argument = Buffer | int | _Placeholder
 class JobResult(NamedTuple):
     """A job's output, its status, and the accelerator's log of it.
 
-    `output` is empty where the output stays on the drive, as it does in a file there.
+    `output` is empty if the output is in a file on the drive.
     """
 
     output: bytes
@@ -72,7 +72,7 @@ class JobResult(NamedTuple):
 
     @property
     def printed(self) -> list[str]:
-        """What the program has printed."""
+        """The lines that the program printed."""
         return printed(self.log)
 
 
@@ -121,15 +121,15 @@ class Accelerator(AcceleratorCommands):
             local: blocks of the drive for input and output, instead of the accelerator's buffers.
             timeout: seconds after which the job is stopped.
             firmware_id: the firmware slot that the program is stored in.
-            progress: called again and again with what is being done and how much of it is.
+            progress: called repeatedly with the current step and its progress.
             report: called with a line for each step.
 
         Raises:
             CommandFailed: the device refused a command.
             JobFailed: the job failed.
             JobTimeout: it was stopped after `timeout` seconds.
-            PotashError: anything else that went wrong; nothing was written to the drive where it
-                can be known by then.
+            PotashError: any other failure; if it can be detected in time, nothing was written to
+                the drive.
             OSError: a file cannot be read or written.
         """
         source: Source = input if isinstance(input, Source) else BufferSource(input)
@@ -216,11 +216,11 @@ class Accelerator(AcceleratorCommands):
         Over vfio-user an event reports the job's end. The status is polled in any case: the pause
         between two polls doubles from the first of `poll` to the second, in seconds, or with events
         to one second; `progress` is called before each. A device with the profile `alkali` reports
-        a failed job as done; only its log says more, which `run` reads. A poll that fails without
+        a failed job as done; `run` detects that from the log. A poll that fails without
         Do Not Retry, as it does while the application processor restarts, is repeated.
 
-        Raises JobFailed, with what the log says, when the job failed or was stopped or when there
-        is none, and JobTimeout when it still runs.
+        Raises JobFailed, with the entries of the log, if the job failed, was stopped or does not
+        exist, and JobTimeout if it is still running.
         """
         deadline = None if timeout is None else self._clock() + timeout
         pause, longest = poll

@@ -114,7 +114,7 @@ class AcceleratorCommands:
     ) -> bytes:
         """`length` bytes of the output buffer from byte `offset`, a multiple of 4.
 
-        Without a length: as many as the last job made.
+        The default length is that of the last job's output.
         """
         if length is None:
             length = max(0, self.status().produced - offset)
@@ -155,17 +155,17 @@ class AcceleratorCommands:
         )
 
     def firmware_length(self, firmware_id: int = 0) -> int:
-        """Bytes of a firmware, its padding to a dword included: what Read Firmware says of it."""
+        """Bytes of a firmware as reported by Read Firmware, including its padding to a dword."""
         layout = encoded(fields.FirmwareTransfer(1, self.id, firmware_id))
         return self._io(IoOpcode.READ_FIRMWARE, data_in_length=DWORD_SIZE, **layout).result
 
     def use_local_input(
         self, page: int, pages: int, nsid: int | None = None, *, append: bool = False
     ) -> None:
-        """Let the next job read `pages` pages of 4096 bytes of a namespace, from `page`.
+        """Use `pages` pages of 4096 bytes of a namespace, from `page` on, as the next job's input.
 
-        The namespace is the device's, unless another one is named. With `append` they come after
-        the pages that were named before.
+        The default namespace is the device's. With `append` they are added after the pages that
+        were selected before.
         """
         opcode = IoOpcode.APPEND_LOCAL_INPUT if append else IoOpcode.LOCAL_INPUT
         self._io(opcode, nsid=nsid, **encoded(fields.LocalStorage(page, pages, self.id)))
@@ -173,7 +173,7 @@ class AcceleratorCommands:
     def use_local_output(
         self, page: int, pages: int, nsid: int | None = None, *, append: bool = False
     ) -> None:
-        """Let the next job write to these pages; the arguments are those of `use_local_input`."""
+        """Use pages as the next job's output; the arguments are those of `use_local_input`."""
         opcode = IoOpcode.APPEND_LOCAL_OUTPUT if append else IoOpcode.LOCAL_OUTPUT
         self._io(opcode, nsid=nsid, **encoded(fields.LocalStorage(page, pages, self.id)))
 
@@ -186,9 +186,9 @@ class AcceleratorCommands:
         writable: bool = False,
         replace: bool = False,
     ) -> None:
-        """Let programs read pages of a namespace by themselves, and write them if `writable`.
+        """Grant programs the right to read pages of a namespace, and to write them if `writable`.
 
-        The range is added to those that were granted before, or with `replace` takes their place.
+        The range is added to the earlier grants, or replaces them with `replace`.
         """
         layout = fields.LocalStorage(page, pages, self.id, writable, replace)
         self._io(IoOpcode.GRANT_LOCAL_STORAGE, nsid=nsid, **encoded(layout))
@@ -207,15 +207,15 @@ class AcceleratorCommands:
         self._control(Operation.START, firmware_id, encode_arguments(map(argument_bytes, args)))
 
     def stop(self) -> None:
-        """Stop the job; the configuration stays."""
+        """Stop the job; the configuration is kept."""
         self._control(Operation.STOP)
 
     def reset(self) -> None:
-        """Bring the accelerator back to its blank, stopped state."""
+        """Reset the accelerator: end its job, discard firmware and buffers."""
         self._control(Operation.RESET)
 
     def status(self, *, retain: bool = False) -> AcceleratorStatus:
-        """What the accelerator does, or did last; with `retain` the next reader gets the same."""
+        """The status of the accelerator; `retain` keeps the snapshot for the next reader (RAE)."""
 
         def read(size: int, retain: bool) -> bytes:
             count = dwords(size)

@@ -29,7 +29,7 @@ ALL_NAMESPACES = 0xFFFF_FFFF
 
 
 class Dwords(TypedDict, total=False):
-    """Command dwords 2 to 4 and 10 to 15, as keyword arguments; one that is left out is 0."""
+    """Command dwords 2 to 4 and 10 to 15, as keyword arguments; the default is 0."""
 
     cdw2: int
     cdw3: int
@@ -58,7 +58,7 @@ class Fields(Dwords, total=False):
 
 
 class Layout(Protocol):
-    """What a command has in its dwords; see `nvme_spec.commands` and `csd_spec.fields`."""
+    """The dwords of a command; see `nvme_spec.commands` and `csd_spec.fields`."""
 
     def encode(self) -> Cdws: ...
 
@@ -98,8 +98,8 @@ class Commands:
     ) -> PendingCommand:
         """Send a command without waiting for it: `cdw10=` and the rest of `Fields`.
 
-        Where as many commands are in flight as the queue is deep, waits for one of them first.
-        InvalidRequest when the data's direction is not the opcode's.
+        If `queue_depth` commands are in flight, it waits for one of them first. Raises
+        InvalidRequest if the data's direction is not that of the opcode.
         """
         nsid = fields.get("nsid")
         if nsid is None:
@@ -139,7 +139,7 @@ class Commands:
     def completions(self, submitted: Iterable[PendingCommand]) -> Iterator[Completion]:
         """The completions, in order, of commands that iterating over `submitted` sends.
 
-        As many are in flight as the queue is deep; none is when this ends, also by an error.
+        Up to `queue_depth` are in flight; none is when the iteration ends, also with an error.
         """
         in_flight: deque[PendingCommand] = deque()
         try:
@@ -198,7 +198,7 @@ class Commands:
     ) -> bytes:
         """`length` bytes of a log page, in as many commands as that takes.
 
-        `rae` (Retain Asynchronous Event) counts for the last command; those before retain.
+        `rae` (Retain Asynchronous Event) applies to the last command; it is set in the others.
         """
         pieces: list[bytes] = []
         for start, size in pieces_of(length, self.max_transfer):
@@ -217,7 +217,7 @@ class Commands:
 
     @property
     def reports_events(self) -> bool:
-        """Whether `await_event` can be used: over vfio-user; Linux keeps events for itself."""
+        """Whether `await_event` can be used: over vfio-user; Linux does not pass events on."""
         return self.transport.reports_events
 
     def await_event(self, timeout: float) -> AsyncEvent | None:

@@ -1,7 +1,7 @@
 """A compute namespace: programs that the drive runs on ranges of its memory namespaces.
 
-NVM Express Computational Programs Command Set Specification; `nvme_spec.computational` says what of
-it is verified.
+NVM Express Computational Programs Command Set Specification; `nvme_spec.computational` lists
+unverified layouts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ComputeNamespace:
         )
 
     def programs(self) -> list[Program]:
-        """What is at the program indexes, the empty ones left out (log page 82h)."""
+        """The programs by index, without empty indexes (log page 82h)."""
         found = []
         for index, one in enumerate(self._indexes()):
             if one.peocc != ProgramOccupancy.EMPTY:
@@ -115,13 +115,13 @@ class ComputeNamespace:
         activate: bool = True,
         progress: Progress = silent,
     ) -> None:
-        """Load a program and, unless told otherwise, activate it.
+        """Load a program and, by default, activate it.
 
         Args:
             index: the program index, which has to be empty.
             program: an object file's path, or its contents.
             kind: the program type (PTYPE).
-            identifier: 64 bits of the user's own (PUID); 0 for none.
+            identifier: any 64-bit number (PUID); 0 for none.
         """
         data = bytearray(Path(program).read_bytes() if isinstance(program, str | Path) else program)
         unit = 1 << self.identify().lpg
@@ -141,11 +141,11 @@ class ComputeNamespace:
         self._admin(AdminOpcode.LOAD_PROGRAM, LoadProgram(index, sel=LoadProgramSelect.UNLOAD))
 
     def activate(self, index: int) -> None:
-        """Have a program ready for `execute`."""
+        """Activate a program, so that it can be executed."""
         self._activation(index, ActivationSelect.ACTIVATE)
 
     def deactivate(self, index: int) -> None:
-        """The opposite of `activate`."""
+        """Deactivate a program."""
         self._activation(index, ActivationSelect.DEACTIVATE)
 
     def range_sets(self) -> dict[int, list[Bytes]]:
@@ -191,9 +191,9 @@ class ComputeNamespace:
             index: the program index.
             ranges: the identifier of a range set, or the ranges themselves.
             parameters: CPARAM1 and CPARAM2, 64 bits each.
-            data: what the program gets with the command; not through Linux's driver, which has no
-                place for its length.
-            timeout: seconds that the program may take, if not as many as other commands.
+            data: the command's data for the program; not with Linux's driver, which has no field
+                for its length.
+            timeout: maximum run time in seconds; the default is that of other commands.
 
         Raises CommandFailed, also for a program that faults.
         """

@@ -43,7 +43,7 @@ class Device(Commands):
         self.transport.close()
 
     def reset(self) -> None:
-        """Reset the controller; what is known of it is read again."""
+        """Reset the controller, and read its properties again."""
         self._namespace = None
         super().reset()
 
@@ -107,8 +107,8 @@ class Device(Commands):
     def accelerators(self) -> list[Accelerator]:
         """The accelerators of this device.
 
-        Raises CommandFailed (Invalid Command Opcode) when the device is of another kind, and
-        DeviceMisbehaved for an answer that makes no sense.
+        Raises CommandFailed (Invalid Command Opcode) if the device has no accelerators, and
+        DeviceMisbehaved for invalid data.
         """
         try:
             length = identify_length(self._identify_accelerators(IDENTIFY_HEADER_DWORDS))

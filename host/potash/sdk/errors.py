@@ -21,7 +21,7 @@ class PotashError(Exception):
 
 
 class InvalidRequest(PotashError, ValueError):
-    """What was asked for cannot be sent: a number, a length or a direction that no command has."""
+    """The request is invalid, and no command was sent: a number, a length or a direction."""
 
 
 class DeviceNotFound(PotashError):
@@ -29,11 +29,11 @@ class DeviceNotFound(PotashError):
 
 
 class DeviceGone(PotashError):
-    """The device was there and is not any more; open it again."""
+    """The device has ended or was closed; open it again."""
 
 
 class DeviceMisbehaved(PotashError):
-    """The device answered with something that its specification does not allow."""
+    """The device violated its specification."""
 
 
 class CommandTimeout(PotashError):
@@ -45,7 +45,7 @@ class CommandFailed(PotashError):
 
     `status` is `SCT << 8 | SC`, `dnr` its Do Not Retry bit; `opcode`, `admin` and, of an I/O
     command, the command set `csi` say which command.
-    `log` is what the accelerator's log says of the reason, where it says something.
+    `log` is the reason in the accelerator's log, if there is one.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class JobFailed(PotashError):
 
     @property
     def printed(self) -> list[str]:
-        """What the job's program had printed by then."""
+        """The lines that the job's program had printed."""
         return printed(of_last_job(self.log.entries))
 
 
 class JobTimeout(PotashError):
-    """A job still runs after the time that it was given."""
+    """A job is still running after its timeout."""
 
 
 def command_name(admin: bool, opcode: int, csi: int = CommandSet.NVM) -> str:

@@ -144,8 +144,8 @@ def volume_of(
 ) -> Volume | None:
     """The file system that a file is on, if that is on a namespace; None if it is elsewhere.
 
-    `block_device` is the number of the namespace's block device. What is mounted through a device
-    mapper, a loop device or another machine is elsewhere. Raises OSError for what is not there.
+    `block_device` is the number of the namespace's block device. File systems on a device
+    mapper, a loop device or another machine are elsewhere. Raises OSError.
     """
     number = os.stat(path).st_dev
     if block_device is None:
@@ -194,10 +194,10 @@ def mounts_of(
 
 
 def require_usable(name: str, fd: int, volume: Volume, ioctl: Ioctl = fcntl.ioctl) -> None:
-    """Raises InvalidRequest for a file whose contents a program may not find, or not leave.
+    """Refuse a file whose blocks do not contain its data. Raises InvalidRequest.
 
-    A file system that keeps several versions of a file's data, or moves it, is no place for one
-    who reads and writes the blocks behind its back.
+    Blocks cannot be read and written in place on a file system that keeps several versions of a
+    file's data, or moves it.
     """
     if volume.kind not in FILE_SYSTEMS:
         raise InvalidRequest(

@@ -37,7 +37,7 @@ PIECE = 1 << 20
 
 
 class FileInPlace:
-    """A file that is read where it is on the drive: its pages, and whether they are still those.
+    """A file that is read in place: its pages, and a check whether they have changed.
 
     Raises InvalidRequest for a file that is not on a file system of the device's namespace.
     """
@@ -79,7 +79,7 @@ class FileInPlace:
 
 
 class FileSource(Source):
-    """A file on the drive as a job's input. The job sees zeroes behind its end, to a whole page."""
+    """A file on the drive as a job's input, padded with zeroes to a whole page."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -109,8 +109,7 @@ class FileSource(Source):
 class FileSink(Sink):
     """A file on the drive for a job's output, with room for `size` bytes.
 
-    The file gets the length of the output. Without a size there is as much room as the input
-    takes.
+    The file gets the length of the output. The default size is that of the input.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, size: int | None = None) -> None:

@@ -8,16 +8,16 @@ from csd_spec.descriptors import LogEntry, LogEntryType
 
 
 def of_last_job(entries: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
-    """The entries from the last job's start on; all of them where the log has lost that one."""
+    """The entries since the last job's start; all entries if the log no longer contains that."""
     starts = [at for at, entry in enumerate(entries) if entry.type == LogEntryType.JOB_STARTED]
     return entries[starts[-1] :] if starts else entries
 
 
 def is_fault(entries: Sequence[LogEntry]) -> bool:
-    """Whether these entries of one job say that it failed, whatever its status is.
+    """Whether these entries of one job show that it failed, whatever its status is.
 
-    An accelerator with the original platform's status is done after a failed job too. That its log
-    has no entry for the job's start proves nothing: it may be the platform's own.
+    With the original platform's status, an accelerator is done after a failed job, too. A missing
+    entry for the job's start proves nothing, as the platform's own log has none.
     """
     types = [entry.type for entry in entries]
     if LogEntryType.JOB_STARTED not in types:
@@ -29,5 +29,5 @@ def is_fault(entries: Sequence[LogEntry]) -> bool:
 
 
 def printed(entries: Iterable[LogEntry]) -> list[str]:
-    """What programs have printed."""
+    """The lines that programs printed."""
     return [entry.text for entry in entries if entry.type == LogEntryType.PROGRAM_OUTPUT]

@@ -1,7 +1,7 @@
 """A memory namespace: bytes on the drive that programs compute on.
 
-NVM Express Subsystem Local Memory Command Set Specification; `nvme_spec.memory_commands` says what
-of it is verified.
+NVM Express Subsystem Local Memory Command Set Specification; `nvme_spec.memory_commands` lists
+unverified layouts.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Bytes(NamedTuple):
 class MemoryNamespace:
     """One memory namespace of a device. Its commands raise what `Device`'s do.
 
-    The drive moves whole dwords: first byte and length of what is written, filled or copied are
-    multiples of 4 (InvalidRequest); `read` takes any.
+    The drive transfers dwords: offset and length of `write`, `fill` and `copy` are multiples of 4
+    (InvalidRequest); `read` accepts any.
     """
 
     def __init__(self, device: Commands, nsid: int) -> None:
@@ -102,9 +102,9 @@ class MemoryNamespace:
     def copy(
         self, start: int, sources: Iterable[Blocks | Bytes], *, progress: Progress = silent
     ) -> int:
-        """Copy blocks and memory, one behind the other, to byte `start` on; how many bytes.
+        """Copy blocks and memory, one after another, to byte `start` on; the number of bytes.
 
-        No byte of it comes to the host.
+        The data does not pass through the host.
         """
         wanted = list(sources)
         pieces = [piece for source in wanted for piece in self._pieces(source)]

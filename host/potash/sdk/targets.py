@@ -69,9 +69,9 @@ class Sink:
         return output
 
     def close(self, *, still_written: bool = False) -> None:
-        """Release everything, and what was made for output that was not collected.
+        """Release everything, and remove output that was not collected.
 
-        That stays, though, if a job may still write to it (`still_written`).
+        It is kept if a job may still write to it (`still_written`).
         """
 
 
@@ -112,8 +112,8 @@ class LocalStorage(NamedTuple):
     """Where on the drive a job's input and output are, in blocks of the drive.
 
     Without `output_lba` the output follows the input. `output_size` is the room for the output in
-    bytes: a program that does not set its output's length writes all of it. Without one it is as
-    large as the input.
+    bytes: a program that does not set its output's length writes all of it. The default is the size
+    of the input.
     """
 
     input_lba: int
@@ -143,7 +143,7 @@ class BlockSource(BufferSource):
 
 
 class BlockSink(Sink):
-    """Blocks of the drive that the job writes, behind the input unless others are named."""
+    """Blocks of the drive that the job writes, by default those after the input."""
 
     def __init__(self, namespace: Namespace, source: BlockSource, local: LocalStorage) -> None:
         self._namespace = namespace
@@ -183,7 +183,7 @@ class BlockSink(Sink):
 def use_input(
     accelerator: AcceleratorCommands, ranges: Sequence[Range], nsid: int | None, reporter: Reporter
 ) -> None:
-    """Let the next job read these ranges, in this order."""
+    """Use these ranges, in this order, as the next job's input."""
     for index, (page, pages) in enumerate(_in_commands(ranges)):
         accelerator.use_local_input(page, pages, nsid, append=index > 0)
         reporter.report(f"local storage as input: {pages} pages from {page}")
@@ -192,7 +192,7 @@ def use_input(
 def use_output(
     accelerator: AcceleratorCommands, ranges: Sequence[Range], nsid: int | None, reporter: Reporter
 ) -> None:
-    """Let the next job write these ranges, in this order."""
+    """Use these ranges, in this order, as the next job's output."""
     for index, (page, pages) in enumerate(_in_commands(ranges)):
         accelerator.use_local_output(page, pages, nsid, append=index > 0)
         reporter.report(f"local storage as output: {pages} pages from {page}")

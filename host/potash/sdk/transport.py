@@ -90,7 +90,7 @@ class Transport(Protocol):
 
     @property
     def carries_cdw4(self) -> bool:
-        """Whether a command can have a dword 4; Linux has no place for it."""
+        """Whether a command can have a dword 4; Linux has no field for it."""
 
     @property
     def reports_events(self) -> bool:
@@ -106,7 +106,7 @@ class Transport(Protocol):
     def await_event(self, timeout: float) -> int | None:
         """Dword 0 of the next asynchronous event; None when none has come after `timeout` seconds.
 
-        Raises what a command does. Only where `reports_events`.
+        Raises the errors of commands. Only if `reports_events`.
         """
 
     def reset(self) -> None:

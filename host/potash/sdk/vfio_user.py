@@ -1,4 +1,4 @@
-"""A device's vfio-user socket as a transport: attach as QEMU would, drive as a guest would.
+"""A device's vfio-user socket as a transport: a client like QEMU, and a driver like a guest's.
 
 vfio-user.rst ("The vfio-user Protocol Specification"), sections on attaching; what happens on the
 controller is `potash.sdk.driver`'s.
@@ -33,7 +33,7 @@ VECTORS = 2
 
 
 class VfioUserTransport:
-    """A controller that is ready, and all that was opened for it (`resources`, which it owns)."""
+    """A controller that is ready, and the resources that it owns."""
 
     max_transfer = MAX_TRANSFER
     nsid = None
@@ -125,14 +125,14 @@ class VfioUserTransport:
 
     @property
     def client(self) -> Client:
-        """Who speaks with the device."""
+        """The vfio-user client."""
         return self._client
 
     def move(self, path: str) -> None:
-        """Go on with the device at the socket `path`, which takes the state of this one.
+        """Move to the device at the socket `path`, which gets the state of this one.
 
-        Commands in flight end there. Raises as `attach`; where the other device fails, this one
-        goes on.
+        Commands in flight complete there. Raises as `attach`; if the other device fails, this one
+        continues.
         """
         source = self._client
         with _device_errors():
@@ -146,7 +146,7 @@ class VfioUserTransport:
         source.close()
 
     def attach(self, path: str, state: bytes | None = None) -> None:
-        """Go on with the device at the socket `path`: with a state, or with that which it has.
+        """Continue with the device at the socket `path`, with a given state or the one that it has.
 
         Raises DeviceNotFound, DeviceGone and DeviceMisbehaved.
         """
@@ -172,7 +172,7 @@ class VfioUserTransport:
             raise
 
     def close(self) -> None:
-        """Shut the controller down and leave; a device that is gone already is no error."""
+        """Shut the controller down and disconnect; a device that has ended is no error."""
         controller, self._controller = self._controller, None
         if controller is None:
             return
@@ -234,7 +234,7 @@ class _PendingCommand:
 
 
 def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUserTransport:
-    """Attach to the device at the socket `path` and bring its controller to ready.
+    """Connect to the device at the socket `path`, and enable its controller.
 
     Raises DeviceNotFound when no device listens; what was opened is released on any error.
     """

@@ -1,6 +1,6 @@
-"""Drives and guests for somebody else's tests: of a driver, of a host program, of firmware.
+"""Drives and guests for tests of other software: drivers, host programs, firmware.
 
-With pytest, and nothing to import:
+With pytest, without imports:
 
     def test_the_next_read_succeeds(potash_device):
         potash_device.add_fault("io read status=INTERNAL_ERROR count=1")
@@ -10,8 +10,8 @@ With pytest, and nothing to import:
     def test_linux_says_so(potash_guest):
         assert potash_guest.capture(["dd", "if=/dev/nvme0n1", ...]).code == 1
 
-`potash_device_factory` and `potash_guest_factory` start as many as a test wants. Without pytest, or
-for fixtures of another scope: `booted_device` and `booted_guest`, which the fixtures are made of.
+`potash_device_factory` and `potash_guest_factory` start any number. Without pytest, or for fixtures
+of another scope, use the context managers `booted_device` and `booted_guest`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starting a drive, and a guest with drives, for as long as a test needs them."""
+"""Context managers that start drives, and guests with drives, for tests."""
 
 import subprocess
 import tempfile
@@ -19,7 +19,7 @@ from potash.vm.guest import CPUS, MEMORY, Guest
 
 
 class DriveOptions(TypedDict, total=False):
-    """What a drive is started with; each is an option of `potash serve`."""
+    """Options of a drive; each is an option of `potash serve`."""
 
     size: int | str
     """Bytes of its one namespace, or text like "64M" (which is the default without media)."""
@@ -66,11 +66,11 @@ def drive_options(wanted: DriveOptions) -> list[str]:
 
 
 class BootedDevice(Device):
-    """A drive in a process of its own, and this process's way to it: an SDK `Device`.
+    """A drive in a separate process, as an SDK `Device`.
 
     Attributes:
-        socket: where it listens. It has one client at a time, which is this object.
-        process: what runs it.
+        socket: path of its socket. This object is its only client.
+        process: the drive's process.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class BootedDevice(Device):
         self._owned = owned
 
     def close(self) -> None:
-        """Leave the drive and end it, as a user who presses Ctrl-C does."""
+        """Disconnect from the drive and end it, as Ctrl-C does."""
         with self._owned:
             super().close()
 
     def kill(self) -> None:
-        """End the drive without a warning; what was flushed is on its media."""
+        """Kill the drive; flushed data is on its media."""
         self.process.kill()
         self.process.wait()
 
@@ -102,7 +102,7 @@ class BootedDevice(Device):
         return sdk_faults.add(self, fault)
 
     def faults(self) -> list[Fault]:
-        """Its faults, and how often each has triggered."""
+        """The drive's faults, and how often each was triggered."""
         return sdk_faults.listed(self)
 
     def clear_faults(self) -> None:
@@ -113,15 +113,15 @@ class BootedDevice(Device):
 def booted_device(
     *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Unpack[DriveOptions]
 ) -> BootedDevice:
-    """A drive for as long as the block lasts, or until its `close`.
+    """A drive until the end of the block, or its `close`.
 
     Args:
         timeout: seconds that a command may take.
-        verbose: let what the drive logs through to standard error.
-        wanted: what drive.
+        verbose: show the drive's log on standard error.
+        wanted: options of the drive.
 
     Raises:
-        PotashError: it does not start, and why.
+        PotashError: the drive does not start; the text is the reason.
     """
     with ExitStack() as stack:
         # A test's own folder may be too deep for the name of a socket.
@@ -143,19 +143,19 @@ def booted_guest(
     verbose: bool = False,
     **wanted: Unpack[DriveOptions],
 ) -> Iterator[Guest]:
-    """A Linux guest with a drive at /dev/nvme0n1, for as long as the block lasts.
+    """A Linux guest with a drive at /dev/nvme0n1, until the end of the block.
 
     Args:
-        more: further drives, at /dev/nvme1n1 and on; each with a serial number of its own.
+        more: further drives, at /dev/nvme1n1 and on; each with a different serial number.
         memory: in MiB.
         cpus: number of processors.
         mirror: the Debian archive's address (default: the one that apt is configured with).
-        verbose: let what the drives log through to standard error.
-        wanted: what drive.
+        verbose: show the drives' logs on standard error.
+        wanted: options of the drive.
 
     Raises:
-        PackagesUnavailable: what the guest is made of cannot be brought to this machine.
-        PotashError: something does not start, and why.
+        PackagesUnavailable: the guest's packages cannot be downloaded.
+        PotashError: the guest or a drive does not start; the text is the reason.
     """
     found = images.prepare(mirror=mirror)
     drives = [drive_options(one) for one in (wanted, *more)]

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures that boot drives and guests.
 
-pytest finds it where Potash is installed; elsewhere, `-p potash.testing.plugin`. It imports nothing
-of Potash before a test asks for a fixture.
+pytest finds it if Potash is installed; otherwise, use `-p potash.testing.plugin`. It imports Potash
+only when a test requests a fixture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def potash_device_factory() -> Iterator[Callable[..., BootedDevice]]:
 def potash_device(
     request: pytest.FixtureRequest, potash_device_factory: Callable[..., BootedDevice]
 ) -> BootedDevice:
-    """A drive as an SDK device; `@pytest.mark.potash(…)` says which."""
+    """A drive as an SDK device; `@pytest.mark.potash(…)` sets its options."""
     return potash_device_factory(**_options(request))
 
 
@@ -54,7 +54,7 @@ def potash_device(
 def potash_guest_factory() -> Iterator[Callable[..., Guest]]:
     """Starts guests, which end with the test: `potash_guest_factory(size="64M", cpus=2)`.
 
-    The test is skipped where no guest can be brought to the machine.
+    The test is skipped if no guest can be installed.
     """
     from potash.testing.booting import booted_guest
     from potash.vm.errors import PackagesUnavailable
@@ -74,7 +74,7 @@ def potash_guest_factory() -> Iterator[Callable[..., Guest]]:
 def potash_guest(
     request: pytest.FixtureRequest, potash_guest_factory: Callable[..., Guest]
 ) -> Guest:
-    """A Linux guest with a drive at /dev/nvme0n1; `@pytest.mark.potash(…)` says which."""
+    """A Linux guest with a drive at /dev/nvme0n1; `@pytest.mark.potash(…)` sets its options."""
     return potash_guest_factory(**_options(request))
 
 

@@ -1,4 +1,4 @@
-"""The core's clock: how many cycles a stream takes, and what its modules wait for meanwhile.
+"""The timing model: the number of cycles of a stream, and what the modules wait for.
 
 `run` is the interface, with `Parameters`, which are the durations of everything. `model` is the
 specification; `compiled` is the same for long streams, compiled when it is first needed.

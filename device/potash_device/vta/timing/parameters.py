@@ -1,5 +1,5 @@
-"""The numbers that a core's timing follows: assumptions, which reproduce the shape of the paper's
-figures and were calibrated on no board.
+"""Parameters of the timing model: assumptions that reproduce the shape of the paper's figures, and
+were not calibrated on a board.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3, 2.6 and 5; the VTA
 project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `TensorAlu.scala`
@@ -16,12 +16,12 @@ LARGEST = 1 << 16
 
 
 class ParameterError(ValueError):
-    """A core that cannot be built so."""
+    """Invalid parameters."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """How long a core takes. Raises ParameterError.
+    """Durations of a core's operations. Raises ParameterError.
 
     All but `clock` are whole numbers: of cycles, unless the docstrings have another unit. The
     defaults are those of the HLS build on the paper's PYNQ board.

@@ -1,4 +1,4 @@
-"""The clock's result for a stream: the moments of each instruction, and their totals."""
+"""The result of the timing model for a stream: times of each instruction, and totals."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ class Facts(NamedTuple):
 
 
 class Kind(IntEnum):
-    """What a module is busy with."""
+    """Kind of a module's work."""
 
     TOKENS = 0
     UOP = 1
@@ -72,7 +72,7 @@ class Kind(IntEnum):
 
 
 class Stall(StrEnum):
-    """What a module waits for."""
+    """Cause of a module's wait."""
 
     FETCH = "instruction"
     """Its next instruction has not been fetched."""
@@ -96,7 +96,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Timed:
-    """One instruction of a stream on the clock."""
+    """The timing of one instruction of a stream."""
 
     index: int
     moments: Moments
@@ -127,7 +127,7 @@ class Timed:
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """A stream on a core's clock."""
+    """The timing of a stream."""
 
     config: Config
     parameters: Parameters

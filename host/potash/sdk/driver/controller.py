@@ -67,7 +67,7 @@ class Controller:
         self._events: deque[int] = deque()
 
     def start(self, timeout: float) -> None:
-        """Bring the controller to ready with one I/O queue pair; again after any reset."""
+        """Enable the controller with one I/O queue pair; again after any reset."""
         self._capabilities = Capabilities(self._read(Register.CAP))
         self._check_capabilities()
         self._disable()
@@ -114,7 +114,7 @@ class Controller:
         return True
 
     def await_event(self, timeout: float) -> int | None:
-        """As `Transport.await_event`. One event request is left with the device afterwards."""
+        """As `Transport.await_event`. One event request is outstanding afterwards."""
         deadline = time.monotonic() + timeout
         if not self._event_requested:
             self._event_requested = True
@@ -126,7 +126,7 @@ class Controller:
         return self._events.popleft()
 
     def shut_down(self) -> None:
-        """Announce that the power may go, and wait until the controller has prepared for it."""
+        """Notify the controller of a shutdown, and wait until it is complete."""
         configuration = ControllerConfiguration(self._read(Register.CC))
         if configuration.en:
             notified = configuration.update(shn=ShutdownNotification.NORMAL)
