@@ -240,15 +240,10 @@ def _memories(controller: Controller) -> dict[str, Media]:
     board, buffers = controller.board, controller.apu.buffers
     every = controller.namespaces.every.items()
     memories: dict[str, Media | None] = {
-        **{
-            f"memory{nsid}": one.media
-            for nsid, one in every
-            if isinstance(one, MemoryNamespace) and not one.bar  # which is below
-        },
+        **{f"memory{nsid}": one.media for nsid, one in every if isinstance(one, MemoryNamespace)},
         **{f"media{nsid}": media for nsid, media in board.media.items()},
         "sidecar": board.sidecar.media,
         "flash": board.flash.media,
-        # The memory of the other BAR is a namespace's.
         "cmb": None if board.cmb is None else board.cmb.memory.media,
         f"{_APU}state": MemoryMedia(buffers.state.fd, buffers.state.size),
         **{
