@@ -12,7 +12,7 @@ from pyvfio_user.protocol import Buffer
 class LocalMessages:
     """`DmaMessages` of a client whose `memory` begins at address 0.
 
-    It refuses what `refuses` says. A command of its own comes first when `interrupts` says so, and
+    It refuses what `refuses` says, and what is behind its memory. A command of its own comes first when `interrupts` says so, and
     every transfer fails then until the test sets `interrupted` back, as the server does.
     """
 
@@ -46,6 +46,6 @@ class LocalMessages:
             self.interrupted = self.interrupted or self.interrupts()
             if self.interrupted:
                 raise TransferError("a command comes first")
-            if self.refuses(address, len(piece)):
+            if self.refuses(address, len(piece)) or address + len(piece) > len(self.memory):
                 raise TransferError("refused")
             yield address, piece
