@@ -194,6 +194,22 @@ def test_a_stopped_drive_does_nothing_until_it_goes_on(host: Host) -> None:
     assert [one.cid for one in host.reap(queue)] == [1]
 
 
+def test_a_stopped_drive_does_not_take_its_host_for_dead(host: Host) -> None:
+    host.enable()
+    completion = host.command(host.admin, SET_FEATURES, cdws=(0x0F, 5000))  # Keep Alive Timer
+    assert completion.status == 0
+    host.now += 2.0
+    stop(host)
+    host.now += 3600.0
+    host.rpu.migration.change(State.STOP, State.RUNNING)
+    host.now += 2.5
+    host.service()
+    assert not host.fatal
+    host.now += 1.0
+    host.service()
+    assert host.fatal
+
+
 def test_a_reset_sets_a_stopped_drive_going(host: Host) -> None:
     host.enable()
     stop(host)

@@ -67,6 +67,8 @@ class Migration:
         self._stopping: Pending | None = None
         self._starting: Pending | None = None
         self._until = 0.0
+        self._keep_alive = (0, 0)
+        """What is left of the Keep Alive Timer, in milliseconds."""
         self._flush: Future[list[Flushed]] | None = None
         self._for_good = False
         self._data = memoryview(b"")
@@ -121,6 +123,7 @@ class Migration:
         self._received = bytearray()
         if not self.stopped or self._for_good:
             return
+        self._keep_alive = (0, 0)
         try:
             self._take(as_they_were=False)
         except MediaError as error:
@@ -190,7 +193,7 @@ class Migration:
                 self._refuse(pending, errno.EIO, "what was written cannot be flushed")
                 return
             self._stopping = None
-            self.stopped = True
+            self._pause()
             log.info("the drive has stopped")
             pending.finish()
             return
@@ -274,6 +277,7 @@ class Migration:
                 self.owns_media = False
             raise self._refused(error) from None
         self._taken_over = True
+        self._pause()
         log.info("the drive has been handed over")
         if not loadable.has_accelerators:
             return None
@@ -306,8 +310,14 @@ class Migration:
             self._controller.power_on()
         self.owns_media = True
 
+    def _pause(self) -> None:
+        """Nothing happens from now on: a host that is paused, too, is not to be taken for dead."""
+        self.stopped = True
+        self._keep_alive = self._controller.keep_alive.save()
+
     def _wake(self) -> None:
         self.stopped = False
+        self._controller.keep_alive.load(*self._keep_alive)
         if self._board.queues.shadow is not None:
             self._board.queues.shadow.poll_again()
         self._woken()
