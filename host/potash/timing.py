@@ -26,12 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from potash.files import replacing
 from potash.sdk.errors import PotashError
 from potash_device.timing import policies as built_in
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
 from potash_device.timing.profile import PAGE, PROFILES, Profile, ProfileError, from_mapping
 from potash_device.timing.requests import REQUEST, WORN, Op, RequestError
+from potash_device.timing.saving import StateError, load
+from potash_device.timing.saving import save as save_state
 
 __all__ = [
     "REQUEST",
@@ -50,6 +53,8 @@ __all__ = [
     "precondition",
     "profile",
     "read_trace",
+    "restored",
+    "save",
 ]
 
 LARGEST_PROFILE = 1 << 20
@@ -239,6 +244,23 @@ def closed_loop(drive: Drive, requests: NDArray[np.void], depth: int) -> NDArray
         found[index] = drive.run(requests[index : index + 1])[0]
         heapq.heapreplace(flying, max(int(found[index]), flying[0]))
     return found
+
+
+def save(drive: Drive, path: Path) -> None:
+    """Keep a drive at rest in a file, which is replaced whole. Raises OSError."""
+    with replacing(path) as file:
+        save_state(drive, file)
+
+
+def restored(path: Path, chosen: Policies | None = None) -> Drive:
+    """The drive in a file. Raises TimingError where it holds none, and what `drive` does."""
+    try:
+        with path.open("rb") as file:
+            return load(file, chosen)
+    except OSError as error:
+        raise TimingError(f"{path} cannot be read: {error.strerror}") from None
+    except StateError as error:
+        raise TimingError(f"{path}: {error}") from None
 
 
 def precondition(drive: Drive, fill: float = 1.0, overwrites: float = 0.0, seed: int = 0) -> None:

@@ -102,7 +102,7 @@ def test_what_is_no_trace_is_refused(
         ("base = 'tlc'\nprotected = 1", "must be true or false"),
         ("base = 'tlc'\npages = 100", "no multiple of program_pages"),
         ("base = 'tlc'\nblocks = 170", "blocks is 170"),
-        ("base = 'tlc'\nblocks = 100_000_000", "TiB or more"),
+        ("base = 'tlc'\nblocks = 100_000_000", "a TiB or more"),
         ("base = 'tlc'\nbuffer_bytes = 4096", "a program unit of each stream takes 98304"),
         ("base = 'tlc'\ncapacity = 5000", "no multiple of 4096"),
         ("channels = 1", "dies is missing"),
@@ -194,6 +194,26 @@ def test_the_garbage_collector_of_the_documentation_works(
     (writes,) = mine["latencies"]
     assert writes["kind"] == "write" and writes["bytes"] == 3000 * PAGE
     assert writes["p50_us"] >= 200.0  # FEMU's tPROG; it has no write buffer
+
+
+def test_a_preconditioned_drive_is_kept(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(*arguments: object) -> Any:
+        assert run_app(["drive", *map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    path, before = trace(tmp_path), ("--fill", 100, "--overwrite", 2, "--seed", 5)
+    once = report("simulate", path, "--drive", small, *before)
+    kept = report("precondition", "-o", tmp_path / "kept.npz", "--drive", small, *before)
+    check("drive precondition", kept)
+    assert kept["mapped"] == 4 << 20 and kept["erases"] > 0
+    again = report("simulate", path, "--drive", tmp_path / "kept.npz")
+    assert again | {"profile": ""} == once | {"profile": ""}
+    (tmp_path / "bad.npz").write_bytes(b"no drive")
+    said = failure(capsys, "simulate", path, "--drive", tmp_path / "bad.npz")
+    assert "this is no state of a drive: it is damaged" in said
+    assert "cannot be read" in failure(capsys, "simulate", path, "--drive", "/nowhere.npz")
 
 
 def test_the_drive_of_the_documentation_and_the_built_in_ones_are_described(

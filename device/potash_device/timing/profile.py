@@ -19,8 +19,8 @@ ENTRIES = PAGE // 4
 
 LARGEST = 1 << 31
 """No number is greater, sizes in bytes excepted, so that 64 bits hold whatever follows."""
-MOST_PAGES = 1 << 31
-"""Of 4 KiB: physical page numbers have 32 bits with a sign."""
+MOST_PAGES = 1 << 28
+"""Of 4 KiB: a TiB, of which the model takes about 3 GiB of this machine's memory."""
 
 
 class ProfileError(ValueError):
@@ -113,7 +113,7 @@ class Profile:
             if wrong:
                 raise ProfileError(problem)
         if self.blocks * self.superblock_pages >= MOST_PAGES:
-            raise ProfileError(f"the geometry has {MOST_PAGES * PAGE >> 40} TiB or more")
+            raise ProfileError("the geometry has a TiB or more")
         if self.blocks < self.least_blocks:
             raise ProfileError(
                 f"blocks is {self.blocks}; with its capacity, open superblocks and reserve the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,39 +91,87 @@ def _idle_reads(profile: Profile) -> list[int]:
     return times
 
 
+def _drive_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The drive, and what is written on it before."""
+    for option in (
+        click.option("--seed", type=click.IntRange(0), default=0, help="Of the random pages."),
+        click.option(
+            "--overwrite",
+            type=click.FloatRange(0, 100),
+            default=0.0,
+            show_default=True,
+            help="Then write random pages of it, this many times as many as were written.",
+        ),
+        click.option(
+            "--fill",
+            type=click.IntRange(0, 100),
+            default=0,
+            show_default=True,
+            help="Before all else, write this percentage of the drive in order.",
+        ),
+        click.option(
+            "--policy",
+            "named",
+            multiple=True,
+            metavar="KIND=POLICY",
+            help="How the drive decides: gc, wear or allocation, by the name of a built-in policy "
+            "or by FILE:CLASS; may be given several times.",
+        ),
+        click.option(
+            "--drive",
+            "name",
+            metavar="PROFILE",
+            default="tlc",
+            show_default=True,
+            help=f"The drive: {', '.join(PROFILES)}, a TOML file, or what `precondition` wrote "
+            "(a file that ends in .npz).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed: int) -> Drive:
+    from potash import timing
+
+    chosen = timing.policies(named)
+    path = Path(name)
+    drive = timing.restored(path, chosen) if path.suffix == ".npz" else timing.drive(name, chosen)
+    timing.precondition(drive, fill / 100, overwrite, seed)
+    return drive
+
+
+@drive.command()
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file that the drive is kept in; it must end in .npz.",
+)
+@_drive_options
+@json_option(reports.DrivePreconditioned)
+def precondition(
+    output: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
+) -> None:
+    """Write on a modelled drive, and keep it in a file for `simulate --drive`."""
+    from potash import timing
+
+    if output.suffix != ".npz":
+        raise click.UsageError("--output must end in .npz")
+    try:
+        drive = _prepared(name, named, fill, overwrite, seed)
+    except timing.PolicyError as error:
+        raise PotashError(str(error)) from error
+    timing.save(drive, output)
+    valid = int(drive.state.valid.sum()) * PAGE
+    report = reports.DrivePreconditioned(str(output), valid, int(drive.state.erases.sum()))
+    say(report, [f"{output}: {valid} bytes are mapped, {report.erases} superblocks were erased"])
+
+
 @drive.command()
 @click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--drive",
-    "name",
-    metavar="PROFILE",
-    default="tlc",
-    show_default=True,
-    help=f"The drive: {', '.join(PROFILES)}, or a TOML file.",
-)
-@click.option(
-    "--policy",
-    "named",
-    multiple=True,
-    metavar="KIND=POLICY",
-    help="How the drive decides: gc, wear or allocation, by the name of a built-in policy or by "
-    "FILE:CLASS; may be given several times.",
-)
-@click.option(
-    "--fill",
-    type=click.IntRange(0, 100),
-    default=0,
-    show_default=True,
-    help="Before the trace, write this percentage of the drive in order.",
-)
-@click.option(
-    "--overwrite",
-    type=click.FloatRange(0, 100),
-    default=0.0,
-    show_default=True,
-    help="Then write random pages of it, this many times as many as were written.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of the random pages.")
+@_drive_options
 @json_option(reports.DriveSimulated)
 def simulate(
     trace: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
@@ -135,11 +183,9 @@ def simulate(
     """
     from potash import timing
 
-    profile = timing.profile(name)
     try:
-        drive = timing.Drive(profile, timing.policies(named))
-        requests = timing.read_trace(trace, profile)
-        timing.precondition(drive, fill / 100, overwrite, seed)
+        drive = _prepared(name, named, fill, overwrite, seed)
+        requests = timing.read_trace(trace, drive.profile)
         # Compiling is not counted.
         drive.run(requests[:0])
         start = time.perf_counter()

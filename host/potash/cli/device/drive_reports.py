@@ -40,6 +40,15 @@ class DriveLatency:
 
 
 @dataclass(frozen=True)
+class DrivePreconditioned:
+    """A modelled drive that was written on and kept."""
+
+    output: Annotated[str, "The file."]
+    mapped: Annotated[Count, "Bytes that are mapped, translation pages among them."]
+    erases: Annotated[Count, "Of superblocks, so far."]
+
+
+@dataclass(frozen=True)
 class DriveSimulated:
     """A trace that was run against a modelled drive."""
 

@@ -1,0 +1,123 @@
+"""What is on a modelled drive, kept in a file: a drive that has been written on, for later.
+
+It is the drive at rest: nothing under way, with an empty cache of the mapping. Arrays that follow
+from others are made anew, so a file cannot contradict itself in them.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from dataclasses import asdict
+from typing import IO
+
+import numpy as np
+
+from potash_device.timing import engine
+from potash_device.timing.drive import Drive
+from potash_device.timing.engine import IS_CLOSED, IS_FREE, IS_OPEN, IS_RETIRED
+from potash_device.timing.policies import Policies
+from potash_device.timing.profile import PAGE, ProfileError, from_mapping
+
+ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
+LARGEST_PROFILE = 1 << 16
+"""Bytes."""
+LARGEST_HEADER = 1 << 12
+"""Bytes of an array's, in its file."""
+
+_DAMAGED = (
+    *(ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy raises for files that are not its own, and what follows from wrong ones."""
+
+
+class StateError(ValueError):
+    """A file that holds no drive; a sentence."""
+
+
+def save(drive: Drive, file: IO[bytes]) -> None:
+    """Write a drive in NumPy's .npz form."""
+    profile = np.frombuffer(json.dumps(asdict(drive.profile)).encode(), np.uint8)
+    arrays = {name: getattr(drive.state, name) for name in ARRAYS}
+    np.savez_compressed(file, profile=profile, **arrays)
+
+
+def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
+    """The drive in a file. Raises StateError, and what `Drive` does."""
+    try:
+        return _load(file, policies)
+    except _DAMAGED as error:
+        said = error if isinstance(error, StateError | ProfileError) else "it is damaged"
+        raise StateError(f"this is no state of a drive: {said}") from error
+
+
+def _load(file: IO[bytes], policies: Policies | None) -> Drive:
+    with np.load(file, allow_pickle=False) as found:
+        sizes = {one.filename: one.file_size for one in found.zip.infolist()}
+
+        def array(name: str, largest: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+            if sizes[f"{name}.npy"] > largest + LARGEST_HEADER:
+                raise StateError(f"{name} has the wrong size")
+            read: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = found[name]
+            return read
+
+        described = json.loads(array("profile", LARGEST_PROFILE).tobytes())
+        drive = Drive(from_mapping(described), policies)
+        for name in ARRAYS:
+            empty = getattr(drive.state, name)
+            read = array(name, empty.nbytes)
+            if read.shape != empty.shape or read.dtype != empty.dtype:
+                raise StateError(f"{name} has the wrong size")
+            empty[:] = read
+    _check(drive)
+    _complete(drive)
+    return drive
+
+
+def _check(drive: Drive) -> None:
+    """Raises StateError for what a drive cannot have come to."""
+    profile, s = drive.profile, drive.state
+    size, opened = profile.superblock_pages, s.open[s.open >= 0]
+    if (
+        not np.isin(s.status, range(IS_RETIRED + 1)).all()
+        or (s.open < -1).any()
+        or (s.open >= profile.blocks).any()
+        or sorted(opened) != np.flatnonzero(s.status == IS_OPEN).tolist()
+        or (s.filled < 0).any()
+        or (s.filled[s.open >= 0] >= size).any()
+        or min(s.erases.min(), s.closed_at.min()) < 0
+    ):
+        raise StateError("its superblocks contradict each other")
+    used = s.places[s.places >= 0].astype(np.int64)
+    filled = np.where(s.status == IS_CLOSED, size, 0)
+    filled[opened] = s.filled[s.open >= 0]
+    if (
+        (s.places < -1).any()
+        or (used >= profile.blocks * size).any()
+        or len(np.unique(used)) != len(used)
+        or (used % size >= filled[used // size]).any()
+    ):
+        raise StateError("its mapping is not of pages that were written")
+
+
+def _complete(drive: Drive) -> None:
+    """Make what follows from the arrays that are kept."""
+    profile, s, r = drive.profile, drive.state, drive.state.registers
+    mapped = np.flatnonzero(s.places >= 0)
+    s.owners[s.places[mapped]] = mapped
+    s.valid[:] = np.bincount(s.places[mapped] // profile.superblock_pages, minlength=profile.blocks)
+    programmed = s.programmed.reshape(profile.blocks, -1)
+    programmed[s.status == IS_CLOSED] = 0
+    for frontier, block in enumerate(s.open.tolist()):
+        if block >= 0:
+            programmed[block, : s.filled[frontier] // profile.unit_pages] = 0
+    r[engine.FREE] = (s.status == IS_FREE).sum()
+    r[engine.CLOSED] = (s.status == IS_CLOSED).sum()
+    r[engine.GOOD] = profile.blocks - (s.status == IS_RETIRED).sum()
+    r[engine.WORN_OUT] = r[engine.GOOD] < profile.least_blocks
+    r[engine.FILLED] = s.closed_at.max() + 1
+    if profile.buffer_bytes // PAGE:
+        partial = np.where(s.open >= 0, s.filled % profile.unit_pages, 0)
+        r[engine.BUFFERED] = partial[: profile.streams].sum()

@@ -1,0 +1,112 @@
+"""Modelled drives that are saved and loaded, and files that hold none."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash_device.timing.drive import Drive, problems
+from potash_device.timing.policies import PolicyError
+from potash_device.timing.profile import Profile
+from potash_device.timing.requests import Op
+from potash_device.timing.saving import StateError, load, save
+from support.drive_time import policies, profiles, requests
+
+
+def saved(drive: Drive) -> io.BytesIO:
+    file = io.BytesIO()
+    save(drive, file)
+    file.seek(0)
+    return file
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(), st.integers(0, 1 << 20))
+def test_a_loaded_drive_goes_on_as_the_saved_one(profile: Profile, seed: int) -> None:
+    # What a file does not keep: the mapping's cache, and a victim half relocated.
+    profile = replace(profile, mapping_cache=0, background=0)
+    drive = Drive(profile, policies(0))
+    try:
+        drive.run(requests(profile, 300, seed))
+        drive.rest()
+        copy = load(saved(drive), policies(0))
+        assert problems(profile, copy.state) == []
+        assert copy.profile == profile
+        more = requests(profile, 200, seed + 1)
+        assert copy.run(more).tolist() == drive.run(more).tolist()
+    except PolicyError as error:
+        assert "frees nothing" in str(error)
+
+
+@pytest.fixture
+def written() -> Drive:
+    drive = Drive(
+        Profile(
+            channels=1,
+            dies=2,
+            planes=1,
+            blocks=12,
+            pages=8,
+            page_bytes=4096,
+            program_pages=1,
+            capacity=1 << 16,
+            read_ns=(1,),
+            program_ns=(1,),
+            erase_ns=1,
+            bus=(1, 0),
+            link=(1, 0),
+        )
+    )
+    drive.submit(0, Op.WRITE, 0, 16)
+    drive.submit(0, Op.WRITE, 0, 4)
+    return drive
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value", "expected"),
+    [
+        ("status", 0, 9, "superblocks"),
+        ("status", 5, 1, "superblocks"),
+        ("open", 0, 12, "superblocks"),
+        ("open", 1, 1, "superblocks"),
+        ("filled", 0, 16, "superblocks"),
+        ("filled", 0, -1, "superblocks"),
+        ("erases", 3, -1, "superblocks"),
+        ("places", 0, 12 * 16, "mapping"),
+        ("places", 0, -2, "mapping"),
+        ("places", 0, 17, "mapping"),  # page 1 is there
+        ("places", 0, 16 + 4, "mapping"),  # behind what was filled
+    ],
+)
+def test_a_state_that_contradicts_itself_is_refused(
+    written: Drive, name: str, index: int, value: int, expected: str
+) -> None:
+    getattr(written.state, name)[index] = value
+    with pytest.raises(StateError, match=expected):
+        load(saved(written))
+
+
+def test_damaged_files_are_refused(written: Drive) -> None:
+    good = saved(written).getvalue()
+    for data in (b"", b"drive", good[:100], good[: len(good) // 2], good[:-30]):
+        with pytest.raises(StateError):
+            load(io.BytesIO(data))
+    arrays: dict[str, Any] = dict(np.load(io.BytesIO(good)))
+    for change in (
+        {"places": arrays["places"][:-1]},
+        {"places": arrays["places"].astype(np.int64)},
+        {"erases": np.zeros(1 << 20, np.int64)},
+        {"profile": np.frombuffer(b'{"channels": 1}', np.uint8)},
+        {"profile": np.frombuffer(b"[]", np.uint8)},
+        {"status": np.array(None)},
+    ):
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays | change)
+        with pytest.raises(StateError):
+            load(io.BytesIO(file.getvalue()))
