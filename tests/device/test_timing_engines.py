@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from potash_device.timing.drive import Drive, problems
+from potash_device.timing.drive import Drive
 from potash_device.timing.policies import PolicyError
 from potash_device.timing.profile import Profile
 from potash_device.timing.reference import Reference
 from potash_device.timing.requests import WORN, Op
-from support.drive_time import policies, profiles, requests
+from support.drive_time import policies, problems, profiles, requests
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from potash import timing
-from potash_device.timing.drive import Drive, problems
+from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Fifo, Gap, Greedy, Policies
 from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
 from potash_device.timing.reference import Reference
 from potash_device.timing.requests import REQUEST, WORN, Op
+from support.drive_time import problems
 
 Either = type[Drive] | type[Reference]
 

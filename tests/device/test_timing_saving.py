@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.timing.drive import Drive, problems
+from potash_device.timing.drive import Drive
 from potash_device.timing.policies import PolicyError
-from potash_device.timing.profile import Profile
+from potash_device.timing.profile import Profile, Rate
 from potash_device.timing.requests import Op
 from potash_device.timing.saving import StateError, load, save
-from support.drive_time import policies, profiles, requests
+from support.drive_time import policies, problems, profiles, requests
 
 
 def saved(drive: Drive) -> io.BytesIO:
@@ -59,8 +59,8 @@ def written() -> Drive:
             read_ns=(1,),
             program_ns=(1,),
             erase_ns=1,
-            bus=(1, 0),
-            link=(1, 0),
+            bus=Rate(1, 0),
+            link=Rate(1, 0),
         )
     )
     drive.submit(0, Op.WRITE, 0, 16)

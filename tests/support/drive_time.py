@@ -21,6 +21,16 @@ from potash_device.timing.policies import (
 )
 from potash_device.timing.profile import ENTRIES, PAGE, Profile, ProfileError, Rate
 from potash_device.timing.requests import REQUEST, Op
+from potash_device.timing.state import (
+    CLOSED,
+    FREE,
+    IS_CLOSED,
+    IS_FREE,
+    IS_OPEN,
+    IS_RETIRED,
+    NEVER,
+    State,
+)
 
 
 @st.composite
@@ -41,7 +51,7 @@ def profiles(draw: Any) -> Profile:
         "planes": planes,
         "page_bytes": 4096 // planes * number(1, 3),
         "program_pages": program_pages,
-        "pages": program_pages * draw(st.sampled_from([1, 3, 40])),
+        "pages": program_pages * draw(st.sampled_from([1, 3, 40, 150])),
         "blocks": streams + reserve + number(5, 12),
         "streams": streams,
         "reserve": reserve,
@@ -104,3 +114,35 @@ def policies(seed: int) -> Policies:
     return Policies(
         gc, Gap(2) if seed % 3 else NoWear(), DieFirst() if seed % 2 else ChannelFirst()
     )
+
+
+def problems(profile: Profile, state: State) -> list[str]:
+    """What contradicts itself in a state of this profile; nothing in a sound one."""
+    size = profile.superblock_pages
+    mapped = np.flatnonzero(state.places >= 0)
+    owned = np.flatnonzero(state.owners >= 0)
+    by_status = {one: int((state.status == one).sum()) for one in range(IS_RETIRED + 1)}
+    opened = state.open[state.open >= 0]
+    filled = np.full(profile.blocks, 0)
+    filled[state.status == IS_CLOSED] = size
+    filled[opened] = state.filled[state.open >= 0]
+    wrong = {
+        "the mapping and its inverse disagree": len(mapped) != len(owned)
+        or bool((state.owners[state.places[mapped]] != mapped).any()),
+        "valid pages are miscounted": bool(
+            (np.bincount(owned // size, minlength=profile.blocks) != state.valid).any()
+        ),
+        "pages are valid that were never filled": bool(
+            (owned % size >= filled[owned // size]).any()
+        ),
+        "superblocks are miscounted": by_status[IS_FREE] != state.registers[FREE]
+        or by_status[IS_CLOSED] != state.registers[CLOSED]
+        or by_status[IS_OPEN] != len(opened),
+        "units are programmed that were never filled": bool(
+            (
+                (state.programmed.reshape(profile.blocks, -1) != NEVER).sum(axis=1)
+                != filled // profile.unit_pages
+            ).any()
+        ),
+    }
+    return [problem for problem, found in wrong.items() if found]

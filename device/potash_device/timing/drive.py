@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from potash_device.timing import engine
-from potash_device.timing.engine import (
-    BEGUN,
-    CLOSED,
-    CURSOR,
-    FREE,
-    IS_CLOSED,
-    IS_FREE,
-    IS_OPEN,
-    IS_RETIRED,
-    NOW,
-    STEP,
-    VICTIM,
-    WORN_OUT,
-)
+from potash_device.timing.engine import run
 from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
 from potash_device.timing.profile import Profile
 from potash_device.timing.requests import COLUMNS, REQUEST, Counters, Op, check
+from potash_device.timing.state import (
+    ADMITTED,
+    BEGUN,
+    CURSOR,
+    IS_CLOSED,
+    NEVER,
+    NOW,
+    QUEUED,
+    STEP,
+    VICTIM,
+    WORN_OUT,
+    WRITTEN,
+    new_state,
+)
 
 
 class Drive:
@@ -34,7 +32,7 @@ class Drive:
         self.profile = profile
         self.policies = policies or Policies()
         order = self.policies.dies(profile.channels, profile.dies)
-        self.state = engine.new_state(profile, order)
+        self.state = new_state(profile, order)
 
     @property
     def counters(self) -> Counters:
@@ -80,7 +78,7 @@ class Drive:
         index = victims = 0
         at = None
         try:
-            while (index := engine.run(self.state, rows, completions, index)) < len(rows):
+            while (index := run(self.state, rows, completions, index)) < len(rows):
                 victims = victims + 1 if at == (index, registers[STEP]) else 0
                 at = index, int(registers[STEP])
                 if victims > 2 * self.profile.blocks:
@@ -99,40 +97,8 @@ class Drive:
         state = self.state
         for times in (state.erased, state.last, state.reads_done, state.cores, state.ready):
             times[:] = 0
-        state.programmed[state.programmed != engine.NEVER] = 0
-        state.programs[: state.registers[engine.QUEUED]] = 0
+        state.programmed[state.programmed != NEVER] = 0
+        state.programs[: state.registers[QUEUED]] = 0
         state.cached[:, 1] = 0
         state.intervals[:] = state.counters[:] = 0
-        state.registers[[NOW, engine.WRITTEN, engine.ADMITTED]] = 0
-
-
-def problems(profile: Profile, state: Any) -> list[str]:
-    """What contradicts itself in a state of this profile; nothing in a sound one."""
-    size = profile.superblock_pages
-    mapped = np.flatnonzero(state.places >= 0)
-    owned = np.flatnonzero(state.owners >= 0)
-    by_status = {one: int((state.status == one).sum()) for one in range(IS_RETIRED + 1)}
-    opened = state.open[state.open >= 0]
-    filled = np.full(profile.blocks, 0)
-    filled[state.status == IS_CLOSED] = size
-    filled[opened] = state.filled[state.open >= 0]
-    wrong = {
-        "the mapping and its inverse disagree": len(mapped) != len(owned)
-        or bool((state.owners[state.places[mapped]] != mapped).any()),
-        "valid pages are miscounted": bool(
-            (np.bincount(owned // size, minlength=profile.blocks) != state.valid).any()
-        ),
-        "pages are valid that were never filled": bool(
-            (owned % size >= filled[owned // size]).any()
-        ),
-        "superblocks are miscounted": by_status[IS_FREE] != state.registers[FREE]
-        or by_status[IS_CLOSED] != state.registers[CLOSED]
-        or by_status[IS_OPEN] != len(opened),
-        "units are programmed that were never filled": bool(
-            (
-                (state.programmed.reshape(profile.blocks, -1) != engine.NEVER).sum(axis=1)
-                != filled // profile.unit_pages
-            ).any()
-        ),
-    }
-    return [problem for problem, found in wrong.items() if found]
+        state.registers[[NOW, WRITTEN, ADMITTED]] = 0

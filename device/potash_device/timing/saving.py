@@ -14,11 +14,21 @@ from typing import IO
 
 import numpy as np
 
-from potash_device.timing import engine
 from potash_device.timing.drive import Drive
-from potash_device.timing.engine import IS_CLOSED, IS_FREE, IS_OPEN, IS_RETIRED
 from potash_device.timing.policies import Policies
 from potash_device.timing.profile import PAGE, ProfileError, from_mapping
+from potash_device.timing.state import (
+    BUFFERED,
+    CLOSED,
+    FILLED,
+    FREE,
+    GOOD,
+    IS_CLOSED,
+    IS_FREE,
+    IS_OPEN,
+    IS_RETIRED,
+    WORN_OUT,
+)
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
 LARGEST_PROFILE = 1 << 16
@@ -113,11 +123,11 @@ def _complete(drive: Drive) -> None:
     for frontier, block in enumerate(s.open.tolist()):
         if block >= 0:
             programmed[block, : s.filled[frontier] // profile.unit_pages] = 0
-    r[engine.FREE] = (s.status == IS_FREE).sum()
-    r[engine.CLOSED] = (s.status == IS_CLOSED).sum()
-    r[engine.GOOD] = profile.blocks - (s.status == IS_RETIRED).sum()
-    r[engine.WORN_OUT] = r[engine.GOOD] < profile.least_blocks
-    r[engine.FILLED] = s.closed_at.max() + 1
+    r[FREE] = (s.status == IS_FREE).sum()
+    r[CLOSED] = (s.status == IS_CLOSED).sum()
+    r[GOOD] = profile.blocks - (s.status == IS_RETIRED).sum()
+    r[WORN_OUT] = r[GOOD] < profile.least_blocks
+    r[FILLED] = s.closed_at.max() + 1
     if profile.buffer_bytes // PAGE:
         partial = np.where(s.open >= 0, s.filled % profile.unit_pages, 0)
-        r[engine.BUFFERED] = partial[: profile.streams].sum()
+        r[BUFFERED] = partial[: profile.streams].sum()

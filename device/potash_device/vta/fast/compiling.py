@@ -2,7 +2,7 @@
 
 numba loads what it finds, so it is given a folder where nobody else can write. It looks at the file
 of the function that it compiles and not at those that it calls, so the folder's name is a digest of
-all sources of this package.
+all sources of the packages that compile.
 """
 
 import functools
@@ -63,7 +63,12 @@ def implements(function: Callable[..., Any]) -> Callable[[_Function], _Function]
     return result
 
 
-STORE = Store("vta", [Path(__file__).parents[1]], lambda: (numba.__version__, llvmlite.__version__))
+_DEVICE = Path(__file__).parents[2]
+STORE = Store(
+    "vta",
+    [_DEVICE / "vta", _DEVICE / "timing"],
+    lambda: (numba.__version__, llvmlite.__version__),
+)
 """What numba keeps, which tells processors apart itself."""
 
 

@@ -1,0 +1,115 @@
+"""Reservations of dies, buses and the link, over arrays: the results of `calendars`."""
+
+from __future__ import annotations
+
+from potash_device.timing import state
+from potash_device.timing.calendars import MOST_GAPS
+from potash_device.timing.profile import PAGE
+from potash_device.timing.state import State
+from potash_device.vta.fast.compiling import Number, compiled
+
+
+@compiled
+def send(s: State, out: Number, ready: Number, pages: Number) -> Number:
+    """The end of a transfer on the link, into the drive (0) or out of it (1)."""
+    settings = s.settings
+    size = settings[state.LINK_BYTES]
+    duration = (pages * PAGE * settings[state.LINK_NS] + size - 1) // size
+    s.counters[state.LINK_BUSY] += duration
+    return reserve(s, settings[state.CHANNELS] + out, ready, duration)
+
+
+@compiled
+def transfer(s: State, die: Number, ready: Number, pages: Number) -> Number:
+    """The end of a transfer between a die and the drive's memory."""
+    settings = s.settings
+    size = settings[state.BUS_BYTES]
+    duration = (
+        settings[state.BUS_COMMAND] + (pages * PAGE * settings[state.BUS_NS] + size - 1) // size
+    )
+    s.counters[state.BUS_BUSY] += duration
+    return reserve(s, die // settings[state.DIES], ready, duration)
+
+
+@compiled
+def occupy(s: State, die: Number, ready: Number, duration: Number) -> Number:
+    s.counters[state.DIE_BUSY] += duration
+    end = reserve(s, s.settings[state.CHANNELS] + 2 + die, ready, duration)
+    s.last[die] = max(s.last[die], end)
+    return end
+
+
+@compiled
+def gap(s: State, which: Number, earliest: Number, duration: Number) -> Number:
+    """The busy interval before which the first long enough gap is."""
+    begins, ends, at = s.begins[which], s.ends[which], 0
+    while at < s.intervals[which] and earliest + duration > begins[at]:
+        earliest = max(earliest, ends[at])
+        at += 1
+    return at
+
+
+@compiled
+def reserve(s: State, which: Number, earliest: Number, duration: Number) -> Number:
+    """The end of an operation in the first gap of a calendar."""
+    begins, ends, count, past = s.begins[which], s.ends[which], s.intervals[which], 0
+    while past < count and ends[past] <= s.registers[state.NOW]:
+        past += 1
+    at = gap(s, which, earliest, duration)
+    start = max(earliest, ends[at - 1]) if at else earliest
+    stop = start + duration
+    if not duration:
+        return stop
+    # Intervals from `past` on stay, in whose order the new one is before `at`; the first place of
+    # all arrays but a full one is free for it, as those that are past go.
+    at = max(at, past)
+    after = at > past and ends[at - 1] == start
+    before = at < count and begins[at] == stop
+    if after:
+        ends[at - 1] = ends[at] if before else stop
+    elif before:
+        begins[at] = start
+    elif past:
+        past -= 1
+        for one in range(past, at - 1):
+            begins[one], ends[one] = begins[one + 1], ends[one + 1]
+        begins[at - 1], ends[at - 1] = start, stop
+    else:
+        for one in range(count, at, -1):
+            begins[one], ends[one] = begins[one - 1], ends[one - 1]
+        begins[at], ends[at] = start, stop
+        count += 1
+    removed = at if after and before else count
+    if count - past - (after and before) > MOST_GAPS:
+        begins[past + 1] = begins[past]
+        past += 1
+    to = 0
+    for one in range(past, count):
+        if one != removed:
+            begins[to], ends[to] = begins[one], ends[one]
+            to += 1
+    s.intervals[which] = to
+    return stop
+
+
+@compiled
+def interrupt(s: State, die: Number, start: Number, duration: Number) -> Number:
+    """Read from `start` on, before all else that is to be done then; when that is sensed."""
+    which, wait = s.settings[state.CHANNELS] + 2 + die, 0
+    begins, ends, count = s.begins[which], s.ends[which], s.intervals[which]
+    at = 0
+    while ends[at] <= start:
+        at += 1
+    busy = begins[at] < start
+    if busy:
+        wait = s.settings[state.SUSPEND_NS]
+        s.counters[state.SUSPENSIONS] += 1
+    delay = duration + 2 * wait
+    for one in range(at, count):
+        begins[one] += 0 if busy and one == at else delay
+        ends[one] += delay
+    s.last[die] += delay
+    s.counters[state.DIE_BUSY] += delay
+    if not busy:
+        reserve(s, which, start, delay)
+    return start + wait + duration

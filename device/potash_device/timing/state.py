@@ -1,0 +1,130 @@
+"""The arrays of a modelled drive, and the numbers by which compiled code finds its way in them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from potash_device.timing.calendars import MOST_GAPS
+from potash_device.timing.profile import PAGE, Profile
+from potash_device.timing.requests import Counters, Op
+
+SETTINGS = (
+    *("channels", "dies", "total_dies", "blocks", "program_pages", "row_pages", "unit_pages"),
+    *("superblock_pages", "logical_pages", "frontiers", "least_blocks", "erase_ns", "suspend_ns"),
+    *("bus_command_ns", "submission_ns", "completion_ns", "cores", "read_command_ns"),
+    *("short_read_command_ns", "read_page_ns", "write_command_ns", "write_page_ns"),
+    *("other_command_ns", "buffer_bytes", "protected", "mapping_cache", "streams", "reserve"),
+    *("background", "background_pages", "cycles"),
+)
+"""What compiled code knows of a profile, in the order of its array; then the rates."""
+(CHANNELS, DIES, TOTAL_DIES, BLOCKS, PROGRAM_PAGES, ROW_PAGES, UNIT_PAGES) = range(7)
+(SUPERBLOCK, LOGICAL, FRONTIERS, LEAST_BLOCKS, ERASE_NS, SUSPEND_NS) = range(7, 13)
+(BUS_COMMAND, SUBMISSION, COMPLETION, CORES, READ_COMMAND) = range(13, 18)
+(SHORT_READ_COMMAND, READ_PAGE, WRITE_COMMAND, WRITE_PAGE) = range(18, 22)
+(OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE, STREAMS, RESERVE) = range(22, 28)
+(BACKGROUND, BACKGROUND_PAGES, CYCLES) = range(28, 31)
+(BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(31, 35)
+
+HOST, RELOCATED, TRANSLATION, PADDING, SENSES, PROGRAMS, ERASED, HITS, MISSES = range(9)
+SUSPENSIONS, DIE_BUSY, BUS_BUSY, LINK_BUSY = range(9, len(Counters._fields))
+
+REGISTERS = 22
+(FREE, CLOSED, GOOD, WORN_OUT, VICTIM, CURSOR, FILLED, WRITTEN, BUFFERED, QUEUED) = range(10)
+(CACHED, HAND, NOW) = range(10, 13)
+(BEGUN, STEP, READY, END, PROGRAMMED, GROUP, GROUP_LAST, GROUP_READY) = range(13, 21)
+ADMITTED = 21
+"""Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
+host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
+mapping, CLOCK's hand; how far the request has come; when the write buffer last had room."""
+
+IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED = range(4)
+NEVER = np.iinfo(np.int64).max
+READ, WRITE, TRIM, FLUSH, FORMAT = map(int, Op)
+
+
+class State(NamedTuple):
+    """A drive, but for its policies: arrays of int64; pages' numbers have int32."""
+
+    settings: Any
+    read_ns: Any
+    short_read_ns: Any
+    program_ns: Any
+    order: Any
+    places: Any
+    """Where each page is: superblock times its size plus the place in it; -1 where it is not."""
+    owners: Any
+    """The page in each place; -1 where there is no valid one."""
+    programmed: Any
+    """When each program unit is done."""
+    valid: Any
+    erases: Any
+    closed_at: Any
+    status: Any
+    open: Any
+    filled: Any
+    """Pages of each open superblock."""
+    ready: Any
+    erased: Any
+    """When each superblock is."""
+    last: Any
+    """When all that each die has to do is done."""
+    reads_done: Any
+    begins: Any
+    """Of the busy intervals of each bus, of the link into the drive and out of it, of each die."""
+    ends: Any
+    intervals: Any
+    cores: Any
+    programs: Any
+    cached: Any
+    """Columns of the cache: translation page, when it was loaded, dirty, used."""
+    cached_at: Any
+    """Where in the cache each translation page is, or -1."""
+    registers: Any
+    counters: Any
+
+
+def new_state(profile: Profile, order: list[int]) -> State:
+    """An empty drive."""
+
+    def array(*shape: int, value: int = 0, kind: type = np.int64) -> Any:
+        return np.full(shape, value, kind)
+
+    p = profile
+    numbers = [int(getattr(p, name)) for name in SETTINGS]
+    units = p.superblock_pages // p.unit_pages
+    heap = p.buffer_bytes // PAGE // p.unit_pages + p.frontiers + 2 if p.buffer_bytes else 1
+    cache = min(max(1, p.mapping_cache // PAGE), p.translation_pages) if p.mapping_cache else 1
+    registers = array(REGISTERS)
+    registers[[FREE, GOOD]] = p.blocks
+    registers[VICTIM] = -1
+    return State(
+        settings=np.array([*numbers, *p.bus, *p.link], np.int64),
+        read_ns=np.array(p.read_ns, np.int64),
+        short_read_ns=np.array(p.short_read_ns or p.read_ns, np.int64),
+        program_ns=np.array(p.program_ns, np.int64),
+        order=np.array(order, np.int64),
+        places=array(p.mapped_pages, value=-1, kind=np.int32),
+        owners=array(p.blocks * p.superblock_pages, value=-1, kind=np.int32),
+        programmed=array(p.blocks * units, value=NEVER),
+        valid=array(p.blocks),
+        erases=array(p.blocks),
+        closed_at=array(p.blocks),
+        status=array(p.blocks, value=IS_FREE),
+        open=array(p.frontiers, value=-1),
+        filled=array(p.frontiers),
+        ready=array(p.frontiers),
+        erased=array(p.blocks),
+        last=array(p.total_dies),
+        reads_done=array(p.total_dies),
+        begins=array(p.channels + 2 + p.total_dies, MOST_GAPS + 1),
+        ends=array(p.channels + 2 + p.total_dies, MOST_GAPS + 1),
+        intervals=array(p.channels + 2 + p.total_dies),
+        cores=array(max(1, p.cores)),
+        programs=array(heap),
+        cached=array(cache, 4),
+        cached_at=array(max(1, p.translation_pages), value=-1),
+        registers=registers,
+        counters=array(len(Counters._fields)),
+    )
