@@ -11,7 +11,7 @@ from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError
 from potash_device.controller.dma import gather_into, scatter
 from potash_device.controller.queues import SubmissionQueue
-from potash_firmware.rpu.command_sets.nvm.fast_path import BATCH, Complete, stored
+from potash_firmware.rpu.command_sets.nvm.fast_path import BATCH, Complete, Staging
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER
@@ -35,13 +35,15 @@ class MemoryFastPath:
         """
         controller = self._controller
         namespaces, views_of = controller.namespaces.attached, controller.board.dma.views
-        remote = controller.board.dma.remote
+        staging = None
+        if controller.board.dma.remote:
+            staging = Staging(controller.board.dma)
+            views_of = staging.views
         waiting = controller.outstanding.identifiers(queue.qid)
         limit = controller.board.queues.room(queue.completions, min(limit, BATCH))
         unpack = READ_WRITE_ENTRY.unpack_from  # its fields are in the same places
         entries, size, tail, head = queue.entries, queue.size, queue.tail, queue.head
         cids: list[int] = []
-        filled: list[memoryview] = []
         writes = 0
         known = None
         try:
@@ -65,9 +67,7 @@ class MemoryFastPath:
                 if opcode == _READ:
                     views = views_of(prp1, prp2, length, write=True)
                     scatter(views, memory[start : start + length])
-                    if remote:
-                        filled += views
-                elif opcode == _WRITE and not filled:
+                elif opcode == _WRITE:
                     views = views_of(prp1, prp2, length, write=False)
                     gather_into(memory[start : start + length], views)
                     writes += 1
@@ -77,7 +77,7 @@ class MemoryFastPath:
                 cids.append(cid)
         except NvmeError:
             pass  # of the command that is the head now
-        if filled and not stored(controller, filled):
+        if staging is not None and not staging.store(len(cids) - writes):
             return 0
         if cids:
             queue.head = head
