@@ -1,1 +1,1 @@
-"""The board: what a Potash drive is made of before any firmware runs on it."""
+"""The board: the hardware of a Potash drive."""

@@ -1,5 +1,4 @@
-"""One device's hardware, put together, and the ports at which firmware reaches it. It decides
-nothing.
+"""The board: all hardware of one device, and its interface to the firmware. It makes no decisions.
 
 BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h.
 BAR 2: the controller memory buffer, if there is one. BAR 4: memory that the firmware shares."""

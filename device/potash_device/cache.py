@@ -1,8 +1,8 @@
-"""What was compiled or searched for, kept on disk for the next time: a store for each kind.
+"""Caches on disk for compiled code and search results: a store for each kind.
 
-The name of what is kept is a digest of all that this depends on. A file is believed only if it is
-this user's, in a folder that is this user's alone, and holds what its digest says. Nothing that
-fails here is an error: what is missing is made again."""
+The name of an entry is a digest of everything that it depends on. A file is used only if it belongs
+to this user, is in a directory that only this user can access, and matches its digest. Failures are
+not errors: a missing entry is made again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of registers, of which a host may write some bits and clear others.
+"""Bytes of registers, with masks for the bits that a host can write or clear.
 
 Configuration space and the controller's registers are both this: a value, a mask of the bits that a
 write sets as written, and a mask of the bits that a write of 1 clears.

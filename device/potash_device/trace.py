@@ -1,9 +1,9 @@
-"""Named points that a command passes on its way, for whoever wants to watch.
+"""Trace points: named events of commands, which a sink can record.
 
-A point that nobody watches costs an attribute test: `if trace.sink is not None:
-trace.sink("rpu.fetch", {"qid": 1})`. What takes time, and happens seldom, is a span: `with
-COMPUTE.span("tflite.node")`. Each board has points of its own; `COMPUTE` has those of what runs
-programs and models in this process."""
+While there is no sink, a point costs an attribute test: `if trace.sink is not None:
+trace.sink("rpu.fetch", {"qid": 1})`. Events with a duration are spans: `with
+COMPUTE.span("tflite.node")`. Each board has separate points; `COMPUTE` has those of programs and
+models that run in this process."""
 
 import json
 import logging

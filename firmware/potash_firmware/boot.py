@@ -1,7 +1,7 @@
 """Booting the firmware on a board: the RPU in this process, the APU in its own.
 
-The vfio-user server, the RPU's service loop and the APU's mailbox are waited for in one place. An
-APU that dies is started again; what it was asked fails, and the drive goes on."""
+One loop waits for the vfio-user server, the RPU and the APU's mailbox. An APU that dies is started
+again; its requests fail, and the drive continues."""
 
 import ctypes
 import logging

@@ -1,8 +1,8 @@
 """The log of the device, component by component: levels by component, as text or as JSON.
 
-Every module has a logger of its package's name, as the standard library's loggers want it; a
-component is the packages that belong together. The device hands its settings on to its other
-processes, so that one option decides for all of them.
+Every module has a logger with its package's name, as is usual for the standard library's loggers; a
+component is a group of packages. The device passes its settings to its other processes, so that an
+option applies to all of them.
 """
 
 from __future__ import annotations

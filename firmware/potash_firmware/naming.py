@@ -1,4 +1,4 @@
-"""What commands are called, for people: as the standard and the accelerator command set say."""
+"""Names of commands for users, from the standard and the accelerator command set."""
 
 from collections.abc import Mapping
 from enum import IntEnum

@@ -1,7 +1,7 @@
-"""What a device and its guest are configured with: `potash.toml`, and the one place of defaults.
+"""The configuration of a device and its guest: `potash.toml`, and all defaults.
 
-A section is a frozen dataclass, and the type of each field knows how it is read from TOML and what
-may stand there. Whoever reads a file gets all of it checked: a key that nobody knows is an error.
+A section is a frozen dataclass, and the type of each field defines how it is read from TOML and
+which values are valid. The whole file is checked: an unknown key is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether this machine has what Potash needs, and the commands that install what it lacks.
 
-Each check is a function that looks and changes nothing. None imports what it checks: whatever is
-broken must not take the doctor with it.
+Each check is a function that changes nothing. No check imports what it checks, as a broken package
+could crash this process.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Which interrupts are due: all at once, or as the host's Interrupt Coalescing says.
+"""Interrupt coalescing: which interrupts are due, at once or as the host has configured.
 
 A host that has set a threshold and a time gets one interrupt for as many completions, or when the
-oldest has waited for so long; never so for the admin queue, failed commands and exempted vectors.
+oldest has waited for that time. The admin queue, failed commands and exempted vectors are excluded.
 
 Source: NVM Express Base Specification 2.0, section 5.27.1.6 and 5.27.1.7."""
 

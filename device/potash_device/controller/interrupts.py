@@ -1,7 +1,7 @@
-"""The controller's interrupt lines: MSI-X vectors, latched until a host can hear them.
+"""The controller's interrupt lines: MSI-X vectors, which stay pending until they can be sent.
 
-What is raised while a vector has no eventfd, while bus mastering is off or while INTMS masks it
-(MSI) stays pending, shows in the Pending Bit Array, and goes out when it can.
+An interrupt that is raised while its vector has no eventfd, while bus mastering is off or while
+INTMS masks it (MSI) is in the Pending Bit Array until it can be sent.
 
 Source: PCI Local Bus Specification 3.0, section 6.8.2; NVMe Base 2.0, section 3.1.3.3 (INTMS)."""
 

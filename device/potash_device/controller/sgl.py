@@ -1,8 +1,7 @@
-"""Scatter gather lists: a transfer that names its pieces of guest memory by address and length.
+"""Scatter gather lists: transfers described by addresses and lengths of pieces of guest memory.
 
-Each segment is copied before it is believed, and followed once: what a list may cost is bounded by
-`MAX_DESCRIPTORS`, be it a circle. A list may describe more than the command moves: what lies behind
-that is not looked at.
+Each segment is copied before it is validated. `MAX_DESCRIPTORS` limits the cost of a list, also of
+a circular one. A list may describe more than the command transfers; the rest is ignored.
 
 Source: NVM Express Base Specification 2.0, section 4.1.2 (Scatter Gather List)."""
 

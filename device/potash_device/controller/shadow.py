@@ -1,7 +1,7 @@
-"""Shadow doorbells: the pages in which a host leaves its doorbell values instead of ringing.
+"""Shadow doorbells: pages in which a host stores doorbell values instead of writing registers.
 
-It rings only when it passes the value in the event index page, which the controller leaves alone
-while it polls the shadow page anyway.
+It writes the register only when it passes the value in the event index page, which the controller
+does not update while it polls the shadow page.
 
 Source: NVM Express Base Specification 2.0, section 5.8 (Doorbell Buffer Config) and annex B.5."""
 

@@ -1,9 +1,9 @@
-"""Finding out how long to leave the host alone: a choice out of a few ticks, on throughput.
+"""Selection of the tick, the time between polls, by throughput.
 
-A host with one command at a time wants to be answered at once; one with many is better off when one
-interrupt tells of many completions. Nobody can ask it, so this compares the throughput of short
-windows at one tick and at another, alternately. A longer tick must also find more commands at a
-poll, as others use the machine too. Ticks closer than a factor of two differ by less than the
+A host with one command at a time needs its completion at once; a host with many is faster if one
+interrupt covers many completions. As the device does not know which, this compares the throughput
+of short windows at one tick and at another, alternately. A longer tick must also find more commands
+at a poll, as others use the machine too. Ticks closer than a factor of two differ by less than the
 noise."""
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What blocks live on, and who waits for it."""
+"""Media: where blocks are stored, and the executor that waits for them."""

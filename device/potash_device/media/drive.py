@@ -1,8 +1,8 @@
-"""What a drive is kept in: a folder, one file, or memory, opened exclusively.
+"""The storage of a drive: a directory, one file, or memory, opened exclusively.
 
 A folder holds `namespace-1` and so on, `namespaces.toml`, the `sidecar` and the `flash`. One file
-is a drive with one namespace, and has the rest beside it: `NAME.sidecar`, `NAME.flash`, and
-`NAME.toml` where its blocks are not of 4096 bytes."""
+is a drive with one namespace, with `NAME.sidecar`, `NAME.flash` and, unless its blocks have 4096
+bytes, `NAME.toml` in the same directory."""
 
 import errno
 import logging

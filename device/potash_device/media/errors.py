@@ -1,4 +1,4 @@
-"""What can go wrong with media."""
+"""Errors of media."""
 
 
 class MediaError(OSError):

@@ -1,7 +1,7 @@
-"""Where work that may block on storage goes, so that the device's loop never does.
+"""Threads for work that may block on storage, so that the device's loop never blocks.
 
-The work touches only buffers of its own and the media: guest memory belongs to the loop's thread,
-so that a reset of the controller needs to wait for nothing here."""
+The work accesses only private buffers and the media. Guest memory belongs to the loop's thread, so
+a reset of the controller does not have to wait for this work."""
 
 import os
 from collections import deque

@@ -1,7 +1,7 @@
-"""What a drive remembers of its namespaces: the list beside their files, `namespaces.toml`.
+"""The list of a drive's namespaces in `namespaces.toml`.
 
-It is there whole, as before a change or after it, whatever ends the device. So it says also what
-was decided and may not have been done yet, which is done before anybody reads a block."""
+It is replaced atomically, so it is in the state before or after a change, whatever ends the device.
+It also records changes that may be incomplete; they are completed before any block is read."""
 
 import errno
 import os

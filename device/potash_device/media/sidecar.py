@@ -1,8 +1,8 @@
-"""The small file beside a drive that holds what is not blocks: counters, settings, tables.
+"""The sidecar: a small file for everything but blocks, such as counters, settings and tables.
 
-A section is whatever JSON can say, and its owner checks what it finds. Two pages take turns, each
-with a number and a checksum, so a crash in the middle of one leaves the record before. A sidecar
-that cannot be understood is an empty one, and says so in the log."""
+A section is any JSON, which its owner validates. Two pages are written alternately, each with a
+number and a checksum, so a crash during a write leaves the previous record. An unreadable sidecar
+is treated as empty, with a line in the log."""
 
 import errno
 import json

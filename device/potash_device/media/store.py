@@ -1,8 +1,8 @@
 """Blocks behind one file descriptor.
 
 The media is never mapped, because a mapped file that shrinks, or a full disk under one, ends the
-process with SIGBUS where a system call returns an error. Blocks that nobody needs are holes of the
-file, of which the file system keeps the only record."""
+process with SIGBUS where a system call returns an error. Deallocated blocks are holes of the file;
+the file system is the only record of them."""
 
 import ctypes
 import errno

@@ -1,7 +1,7 @@
-"""Memory of the device that a host maps through a BAR of its own.
+"""Memory of the device that a host maps as a BAR.
 
-A host that has mapped it reads and writes it without the device noticing, so nothing that is read
-from it may be believed twice. The descriptor is sealed: the host cannot have it shrink.
+A host that has mapped it accesses it without the device noticing, so its contents may change
+between two reads. The descriptor is sealed, so that the host cannot shrink it.
 """
 
 from potash_device.media.memory import SharedMemory

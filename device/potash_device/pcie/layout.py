@@ -1,4 +1,4 @@
-"""Where things are in configuration space.
+"""Offsets in configuration space.
 
 Names and offsets follow the PCI Local Bus Specification 3.0 (type 0 header, MSI-X), the PCI Bus
 Power Management Interface Specification 1.2 and the PCI Express Base Specification (PCI Express

@@ -1,4 +1,4 @@
-"""The mailbox between RPU and APU: the one contract that both processors' firmware knows."""
+"""The mailbox between RPU and APU: the interface that the firmware of both processors shares."""
 
 from potash_firmware.mailbox.errors import MailboxError
 from potash_firmware.mailbox.port import ApuPort, RpuPort, pair

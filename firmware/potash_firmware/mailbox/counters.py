@@ -1,9 +1,9 @@
-"""What each accelerator has done, in memory that the board's processors share.
+"""Counters of each accelerator, in memory that the board's processors share.
 
-One row of 64-bit words for each accelerator. The APU and its workers write; the device reads, at
-any moment and without asking anybody, so looking costs the APU nothing. Each word has one writer at
-a time and is stored at once, so a reader sees an old value or a new one. As the device holds the
-memory, numbers go on when an APU or a worker is started again.
+One row of 64-bit words for each accelerator. The APU and its workers write them; the device reads
+them at any time, which costs the APU nothing. Each word has one writer at
+a time and is stored at once, so a reader sees an old value or a new one. The device owns the
+memory, so counters continue when an APU or a worker is started again.
 """
 
 from __future__ import annotations

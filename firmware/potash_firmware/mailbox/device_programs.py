@@ -1,7 +1,7 @@
-"""The device-defined programs: what compute namespaces have without a download, by index.
+"""The device-defined programs of compute namespaces, by index.
 
-Each is described by what its memory ranges and its parameters are; the documentation's table is
-made of this one. `bytes` is how much of range 0 counts, 0 for all of it.
+The table of their memory ranges and parameters is also that of the documentation. `bytes` is the
+number of bytes of range 0 to process, 0 for all.
 """
 
 from __future__ import annotations

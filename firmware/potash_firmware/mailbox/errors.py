@@ -1,4 +1,4 @@
-"""What can go wrong in the mailbox."""
+"""Errors of the mailbox."""
 
 
 class MailboxError(Exception):

@@ -1,7 +1,7 @@
-"""The messages by which compute namespaces run programs, beside those of `messages`.
+"""The messages for programs of compute namespaces; `messages` has the others.
 
-Memory and programs are shared once, each by a message with a descriptor and under a serial number
-that is never used again; the messages that follow name them by it.
+Memory and programs are shared once, by a message with a descriptor and a serial number that is
+never reused; later messages refer to that number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The messages between the RPU and the APU, in the role that rpmsg has on the board.
 
 One message is one datagram: a kind, then the fields of that kind, little endian and of fixed size
-but for the ranges of a write-back. What goes in here is what the two processors agree on; how
-datagrams travel is `port`'s, and bulk data never passes through a message but through `shared`.
+but for the ranges of a write-back. This module defines the interface of the
+two processors; `port` transports datagrams, and bulk data is in the memory of `shared`.
 
 Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """

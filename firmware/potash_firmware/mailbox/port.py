@@ -1,8 +1,8 @@
 """The two ends of the mailbox: a connected pair of sockets that keeps messages whole.
 
-Neither end ever waits. What the socket does not take at once waits in a queue, which is bounded:
-as many commands as there are transfer slots can be in flight, so a queue that fills is a peer that
-no longer reads. What goes in here is how datagrams travel; what they mean is `messages`'.
+Neither end ever waits. Messages that the socket does not take at once are queued. The queue is
+bounded: the number of commands in flight is that of the transfer slots, so the queue is full only
+if the other end no longer reads. `messages` defines the contents of datagrams.
 """
 
 from __future__ import annotations

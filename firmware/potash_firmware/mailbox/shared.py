@@ -1,9 +1,9 @@
 """The memory that the RPU and the APU share, in the role of the board's reserved DDR.
 
 A transfer area of equal slots carries the data of commands; each accelerator has an arena that
-holds its input and output buffers and what its program needs; a state area outlives the APU, so
-that a restarted one finds its configuration. Each is a memfd of its own, sealed at its size: no
-process can shrink it under another one's mapping.
+holds its input and output buffers and its program's memory; a state area survives the loss of an
+APU, so that the next one finds its configuration. Each is a separate memfd with a sealed size, so
+no process can shrink it while another one has mapped it.
 
 Source: Alkali CSD platform documentation, section 3.2.3 (RPU-APU shared memory).
 """

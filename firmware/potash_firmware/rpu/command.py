@@ -1,5 +1,5 @@
-"""What a command is to the firmware, and what its handler may answer: dwords 0 and 1 of the
-completion as one number (None for zero), `NvmeError`, or `Pending` to be resumed later.
+"""A command, and the results of its handler: dwords 0 and 1 of the completion as one number (None
+for zero), `NvmeError`, or `Pending` to be resumed later.
 `rpu.commands` alone posts completions, so that no handler can forget one or answer twice."""
 
 from collections.abc import Callable, Generator

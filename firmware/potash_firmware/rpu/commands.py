@@ -1,7 +1,7 @@
 """The life of a command: begin, dispatch, wait, resume, complete.
 
-Commands are answered in one place, `_complete`. What comes for a command after its session finds
-nobody and is dropped; while Bus Master Enable is off, what comes for one is held."""
+Only `_complete` posts completions. Results that arrive for a command after the end of its session
+are dropped; while Bus Master Enable is off, they are held."""
 
 import logging
 from collections import deque

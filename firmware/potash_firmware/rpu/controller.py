@@ -1,6 +1,6 @@
-"""One NVMe controller: the board, and everything that the firmware knows of it and of its host.
+"""One NVMe controller: the board, and the firmware's state of it and of its host.
 
-The handlers of commands get this object and the command. They change what is here; they never touch
+The handlers of commands get this object and the command. They change this state; they never access
 a queue's entries, never post a completion, and never wait.
 """
 

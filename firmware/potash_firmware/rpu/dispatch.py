@@ -1,5 +1,5 @@
-"""The form of the dispatch table: one row for each command that the device supports, from which
-comes all that the device says of it.
+"""The dispatch table's rows: one for each supported command, with everything that the device
+reports about it.
 
 Source: NVM Express Base Specification 2.0, section 5.16.1.6 (Commands Supported and Effects)."""
 

@@ -1,8 +1,8 @@
-"""Fault injection: what somebody who tests a driver wants a drive to do wrong.
+"""Fault injection, for tests of drivers.
 
 A fault is armed from the start or by a command (`admin/faults.py`), belongs to the device, and
-outlives resets. The loop asks for command and interrupt faults only while there are some, and media
-are impaired only while they have one of theirs, so that a drive without faults pays nothing.
+survives resets. The loop consults command and interrupt faults, and media consult theirs, only
+while there are some, so that a drive without faults has no cost.
 """
 
 import errno

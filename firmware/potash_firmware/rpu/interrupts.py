@@ -1,4 +1,4 @@
-"""When the host is interrupted for completions: as it has set, or once a pass of the loop.
+"""Interrupts for completions: as the host has configured them, or one per pass of the loop.
 
 Source: NVM Express Base Specification 2.0, section 5.27.1.6 (Interrupt Coalescing), 5.27.1.7
 (Interrupt Vector Configuration).

@@ -1,4 +1,4 @@
-"""The life of a controller between CC.EN and CSTS.RDY: a table, and what each step does.
+"""The life cycle of a controller, CC.EN and CSTS.RDY: a table, and the actions of its steps.
 
 A state and an event that are not in the table leave the state as it is.
 

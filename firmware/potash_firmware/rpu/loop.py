@@ -1,8 +1,8 @@
 """The RPU's service loop: from what the host wrote to its interrupts.
 
 One pass takes the host's writes, then what the media and the APU have finished, then new commands,
-and ends with one interrupt for each vector. Nothing in it waits, and it is bounded, so that a host
-that floods one queue delays nobody's register access for long. Every timer of the firmware is here.
+and ends with one interrupt for each vector. It never waits, and it is bounded, so that a host that
+floods one queue does not delay register accesses for long. Every timer of the firmware is here.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""What the media are doing, and what becomes of it when they cannot.
+"""Work on the media executor, and the ordering of commands on the same blocks.
 
-`BlocksInFlight` keeps commands apart that touch the same blocks: what is atomic to the host (AWUN:
-one block) is not so to a file, of which one thread may read half of what another one is writing.
+`BlocksInFlight` serialises commands on the same blocks: a write of one block is atomic to the host
+(AWUN), but not to a file, of which one thread can read half of what another one is writing.
 
 Source: NVM Command Set Specification 1.0, section 2.1 (media and data integrity errors) and 2.1.4
 (atomic operation); NVM Express Base Specification 2.0, section 5.16.1.3 (SMART)."""

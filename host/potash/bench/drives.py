@@ -1,4 +1,4 @@
-"""What drives are measured with: equal files in memory behind them, and the loads."""
+"""Media and loads for benchmarks of drives."""
 
 import contextlib
 import os

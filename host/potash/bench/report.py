@@ -1,8 +1,8 @@
-"""What a benchmark found, as JSON and as a table.
+"""Results of benchmarks, as JSON and as tables.
 
-A machine under test is never alone: others use its processors, and its clock rate moves. So two
-contenders run in turn, each pair of neighbours gives one ratio, and what is reported is the median
-of those ratios with the lowest and the highest of them.
+Other processes and changes of the clock rate affect measurements. So the subject and its baseline
+run alternately, each pair of measurements gives one ratio, and the report has the median, the
+lowest and the highest ratio.
 """
 
 import platform

@@ -1,4 +1,4 @@
-"""How far a long command is: one line on a terminal, a line for each step elsewhere."""
+"""Progress of long commands: one line on a terminal, a line for each step elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Work on a model in a process of its own.
+"""Work on a model in a separate process.
 
-TensorFlow Lite ends the process on a model whose mistakes it finds too late, and writes to standard
-error as it likes. Neither is for a command's user to see.
+TensorFlow Lite can crash the process on an invalid model, and writes to standard error. Both are
+hidden from the user of a command.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""How a running device is doing, for people and for what collects numbers."""
+"""Observation of a running device: its status, live in the terminal and as metrics."""

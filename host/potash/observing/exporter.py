@@ -1,4 +1,4 @@
-"""The metrics process, as long as a device needs one."""
+"""The metrics process of a device."""
 
 import socket
 import subprocess

@@ -1,9 +1,8 @@
-"""`python -m potash.observing.metrics`: the process that answers a collector of numbers.
+"""`python -m potash.observing.metrics`: the process that serves metrics.
 
-It stands between the device and whoever can reach its port: the device is asked by this process
-alone, over its status socket and at most a few times a second, whatever comes in here. What does
-come in may be slow or senseless; each connection has a time and one answer, and there are only so
-many at once.
+It isolates the device from clients of its port: it queries the device's status socket at most a few
+times per second, however many requests it gets. As clients may be slow or send anything, each
+connection has a time limit and gets one response, and the number of connections is limited.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A snapshot as Prometheus reads it.
+"""Snapshots in the text format of Prometheus.
 
 Source: Prometheus documentation, "Exposition formats" (text format 0.0.4) and "Metric and label
 naming".

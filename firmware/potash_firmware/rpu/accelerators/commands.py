@@ -1,7 +1,7 @@
-"""The accelerator command set's way through the RPU: to the APU and back.
+"""The accelerator commands in the RPU, which passes them to the APU.
 
-The RPU knows of these commands only where their lengths are and which way their data moves. It
-copies the data between guest memory and a transfer slot; everything else is the APU's to judge.
+The RPU knows only the data length of these commands and the direction of their data. It copies the
+data between guest memory and a transfer slot; the APU makes all other checks.
 
 Source: Alkali CSD platform documentation, sections 4.3.1 and 4.3.2.
 """

@@ -1,8 +1,7 @@
-"""What compute namespaces run programs on: the APU, through the mailbox.
+"""The engines of compute namespaces: programs run on the APU, through the mailbox.
 
-The APU gets a descriptor of memory and of a program when it first needs it, and every APU that is
-started gets them anew. What it was asked when it is lost ends as LOST, and so does what is asked
-while none is there.
+Each APU that is started gets a descriptor of memory and of a program when it first needs it. When
+an APU is lost, its executions end as LOST, and so do new ones until the next APU runs.
 """
 
 from __future__ import annotations

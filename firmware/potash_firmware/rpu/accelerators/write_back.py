@@ -1,7 +1,7 @@
-"""Writing a job's output to its blocks, which the APU asks for and only the media executor does.
+"""Write-back of a job's output to its blocks, which the APU requests and the RPU executes.
 
-A job counts as done when its output is on the media, so a killed worker or APU tears nothing. The
-blocks that a job is to read are checked here too: the APU knows of no block that is uncorrectable.
+A job is done when its output is on the media, so killing a worker or the APU cannot tear a block.
+The blocks that a job reads are checked here, too, as the APU does not know uncorrectable blocks.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Device Self-test and Sanitize: what a host has the drive do with itself, in the background.
+"""Device Self-test and Sanitize, which run in the background.
 
 Source: NVM Express Base Specification 2.0, section 5.9 and 5.24.
 """

@@ -1,4 +1,4 @@
-"""Asynchronous Event Request, Abort and Keep Alive: commands about commands, and about the host.
+"""Asynchronous Event Request, Abort and Keep Alive.
 
 Source: NVM Express Base Specification 2.0, section 5.1 (Abort), 5.2 and 5.18 (Keep Alive).
 """

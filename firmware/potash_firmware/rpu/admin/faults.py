@@ -1,6 +1,6 @@
 """Fault Send and Fault Receive: fault injection by a host.
 
-They are in the dispatch table of a device that was started so that it takes them, and in no other.
+Only a device that was started with `--allow-faults` has them in its dispatch table.
 """
 
 from csd_spec.descriptors import DescriptorError

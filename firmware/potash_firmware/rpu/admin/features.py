@@ -1,4 +1,4 @@
-"""Set Features and Get Features; what there is to set is in `features.table`.
+"""Set Features and Get Features; `features.table` lists the features.
 
 Source: NVM Express Base Specification 2.0, section 5.15 and 5.27.
 """

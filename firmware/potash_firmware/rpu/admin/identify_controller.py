@@ -1,4 +1,4 @@
-"""Identify Controller (CNS 01h): what the controller says of itself.
+"""Identify Controller (CNS 01h).
 
 Source: NVM Express Base Specification 2.0, figure 275.
 """

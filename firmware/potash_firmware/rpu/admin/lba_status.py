@@ -1,4 +1,4 @@
-"""Get LBA Status: the blocks that cannot be read, as far as that is known or can be found out.
+"""Get LBA Status: the blocks that cannot be read.
 
 Tracked are the blocks that a host has made uncorrectable. A scan reads the media as well, and ends
 when the host's buffer is full.

@@ -1,9 +1,9 @@
-"""Get Log Page, and the table of the pages that there are.
+"""Get Log Page, and the table of log pages.
 
-A page is made whole, from what is the case now, and the part that was asked for is given; only
-pages that the standard holds still between two reads keep a copy. All that the device says of a
-page comes from its row in `PAGES`: whether it is there, what of a command it understands, and which
-bit of Identify Controller announces it.
+A whole page is generated from the current state, and the requested part of it is returned; a copy
+is kept only of pages that the standard freezes between two reads. A row of `PAGES` has everything
+that the device reports about a page: whether it is supported, which fields of the command apply,
+and which bit of Identify Controller announces it.
 
 Source: NVM Express Base Specification 2.0, section 5.16.
 """

@@ -1,1 +1,1 @@
-"""Compute namespaces: their programs, their memory range sets, and what runs."""
+"""Compute namespaces: programs, memory range sets and executions."""

@@ -1,10 +1,11 @@
-"""What the RPU asks of the machinery that runs programs: the interface, nothing that does it.
+"""The interface between the RPU and an engine that runs programs.
 
-The RPU has all state that NVMe knows of (programs, their activation, range sets) and gives every
-status. An engine only checks and runs: it may lose everything that it was given and ask again.
+The RPU has all state of NVMe (programs, their activation, range sets) and returns every status. An
+engine only checks and runs programs; it may lose everything that it was given, and request it
+again.
 
-Every future that an engine gives comes back in `finished` exactly once, in the loop's thread, be it
-that the APU was lost meanwhile. It never has an exception.
+Each future of an engine appears in `finished` exactly once, in the loop's thread, also if the APU
+is lost. It never has an exception.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
-"""The programs of one compute namespace: what is at each program index, loaded, checked, activated.
+"""The programs of one compute namespace by program index: loading, checking, activation.
 
-A program is a sealed memfd of the RPU's, which never looks into it: whether it is sound is found
-out by an engine when it is first activated. A device-defined program is only a number.
+A program is a sealed memfd of the RPU, which never parses it: an engine checks it at its first
+activation. A device-defined program is only a number.
 
 Source: Computational Programs Command Set 1.1, as implementers have it; where they disagree
 (pieces in any order, replacement, statuses of an empty index), see docs/supported.md.

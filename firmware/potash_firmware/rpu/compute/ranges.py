@@ -1,4 +1,4 @@
-"""Memory range sets of one compute namespace, and what ranges of memory a program may be given.
+"""Memory range sets of one compute namespace, and the checks of ranges for programs.
 
 Source: Computational Programs Command Set 1.1, as implementers have it.
 """

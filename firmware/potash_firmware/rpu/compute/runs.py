@@ -1,8 +1,8 @@
 """The Execute Program commands of one compute namespace, from their fields to their outcome.
 
-A few are with the engine at a time and the rest wait their turn here, so that no host fills the
-mailbox, or memory with the data of commands. What has begun is stopped by an Abort, the deletion
-of its queue or of a namespace, and by a reset; it counts until the engine has let go of its memory.
+Only a few are passed to the engine at a time, and the others wait here, so that no host can fill
+the mailbox, or memory with the data of commands. An execution is stopped by an Abort, the deletion
+of its queue or of a namespace, and a reset; it counts until the engine has released its memory.
 
 Source: Computational Programs Command Set 1.1, figures 16 to 23, as implementers have them.
 """

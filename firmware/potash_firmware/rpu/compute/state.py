@@ -1,7 +1,7 @@
-"""What the RPU keeps of compute namespaces: their programs, their range sets, and what they run.
+"""The state of compute namespaces: programs, range sets and executions.
 
-It belongs to the namespaces: a controller reset keeps programs, activation and range sets; they go
-with the namespace, with the power, and where the next host may be another one.
+It belongs to the namespaces: a controller reset keeps programs, activation and range sets. They are
+lost with the namespace, with power, and before another host may be served.
 """
 
 from collections import deque

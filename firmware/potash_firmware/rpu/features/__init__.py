@@ -1,1 +1,1 @@
-"""Features: what there are, their values, and what outlives a power cycle."""
+"""Features: their table, their values and their persistence."""

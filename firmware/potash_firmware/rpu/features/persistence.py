@@ -1,9 +1,9 @@
-"""What outlives a power cycle: the health log's counters, saved features, and how the last one
-ended.
+"""Persistent state: the health log's counters, saved features, and whether the last shutdown was
+clean.
 
-All of it goes into the board's sidecar, by the media executor: nothing here waits, but for power-on
-and power-off, when no host is served. What changes all the time is written once a minute while
-something happens; what a host relies on (a saved feature) before its command ends.
+The media executor writes it to the board's sidecar: nothing here waits, except at power-on and
+power-off, when no host is served. Counters are written once a minute while they change; saved
+features are written before their command completes.
 
 Source: NVM Express Base Specification 2.0, section 5.16.1.3 (SMART / Health Information, which
 "shall be retained across power cycles"), 5.27 (Set Features, SV), 3.6 (shutdown).

@@ -1,4 +1,4 @@
-"""The features that there are, as a table: what each holds at first, and what it takes.
+"""The table of features: their defaults, and the values that they accept.
 
 A feature is one dword, or a data structure, or both. Some have a value for each sensor, vector or
 namespace: the row says so. A row's checks refuse what the device does not do.

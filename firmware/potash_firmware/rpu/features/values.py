@@ -1,7 +1,7 @@
-"""The values of the features that a host gets and sets; `features.table` says what there is.
+"""The current values of features; `features.table` lists the features.
 
-A value lasts until the next controller reset, which brings back what a host has saved. Saved values
-and those that outlive a power cycle by themselves are in the sidecar (`features.persistence`).
+A value lasts until the next controller reset, which restores saved values. Saved values
+and those that always survive a power cycle are in the sidecar (`features.persistence`).
 
 Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (Get Features) and
 5.27 (Set Features).

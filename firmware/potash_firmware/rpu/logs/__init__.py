@@ -1,1 +1,1 @@
-"""What log pages and asynchronous events are made from."""
+"""The contents of log pages, and asynchronous events."""

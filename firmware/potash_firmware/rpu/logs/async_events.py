@@ -1,7 +1,7 @@
-"""Asynchronous events: what happened, and the requests that wait for it.
+"""Asynchronous events, and the requests that wait for them.
 
-Once an event of a type has been reported, further ones of that type stay silent until the host has
-read the log page that the report named. An event that waits already is not queued twice.
+After an event is reported, further events of its type wait until the host has read its log page. An
+event that is already pending is not queued again.
 
 Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command).
 """

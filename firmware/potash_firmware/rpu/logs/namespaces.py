@@ -1,4 +1,4 @@
-"""What the host has to read again: namespaces that have changed, and blocks that cannot be read.
+"""The logs of changed namespaces and of blocks that cannot be read.
 
 Source: NVM Express Base Specification 2.0, section 5.16.1.5 (Changed Namespace List); NVM Command
 Set Specification 1.0, section 4.1.4.5 (LBA Status Information).

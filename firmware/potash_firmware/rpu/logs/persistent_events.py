@@ -1,7 +1,7 @@
-"""The persistent event log: what happened to the drive, over resets and power cycles.
+"""The persistent event log: events of the drive, over resets and power cycles.
 
 The newest events that fit are stored in the sidecar. A host reads them from a *reporting context*,
-which is a copy, so that what happens meanwhile does not disturb it.
+which is a copy that later events do not change.
 
 Source: NVM Express Base Specification 2.0, section 5.16.1.14 (Persistent Event Log)."""
 

@@ -1,7 +1,7 @@
-"""Telemetry: the state of the firmware as it was at one moment, for finding a fault.
+"""Telemetry: the state of the firmware at one moment, for debugging.
 
-The host has it captured when it likes; the firmware does so when something has gone wrong inside,
-and holds that until the host has read it, over power cycles too.
+A host can request a capture. The firmware makes one when it fails, and keeps that until the host
+has read it, also over power cycles.
 
 Source: NVM Express Base Specification 2.0, section 5.16.1.8, 5.16.1.9 and 8.24."""
 

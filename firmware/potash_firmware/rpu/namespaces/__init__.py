@@ -1,1 +1,1 @@
-"""Namespaces: what one is, and which there are."""
+"""Namespaces of each command set, and their inventory."""

@@ -1,4 +1,4 @@
-"""The namespaces that there are, which of them are attached, and what room there is for more.
+"""The namespaces of the drive, their attachment, and the unallocated capacity.
 
 A namespace is of one command set. A host sees those of the command sets that it has enabled.
 

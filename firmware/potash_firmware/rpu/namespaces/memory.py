@@ -1,7 +1,7 @@
-"""A memory namespace (CSI 03h): bytes that hosts and the device's programs both reach.
+"""A memory namespace (CSI 03h): bytes that hosts and programs access.
 
 The bytes are a memfd of the namespace's size, mapped here and, for programs, in the APU. They are
-not stored: a namespace begins with zeroes when power comes, and whenever another host may be next.
+not stored: they are zero after power-on, and whenever another host may be next.
 
 Source: NVM Express Subsystem Local Memory Command Set Specification 1.0.
 """

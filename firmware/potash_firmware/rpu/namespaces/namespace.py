@@ -1,4 +1,4 @@
-"""A namespace of blocks as the firmware has it: what works on them, and which cannot be read."""
+"""A namespace of blocks: its media, the work on them, and uncorrectable blocks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Reachability: which namespaces a command of another one can use.
+"""Reachability: whether a command of one namespace can use another one.
 
 Every namespace is in one group, and one association says that the members of that group reach each
 other. A namespace that is not attached is in no group.

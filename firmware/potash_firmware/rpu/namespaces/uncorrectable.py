@@ -1,8 +1,8 @@
 """The blocks of a namespace that a host has made uncorrectable, as ranges.
 
-Few drives have any, so what is asked of them most is whether there are some. The ranges are sorted,
-do not touch, and are limited in number over the whole drive: like the defect list of a real one,
-the record that they are stored in (the sidecar) has an end.
+Most drives have none, so the most frequent question is whether there are any. The ranges are sorted
+and do not touch. Their number is limited for the whole drive, as that of a hardware drive's defect
+list, because they are stored in the sidecar.
 
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 """

@@ -1,1 +1,1 @@
-"""What the drive does in the background, and what goes on by time."""
+"""Background operations, and functions that depend on time."""

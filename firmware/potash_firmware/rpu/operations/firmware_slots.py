@@ -1,7 +1,7 @@
 """The firmware slots, and the image that a host is downloading.
 
-Pieces have any size and offset, and no two may overlap; only a second one at offset 0 is the
-beginning of another image, as a host sends that gave up the first.
+Pieces have any size and offset, and may not overlap. Only a second piece at offset 0 is accepted:
+it begins another image, of a host that has given up the first one.
 
 Source: NVM Express Base Specification 2.0, section 3.11 (firmware update process), 5.12 and 5.13.
 """

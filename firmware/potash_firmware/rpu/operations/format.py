@@ -1,7 +1,7 @@
 """Format NVM: a block size and empty blocks for one namespace, or for all that are attached.
 
-That a namespace is to be erased is durable in the drive's list before anything of it is done; a
-device that ends in the middle erases it when it starts again.
+The drive's list records durably that a namespace is to be erased before the erase begins; a device
+that ends during it erases the namespace at its next start.
 
 Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM).
 """

@@ -1,7 +1,7 @@
-"""The Keep Alive Timer: a host that is not heard of for too long is taken for dead.
+"""The Keep Alive Timer: detection of a host that no longer responds.
 
-Only Keep Alive commands count (CTRATT has no traffic based keep alive). When it expires nothing
-more is served, and CSTS.CFS says so.
+Only Keep Alive commands count (CTRATT has no traffic based keep alive). When it expires, no
+further command is served, and CSTS.CFS is set.
 
 Source: NVM Express Base Specification 2.0, section 3.9 (Keep Alive)."""
 

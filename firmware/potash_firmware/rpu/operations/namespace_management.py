@@ -1,8 +1,8 @@
 """Namespace Management and Namespace Attachment.
 
-What is decided is durable in the drive's list before anything of it is done, and before the host is
-told; a device that ends in the middle is, when it starts again, as before the command or as after
-it.
+Changes are recorded durably in the drive's list before they are made, and before the command
+completes; a device that ends in between is, at its next start, in the state before or after the
+command.
 
 Source: NVM Express Base Specification 2.0, section 5.19 (Namespace Attachment), 5.20 (Namespace
 Management) and 8.12; NVM Command Set Specification 1.0, section 4.1.6.

@@ -1,7 +1,7 @@
 """Sanitize: making all user data of the drive unrecoverable, as far as the host's disk allows.
 
-An operation goes on in the background, over every namespace; no reset and no power cycle ends it.
-While it lasts, and after one that has failed, the host may do little else: `check` knows what.
+An operation runs in the background, on all namespaces, and continues over resets and power cycles.
+While it runs, and after one that has failed, only few commands are permitted (`check`).
 
 Source: NVM Express Base Specification 2.0, section 5.24, 8.21 and 5.16.1.25 (Sanitize Status)."""
 

@@ -1,9 +1,9 @@
-"""Device self-tests: what is checked, in which order, and how it ended.
+"""Device self-tests: their checks, and the log of their results.
 
-A test is a list of small pieces for the media executor, so it delays nobody. It takes its time, so
-that a host that polls once a second sees it go on. A short test checks the sidecar, the firmware
-images and parts of each namespace, and ends with a reset; an extended one reads every block, and
-goes on after resets and power cycles.
+A test is a list of small pieces of work for the media executor, so it does not delay commands. It
+has a minimum duration, so that a host that polls once a second observes its progress. A short test
+checks the sidecar, the firmware images and parts of each namespace, and ends with a reset; an
+extended one reads every block, and continues after resets and power cycles.
 
 Source: NVM Express Base Specification 2.0, section 5.9, 8.6 and 5.16.1.7 (its log)."""
 

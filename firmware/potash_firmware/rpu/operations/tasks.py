@@ -1,9 +1,9 @@
 """Operations that take many steps, each of which may wait for storage.
 
 A task is a generator in the loop's thread, which yields what it waits for (`command.Step`); between
-two steps the loop serves everybody else. A task that has begun belongs to the drive: a reset
-forgets the command, and the task goes on, unless it has not begun yet or only waits for a time to
-pass. Those that change what there is are exclusive: each begins when the one before has ended."""
+two steps the loop serves other commands. A task that has begun belongs to the drive: a reset drops
+the command, and the task continues, unless it has not begun yet or only waits for a time. Tasks
+that change namespaces are exclusive: each begins when the previous one has ended."""
 
 import logging
 from collections import deque

@@ -1,7 +1,7 @@
-"""The temperature, and what the device says when it passes a threshold.
+"""The temperature, its thresholds, and host controlled thermal management.
 
 The composite temperature is constant, but thresholds are real: a host that sets one below it is
-notified. Host controlled thermal management counts what it would do, and slows nothing.
+notified. Host controlled thermal management counts transitions, and does not throttle.
 
 Source: NVM Express Base Specification 2.0, section 5.27.1.3, 5.16.1.3 and 8.15.5."""
 

@@ -1,4 +1,4 @@
-"""What the commands for a drive share: their arguments' forms, the device, how they report."""
+"""Arguments, devices and reports that the commands for a drive share."""
 
 from __future__ import annotations
 

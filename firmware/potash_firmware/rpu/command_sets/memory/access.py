@@ -1,7 +1,7 @@
 """Memory Read, Memory Write, Memory Fill and Flush.
 
-Nothing of these has to wait: the memory is mapped here, so a command moves its bytes at once. What
-a program of the device does to the same bytes meanwhile is for the host to order.
+None of these has to wait: the memory is mapped, so a command transfers its bytes at once. The host
+has to order them with programs that use the same bytes.
 
 Source: NVM Express Subsystem Local Memory Command Set Specification 1.0
 (`nvme_spec.memory_commands` says how sure its layouts are).

@@ -1,4 +1,4 @@
-"""What the commands that touch blocks have in common: their fields, their order, their failures.
+"""Fields, ordering and errors that all commands on blocks share.
 
 Source: NVM Command Set Specification 1.0, section 3.2 (commands), 2.1 (media and data integrity
 errors), 3.2.3.2.1 (deallocated logical blocks).

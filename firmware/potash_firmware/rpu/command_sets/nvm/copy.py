@@ -1,6 +1,6 @@
 """Copy: blocks of the same namespace, or bytes of memory namespaces, to blocks.
 
-It is done in one, so that all sources are read before the first block is written.
+It is one piece of work, so that all sources are read before the first block is written.
 
 Source: NVM Command Set Specification 1.0, section 3.2.2 (Copy); 1.2, figure 41 (format 4h).
 """

@@ -1,4 +1,4 @@
-"""What Identify says of the I/O commands: their limits, and what they do with blocks.
+"""Limits and properties of the I/O commands that Identify reports.
 
 VSL, WZSL, WUSL, DMRL, DMRSL and DMSL are 0 (no limit), as those commands are done in steps; Copy is
 done in one, so that it reads all of its sources before it writes.
