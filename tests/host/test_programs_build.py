@@ -213,7 +213,7 @@ def test_the_source_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFix
     path = tmp_path / "p.o"
     path.write_text("int prog(void) { return 1; }")
     assert potash("build", path) == 2
-    assert "the object file would take the place of" in capsys.readouterr().err
+    assert "the object file would replace" in capsys.readouterr().err
 
 
 @needs_compiler

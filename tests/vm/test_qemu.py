@@ -74,7 +74,7 @@ def test_an_installed_qemu_that_will_not_do_is_passed_over(
 
 def test_the_machine_s_memory_can_be_shared_and_its_slots_are_free() -> None:
     words = machine_arguments(Path("/k"), Path("/i"), 512, 2, Accelerator.TCG)
-    assert "memory-backend-memfd,id=ram,size=512M,share=on" in words
+    assert "memory-backend-memfd,share=on,id=ram,size=512M" in words
     assert words[words.index("-M") + 1].split(",")[:2] == ["q35", "memory-backend=ram"]
     assert words[words.index("-smp") + 1] == "2"
     ports = {f"pcie-root-port,id=rp{n},slot={n + 1},chassis={n + 1}" for n in (0, 1)}
