@@ -15,7 +15,9 @@ from typing import NamedTuple
 from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.identify.lists import IDENTIFY_SIZE
 from nvme_spec.layout import Structure, u64
+from nvme_spec.queues import SubmissionEntry
 from nvme_spec.ranges import SOURCE_RANGE_SIZES
+from nvme_spec.words import put
 
 _HOST_ADDRESSABLE_HEADER = struct.Struct("<H14x")
 _HOST_ADDRESSABLE = struct.Struct("<IB3xQ")
@@ -71,24 +73,25 @@ class MemoryCopy(NamedTuple):
         """Bytes of the source ranges. Raises KeyError for another format."""
         return SOURCE_RANGE_SIZES[self.desfmt] * (self.nr_z + 1)
 
-    def encode(self) -> tuple[int, int, tuple[int, int, int, int, int, int]]:
-        """CDW2, CDW3, and command dwords 10 to 15. Raises ValueError for what does not fit."""
-        if not (0 <= self.length < 1 << 64 and 0 <= self.sdaddr < 1 << 64):
-            raise ValueError(f"{self.length} bytes to {self.sdaddr} on do not fit in a command")
-        if not (0 <= self.nr_z < 1 << 8 and 0 <= self.desfmt < 1 << 4):
-            raise ValueError(f"{self.nr_z + 1} ranges of format {self.desfmt} do not fit")
-        low, high = self.sdaddr & 0xFFFF_FFFF, self.sdaddr >> 32
-        cdws = (low, high, self.desfmt << 8 | self.nr_z, 0, 0, 0)
-        return (self.length & 0xFFFF_FFFF, self.length >> 32, cdws)
+    def fields(self) -> dict[str, int]:
+        """Those fields of a `SubmissionEntry` that carry it. Raises ValueError for what does not
+        fit."""
+        length, sdaddr = put(self.length, 0, 64), put(self.sdaddr, 0, 64)
+        return {
+            "cdw2": length & 0xFFFF_FFFF,
+            "cdw3": length >> 32,
+            "cdw10": sdaddr & 0xFFFF_FFFF,
+            "cdw11": sdaddr >> 32,
+            "cdw12": put(self.nr_z, 0, 8) | put(self.desfmt, 8, 4),
+        }
 
     @classmethod
-    def decode(cls, cdw2: int, cdw3: int, cdws: Sequence[int]) -> MemoryCopy:
-        """From command dwords 2, 3, and 10 to 15."""
+    def decode(cls, entry: SubmissionEntry) -> MemoryCopy:
         return cls(
-            length=cdw3 << 32 | cdw2,
-            sdaddr=cdws[1] << 32 | cdws[0],
-            nr_z=cdws[2] & 0xFF,
-            desfmt=cdws[2] >> 8 & 0xF,
+            entry.cdw3 << 32 | entry.cdw2,
+            entry.cdw11 << 32 | entry.cdw10,
+            entry.cdw12 & 0xFF,
+            entry.cdw12 >> 8 & 0xF,
         )
 
 

@@ -11,6 +11,7 @@ from nvme_spec.identify.structures import (
     IndependentNamespace,
 )
 from nvme_spec.memory_commands import MemoryAccess, MemoryCopy, MemoryNamespace
+from nvme_spec.queues import SubmissionEntry
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
 from nvme_spec.reachability import (
     Association,
@@ -31,11 +32,15 @@ def test_memory_read_write_and_fill() -> None:
 
 @pytest.mark.parametrize(("desfmt", "size"), [(2, 32), (3, 40), (4, 32)])
 def test_memory_copy(desfmt: int, size: int) -> None:
-    cdws = (0x5566_7788, 0x1122_3344, desfmt << 8 | 2, 0, 0, 0)
-    fields = MemoryCopy.decode(0x0000_2000, 0x1, cdws)
+    dwords = {"cdw2": 0x2000, "cdw3": 1, "cdw10": 0x5566_7788, "cdw11": 0x1122_3344}
+    dwords["cdw12"] = desfmt << 8 | 2
+    fields = MemoryCopy.decode(SubmissionEntry(1, **dwords))
     assert fields == (0x1_0000_2000, 0x1122_3344_5566_7788, 2, desfmt)
     assert fields.data_length == 3 * size
-    assert fields.encode() == (0x2000, 1, cdws)
+    assert fields.fields() == dwords
+    for unfit in ((1 << 64, 0, 0, 2), (0, -1, 0, 2), (0, 0, 256, 2), (0, 0, 0, 16)):
+        with pytest.raises(ValueError, match="does not fit"):
+            MemoryCopy(*unfit).fields()
 
 
 def test_memory_copy_of_an_unknown_format() -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nvme_spec.memory_commands import MemoryOpcode
+from nvme_spec.memory_commands import MemoryCopy, MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.ranges import BlockSourceRange, CopyFormat
@@ -41,9 +41,8 @@ def _copy(_: int) -> tuple[SubmissionEntry, bytes]:
     """Memory Copy of a piece of blocks."""
     first, start = (random.randrange(SIZE // PIECE) * PIECE for _ in range(2))
     source = BlockSourceRange(1, first // PAGE, PIECE // PAGE - 1).encode(CopyFormat.BLOCKS)
-    opcode, kind = MemoryOpcode.MEMORY_COPY, CopyFormat.BLOCKS << 8
-    entry = SubmissionEntry(opcode, nsid=MEMORY, cdw2=PIECE, cdw10=start, cdw12=kind)
-    return entry, source
+    fields = MemoryCopy(PIECE, start, 0, CopyFormat.BLOCKS).fields()
+    return SubmissionEntry(MemoryOpcode.MEMORY_COPY, nsid=MEMORY, **fields), source
 
 
 @dataclass(frozen=True)

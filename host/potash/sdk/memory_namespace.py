@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
@@ -24,7 +24,7 @@ from nvme_spec.memory_commands import (
 from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
-from potash.sdk.commands import Commands, encoded, pieces_of
+from potash.sdk.commands import Commands, Dwords, encoded, pieces_of
 from potash.sdk.errors import InvalidRequest
 from potash.sdk.files import FileInPlace
 from potash.sdk.namespace import MAX_BLOCKS, Namespace
@@ -163,7 +163,7 @@ class MemoryNamespace:
             kind = CopyFormat.MEMORY
             data = MemorySourceRange(*source).encode()
         try:
-            cdw2, cdw3, cdws = MemoryCopy(size, start, 0, kind).encode()
+            fields = MemoryCopy(size, start, 0, kind).fields()
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
         return self.device.submit(
@@ -171,11 +171,7 @@ class MemoryNamespace:
             nsid=self.nsid,
             csi=CommandSet.MEMORY,
             data_out=data,
-            cdw2=cdw2,
-            cdw3=cdw3,
-            cdw10=cdws[0],
-            cdw11=cdws[1],
-            cdw12=cdws[2],
+            **cast(Dwords, fields),
         )
 
     def _submit(

@@ -57,7 +57,7 @@ def copy(controller: Controller, command: Command) -> Result:
     """Copy the source ranges, one after another, to the command's namespace."""
     entry = command.entry
     namespace = controller.namespaces.of_kind(MemoryNamespace, entry.nsid)
-    fields = MemoryCopy.decode(entry.cdw2, entry.cdw3, entry.cdws)
+    fields = MemoryCopy.decode(entry)
     if fields.desfmt not in SOURCE_RANGE_SIZES:
         raise NvmeError(Status.INVALID_FIELD, f"there is no format {fields.desfmt} here")
     require_granularity(fields.sdaddr, fields.length)
