@@ -274,6 +274,7 @@ STOPPING = {
     "reset": (command(DEVICE_RESET), ("reset",)),
     "config": (region_write(4, b"\0\0", region=CONFIG), ("write", CONFIG, 4, b"\0\0")),
     "unmap": (command(3, struct.pack("<IIQQ", 24, 0, 0, PAGE)), ("memory_changed",)),
+    "longer": (command(3, struct.pack("<IIQQ", 24, 0, 0, PAGE) + b"x"), ("memory_changed",)),
     "all": (command(3, struct.pack("<IIQQ", 24, 2, 0, 0)), ("memory_changed",)),
 }
 
