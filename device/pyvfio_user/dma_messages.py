@@ -194,7 +194,11 @@ class DmaMessages:
                     self.interrupted = True
                     if following is not None or transfer.unanswered:
                         raise TransferError("a command of the client comes first")
-            elif transfer.unanswered and not self._wait(deadline - time.monotonic()):
+            elif following is not None and self._has_room():
+                continue
+            elif (following is not None or transfer.unanswered) and not self._wait(
+                deadline - time.monotonic()
+            ):
                 raise Disconnected(
                     f"the client did not answer a DMA message within {REPLY_TIME:g} seconds"
                 )

@@ -220,6 +220,24 @@ def test_silence_ends_the_connection(
     assert "did not answer" in ended[0]
 
 
+def test_replies_that_never_come_are_not_waited_for_without_end(
+    client: RawClient, memory: AddressSpace, ended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of transfers that were given up."""
+    monkeypatch.setattr(dma_messages, "REPLY_TIME", 0.05)
+    monkeypatch.setattr(dma_messages, "MOST_AWAITED", 2)
+    for _ in range(2):
+        client.send(command(DEVICE_RESET))
+        with pytest.raises(AccessFault):
+            memory.view(RAM, 4)
+        client.pump()
+    assert len([one for one in asked(client) if one.command == DMA_READ]) == 2
+    with pytest.raises(AccessFault):
+        memory.view(RAM, 4)
+    client.pump()
+    assert "did not answer" in ended[0]
+
+
 def test_commands_without_end_end_the_connection(
     client: RawClient, memory: AddressSpace, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,16 @@ def test_a_transfer_may_be_longer_than_a_message_and_cross_windows(client: Clien
     assert second == b"B" * (len(second) - 1) + b"b"
 
 
+def test_a_transfer_goes_on_as_replies_make_room(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyvfio_user.dma_messages.MOST_AWAITED", 3)
+    content = bytearray(b"a" * (1 << 20))
+    client.dma_map(RAM, len(content), None, memory=memoryview(content))
+    client.region_write(0, 0, struct.pack("<QQ", RAM, len(content)))
+    assert content == b"A" * len(content)
+
+
 def test_windows_of_both_kinds_lie_side_by_side(client: Client) -> None:
     content = bytearray(b"left".rjust(PAGE))
     with SealedMemory(PAGE) as sealed:
