@@ -1,4 +1,4 @@
-"""`potash drive`: how long requests take on a modelled drive of flash, without a guest."""
+"""`potash drive`: latencies of requests on a modelled flash drive."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ GIGA = 10**9
 
 @click.group()
 def drive() -> None:
-    """Model the time of a drive of flash: run traces against it."""
+    """Model the time of a flash drive: run block traces on it."""
 
 
 @drive.command()
 @click.argument("profile", default="tlc")
 @json_option(reports.DriveInfo)
 def info(profile: str) -> None:
-    """Show what a modelled drive has, and how long single requests take while it is idle.
+    """Show the geometry of a modelled drive, and latencies while it is idle.
 
-    PROFILE is a built-in one, or a TOML file.
+    PROFILE is a built-in profile or a TOML file.
     """
     from potash import timing
 
@@ -94,28 +94,28 @@ def _idle_reads(profile: Profile) -> list[int]:
 def _drive_options(command: Callable[..., None]) -> Callable[..., None]:
     """The drive, and what is written on it before."""
     for option in (
-        click.option("--seed", type=click.IntRange(0), default=0, help="Of the random pages."),
+        click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random pages."),
         click.option(
             "--overwrite",
             type=click.FloatRange(0, 100),
             default=0.0,
             show_default=True,
-            help="Then write random pages of it, this many times as many as were written.",
+            help="Then overwrite random pages, this many times the amount that was filled.",
         ),
         click.option(
             "--fill",
             type=click.IntRange(0, 100),
             default=0,
             show_default=True,
-            help="Before all else, write this percentage of the drive in order.",
+            help="First write this percentage of the drive sequentially.",
         ),
         click.option(
             "--policy",
             "named",
             multiple=True,
             metavar="KIND=POLICY",
-            help="How the drive decides: gc, wear or allocation, by the name of a built-in policy "
-            "or by FILE:CLASS; may be given several times.",
+            help="Policy of gc, wear or allocation: a built-in name, or FILE:CLASS; may be "
+            "repeated.",
         ),
         click.option(
             "--drive",
@@ -123,8 +123,8 @@ def _drive_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="PROFILE",
             default="tlc",
             show_default=True,
-            help=f"The drive: {', '.join(PROFILES)}, a TOML file, or what `precondition` wrote "
-            "(a file that ends in .npz).",
+            help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` "
+            "(.npz).",
         ),
     ):
         command = option(command)

@@ -11,60 +11,66 @@ from potash.schema import Amount, Count, Form, Positive
 class DriveInfo:
     """A modelled drive."""
 
-    profile: Annotated[str, "Its profile: a name, or a file."]
+    profile: Annotated[str, "Name or file of its profile."]
     profiles: Annotated[Sequence[str], "The built-in profiles."]
-    capacity: Annotated[Positive, "Bytes that the host sees."]
-    spare: Annotated[float, "Bytes of flash beyond it, as a share of it."]
-    dies: Annotated[Positive, "Of all channels."]
-    superblocks: Annotated[Positive, "How many there are: the blocks of a plane."]
-    superblock: Annotated[Positive, "Bytes of each."]
+    capacity: Annotated[Positive, "Capacity for the host in bytes."]
+    spare: Annotated[float, "Spare flash as a share of the capacity."]
+    dies: Annotated[Positive, "Number of dies of all channels."]
+    superblocks: Annotated[
+        Positive, "Number of superblocks, which is that of the blocks of a plane."
+    ]
+    superblock: Annotated[Positive, "Size of a superblock in bytes."]
     program_unit: Annotated[Positive, "Bytes that a die programs at once."]
     idle_read_us: Annotated[
-        Sequence[float], "A read of 4 KiB on the idle drive, in microseconds, by type of page."
+        Sequence[float], "Latency of a 4 KiB read of the idle drive in microseconds, by page type."
     ]
-    idle_write_us: Annotated[Amount, "A write of 4 KiB likewise."]
+    idle_write_us: Annotated[Amount, "Latency of a 4 KiB write of the idle drive in microseconds."]
 
 
 @dataclass(frozen=True)
 class DriveLatency:
     """Latencies of reads, or of writes, in microseconds."""
 
-    kind: Annotated[str, Form(enum=["read", "write"]), "Which."]
-    requests: Annotated[Positive, "How many there were."]
-    bytes: Annotated[Positive, "What they moved, in whole pages of 4 KiB."]
-    mean_us: Annotated[Amount, "Their mean."]
-    p50_us: Annotated[Amount, "Their median."]
+    kind: Annotated[str, Form(enum=["read", "write"]), "Reads or writes."]
+    requests: Annotated[Positive, "Number of requests."]
+    bytes: Annotated[Positive, "Bytes transferred, in whole pages of 4 KiB."]
+    mean_us: Annotated[Amount, "The mean."]
+    p50_us: Annotated[Amount, "The median."]
     p99_us: Annotated[Amount, "The 99th percentile."]
     p999_us: Annotated[Amount, "The 99.9th percentile."]
-    max_us: Annotated[Amount, "The longest."]
+    max_us: Annotated[Amount, "The maximum."]
 
 
 @dataclass(frozen=True)
 class DrivePreconditioned:
-    """A modelled drive that was written on and kept."""
+    """A modelled drive that was written to and saved."""
 
-    output: Annotated[str, "The file."]
-    mapped: Annotated[Count, "Bytes that are mapped, translation pages among them."]
-    erases: Annotated[Count, "Of superblocks, so far."]
+    output: Annotated[str, "The drive's file."]
+    mapped: Annotated[Count, "Mapped bytes, including translation pages."]
+    erases: Annotated[Count, "Number of superblocks erased."]
 
 
 @dataclass(frozen=True)
 class DriveSimulated:
-    """A trace that was run against a modelled drive."""
+    """The result of a trace on a modelled drive."""
 
-    profile: Annotated[str, "The drive's profile: a name, or a file."]
-    requests: Annotated[Positive, "Of the trace."]
-    refused: Annotated[Count, "Writes that a drive at its end of life refused."]
-    modelled_seconds: Annotated[Amount, "From the first arrival to the last completion."]
-    latencies: Annotated[Sequence[DriveLatency], "Reads, then writes, where there were any."]
-    write_amplification: Annotated[Amount, "Pages programmed for each that the host wrote."]
+    profile: Annotated[str, "Name or file of the drive's profile."]
+    requests: Annotated[Positive, "Number of requests of the trace."]
+    refused: Annotated[Count, "Number of writes that were refused because the drive was worn out."]
+    modelled_seconds: Annotated[
+        Amount, "Modelled seconds from the first arrival to the last completion."
+    ]
+    latencies: Annotated[Sequence[DriveLatency], "Reads, then writes, if there were any."]
+    write_amplification: Annotated[Amount, "Pages programmed per page that the host wrote."]
     counters: Annotated[
         Mapping[str, int],
-        "Pages of 4 KiB that the host wrote (`host`), that were relocated, translation pages that "
-        "were written, and padding; reads of rows (`senses`), programs, suspensions, superblocks "
-        "erased; hits and misses of the mapping's cache; nanoseconds that dies, buses and the "
-        "link's directions were busy, each together.",
+        "Pages of 4 KiB that the host wrote (`host`), relocated pages, translation pages written, "
+        "and padding; reads of rows (`senses`), programs, suspensions, erased superblocks; hits "
+        "and misses of the mapping's cache; total busy time of dies, buses and the link's "
+        "directions in nanoseconds.",
     ]
-    dies_busy: Annotated[Amount, "Share of that time, on average; above 1 where work is left over."]
-    buses_busy: Annotated[Amount, "Likewise, of the channels."]
-    link_busy: Annotated[Amount, "Likewise, of the link's two directions."]
+    dies_busy: Annotated[
+        Amount, "Mean share of the modelled time in which dies were busy; above 1 if work remained."
+    ]
+    buses_busy: Annotated[Amount, "The same for channels."]
+    link_busy: Annotated[Amount, "The same for the link's two directions."]
