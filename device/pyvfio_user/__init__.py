@@ -45,8 +45,9 @@ the client writes the text's address and length to the device, which interrupts 
                 while server.step(): ...
 
 `protocol` and `payloads` are the protocol as data, without sockets; `connection`, `session` and
-`server` serve it; `memory` and `irqs` are what a device gets of its client; `migration` moves a
-device's state; `client` is the other side. Only the standard library is used, and Linux.
+`server` serve it; `memory` and `irqs` are what a device gets of its client, and `dma_messages`
+reaches memory that cannot be mapped; `migration` moves a device's state; `client` is the other
+side. Only the standard library is used, and Linux.
 
 Source: `docs/interop/vfio-user.rst` in QEMU's sources.
 """
