@@ -34,7 +34,7 @@ from support.hostile import Descriptors, Frame, Grammar, bend, resident, wait_un
 from support.hostile_answers import Answers
 from support.vfio_user import RawClient, Reply, open_descriptors
 
-FRAMES = 3_000
+FRAMES = 10_000
 MANY = int(os.environ.get("POTASH_FUZZ_FRAMES", "1000000"))
 GROWTH = 24 << 20
 """Bytes that the process may grow by once it is warm: buffers that the allocator keeps."""
