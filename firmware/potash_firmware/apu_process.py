@@ -1,4 +1,4 @@
-"""The APU's process, as the device keeps it: started, ended, and started again when it dies."""
+"""The APU's process, which the device starts, ends, and restarts when it dies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a device is doing, for whoever looks on: a snapshot, and the socket that gives it away.
+"""The status of a running device: a snapshot, and the socket that serves it.
 
-Each client gets one JSON object in the moment in which it is accepted; nothing that it says is
-read, and what does not fit its socket's buffer is not sent. The socket is its user's alone."""
+Each client gets one JSON object when it is accepted. Nothing is read from it, and data that does
+not fit into its socket's buffer is not sent. Only the device's user can open the socket."""
 
 from __future__ import annotations
 

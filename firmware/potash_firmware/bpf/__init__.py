@@ -2,7 +2,7 @@
 
 The platform runs a program's object file in a virtual machine on the APU (Alkali CSD platform
 documentation, section 3.4.3). `machine.load_program` links and verifies one, `machine.run_program`
-runs it in memory that `buffer_layout` describes, with the helpers' `Services` behind it.
+runs it in memory that `buffer_layout` describes, with `Services` for its helpers.
 """
 
 from potash_firmware.bpf.added import AddedHelper

@@ -1,14 +1,12 @@
-"""Helpers that other packages lend to programs, beside the platform's own.
+"""Helpers that other packages provide to programs.
 
-A package that is installed beside Potash names each in its entry points, under the name by which C
-calls it:
+An installed package declares each helper as an entry point with the helper's name in C:
 
     [project.entry-points."potash.helpers"]
     popcount = "my_package:POPCOUNT"
 
-and the object there is an `AddedHelper`. One that cannot be used is left out, and
-`found().problems` says why: neither another's helper nor the drive suffers for it, only a program
-that calls it.
+The object is an `AddedHelper`. A helper that cannot be used is omitted, with the reason in
+`found().problems`; only programs that call it are affected.
 
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """

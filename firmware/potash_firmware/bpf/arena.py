@@ -1,11 +1,11 @@
-"""The memory of one accelerator as its program sees it: one arena, one bounds check.
+"""The memory of a program: one arena, one bounds check.
 
     stack | input | output | data | rodata
 
-The regions lie in this order in one contiguous memory, each on a page of its own. A program sees
-them at guest-virtual addresses from `BASE` on, which no run changes, so that a linked program holds
-good wherever the memory lies in the APU. Whatever is outside the arena faults, and so does a write
-to rodata, which for that reason comes last.
+The regions are in this order in one contiguous memory, each on separate pages. A program sees them
+at virtual addresses from `BASE` on, which are the same in each run, so that a linked program does
+not depend on the memory's location in the APU. Accesses outside the arena fault, and so do writes
+to rodata, which is therefore the last region.
 """
 
 from dataclasses import dataclass

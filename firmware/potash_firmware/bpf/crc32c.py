@@ -2,9 +2,8 @@
 
 Reflected polynomial 82F63B78h (RFC 3720, section 12.1). Numpy has no loop that carries a CRC, so
 the data is cut into lanes of equal length that are computed side by side, two bytes of each at a
-time. A CRC is linear: that of two pieces one behind the other is that of the first, pushed over as
-many zeroes as the second has bytes, plus that of the second. So lanes are joined in pairs, and the
-pairs again.
+time. A CRC is linear: that of two adjacent pieces is that of the first, advanced by as many zeroes
+as the second has bytes, plus that of the second. So lanes are joined in pairs, and the pairs again.
 """
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""What is known of a linked program beside what runs: names and source lines, for people."""
+"""Debug information of a linked program: names and source lines."""
 
 from bisect import bisect_right
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Instructions as people read them, in the notation of LLVM's own disassembler.
+"""Disassembly in the notation of LLVM's own disassembler.
 
 `r1` is a register, `w1` its lower half; `s>` and `s/=` are the signed forms. `listing` gives a
 whole program with the names, labels and source lines that its object file has.

@@ -1,9 +1,9 @@
-"""The linker: from an object file, as a C compiler writes it, to a program in memory.
+"""The linker: from an object file of a C compiler to a program in memory.
 
 All executable sections become one piece of code; .data, .bss and the like one of writable data;
 .rodata, strings and the like one of read-only data. Calls between functions, and to helpers by
-name, are settled at once. What needs the address of data waits for `link`, because the data's
-place depends on the sizes of the buffers before it.
+name, are resolved at once. References to data are resolved by `link`, as the data's address
+depends on the sizes of the buffers before it.
 
 Source: Linux documentation, "BPF LLVM relocations" (addends are in the relocated place itself).
 """

@@ -1,9 +1,8 @@
-"""Which machine runs a program: one interface, and what may stand behind it.
+"""The engines that run programs, and their common interface.
 
-The interpreter is always there and says what is right. Compiled programs give the same value, leave
-the same memory and are stopped with the same fault (kind, instruction, address); only where a
-program exceeds its limit is each one's own. What an installed libubpf does differently, `ubpf`
-says.
+The interpreter is always available and is the specification. Compiled programs give the same value,
+the same memory and the same fault (kind, instruction, address); only the instruction at which a
+program exceeds its limit may differ. `ubpf` lists the differences of an installed libubpf.
 """
 
 import importlib

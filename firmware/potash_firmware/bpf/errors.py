@@ -1,4 +1,4 @@
-"""What can be wrong with a program: refused before it runs, or stopped while it runs."""
+"""Errors of programs, before they run and while they run."""
 
 from enum import Enum
 

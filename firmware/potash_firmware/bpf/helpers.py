@@ -1,4 +1,4 @@
-"""The functions that the platform lends to a program, by number.
+"""The helpers: functions that programs call by number.
 
 Source: Alkali CSD platform documentation, section 3.4.3. What a helper does to the world outside
 the program is injected, so that nothing here knows where output goes or who runs a model. Every

@@ -1,8 +1,7 @@
-"""The BPF machine, one instruction at a time: the readable form, which says what is right.
+"""The interpreter: the readable form of the BPF machine, and its specification.
 
-Every instruction of RFC 9669 does here what the RFC's tables say, in the RFC's order. It is slow
-(less than a million instructions a second) and is kept simple instead: whatever runs programs
-faster is held against it.
+It implements the tables of RFC 9669, in the RFC's order. It is slow (less than a million
+instructions per second) and simple; faster engines are compared with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

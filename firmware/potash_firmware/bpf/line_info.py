@@ -1,8 +1,7 @@
-"""Which source line each instruction came from, as compilers write it down for `-g`.
+"""The source line of each instruction, from the debug information of `-g`.
 
-Two sections of an object hold it: .BTF.ext has the lines of each section of code, .BTF the texts
-that they name. Nothing else of BTF is read. A program runs as well without any of it, so whatever
-is malformed here says nothing, and is never an error.
+Two sections of an object contain it: .BTF.ext has the lines of each section of code, .BTF their
+texts. Nothing else of BTF is read. As a program does not need it, malformed data is ignored.
 
 Source: Linux documentation, "BPF Type Format (BTF)", sections 2 (.BTF) and 4.3 (.BTF.ext).
 """

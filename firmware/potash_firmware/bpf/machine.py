@@ -1,7 +1,7 @@
-"""One run of one program on an accelerator: what the APU's worker calls.
+"""Loading a program, and running it once: the interface for the APU's worker.
 
-The program finds its input where the caller put it, sees its context in r5, and leaves its result
-in the output buffer.
+The caller provides the input in memory; the program gets its context in r5, and writes its result
+to the output buffer.
 """
 
 from collections.abc import Iterator, Mapping

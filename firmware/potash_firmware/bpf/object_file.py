@@ -1,4 +1,4 @@
-"""A relocatable ELF64 object for BPF, read with distrust: sections, symbols, relocations.
+"""A reader of untrusted relocatable ELF64 objects for BPF: sections, symbols, relocations.
 
 Nothing here knows what a program is; the linker does. Sources: System V ABI, chapter 4 (object
 files); the BPF processor number is in the Linux documentation, "BPF LLVM relocations".

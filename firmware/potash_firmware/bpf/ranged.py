@@ -1,8 +1,7 @@
-"""A program on memory ranges: what a compute namespace's worker runs, as `machine` runs jobs.
+"""Programs on memory ranges, for workers of compute namespaces; `machine` runs jobs.
 
-A program is placed once and runs as often as it is wanted, each time on ranges that are mapped
-where they are to be: nothing is copied. What one run leaves in stack, data and context is given
-back before the next.
+A program is loaded once and can run any number of times, each time on ranges that are mapped into
+its arena and not copied. The pages of stack, data and context are released between two runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Memory for arenas, each in a range of addresses that has nothing else in it.
+"""Memory for arenas, each in a reserved range of addresses.
 
 Compiled code forms a host address as a base plus a 32-bit offset, whatever it computes, so it can
-reach 4 GiB and the bytes of one access behind them. Such a range is reserved for each arena: what
-in it is not the arena's own memory is inaccessible, and an access there raises SIGSEGV.
+reach 4 GiB and the bytes of one access after them. Such a range is reserved for each arena;
+everything in it except the arena's own memory is inaccessible, and an access raises SIGSEGV.
 
     inaccessible | arena, from the offset `BASE` on | inaccessible
 """

@@ -1,4 +1,4 @@
-"""A third engine: the interpreter of an installed libubpf, to hold the other two against.
+"""A third engine for comparison: the interpreter of an installed libubpf.
 
 It sees the same arena at the same addresses, because the arena is copied to where those are in
 this process, and back; so one program runs at a time. It differs where libubpf does: stacks are

@@ -1,8 +1,8 @@
-"""What can be known to be wrong with a program before it runs.
+"""The verifier: checks of a program before it runs.
 
 The checks are those of the encoding: every field legal, every jump to the beginning of an
-instruction inside the program, every helper known. What depends on values (addresses, loops, how
-deep functions call each other) is for the running machine to stop.
+instruction inside the program, every helper known. Properties that depend on values (addresses,
+loops, call depth) are checked while the program runs.
 """
 
 from collections.abc import Container

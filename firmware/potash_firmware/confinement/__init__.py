@@ -1,13 +1,12 @@
-"""What a process gives up before it sees the first byte of a stranger.
+"""Confinement of processes before they read untrusted input.
 
 A confined process keeps the descriptors that it has and its memory. It gains no privileges, has no
-capabilities, opens files only to read them and only where it is told, makes no sockets and no
-processes, reaches no other process, and has limits of memory, time and files that it cannot raise.
-What the kernel lacks is left out, and `missing` says so.
+capabilities, can open files only for reading and only in given directories, creates no sockets and
+no processes, reaches no other process, and has limits of memory, time and files that it cannot
+raise. `missing` lists measures that the kernel does not support.
 
-This is plain prctl(2) and syscall(2). libseccomp and its bindings would bring names for numbers, of
-which there are a hundred here, and would have to be there: they are in no wheel, and not in every
-system.
+This uses prctl(2) and syscall(2) directly: libseccomp and its bindings are not in a wheel and not
+on every system, and would only provide the numbers of about a hundred system calls.
 
 Sources: prctl(2), seccomp(2), landlock(7), capabilities(7), getrlimit(2).
 """

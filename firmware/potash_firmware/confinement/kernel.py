@@ -1,4 +1,4 @@
-"""The kernel's calls for confinement that Python has no names for."""
+"""System calls for confinement that Python does not provide."""
 
 from __future__ import annotations
 

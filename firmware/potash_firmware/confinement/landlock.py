@@ -1,7 +1,7 @@
-"""Which files a process can open, by the kernel's Landlock: landlock(7).
+"""Restriction of file access by Landlock: landlock(7).
 
-Everything that this kernel can rule is ruled: all that is done to files, TCP, abstract sockets and
-signals to other processes. Nothing is allowed but to read below the folders that are named.
+All access rights that the kernel supports are restricted: files, TCP, abstract sockets and signals
+to other processes. Only reading below the given directories is allowed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A seccomp filter from a table of rules: seccomp(2),
 Documentation/userspace-api/seccomp_filter.rst.
 
-Whatever the table does not name ends the process, and so does any call by another machine's numbers
-(32-bit ones, x32).
+Any call that is not in the table kills the process, and so does any call of another ABI (32-bit,
+x32).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""System calls by name, and what a confined process may do with each.
+"""The system call allow list of confined processes, with restrictions of arguments.
 
 The numbers are those of Linux's tables for the two machines (arch/x86/entry/syscalls/syscall_64.tbl
 and scripts/syscall.tbl); None where a machine has no such call.
