@@ -209,9 +209,9 @@ def test_an_interrupt_leaves_a_drive_for_the_next_one(
             if line == "start\n":
                 break
         process.send_signal(number)
-        said = process.stderr.read()
-        assert process.wait(LIMIT) == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
-    assert said.strip() == ("potash: interrupted" if number == signal.SIGINT else "")
+        said = process.stderr.read().strip()
+        expected = {signal.SIGINT: (130, "potash: interrupted"), signal.SIGTERM: (143, "")}
+        assert (process.wait(LIMIT), said) == expected[number], line
     assert not (tmp_path / "out").exists()
     done = potash("run", drive, ADD / "program.o", ADD / "input.bin", tmp_path / "out", *ARGUMENTS)
     assert done.returncode == 0, done.stderr
