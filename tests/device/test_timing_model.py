@@ -241,6 +241,33 @@ def test_sustained_random_writes_are_as_fast_as_amplification_allows() -> None:
     assert drive.counters.host / int(drive.state.last.max()) == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"op": 5}, "is of no kind"),
+        ({"time": 9}, "comes before"),
+        ({"count": 0}, "has no pages"),
+        ({"first": -1}, "has no pages"),
+        ({"first": 32}, "ends behind"),
+        ({"first": 30, "count": 3}, "ends behind"),
+        ({"count": (1 << 63) - 1}, "ends behind"),
+        ({"stream": 1}, "names none of the drive's 1 streams"),
+    ],
+)
+def test_requests_that_a_drive_cannot_have_are_refused(
+    change: dict[str, int], problem: str
+) -> None:
+    drive = Drive(PLAIN)
+    drive.submit(10, Op.WRITE, 0, 1)
+    asked = writes([0, 1])
+    asked["time"] = 10
+    for name, value in change.items():
+        asked[name][1] = value
+    with pytest.raises(timing.RequestError, match=f"request [01] {problem}"):
+        drive.run(asked)
+    assert drive.counters.host == 1
+
+
 def test_static_wear_levelling_keeps_erases_together() -> None:
     profile = replace(PLAIN, blocks=32, pages=16, capacity=24 * 16 * PAGE)
     spread = []

@@ -1,11 +1,15 @@
-"""Compiles what tests want of the VTA's fast engine: `python -m support.compiled`, in `tests`.
+"""Compiles what tests want of the fast engines of the VTA and of a drive's time:
+`python -m support.compiled`, in `tests`.
 
-Every path that this processor has; numba keeps what it compiles, and cores of other shapes take the
-path without tiles that the default one can take, too.
+Every path of the VTA that this processor has; numba keeps what it compiles, and cores of other
+shapes take the path without tiles that the default one can take, too.
 """
 
 from __future__ import annotations
 
+from potash_device.timing.drive import Drive
+from potash_device.timing.profile import PROFILES
+from potash_device.timing.requests import Op
 from potash_device.vta.config import Config
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
@@ -14,6 +18,7 @@ from potash_device.vta.warming import DRAM_BYTES, instructions, warm
 
 
 def main() -> None:
+    Drive(PROFILES["femu"]).submit(0, Op.FLUSH)
     config = Config.default()
     warm(config)
     stream = encode_stream(instructions(config), config)

@@ -40,12 +40,12 @@ class Drive:
 
     @property
     def superblocks(self) -> Superblocks:
-        """What policies see."""
+        """What policies see, copied, so that they cannot change it."""
         state = self.state
         return Superblocks(
-            state.valid,
-            state.erases,
-            state.closed_at,
+            state.valid.copy(),
+            state.erases.copy(),
+            state.closed_at.copy(),
             np.flatnonzero(state.status == IS_CLOSED),
             self.profile.superblock_pages,
         )
