@@ -76,7 +76,7 @@ class Cache:
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _lock(descriptor, UNTOLD):
-                progress("waiting for another potash that prepares the guest", None)
+                progress("waiting for another process that prepares the guest", None)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._sweep()
             yield

@@ -122,7 +122,7 @@ def _initrd(cache: Cache, tree: Path, progress: Progress) -> Path:
 
     def build(place: Path) -> None:
         base = cache.entry("bases", f"{base_key}.cpio", build_base)
-        progress("adding potash to the guest", None)
+        progress("adding Potash's modules to the guest", None)
         shutil.copyfile(base, place)
         with cache.scratch() as scratch, place.open("ab") as stream:
             rootfs.overlay(tree, scratch).write(stream)

@@ -162,7 +162,7 @@ def _freeze(
         progress("booting the guest for the first time", None)
         with Machine(images.qemu, wanted.arguments) as machine:
             _await_life(machine, limit)
-            progress("freezing the booted guest", None)
+            progress("saving a snapshot of the guest", None)
             _migrate(machine, place)
 
     states, kind = _states(images), wanted.state.parent.name
