@@ -26,7 +26,7 @@ finally:
     agent.close()
 """
 
-WAITING = "potash: waiting for another potash that prepares the guest\n"
+WAITING = "potash: waiting for another process that prepares the guest\n"
 """What a command may say first on standard error, where another test prepares one."""
 
 ONE_BY_ONE = """
