@@ -106,6 +106,7 @@ def snapshot(device: Running) -> Snapshot:
             "state": rpu.lifecycle.state.name.lower(),
             "host_attached": device.server.connected,
             "shadow_doorbells": board.queues.shadow is not None,
+            "memory_by_messages": board.dma.by_messages,
             "session_ends": core.statistics.resets,
             "interrupts": board.interrupts.fired,
         },

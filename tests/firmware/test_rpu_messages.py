@@ -158,6 +158,7 @@ def test_they_are_where_only_other_memory_is_not_mapped() -> None:
         config = host.command(host.admin, DOORBELL_BUFFER_CONFIG, prp1=DATA, prp2=DATA + PAGE)
         assert config.status == 0
         assert not host.messages.writes
+        assert not host.board.dma.by_messages
 
 
 def test_the_log_has_it_once(host: Host, caplog: pytest.LogCaptureFixture) -> None:
@@ -166,6 +167,7 @@ def test_the_log_has_it_once(host: Host, caplog: pytest.LogCaptureFixture) -> No
         other.create_io_queue(1)
         other.disable()
         other.enable()
+        assert other.board.dma.by_messages
     said = [one.getMessage() for one in caplog.records if "by messages" in one.getMessage()]
     assert len(said) == 1
     assert "without a file descriptor" in said[0]

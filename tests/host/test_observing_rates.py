@@ -14,7 +14,8 @@ def snapshot(moment: float, **changes: Any) -> Snapshot:
         "pid": 1,
         "time": moment,
         "controller": {
-            "interrupts": 0, "state": "ready", "host_attached": True, "shadow_doorbells": True
+            "interrupts": 0, "state": "ready", "host_attached": True, "shadow_doorbells": True,
+            "memory_by_messages": False,
         },
         "bytes": {"read": 0, "written": 0},
         "namespaces": [],

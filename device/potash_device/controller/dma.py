@@ -46,7 +46,8 @@ class DmaEngine:
         self.remote = False
         """Some of this host's memory is, or was, written by messages: what is written to views has
         to be stored."""
-        self._told = False
+        self.by_messages = False
+        """A queue of this host's is in memory that is reached by messages."""
 
         self._single_pages: dict[tuple[int, int, bool], list[memoryview]] = {}
         self._page_lists: dict[tuple[int, int, bool, bytes], list[memoryview]] = {}
@@ -55,7 +56,7 @@ class DmaEngine:
     def connect(self, memory: AddressSpace | None) -> None:
         """Use a host's memory, or none, while transfers are allowed."""
         self._connected = memory
-        self.remote = self._told = False
+        self.remote = self.by_messages = False
         self._choose()
 
     @property
@@ -137,8 +138,8 @@ class DmaEngine:
             view = memory.mapped(address, size, write=write, use=use)
         else:
             view = memory.mapped(address, size, write=write)
-        if view is None and not self._told:
-            self._told = True
+        if view is None and not self.by_messages:
+            self.by_messages = True
             log.warning(
                 "guest memory cannot be mapped, and is reached by messages, which takes longer: %s",
                 self._connected.unmapped_because,

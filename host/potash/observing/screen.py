@@ -49,6 +49,7 @@ def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     controller, mailbox = snapshot["controller"], snapshot["mailbox"]
     host = "a host is attached" if controller["host_attached"] else "no host"
     shadow = ", shadow doorbells" if controller["shadow_doorbells"] else ""
+    shadow += ", memory by messages" if controller["memory_by_messages"] else ""
     sizes = ", ".join(f"{one['nsid']}: {human(one['bytes'])}" for one in snapshot["namespaces"])
     yield f"controller {controller['state']}, {host}{shadow}; namespaces {sizes or 'none'}"
     yield (

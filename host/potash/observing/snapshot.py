@@ -12,6 +12,7 @@ class Controller(TypedDict):
     state: Annotated[Literal["disabled", "enabling", "ready", "failed"], "State of its life cycle."]
     host_attached: Annotated[bool, "Whether a host is connected."]
     shadow_doorbells: Annotated[bool, "Whether shadow doorbells are in use."]
+    memory_by_messages: Annotated[bool, "Whether the host's memory is not mapped, which is slower."]
     session_ends: Annotated[Count, "Number of resets and disconnections."]
     interrupts: Annotated[Count, "Number of interrupts sent."]
 
