@@ -108,7 +108,7 @@ def interrupt(s: State, die: Number, start: Number, duration: Number) -> Number:
     for one in range(at, count):
         begins[one] += 0 if busy and one == at else delay
         ends[one] += delay
-    s.last[die] += delay
+    s.last[die] = max(s.last[die], ends[count - 1])
     s.counters[state.DIE_BUSY] += delay
     if not busy:
         reserve(s, which, start, delay)
