@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,12 @@ from potash import doctor
 from potash.doctor import Finding, State
 from potash.sdk.progress import silent
 from potash.vm import images, packages, qemu, snapshot
+from potash.vm.drive import device_process
 from potash.vm.errors import GuestError
 from potash.vm.qemu import Accelerator, Qemu
+from pyvfio_user import Client
+from pyvfio_user.protocol import PciRegion
+from pyvfio_user.sealed_memory import SealedMemory
 
 AVX2_FLAGS = "fpu sse sse2 avx avx2"
 AVX512_FLAGS = f"{AVX2_FLAGS} avx512f avx512vl avx512bw"
@@ -219,3 +224,34 @@ def test_the_command_says_a_line_each_and_ends_with_what_is_missing(tmp_path: Pa
     assert line.startswith("missing  numba")
     assert line.endswith("pip install --force-reinstall numba")
     assert len(broken.stdout.splitlines()) == len(report["findings"])
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_running_device_says_how_it_reaches_memory(tmp_path: Path, mapped: bool) -> None:
+    socket = tmp_path / "drive"
+    with (
+        device_process(socket, "--size", "1M"),
+        Client(str(socket)) as client,
+        SealedMemory(1 << 20) as memory,
+    ):
+        client.negotiate()
+        client.dma_map(0, 1 << 20, memory.fd if mapped else None)
+        client.region_write(PciRegion.CONFIG, 4, (6).to_bytes(2, "little"))  # bus master
+        for offset, value in ((0x24, 0x001F001F), (0x28, 0x1000), (0x30, 0x2000), (0x14, 1)):
+            client.region_write(PciRegion.BAR0, offset, value.to_bytes(4, "little"))
+        while not client.region_read(PciRegion.BAR0, 0x1C, 4)[0] & 1:
+            time.sleep(0.01)
+        report = json.loads(run_doctor("--json", str(socket)).stdout)
+    (found,) = (one for one in report["findings"] if one["name"] == f"device {socket}")
+    assert found["state"] == ("good" if mapped else "limited")
+    assert found["meaning"].startswith(
+        "guest memory is mapped" if mapped else "guest memory cannot be mapped"
+    )
+    assert bool(found["remedy"]) is not mapped
+
+
+def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    report = json.loads(run_doctor("--json", str(tmp_path / "none")).stdout)
+    (found,) = (one for one in report["findings"] if one["name"] == f"device {tmp_path / 'none'}")
+    assert found["state"] == "limited"
+    assert "no device can be asked there" in found["meaning"]

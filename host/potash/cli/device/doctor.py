@@ -1,6 +1,7 @@
 """`potash doctor`: whether this machine has what Potash needs."""
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -9,20 +10,32 @@ from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.doctor import Finding, Report, State
+from potash.observing.status import ask, running, status_socket
+from potash.sdk.errors import PotashError
 from potash.tables import columns
+
+SHARED_MEMORY = (
+    "qemu-system-x86_64 -object memory-backend-memfd,id=m0,size=1G,share=on"
+    " -M q35,memory-backend=m0 …"
+)
 
 
 @click.command()
+@click.argument("devices", metavar="[DEVICE]...", nargs=-1)
 @click.option("--no-boot", is_flag=True, help="Do not boot a guest to test KVM.")
 @mirror_option
 @json_option(Report)
-def doctor(no_boot: bool, debian_mirror: str | None) -> None:
+def doctor(devices: tuple[str, ...], no_boot: bool, debian_mirror: str | None) -> None:
     """Check whether this machine has what Potash needs, and show how to install the rest.
+
+    Running devices are checked too: every DEVICE, a socket of potash serve, and those that other
+    commands (guest, demo, bench) run.
 
     Each check is "good"; "limited" if Potash is slower or lacks a function without it; or "missing"
     if Potash or its guest does not work without it. The exit code is 1 if something is missing.
     """
     findings = _examined(boot=not no_boot, mirror=debian_mirror)
+    findings += map(_device, dict.fromkeys([*map(status_socket, devices), *running()]))
     healthy = all(one.state is not State.MISSING for one in findings)
     say(Report(healthy, findings), _lines(findings))
     if not healthy:
@@ -45,6 +58,21 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
         found += [checks.compiler(), checks.qemu(mirror), checks.guest(mirror)]
         found.append(checks.kvm(progress, boot=boot))
     return found
+
+
+def _device(socket: Path) -> Finding:
+    """How a running device reaches the memory of its host."""
+    name = f"device {socket.with_suffix('')}"
+    try:
+        controller = ask(socket)["controller"]
+    except PotashError as error:
+        return Finding(name, State.LIMITED, str(error))
+    if not controller["host_attached"]:
+        return Finding(name, State.GOOD, "no host is attached")
+    if controller["memory_by_messages"]:
+        said = "guest memory cannot be mapped, and is reached by messages, which takes longer"
+        return Finding(name, State.LIMITED, said, SHARED_MEMORY)
+    return Finding(name, State.GOOD, "guest memory is mapped")
 
 
 def _lines(findings: list[Finding]) -> list[str]:
