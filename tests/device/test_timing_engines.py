@@ -20,18 +20,21 @@ def test_both_engines_give_the_same_times_and_drives(profile: Profile, seed: int
     note(f"seed {seed}")
     asked = requests(profile, 400, seed)
     reference, drive = Reference(profile, policies(seed)), Drive(profile, policies(seed))
-    expected, found = [], []
+    expected, found, whole = [], [], True
     try:
         for time, op, first, count, stream, fua in asked.tolist():
             expected.append(reference.submit(time, Op(op), first, count, stream, bool(fua)))
-    except PolicyError as error:  # FIFO may relocate the same valid pages for ever
+    except PolicyError as error:  # it may relocate the same valid pages for ever
         assert "frees nothing" in str(error)
+        whole = False
     try:
         found = drive.run(asked[: len(expected)]).tolist()
     except PolicyError as error:
         assert "frees nothing" in str(error)
         return
     assert found == expected
+    if not whole:  # the reference is in the middle of a request that the drive has not seen
+        return
     assert drive.counters == reference.counters
     assert drive.state.erases.tolist() == [one.erases for one in reference.superblocks]
     mapped = {
