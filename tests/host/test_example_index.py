@@ -27,7 +27,7 @@ def make(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The checkout's Makefile, with this Python's commands, in a folder that it may write to; not
     as a part of the make that may run these tests, which would have it say where it is."""
     command = ["make", "-f", str(ROOT / "Makefile"), f"BIN={Path(sys.executable).parent}"]
-    command += ["-o", ".venv/.ready", *arguments]
+    command += ["-o", ".venv/.ready", "-o", ".venv/.ready-dev", *arguments]
     alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
         command, cwd=cwd, env=alone, capture_output=True, text=True, timeout=LIMIT, check=False

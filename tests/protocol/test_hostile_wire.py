@@ -219,6 +219,9 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
 def run(target: Target, frames: int, seed: int) -> None:
     """Attack with as many frames, and look after every client at what is left."""
     with Descriptors() as descriptors:
+        # Garbage is collected after each client, and other tests may have left much to look at.
+        gc.collect()
+        gc.freeze()
         target.check(open_descriptors() | {-1: ""})
         before = open_descriptors()
         sent, clients, warm = 0, 0, 0

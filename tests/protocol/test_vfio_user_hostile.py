@@ -39,6 +39,12 @@ PAGE = 4096
 READ = command(REGION_READ, struct.pack("<QII", 0, 0, 4))
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client of these tests replies where it is asked for memory."""
+    monkeypatch.setattr("pyvfio_user.dma_messages.REPLY_TIME", 0.05)
+
+
 def _still_serves(server: Server) -> None:
     """The next client has nothing of the one before."""
     with negotiated(server) as client:
