@@ -175,7 +175,7 @@ def test_a_terminal_gets_a_shell_with_a_terminal(environment: dict[str, str]) ->
         os.write(terminal, b"sh -c 'echo now; exec sleep 600'\r")
         until(b"now\r\n")
         os.write(terminal, b"\x03")
-        until(b"^C")
+        until(b"# ")
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("<HHHH", 50, 132, 0, 0))
         os.write(terminal, b"until [ \"$(stty size)\" = '50 132' ]; do :; done; echo $((6*8))\r")
         until(b"48\r\n")
