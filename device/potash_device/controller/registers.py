@@ -191,7 +191,7 @@ class RegisterFile:
                     setting = target == Register.INTMS.offset
                     self._set_mask(self._mask | bits if setting else self._mask & ~bits)
             self.host_writes.append(HostWrite(target, int.from_bytes(dword, "little")))
-        if self.moves_cmb(offset, len(data)):
+        if self._cmb is not None and self.moves_cmb(offset, len(data)):
             self._configure_cmb()
 
     # What the firmware does.

@@ -64,7 +64,8 @@ class Migration:
         self._interrupts = interrupts
         self._woken = woken
         self._clock = clock
-        self._stopping: Pending | None = None
+        self.stopping: Pending | None = None
+        """The reply that waits for the drive to stop: no command is to be fetched meanwhile."""
         self._starting: Pending | None = None
         self._until = 0.0
         self._keep_alive = (0, 0)
@@ -117,7 +118,7 @@ class Migration:
 
     def reset(self) -> None:
         """The slot is reset: the drive runs. Raises MediaError where its media cannot be had."""
-        self._stopping = self._starting = None
+        self.stopping = self._starting = None
         self._taken_over = False
         self._data = memoryview(b"")
         self._received = bytearray()
@@ -134,11 +135,6 @@ class Migration:
     # Stopping.
 
     @property
-    def stopping(self) -> bool:
-        """No command is to be fetched."""
-        return self._stopping is not None
-
-    @property
     def starting(self) -> bool:
         """The APU is waited for that is to begin with what was loaded."""
         return self._starting is not None
@@ -146,7 +142,7 @@ class Migration:
     @property
     def timeout(self) -> float | None:
         """Seconds until the drive gives up waiting; None while it does not wait."""
-        if self._stopping is None and self._starting is None:
+        if self.stopping is None and self._starting is None:
             return None
         return max(0.0, self._until - self._clock())
 
@@ -154,9 +150,9 @@ class Migration:
         """Come to rest; None where the drive is at rest."""
         if self.stopped:
             return None
-        self._stopping, self._flush = Pending(), None
+        self.stopping, self._flush = Pending(), None
         self._until = self._clock() + PATIENCE
-        return self._stopping
+        return self.stopping
 
     def rest(self) -> None:
         """The drive is stopped, and does nothing but notice that the APU has started."""
@@ -172,7 +168,7 @@ class Migration:
 
     def service(self) -> None:
         """The firmware has done what there was to do."""
-        pending = self._stopping
+        pending = self.stopping
         if pending is None:
             return
         busy = self._busy()
@@ -192,7 +188,7 @@ class Migration:
             if lost:  # the next process would not know
                 self._refuse(pending, errno.EIO, "what was written cannot be flushed")
                 return
-            self._stopping = None
+            self.stopping = None
             self._pause()
             log.info("the drive has stopped")
             pending.finish()
@@ -201,7 +197,7 @@ class Migration:
             self._refuse(pending, errno.EBUSY, f"it is busy with {busy}")
 
     def _refuse(self, pending: Pending, error: int, why: str) -> None:
-        self._stopping = None
+        self.stopping = None
         log.warning("the drive cannot be stopped now: %s", why)
         self._woken()
         pending.finish(error)
