@@ -15,8 +15,8 @@ from pyvfio_user.migration import State
 from support.migration import finish, load, save, stop, write
 from support.nvme_host import DATA, Host
 
-READ, WRITE, FLUSH = 0x02, 0x01, 0x00
-SET_FEATURES, GET_FEATURES, AER, GET_LOG = 0x09, 0x0A, 0x0C, 0x02
+WRITE = 0x01
+SET_FEATURES, AER = 0x09, 0x0C
 
 
 @pytest.fixture

@@ -19,9 +19,6 @@ from support.vfio_user import (
     socket_path,
 )
 
-MIG_DATA_READ, MIG_DATA_WRITE = 17, 18
-ERROR, STOP, RUNNING, STOP_COPY, RESUMING, PRE_COPY = 0, 1, 2, 3, 4, 6
-
 ADDRESS = 0x10_0000
 SIZE = 1 << 20
 
