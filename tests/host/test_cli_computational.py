@@ -38,10 +38,10 @@ def test_bytes_go_to_memory_and_come_back(
 ) -> None:
     (tmp_path / "in").write_bytes(PATTERN[:99_998])
     lines = (
-        f"slm write {tmp_path}/in --start 4K --json",
-        f"slm read {tmp_path}/out --start 4097 --length 99997",
-        "slm fill --start 4K --length 8",
-        f"slm read {tmp_path}/filled --start 4K --length 12",
+        f"slm write {tmp_path}/in --offset 4K --json",
+        f"slm read {tmp_path}/out --offset 4097 --data-len 99997",
+        "slm fill --offset 4K --data-len 8",
+        f"slm read {tmp_path}/filled --offset 4K --data-len 12",
         "slm list",
     )
     assert shell(socket, tmp_path, *lines) == 0
@@ -89,9 +89,12 @@ def test_range_sets_are_created_listed_and_deleted(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["slm", "read", "-", "--start", "2M", "--length", "4"], "Memory read failed: Invalid Fi"),
-        (["slm", "read", "-", "--length", "4", "--namespace-id", "9"], "no memory namespace 9"),
-        (["slm", "fill", "--start", "2", "--length", "4"], "multiples of 4"),
+        (
+            ["slm", "read", "-", "--offset", "2M", "--data-len", "4"],
+            "Memory read failed: Invalid Fi",
+        ),
+        (["slm", "read", "-", "--data-len", "4", "--namespace-id", "9"], "no memory namespace 9"),
+        (["slm", "fill", "--offset", "2", "--data-len", "4"], "multiples of 4"),
         (["cp", "ranges", "create", "1:0:4K"], "Invalid Memory Namespace"),
         (["cp", "ranges", "create", "5:4K"], "Invalid Memory Range Set"),
         (["cp", "activate", "--index", "60000"], "Invalid Program Index"),

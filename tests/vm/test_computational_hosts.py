@@ -73,16 +73,16 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
     created, copy, _ = done = each(
         linux,
         (*cp, "ranges", "create", "/dev/ng0n3", "64K:4K", "128K:4K"),
-        (*slm, "copy", "/dev/nvme0n1", "--file", "/mnt/input", "--start", "64K", "--json"),
+        (*slm, "copy", "/dev/nvme0n1", "--file", "/mnt/input", "--offset", "64K", "--json"),
         (*cp, "load", "/dev/nvme0", "/tmp/cli/program.o", "--index=12", "--identifier=0x77"),
     )
     shell(linux, "umount /mnt")
     ranges = created.stdout.decode().strip()
-    values, output = f"--param={second << 32 | first}", ("/tmp/cli/output", "--start=128K")
+    values, output = f"--param={second << 32 | first}", ("/tmp/cli/output", "--offset=128K")
     done += each(
         linux,
         (*cp, "execute", "/dev/nvme0n1", "--index=12", f"--ranges={ranges}", values, "--json"),
-        (*slm, "read", "/dev/ng0n2", *output, f"--length={len(example.expected)}"),
+        (*slm, "read", "/dev/ng0n2", *output, f"--data-len={len(example.expected)}"),
         (*cp, "list", "/dev/nvme0", "--json"),
         (*cp, "ranges", "delete", "/dev/nvme0", ranges),
         (*cp, "deactivate", "/dev/nvme0", "--index=12"),
@@ -128,6 +128,6 @@ def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
     assert f"{sum(struct.unpack('<512Q', numbers[:4096])) % (1 << 32):08x}" in said
     linux.copy_out("/tmp/page/same", tmp_path / "same")
     assert (tmp_path / "same").read_bytes() == numbers[:4096]
-    shell(linux, "potash slm read /dev/nvme0 /tmp/page/copied --start 4K --length 8K")
+    shell(linux, "potash slm read /dev/nvme0 /tmp/page/copied --offset 4K --data-len 8K")
     linux.copy_out("/tmp/page/copied", tmp_path / "copied")
     assert (tmp_path / "copied").read_bytes() == bytes(4096) + numbers[:4096]

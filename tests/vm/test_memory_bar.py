@@ -42,15 +42,15 @@ def test_memory_that_is_mapped_is_that_of_the_commands(images: GuestImages) -> N
         assert page.hex() == "0100" + 28 * "0" + "02000000" + "01" + "000000" + 16 * "0"
         # The host's writes are read by Memory Read, and summed by a program of the drive.
         python("bar[4096:4096 + 65536] = sys.stdin.buffer.read()", content)
-        sh("potash slm read /dev/nvme0n1 /tmp/read --start 4K --length 64K")
+        sh("potash slm read /dev/nvme0n1 /tmp/read --offset 4K --data-len 64K")
         assert sh("cat /tmp/read") == content
         summed = sh("potash cp execute /dev/nvme0n1 --index 2 --range 4K:64K")
         sh("dd if=/dev/stdin of=/dev/nvme0n1 bs=65536 iflag=fullblock", content)
-        sh("potash slm copy /dev/nvme0n1 --blocks 0:16 --start 1M")
+        sh("potash slm copy /dev/nvme0n1 --blocks 0:16 --offset 1M")
         assert summed == sh("potash cp execute /dev/nvme0n1 --index 2 --range 1M:64K")
         # What Memory Copy and a program write is read without a command.
         assert python("sys.stdout.buffer.write(bar[1 << 20:(1 << 20) + 65536])") == content
         sh("potash cp execute /dev/nvme0n1 --index 0 --range 4K:64K --range 2M:64K")
         assert python("sys.stdout.buffer.write(bar[2 << 20:(2 << 20) + 65536])") == content
-        sh("potash slm fill /dev/nvme0n1 --start 1M --length 4K")
+        sh("potash slm fill /dev/nvme0n1 --offset 1M --data-len 4K")
         assert python("sys.stdout.buffer.write(bar[1 << 20:(1 << 20) + 4096])") == bytes(4096)

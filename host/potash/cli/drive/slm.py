@@ -57,11 +57,15 @@ class Moved:
 
 memory_option = namespace_option("the memory")
 start_option = click.option(
-    "--start",
+    "--offset",
+    "start",
     type=Size(0),
     default=0,
     show_default=True,
     help="Offset of the first byte in the namespace.",
+)
+length_option = click.option(
+    "--data-len", "length", type=Size(0), required=True, help="Number of bytes."
 )
 
 
@@ -100,7 +104,7 @@ def list_(device: str) -> None:
 @output_file
 @memory_option
 @start_option
-@click.option("--length", type=Size(0), required=True, help="Number of bytes.")
+@length_option
 def read(device: str, output: Path, nsid: int | None, start: int, length: int) -> None:
     """Read bytes of a memory namespace into the file OUTPUT (- for standard output)."""
     with _memory(device, nsid) as memory, showing() as progress:
@@ -130,7 +134,7 @@ def write(device: str, input: Path, nsid: int | None, start: int) -> None:
 @click.argument("device")
 @memory_option
 @start_option
-@click.option("--length", type=Size(0), required=True, help="Number of bytes.")
+@length_option
 @json_option(Moved)
 def fill(device: str, nsid: int | None, start: int, length: int) -> None:
     """Fill bytes of a memory namespace with zeroes."""
