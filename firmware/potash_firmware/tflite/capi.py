@@ -171,6 +171,8 @@ class Allocation(IntEnum):
 
     MMAP_RO = 1
     DYNAMIC = 4
+    PERSISTENT_RO = 5
+    """Computed when the graph was prepared, as a tensor's shape may be, and constant then."""
 
 
 BuiltinOperator: Any = schema.BuiltinOperator

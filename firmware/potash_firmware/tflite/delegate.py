@@ -8,9 +8,10 @@ an exception is kept in the session, the callback reports an error, and the inte
 calls `VtaDelegate.raise_failure`, since TensorFlow Lite itself only reports that something failed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 from potash_device.trace import COMPUTE
 from potash_firmware.tflite.capi import (
@@ -29,10 +30,13 @@ from potash_firmware.tflite.capi import (
 )
 from potash_firmware.tflite.lowering import Lowering, Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import OPERATORS, lower
-from potash_firmware.tflite.partition import Partition, Stream, build
+from potash_firmware.tflite.partition import Partition, ShapeError, Stream, build
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
+ALLOW_DYNAMIC_TENSORS = 1  # kTfLiteDelegateFlagsAllowDynamicTensors
+NO_ROOM = "the VTA's memory has no room for it"
+OTHER_SHAPES = "its tensors have other shapes when it runs than in the file"
 
 
 class NodeReport(NamedTuple):
@@ -62,8 +66,8 @@ class Session:
     """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
     lowered: dict[int, tuple[Node, Lowering]] = field(default_factory=dict)
     """The nodes that are claimed in the graph that is being decided about, by their numbers."""
-    too_much: set[tuple[int, int]] = field(default_factory=set)
-    """Graphs' numbers and nodes that did not fit into the accelerator's memory."""
+    left: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Nodes that are not to be claimed, by their graphs and numbers, and why."""
     failure: BaseException | None = None
     nodes_run: int = 0
 
@@ -88,6 +92,7 @@ class Kernel(NamedTuple):
 
     session: Session
     partition: Partition
+    graph: int
 
 
 class VtaDelegate:
@@ -106,11 +111,34 @@ class VtaDelegate:
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle
         self._native.Prepare = _prepare_delegate
-        # No TfLiteDelegateFlags: tensors have their shapes before the delegate is asked.
-        self._native.flags = 0
 
     def _get_native_delegate_pointer(self) -> int:
         # What ai_edge_litert.interpreter.Interpreter asks of a delegate.
+        return self._pointer
+
+    def apply(self, interpreter: Any) -> None:
+        """Claim nodes of an interpreter that has no delegate and no tensors yet, after `begin`.
+
+        Without flags, tensors have their shapes before the delegate is asked, and a graph with
+        dynamic ones is refused: only when it runs is it known what shapes tensors have behind
+        those. By then tensors before them have their shapes, and the others those of the file,
+        which partitions check when they run. Raises RuntimeError.
+        """
+        # As its constructor does, which would end at the first refusal.
+        interpreter._delegates = [self]
+        try:
+            interpreter._interpreter.ModifyGraphWithDelegate(self._pointer)
+        except RuntimeError:
+            if self._session.decisions or self._session.failure:
+                raise
+            self._native.flags = ALLOW_DYNAMIC_TENSORS
+            try:
+                interpreter._interpreter.ModifyGraphWithDelegate(self._pointer)
+            finally:
+                self._native.flags = 0
+
+    @property
+    def _pointer(self) -> int:
         return int(ffi.cast("intptr_t", self._native))
 
     @property
@@ -134,13 +162,16 @@ class VtaDelegate:
         partitions = (partition for _, partition in self._session.partitions.values())
         return tuple(stream for partition in partitions for stream in partition.streams)
 
-    def begin(self) -> None:
-        """Forget the decisions for an earlier interpreter, and its failure."""
-        self._session.too_much.clear()
-        self.begin_again()
+    @property
+    def left(self) -> Mapping[tuple[int, int], str]:
+        """Nodes, by their graphs and numbers, with which the last attempt at a model failed, and
+        why: `begin` takes them for the next one."""
+        return self._session.left
 
-    def begin_again(self) -> None:
-        """The same, but for the same model: nodes that did not fit into memory are not claimed."""
+    def begin(self, left: Mapping[tuple[int, int], str] = MappingProxyType({})) -> None:
+        """Forget the decisions for an earlier interpreter, and its failure; the nodes in `left` are
+        not claimed."""
+        self._session.left = dict(left)
         self._session.decisions.clear()
         self._session.failure = None
 
@@ -163,10 +194,8 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
     lowered = {}
     for index in read_execution_plan(context):
         node = read_node(context, index)
-        reason = None
-        if (graph, index) in session.too_much:
-            reason = "the VTA's memory has no room for it"
-        else:
+        reason = session.left.get((graph, index))
+        if reason is None:
             found = lower(node, session.settings)
             if isinstance(found, Refusal):
                 reason = str(found)
@@ -187,6 +216,7 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
 
 
 def _make_partition(session: Session, context: CData, params: CData) -> CData:
+    graph = session.graph(context)
     lowered = [session.lowered[index] for index in read_ints(params.nodes_to_replace)]
     try:
         partition = build(
@@ -201,9 +231,9 @@ def _make_partition(session: Session, context: CData, params: CData) -> CData:
     except VtaMemoryError:
         # The other half may fit; `runtime` makes the interpreter again.
         half = lowered[len(lowered) // 2 :]
-        session.too_much |= {(session.graph(context), node.index) for node, _ in half}
+        session.left |= {(graph, node.index): NO_ROOM for node, _ in half}
         raise
-    kernel = Kernel(session, partition)
+    kernel = Kernel(session, partition, graph)
     handle = ffi.new_handle(kernel)
     session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition
     return handle
@@ -243,9 +273,14 @@ def _invoke(context: CData, node: CData) -> int:
 
 
 def _run(kernel: Kernel, context: CData) -> int:
-    with COMPUTE.span("tflite.partition", nodes=len(kernel.partition.nodes)):
-        kernel.partition.run(lambda index: view(context.tensors + index))
-    kernel.session.nodes_run += len(kernel.partition.nodes)
+    session, nodes = kernel.session, kernel.partition.nodes
+    with COMPUTE.span("tflite.partition", nodes=len(nodes)):
+        try:
+            kernel.partition.run(lambda index: view(context.tensors + index))
+        except ShapeError:
+            session.left = {(kernel.graph, node.index): OTHER_SHAPES for node in nodes}
+            raise
+    session.nodes_run += len(nodes)
     return Status.OK
 
 

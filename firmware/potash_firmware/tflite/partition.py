@@ -35,6 +35,10 @@ from potash_firmware.vta_runtime.schedules import Surface, move
 Lowered: TypeAlias = tuple[Node, Lowering]
 
 
+class ShapeError(Exception):
+    """A tensor has another shape than when the partition was made; the message says which."""
+
+
 class Copy(NamedTuple):
     """A tensor in one of its layouts. Aliases have their own."""
 
@@ -87,9 +91,19 @@ class Arrangement(NamedTuple):
 class Port(NamedTuple):
     """A tensor at the partition's border."""
 
-    tensor: int
+    tensor: Tensor
     surface: Surface
     sizes: Sizes
+
+    def values(self, array: Callable[[int], Array]) -> Array:
+        """Its values. Raises ShapeError."""
+        values = array(self.tensor.index)
+        if values.shape != self.tensor.shape:
+            raise ShapeError(
+                f"tensor {self.tensor.name!r} has the shape {values.shape}, and not "
+                f"{self.tensor.shape} as when the model was loaded"
+            )
+        return values
 
 
 @dataclass(slots=True)
@@ -111,11 +125,11 @@ class Partition:
     def run(self, array: Callable[[int], Array]) -> None:
         """Compute the outputs from the inputs; `array` gives the values of a tensor at the border.
 
-        Raises StreamError.
+        Raises StreamError, ShapeError.
         """
         config = self.runtime.config
         for port in self.inputs:
-            pack(array(port.tensor), port.sizes, port.surface, config)
+            pack(port.values(array), port.sizes, port.surface, config)
         for step in self.steps:
             match step:
                 case Stream(code, marks):
@@ -129,7 +143,7 @@ class Partition:
                 case Arrangement():
                     _rearrange(step, config)
         for port in self.outputs:
-            unpack(port.surface, port.sizes, config, array(port.tensor))
+            unpack(port.surface, port.sizes, config, port.values(array))
 
     def close(self) -> None:
         """Free the accelerator's memory."""
@@ -247,8 +261,8 @@ class _Assembly:
             nodes=tuple(nodes),
             runtime=self._builder.runtime,
             builder=self._builder,
-            inputs=tuple(Port(copy.tensor, self._surfaces[copy], copy.sizes) for copy in entries),
-            outputs=tuple(Port(copy.tensor, self._surfaces[copy], copy.sizes) for copy in exits),
+            inputs=tuple(map(self._port, entries)),
+            outputs=tuple(map(self._port, exits)),
             steps=tuple(steps),
         )
 
@@ -281,6 +295,9 @@ class _Assembly:
 
     def _home(self, index: int) -> Copy:
         return Copy(index, self._draft.layouts[index].sizes)
+
+    def _port(self, copy: Copy) -> Port:
+        return Port(self._draft.tensors[copy.tensor], self._surfaces[copy], copy.sizes)
 
     def _make(self, copy: Copy) -> Surface:
         """Memory for a copy, its margin filled."""

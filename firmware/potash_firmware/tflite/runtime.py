@@ -5,10 +5,12 @@ order and each in its tensor's memory layout; so are the outputs. More input tha
 no error: input from local storage is padded to whole blocks.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy as np
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
+from potash_firmware.tflite.partition import ShapeError
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.vta_runtime import VtaMemoryError
 
@@ -24,6 +27,8 @@ __all__ = ["Model", "ModelError", "NodeReport", "TensorReport", "infer", "inspec
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Details: TypeAlias = dict[str, Any]
 Result = TypeVar("Result")
+Left: TypeAlias = Mapping[tuple[int, int], str]
+"""Nodes that are not claimed, as `VtaDelegate.begin` takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,10 @@ class Model:
         self, model: BytesLike, *, delegate: VtaDelegate | None, reference: bool = False
     ) -> None:
         self._delegate = delegate
-        self._interpreter = _prepare(bytes(model), delegate, reference)
+        self._load = functools.partial(_prepare, bytes(model), delegate, reference)
+        self._interpreter = self._load()
+        self._left: Left = {}
+        self._has_run = False
         self._inputs = self._interpreter.get_input_details()
         self._input_sizes = [_size(details, "input") for details in self._inputs]
 
@@ -73,9 +81,22 @@ class Model:
         Raises ModelError for what does not fit its buffers, leaving `output` alone, and whatever
         the VTA raises.
         """
-        interpreter, total = self._interpreter, sum(self._input_sizes)
+        total = sum(self._input_sizes)
         if total > len(inputs):
             raise ModelError(f"the model takes {total} bytes of input, and gets {len(inputs)}")
+        while True:
+            try:
+                return self._run(inputs, output)
+            except ShapeError as error:
+                # Where shapes depend on values, those in the file may be others: then fewer nodes
+                # are claimed. Later on, a new interpreter would have lost the variables.
+                if self._has_run or self._delegate is None:
+                    raise ModelError(str(error)) from None
+                self._left = {**self._left, **self._delegate.left}
+                self._interpreter = self._load(self._left)
+
+    def _run(self, inputs: BytesLike, output: memoryview) -> int:
+        interpreter = self._interpreter
         # Before the work as well as after it, when shapes that depend on the values are known too.
         _check_output(interpreter.get_output_details(), len(output))
 
@@ -91,6 +112,7 @@ class Model:
             ]
 
         results = _native(work, self._delegate)
+        self._has_run = True
         total = _check_output(interpreter.get_output_details(), len(output))
         offset = 0
         for values in results:
@@ -117,18 +139,18 @@ def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:
     return tuple(itertools.chain(*delegate.decisions))
 
 
-def _prepare(model: bytes, delegate: VtaDelegate | None, reference: bool) -> Interpreter:
+def _prepare(
+    model: bytes, delegate: VtaDelegate | None, reference: bool, left: Left = MappingProxyType({})
+) -> Interpreter:
     validate(model)
     resolver = OpResolverType.BUILTIN_REF if reference else OpResolverType.BUILTIN
     if delegate is not None:
-        delegate.begin()
+        delegate.begin(left)
 
     def make() -> Interpreter:
-        interpreter = Interpreter(
-            model_content=model,
-            experimental_delegates=[delegate] if delegate is not None else None,
-            experimental_op_resolver_type=resolver,
-        )
+        interpreter = Interpreter(model_content=model, experimental_op_resolver_type=resolver)
+        if delegate is not None:
+            delegate.apply(interpreter)
         interpreter.allocate_tensors()
         return interpreter
 
@@ -138,7 +160,7 @@ def _prepare(model: bytes, delegate: VtaDelegate | None, reference: bool) -> Int
         except VtaMemoryError:
             # It takes fewer nodes now, and in the end none.
             assert delegate is not None
-            delegate.begin_again()
+            delegate.begin({**left, **delegate.left})
 
 
 def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from potash_device.vta.config import Config
-from potash_firmware.tflite.capi import Activation, Node, Tensor
+from potash_firmware.tflite.capi import Activation, Allocation, Node, Tensor
 from potash_firmware.tflite.lowering import (
     Alias,
     Arrange,
@@ -120,9 +120,23 @@ def lower_reshape(node: Node, settings: Settings) -> Lowering:
     done until a node wants another layout. Raises Refusal."""
     (source,), output = checks.tensors(node, settings, (1, 2), "a reshape", 1)
     checks.same_scale(source, output)
+    shape = node.inputs[1] if len(node.inputs) > 1 else None
+    if shape and shape.allocation not in (Allocation.MMAP_RO, Allocation.PERSISTENT_RO):
+        raise Refusal("the reshape's shape is computed while the model runs")
+    if shape and shape.constant is not None and not _fits(checks.numbers(shape), output.shape):
+        raise Refusal("the reshape's output has another shape than it should")
     if source.size != output.size:
         raise Refusal("the reshape's output has another size than its input")
     return _same_surface(output)
+
+
+def _fits(wanted: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a reshape's constant asks for this shape; a lone 0 is the old one of a scalar."""
+    if list(wanted) == [0]:
+        return not shape
+    return len(wanted) == len(shape) and all(
+        one in (-1, extent) for one, extent in zip(wanted, shape, strict=True)
+    )
 
 
 def _same_surface(output: Tensor) -> Lowering:
