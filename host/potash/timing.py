@@ -12,26 +12,22 @@ completions = drive.run(requests)  # nanoseconds
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import heapq
-import importlib.util
-import signal
-import threading
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from potash.files import replacing
 from potash.sdk.errors import PotashError
-from potash_device.timing import policies as built_in
+from potash_device.timing import named
 from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
-from potash_device.timing.profile import PAGE, PROFILES, Profile, ProfileError, from_mapping
+from potash_device.timing.policies import Policies, PolicyError, Superblocks
+from potash_device.timing.profile import PAGE, Profile, ProfileError
 from potash_device.timing.requests import REQUEST, WORN, Op, RequestError
 from potash_device.timing.saving import StateError, load
 from potash_device.timing.saving import save as save_state
@@ -57,27 +53,8 @@ __all__ = [
     "save",
 ]
 
-LARGEST_PROFILE = 1 << 20
-"""Bytes of a TOML file."""
 _AT_ONCE = 1 << 20
 """Requests, of 48 bytes each."""
-LONGEST_CHOICE = 10.0
-"""Seconds that a policy may take for one decision."""
-
-POLICIES: Mapping[str, Mapping[str, type]] = {
-    "gc": {
-        "greedy": built_in.Greedy,
-        "fifo": built_in.Fifo,
-        "choices": built_in.Choices,
-        "cost-benefit": built_in.CostBenefit,
-    },
-    "wear": {"none": built_in.NoWear, "gap": built_in.Gap},
-    "allocation": {"channel-first": built_in.ChannelFirst, "die-first": built_in.DieFirst},
-}
-"""The built-in policies, by kind and name."""
-
-METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
-"""What each kind is asked by."""
 
 
 class _Form(NamedTuple):
@@ -111,82 +88,25 @@ def drive(name: str, chosen: Policies | None = None) -> Drive:
 
 def profile(name: str) -> Profile:
     """A built-in profile, or the one in a TOML file. Raises TimingError."""
-    if name in PROFILES:
-        return PROFILES[name]
+    with _said():
+        return named.profile(name)
+
+
+def policies(names: Iterable[str]) -> Policies:
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`; the file's code is run.
+
+    Raises TimingError for what is none.
+    """
+    with _said():
+        return named.policies(names)
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[None]:
     try:
-        with Path(name).open("rb") as file:
-            data = file.read(LARGEST_PROFILE + 1)
-        if len(data) > LARGEST_PROFILE:
-            raise TimingError(f"{name} is larger than any profile")
-        return from_mapping(tomllib.loads(data.decode()))
-    except OSError as error:
-        raise TimingError(
-            f"{name} is neither a file ({error.strerror}) nor one of {', '.join(PROFILES)}"
-        ) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise TimingError(f"{name} is not TOML: {error}") from None
+        yield
     except ProfileError as error:
-        raise TimingError(f"{name}: {error}") from None
-
-
-def policies(named: Iterable[str]) -> Policies:
-    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`. Raises TimingError for what is none."""
-    chosen: dict[str, Any] = {}
-    for text in named:
-        kind, _, name = text.partition("=")
-        if kind not in POLICIES:
-            raise TimingError(f"{text!r} is not KIND=POLICY, with a KIND of {', '.join(POLICIES)}")
-        if name in POLICIES[kind]:
-            chosen[kind] = POLICIES[kind][name]()
-        elif ":" in name:
-            chosen[kind] = _Limited(name, _loaded(name), METHODS[kind])
-        else:
-            raise TimingError(
-                f"{name!r} is neither FILE:CLASS nor one of {', '.join(POLICIES[kind])}"
-            )
-    return Policies(**chosen)
-
-
-def _loaded(name: str) -> object:
-    file, _, class_name = name.rpartition(":")
-    spec = importlib.util.spec_from_file_location("potash_policy", file)
-    if spec is None or spec.loader is None:
-        raise TimingError(f"{file} is no file of Python")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        found: object = getattr(module, class_name)()
-    except Exception as error:
-        raise TimingError(f"{name}: {type(error).__name__}: {error}") from error
-    return found
-
-
-class _Limited:
-    """A user's policy, which is interrupted where it takes too long; in the main thread alone, as
-    signals go nowhere else."""
-
-    def __init__(self, name: str, policy: object, method: str) -> None:
-        if not callable(getattr(policy, method, None)):
-            raise TimingError(f"{name} has no method {method}")
-        self.name = name
-        self._method = getattr(policy, method)
-        setattr(self, method, self._within if _is_main() else self._method)
-
-    def _within(self, *arguments: object) -> object:
-        before = signal.signal(signal.SIGALRM, self._too_long)
-        signal.setitimer(signal.ITIMER_REAL, LONGEST_CHOICE)
-        try:
-            return self._method(*arguments)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-
-    def _too_long(self, _number: int, _frame: FrameType | None) -> None:
-        raise PolicyError(f"{name_of(self)} took more than {LONGEST_CHOICE:g} s for one decision")
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
+        raise TimingError(str(error)) from error.__cause__
 
 
 def read_trace(path: Path, profile: Profile) -> NDArray[np.void]:

@@ -13,6 +13,7 @@ import pytest
 
 from potash import timing
 from potash.cli.app import run_app
+from potash_device.timing import policies
 from potash_device.timing.profile import PAGE, PROFILES
 from support.docs import ROOT
 from support.reports import check
@@ -151,7 +152,7 @@ def test_policies_that_fail_are_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing, "LONGEST_CHOICE", 0.2)
+    monkeypatch.setattr(policies, "MOST_INSTRUCTIONS", 10_000)
     named = policy(tmp_path, f"class Mine:\n    def victim(self, s):\n        {body}\n")
     said = failure(
         capsys, "simulate", trace(tmp_path), "--drive", small, "--fill", 100, "--policy", named

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.timing.engine import run
 from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
 from potash_device.timing.profile import Profile
-from potash_device.timing.requests import COLUMNS, REQUEST, Counters, Op, check
+from potash_device.timing.report import DriveReport, report
+from potash_device.timing.requests import COLUMNS, FAILED, REQUEST, Counters, Op, check
 from potash_device.timing.state import (
     ADMITTED,
     BEGUN,
@@ -26,17 +29,27 @@ from potash_device.timing.state import (
 
 
 class Drive:
-    """A drive, empty at first. Raises PolicyError where the allocation policy fails."""
+    """A drive, empty at first. Raises PolicyError where the allocation policy fails.
+
+    `on_failure`, where it is set, is called with the error of a policy that fails later, which the
+    built-in one of its kind then replaces.
+    """
 
     def __init__(self, profile: Profile, policies: Policies | None = None) -> None:
         self.profile = profile
         self.policies = policies or Policies()
+        self.on_failure: Callable[[PolicyError], None] | None = None
         order = self.policies.dies(profile.channels, profile.dies)
         self.state = new_state(profile, order)
 
     @property
     def counters(self) -> Counters:
         return Counters(*self.state.counters.tolist())
+
+    @property
+    def report(self) -> DriveReport:
+        """Its wear, spare and load."""
+        return report(self.profile, self.state)
 
     @property
     def superblocks(self) -> Superblocks:
@@ -66,10 +79,12 @@ class Drive:
         return int(self.run(request)[0])
 
     def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
-        """When each of the requests, an array of `REQUEST`, completes; WORN where it is refused.
+        """When each of the requests, an array of `REQUEST`, completes; WORN where it is refused,
+        FAILED where a policy failed on the way, after which the rest are served all the same.
 
         Raises RequestError for requests that the drive cannot have, of which none is served; and
-        PolicyError where a policy fails, with those before served.
+        without `on_failure` PolicyError where a policy fails, with those before served. The drive
+        remains usable: what the failing request had written stays written.
         """
         registers = self.state.registers
         check(self.profile, requests, int(registers[NOW]))
@@ -81,13 +96,31 @@ class Drive:
             while (index := run(self.state, rows, completions, index)) < len(rows):
                 victims = victims + 1 if at == (index, registers[STEP]) else 0
                 at = index, int(registers[STEP])
-                if victims > 2 * self.profile.blocks:
-                    raise PolicyError(f"{name_of(self.policies.gc)} frees nothing")
-                registers[VICTIM] = self.policies.victim(self.superblocks)
-                registers[CURSOR] = 0
+                try:
+                    self._choose(victims)
+                except PolicyError as error:
+                    if self.on_failure is None:
+                        raise
+                    self.fall_back(error)
+                    self.on_failure(error)
+                    completions[index] = FAILED
+                    registers[BEGUN] = 0
+                    index += 1
         finally:
             registers[BEGUN] = 0
         return completions
+
+    def _choose(self, victims: int) -> None:
+        """Choose the next superblock to relocate, after so many for the same page of a request."""
+        if victims > 2 * self.profile.blocks:
+            raise PolicyError("gc", f"{name_of(self.policies.gc)} frees nothing")
+        registers = self.state.registers
+        registers[VICTIM] = self.policies.victim(self.superblocks, wear=not victims)
+        registers[CURSOR] = 0
+
+    def fall_back(self, error: PolicyError) -> None:
+        """Go on with the built-in policy instead of the one that failed."""
+        self.policies = self.policies.without(error.kind)
 
     def rest(self) -> None:
         """Let the drive become idle and set its clock and counters to 0, as after preconditioning.

@@ -46,6 +46,7 @@ def begin(s: State, time: Number, op: Number, count: Number) -> None:
         cost = settings[state.WRITE_COMMAND] + count * settings[state.WRITE_PAGE]
     else:
         cost = settings[state.OTHER_COMMAND]
+    s.counters[state.CORE_BUSY] += cost
     ready = time + settings[state.SUBMISSION] + cost
     if settings[state.CORES]:
         core = s.cores.argmin()

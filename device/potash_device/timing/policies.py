@@ -7,16 +7,29 @@ that is to be relocated and erased; `order` of an allocation policy once.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from types import FrameType
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_INSTRUCTIONS = 5_000_000
+"""Of Python, that a custom policy may take for one decision: about a second."""
+
+_Answer = TypeVar("_Answer")
+
 
 class PolicyError(RuntimeError):
-    """A policy raised, or gave an answer that makes no sense; a sentence that names it."""
+    """A policy raised, took too long, or gave an answer that makes no sense; a sentence that names
+    it. `kind` is the field of `Policies` that it is in."""
+
+    def __init__(self, kind: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
 
 
 class Superblocks(NamedTuple):
@@ -132,42 +145,93 @@ class Policies:
     wear: Wear = field(default_factory=NoWear)
     allocation: Allocation = field(default_factory=ChannelFirst)
 
+    def without(self, kind: str) -> Policies:
+        """The same with the built-in policy of one kind."""
+        return replace(self, **{kind: getattr(Policies(), kind)})
+
     def dies(self, channels: int, dies: int) -> list[int]:
         """The order of all dies. Raises PolicyError."""
-        order = _ask(self.allocation, "order", channels, dies)
-        try:
-            numbers = [int(one) for one in order]
-        except (TypeError, ValueError):
-            numbers = []
-        if sorted(numbers) != list(range(channels * dies)):
-            raise PolicyError(
-                f"{name_of(self.allocation)} gave no order that has each of the "
-                f"{channels * dies} dies once"
-            )
-        return numbers
+        policy, count = self.allocation, channels * dies
 
-    def victim(self, superblocks: Superblocks) -> int:
-        """What to relocate next. Raises PolicyError."""
-        for policy in (self.wear, self.gc):
-            chosen = _ask(policy, "victim", superblocks)
-            if chosen is None and policy is self.wear:
-                continue
-            if not isinstance(chosen, int | np.integer) or chosen not in superblocks.candidates:
-                raise PolicyError(
-                    f"{name_of(policy)} chose {chosen!r:.40}, which is no closed superblock"
-                )
-            return int(chosen)
-        raise AssertionError("a policy of garbage collection always answers")
+        def numbers() -> list[int]:
+            return [int(one) for one in islice(policy.order(channels, dies), count + 1)]
+
+        order = _ask("allocation", policy, numbers)
+        if sorted(order) != list(range(count)):
+            raise PolicyError(
+                "allocation",
+                f"{name_of(policy)} gave no order that has each of the {count} dies once",
+            )
+        return order
+
+    def victim(self, superblocks: Superblocks, wear: bool = True) -> int:
+        """What to relocate next, where `wear` is whether that policy is asked, too.
+
+        Raises PolicyError.
+        """
+        chosen = _ask("wear", self.wear, lambda: self.wear.victim(superblocks)) if wear else None
+        if chosen is not None:
+            return _checked("wear", self.wear, chosen, superblocks)
+        chosen = _ask("gc", self.gc, lambda: self.gc.victim(superblocks))
+        return _checked("gc", self.gc, chosen, superblocks)
+
+
+def _checked(kind: str, policy: object, chosen: object, superblocks: Superblocks) -> int:
+    if not isinstance(chosen, int | np.integer) or chosen not in superblocks.candidates:
+        raise PolicyError(
+            kind, f"{name_of(policy)} chose {chosen!r:.40}, which is no closed superblock"
+        )
+    return int(chosen)
 
 
 def name_of(policy: object) -> str:
-    return f"the policy {getattr(policy, 'name', type(policy).__name__)}"
+    kind = type(policy)
+    name = kind.__qualname__ if _is_built_in(policy) else f"{kind.__module__}:{kind.__qualname__}"
+    return f"the policy {name}"
 
 
-def _ask(policy: object, method: str, *arguments: object) -> Any:
+def _is_built_in(policy: object) -> bool:
+    return type(policy).__module__ == __name__
+
+
+class _TooLong(BaseException):
+    """What ends a policy; no Exception, which it may catch."""
+
+
+def _ask(kind: str, policy: object, decide: Callable[[], _Answer]) -> _Answer:
     try:
-        return getattr(policy, method)(*arguments)
-    except PolicyError:
-        raise
-    except Exception as error:
-        raise PolicyError(f"{name_of(policy)} raised {type(error).__name__}: {error}") from error
+        return decide() if _is_built_in(policy) else _limited(decide)
+    except _TooLong:
+        raise PolicyError(
+            kind, f"{name_of(policy)} took more than {MOST_INSTRUCTIONS} instructions to decide"
+        ) from None
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())[:200]
+        raise PolicyError(
+            kind, f"{name_of(policy)} raised {type(error).__name__}: {said}"
+        ) from error
+
+
+def _limited(decide: Callable[[], _Answer]) -> _Answer:
+    """What `decide` returns. Raises _TooLong.
+
+    Instructions are counted by Python's tracing, which works in any thread and stops at the same
+    place on every machine; a call of a library that itself does not return is not ended.
+    """
+    left = MOST_INSTRUCTIONS
+
+    def count(frame: FrameType, _event: str, _argument: object) -> Any:
+        nonlocal left
+        # Lines are too few: `while True: pass` is one that is announced once.
+        frame.f_trace_opcodes = True
+        left -= 1
+        if left < 0:
+            raise _TooLong
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        return decide()
+    finally:
+        sys.settrace(before)

@@ -127,6 +127,7 @@ class Reference:
         else:
             cost = profile.other_command_ns
         cost += count * {Op.READ: profile.read_page_ns, Op.WRITE: profile.write_page_ns}.get(op, 0)
+        self._counts["core_ns"] += cost
         if not self.cores:
             return time + cost
         core = min(range(len(self.cores)), key=self.cores.__getitem__)
@@ -326,22 +327,23 @@ class Reference:
         # A host that is ahead of the buffer is not ahead of what the drive does.
         ready, asked = max(ready, self.admitted), 0
         while not self.worn and self._free() <= self.profile.reserve:
-            asked += self._collect(ready, self.profile.superblock_pages)
+            asked += self._collect(ready, self.profile.superblock_pages, not asked)
             if asked > 2 * len(self.superblocks):
-                raise PolicyError(f"{name_of(self.policies.gc)} frees nothing")
+                raise PolicyError("gc", f"{name_of(self.policies.gc)} frees nothing")
         low = self._free() <= self.profile.background and not self.worn
         if low and any(one.state == "closed" for one in self.superblocks):
-            self._collect(ready, self.profile.background_pages)
+            self._collect(ready, self.profile.background_pages, not asked)
 
     def _free(self) -> int:
         return sum(one.state == "free" for one in self.superblocks)
 
-    def _collect(self, ready: int, pages: int) -> bool:
+    def _collect(self, ready: int, pages: int, wear: bool) -> bool:
         """Relocate at least `pages`, or to the victim's end, a unit of each die at once; whether a
-        victim was chosen."""
+        victim was chosen. Wear levelling is asked once for a page of a request, so that it cannot
+        relocate valid pages for ever."""
         profile, chosen = self.profile, self.victim is None
         if self.victim is None:
-            self.victim, self.cursor = self.superblocks[self._choose()], 0
+            self.victim, self.cursor = self.superblocks[self._choose(wear)], 0
         victim, moved = self.victim, 0
         while moved < pages and self.cursor < profile.superblock_pages:
             batch: list[int] = []
@@ -363,7 +365,7 @@ class Reference:
             self.victim = None
         return chosen
 
-    def _choose(self) -> int:
+    def _choose(self, wear: bool) -> int:
         every = self.superblocks
         closed = [number for number, one in enumerate(every) if one.state == "closed"]
         return self.policies.victim(
@@ -373,7 +375,8 @@ class Reference:
                 np.array([one.closed_at for one in every]),
                 np.array(closed),
                 self.profile.superblock_pages,
-            )
+            ),
+            wear,
         )
 
     def _erase(self, superblock: Superblock, ready: int) -> None:

@@ -10,7 +10,8 @@ from potash_device.timing.profile import Profile
 
 
 class Op(IntEnum):
-    """Kinds of requests. Write Zeroes is a TRIM, as the drive deallocates."""
+    """Kinds of requests. Write Zeroes is a TRIM, as the drive deallocates; FORMAT is also what
+    Sanitize by block or crypto erase comes to."""
 
     READ = 0
     WRITE = 1
@@ -36,6 +37,8 @@ COLUMNS = 6
 
 WORN = -1
 """In the place of a completion time: a write that a drive at its end of life refuses."""
+FAILED = -2
+"""In the place of a completion time: a request on the way of which a policy failed."""
 
 
 class RequestError(ValueError):
@@ -69,6 +72,8 @@ class Counters(NamedTuple):
     """Of all channels together."""
     link_ns: int
     """Of both directions together."""
+    core_ns: int
+    """Of all firmware cores together."""
 
     @property
     def write_amplification(self) -> float:

@@ -1,0 +1,94 @@
+"""Drives and policies by name: built-in ones, and those in the user's own files."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from potash_device.timing import policies as built_in
+from potash_device.timing.policies import Policies
+from potash_device.timing.profile import PROFILES, Profile, ProfileError, from_mapping
+
+LARGEST_PROFILE = 1 << 20
+"""Bytes of a TOML file."""
+
+POLICIES: Mapping[str, Mapping[str, type]] = {
+    "gc": {
+        "greedy": built_in.Greedy,
+        "fifo": built_in.Fifo,
+        "choices": built_in.Choices,
+        "cost-benefit": built_in.CostBenefit,
+    },
+    "wear": {"none": built_in.NoWear, "gap": built_in.Gap},
+    "allocation": {"channel-first": built_in.ChannelFirst, "die-first": built_in.DieFirst},
+}
+"""The built-in policies, by kind and name."""
+
+METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
+"""What each kind is asked by."""
+
+
+def profile(name: str) -> Profile:
+    """A built-in profile, or the one in a TOML file. Raises ProfileError."""
+    if name in PROFILES:
+        return PROFILES[name]
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(LARGEST_PROFILE + 1)
+        if len(data) > LARGEST_PROFILE:
+            raise ProfileError("it is larger than any profile")
+        return from_mapping(tomllib.loads(data.decode()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ProfileError(_why_none(name, error)) from None
+
+
+def _why_none(name: str, error: Exception) -> str:
+    if isinstance(error, OSError):
+        known = ", ".join(PROFILES)
+        return f"{name} is neither a file ({error.strerror}) nor one of {known}"
+    if isinstance(error, ProfileError):
+        return f"{name}: {error}"
+    return f"{name} is not TOML: {error}"
+
+
+def policies(named: Iterable[str]) -> Policies:
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`; the file's code is run.
+
+    Raises ProfileError for what is none.
+    """
+    chosen: dict[str, Any] = {}
+    for text in named:
+        kind, _, name = text.partition("=")
+        if kind not in POLICIES:
+            raise ProfileError(f"{text!r} is not KIND=POLICY, with a KIND of {', '.join(POLICIES)}")
+        if name in POLICIES[kind]:
+            chosen[kind] = POLICIES[kind][name]()
+        elif ":" in name:
+            chosen[kind] = _loaded(name, METHODS[kind])
+        else:
+            raise ProfileError(
+                f"{name!r} is neither FILE:CLASS nor one of {', '.join(POLICIES[kind])}"
+            )
+    return Policies(**chosen)
+
+
+def _loaded(name: str, method: str) -> object:
+    file, _, class_name = name.rpartition(":")
+    # The module has the file's name, as an error of the policy is to give it.
+    spec = importlib.util.spec_from_file_location(file, file)
+    if spec is None or spec.loader is None:
+        raise ProfileError(f"{file} is no file of Python")
+    module = sys.modules[file] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        found: object = getattr(module, class_name)()
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ProfileError(f"{name}: {type(error).__name__}: {said}") from error
+    if not callable(getattr(found, method, None)):
+        raise ProfileError(f"{name} has no method {method}")
+    return found

@@ -1,0 +1,106 @@
+"""How a modelled drive is: its wear, spare and load, for SMART and for whoever watches it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from potash_device.timing.profile import PAGE, Profile
+from potash_device.timing.requests import Counters
+from potash_device.timing.state import (
+    FREE,
+    GOOD,
+    IS_RETIRED,
+    NOW,
+    WORN_OUT,
+    State,
+)
+
+MOST_CLASSES = 16
+"""Of a histogram."""
+
+
+class Erased(NamedTuple):
+    """Superblocks that were erased `least` to `most` times: a class of the histogram."""
+
+    least: int
+    most: int
+    superblocks: int
+
+
+class Busy(NamedTuple):
+    """Mean shares of time in which resources were busy; above 1 where reservations reach on."""
+
+    dies: float
+    buses: float
+    link: float
+    cores: float
+
+
+class DriveReport(NamedTuple):
+    """A drive at the arrival of its last request."""
+
+    time: int
+    """Of that arrival, in nanoseconds since the drive was at rest."""
+    counters: Counters
+    """Since then."""
+    mapped: int
+    """Bytes of the host's that are on flash."""
+    percentage_used: int
+    """Of the cycles that the profile gives, on average; SMART's, so at most 255."""
+    available_spare: int
+    """Percentage of the spare superblocks that are not retired yet."""
+    worn: bool
+    """Whether writes are refused."""
+    free: int
+    retired: int
+    """Superblocks."""
+    erases: tuple[Erased, ...]
+    """Histogram of erase counts: adjoining classes of equal width, all superblocks among them."""
+
+    @property
+    def cache_hits(self) -> float:
+        """Share of the accesses to the mapping's cache that hit; 1 where all is in memory."""
+        accesses = self.counters.hits + self.counters.misses
+        return self.counters.hits / accesses if accesses else 1.0
+
+    def busy(self, profile: Profile, before: DriveReport | None = None) -> Busy:
+        """Since an earlier report, or since the drive was at rest."""
+        zero = Counters(*(0,) * len(Counters._fields))
+        start, then = (before.time, before.counters) if before else (0, zero)
+        now, time = self.counters, max(1, self.time - start)
+        return Busy(
+            (now.die_ns - then.die_ns) / (time * profile.total_dies),
+            (now.bus_ns - then.bus_ns) / (time * profile.channels),
+            (now.link_ns - then.link_ns) / (time * 2),
+            (now.core_ns - then.core_ns) / (time * max(1, profile.cores)),
+        )
+
+
+def report(profile: Profile, state: State) -> DriveReport:
+    """Of a drive's state."""
+    spare = profile.blocks - profile.least_blocks + 1
+    left = max(0, int(state.registers[GOOD]) - profile.least_blocks + 1)
+    cycles = int(state.erases.sum()) * 100 // (profile.blocks * max(1, profile.cycles))
+    return DriveReport(
+        time=int(state.registers[NOW]),
+        counters=Counters(*state.counters.tolist()),
+        mapped=int((state.places[: profile.logical_pages] >= 0).sum()) * PAGE,
+        percentage_used=min(255, cycles) if profile.cycles else 0,
+        available_spare=100 * left // spare,
+        worn=bool(state.registers[WORN_OUT]),
+        free=int(state.registers[FREE]),
+        retired=int((state.status == IS_RETIRED).sum()),
+        erases=_histogram(state),
+    )
+
+
+def _histogram(state: State) -> tuple[Erased, ...]:
+    least, most = int(state.erases.min()), int(state.erases.max())
+    width = -(-(most - least + 1) // MOST_CLASSES)
+    counts = np.bincount((state.erases - least) // width).tolist()
+    return tuple(
+        Erased(least + place * width, least + (place + 1) * width - 1, count)
+        for place, count in enumerate(counts)
+    )

@@ -1,0 +1,172 @@
+"""Policies that fail while a modelled drive is in use, and what a drive reports of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from potash_device.timing import policies as limits
+from potash_device.timing.drive import Drive
+from potash_device.timing.policies import Policies, PolicyError, Superblocks
+from potash_device.timing.profile import PAGE, Profile, Rate
+from potash_device.timing.requests import FAILED, REQUEST, WORN, Op
+from support.drive_time import problems
+
+SMALL = Profile(
+    channels=2,
+    dies=1,
+    planes=1,
+    blocks=24,
+    pages=8,
+    page_bytes=PAGE,
+    program_pages=2,
+    capacity=16 * 16 * PAGE,
+    read_ns=(1000,),
+    program_ns=(5000,),
+    erase_ns=20_000,
+    bus=Rate(PAGE, 100),
+    link=Rate(PAGE, 10),
+    cores=1,
+    write_command_ns=100,
+)
+
+
+def overwrites(count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    found = np.zeros(count, REQUEST)
+    found["time"] = np.arange(count) * 20_000
+    found["op"], found["count"] = Op.WRITE, 3
+    found["first"] = np.random.default_rng(4).integers(0, SMALL.logical_pages - 2, count)
+    return found
+
+
+class Failing:
+    """The lowest number, until it fails in its own way."""
+
+    def __init__(self, decide: Callable[[Superblocks], int | None]) -> None:
+        self._decide = decide
+        self._left = 3
+
+    def victim(self, superblocks: Superblocks) -> int | None:
+        self._left -= 1
+        if self._left >= 0:
+            return int(superblocks.candidates[np.argmin(superblocks.valid[superblocks.candidates])])
+        return self._decide(superblocks)
+
+
+def _raise(_: Superblocks) -> int:
+    raise ValueError("a\nb")
+
+
+def _exit(_: Superblocks) -> int:
+    raise SystemExit
+
+
+def _loop(_: Superblocks) -> int:
+    while True:
+        pass
+
+
+def _keep(superblocks: Superblocks) -> int:
+    return int(superblocks.candidates[np.argmax(superblocks.valid[superblocks.candidates])])
+
+
+@pytest.mark.parametrize(
+    ("kind", "decide", "said"),
+    [
+        ("gc", _raise, "Failing raised ValueError: a b"),
+        ("gc", _exit, "Failing raised SystemExit"),
+        ("gc", _loop, "Failing took more than"),
+        ("gc", _keep, "Failing frees nothing"),
+        ("gc", lambda _: None, "Failing chose None"),
+        ("gc", lambda _: "0", "Failing chose '0'"),
+        ("gc", lambda _: 1 << 70, "Failing chose 1180591620717411303424"),
+        ("wear", _raise, "Failing raised ValueError"),
+        ("wear", lambda _: -1, "Failing chose -1"),
+    ],
+)
+def test_a_drive_goes_on_with_the_built_in_policy(
+    kind: str,
+    decide: Callable[[Superblocks], int | None],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MOST_INSTRUCTIONS", 10_000)
+    failing: dict[str, Any] = {kind: Failing(decide)}
+    drive = Drive(SMALL, Policies(**failing))
+    errors: list[PolicyError] = []
+    drive.on_failure = errors.append
+    asked = overwrites(600)
+    with ThreadPoolExecutor(1) as thread:  # limits hold in any thread
+        found = thread.submit(drive.run, asked).result()
+    (error,) = errors
+    assert said in str(error) and error.kind == kind
+    assert (found == FAILED).sum() == 1
+    assert (found[found != FAILED] > asked["time"][found != FAILED]).all()
+    assert type(getattr(drive.policies, kind)) is type(getattr(Policies(), kind))
+    assert problems(SMALL, drive.state) == []
+    # Without a listener the error is raised, and the drive remains usable.
+    failing = {kind: Failing(decide)}
+    drive = Drive(SMALL, Policies(**failing))
+    with pytest.raises(PolicyError) as raised:
+        drive.run(asked)
+    drive.fall_back(raised.value)
+    asked["time"] += asked["time"][-1]
+    assert (drive.run(asked) > 0).all()
+    assert problems(SMALL, drive.state) == []
+
+
+def test_a_wear_policy_that_always_answers_cannot_stop_a_drive() -> None:
+    class Hungry:
+        def victim(self, superblocks: Superblocks) -> int:
+            return _keep(superblocks)
+
+    drive = Drive(SMALL, Policies(wear=Hungry()))
+    assert (drive.run(overwrites(500)) > 0).all()
+    assert problems(SMALL, drive.state) == []
+
+
+def test_an_allocation_without_an_end_is_refused() -> None:
+    class Endless:
+        def order(self, channels: int, dies: int) -> list[int]:
+            return iter(lambda: 0, 1)  # type: ignore[return-value]  # on purpose
+
+    with pytest.raises(PolicyError, match="Endless gave no order") as error:
+        Drive(SMALL, Policies(allocation=Endless()))
+    assert error.value.kind == "allocation"
+    Drive(SMALL, Policies(allocation=Endless()).without("allocation"))
+
+
+def test_a_drive_reports_its_wear_spare_and_load() -> None:
+    drive = Drive(replace(SMALL, cycles=20))
+    fresh = drive.report
+    assert (fresh.percentage_used, fresh.available_spare, fresh.worn) == (0, 100, False)
+    assert fresh.erases == ((0, 0, 24),) and fresh.mapped == 0 and fresh.cache_hits == 1.0
+    asked = overwrites(1000)
+    found = drive.run(asked)
+    report = drive.report
+    erases = drive.state.erases
+    assert report.time == asked["time"][-1]
+    assert report.percentage_used == erases.sum() * 100 // (24 * 20) > 50
+    assert report.mapped == (drive.state.places >= 0).sum() * PAGE
+    for one in report.erases:
+        assert one.superblocks == ((erases >= one.least) & (erases <= one.most)).sum()
+    assert sum(one.superblocks for one in report.erases) == 24
+    assert report.busy(drive.profile).cores == 1000 * 100 / report.time
+    assert 0.5 < report.busy(drive.profile).dies < 1.1
+    asked["time"] += 10**9
+    found = drive.run(asked)
+    later = drive.report
+    since = later.busy(drive.profile, report)
+    assert since.dies * (later.time - report.time) * 2 == pytest.approx(
+        later.counters.die_ns - report.counters.die_ns
+    )
+    asked["time"] += 10**9
+    found = drive.run(asked)
+    assert drive.report.worn and (found == WORN).any()
+    assert drive.report.available_spare == 0 and drive.report.percentage_used >= 50
+    assert drive.report.retired == (erases >= 20).sum()
