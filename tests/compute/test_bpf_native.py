@@ -313,12 +313,12 @@ def test_code_that_wants_more_than_memory_functions_is_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "declare i64 @__somewhere_else(i64)\ndefine i64 @f0() {\n %a = call i64 @__somewhere_else(i64 1)\n ret i64 %a\n}"
-    monkeypatch.setattr(compiler, "assembly", lambda code, entry: text)
+    monkeypatch.setattr(compiler, "assembly", lambda *_, **__: text)
     with pytest.raises(EngineUnavailable, match="__somewhere_else"):
         execute(Engine.NATIVE, exit_ * 2, 0, arena(), {}, (), 10)
 
 
 def test_what_llvm_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "assembly", lambda code, entry: "define nonsense")
+    monkeypatch.setattr(compiler, "assembly", lambda *_, **__: "define nonsense")
     with pytest.raises(EngineUnavailable, match="LLVM does not take"):
         execute(Engine.NATIVE, exit_ * 3, 0, arena(), {}, (), 10)

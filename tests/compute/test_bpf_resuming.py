@@ -140,9 +140,9 @@ def test_a_function_that_is_computed_is_interpreted(monkeypatch: pytest.MonkeyPa
     compiled: list[int] = []
     compile_program = compiler.compile_program
 
-    def spy(code: bytes, entry: int) -> bytes:
+    def spy(code: bytes, entry: int, by_kind: bool) -> bytes:
         compiled.append(entry)
-        return compile_program(code, entry)
+        return compile_program(code, entry, by_kind)
 
     monkeypatch.setattr(compiler, "compile_program", spy)
     code = b"".join([insn(0x8D, 1), insn(0x07, 0, imm=1), exit_, mov(0, 42), exit_])

@@ -32,9 +32,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     seen: list[bytes] = []
     compile_program = compiler.compile_program
 
-    def spy(code: bytes, entry: int) -> bytes:
+    def spy(code: bytes, entry: int, by_kind: bool) -> bytes:
         seen.append(code)
-        return compile_program(code, entry)
+        return compile_program(code, entry, by_kind)
 
     monkeypatch.setattr(compiler, "compile_program", spy)
     return seen

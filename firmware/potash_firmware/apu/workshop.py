@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from potash_firmware.apu.config import Config
@@ -52,6 +53,8 @@ class Work(IntEnum):
     """Machine code of a program: its instructions, and the index of its entry."""
     MODEL = 2
     """A model's partitions for the tensor accelerator: its bytes."""
+    COUNTED_PROGRAM = 4
+    """The same, with code that counts instructions by kind."""
     KERNELS = 3
     """The tensor accelerator's own code, which depends on no untrusted input."""
 
@@ -69,20 +72,22 @@ class Refused(Exception):
     """It cannot be made, one sentence."""
 
 
-def _program(config: Config, code: bytes, entry: int) -> bytes:
+def _program(config: Config, code: bytes, entry: int, by_kind: bool = False) -> bytes:
     from potash_firmware.bpf import EngineUnavailable
     from potash_firmware.bpf.native import compiler
 
     try:
-        return compiler.compile_program(code, entry)
+        return compiler.compile_program(code, entry, by_kind)
     except EngineUnavailable as error:
         raise Refused(str(error)) from None
 
 
-def _cache_entry_of_program(config: Config, code: bytes, entry: int) -> tuple[Store, str]:
+def _cache_entry_of_program(
+    config: Config, code: bytes, entry: int, by_kind: bool = False
+) -> tuple[Store, str]:
     from potash_firmware.bpf.native import compiler, engine
 
-    return compiler.OBJECTS, engine.name_of(code, entry)
+    return compiler.OBJECTS, engine.name_of(code, entry, by_kind)
 
 
 def _model(config: Config, model: bytes, _: int) -> bytes:
@@ -108,6 +113,9 @@ def _cache_entry_of_model(config: Config, model: bytes, _: int) -> tuple[Store, 
 
 ORDERS: Mapping[Work, Order] = {
     Work.PROGRAM: Order(_program, _cache_entry_of_program),
+    Work.COUNTED_PROGRAM: Order(
+        partial(_program, by_kind=True), partial(_cache_entry_of_program, by_kind=True)
+    ),
     Work.MODEL: Order(_model, _cache_entry_of_model),
 }
 
@@ -125,12 +133,12 @@ class Workshop:
         """What a worker must keep for this."""
         return self._end.fileno(), self._exchange.fd
 
-    def program(self, code: bytes, entry: int) -> bytes:
+    def program(self, code: bytes, entry: int, by_kind: bool) -> bytes:
         """The object file of a program. Raises EngineUnavailable."""
         from potash_firmware.bpf import EngineUnavailable
 
         try:
-            return self.make(Work.PROGRAM, code, entry)
+            return self.make(Work.COUNTED_PROGRAM if by_kind else Work.PROGRAM, code, entry)
         except Refused as error:
             raise EngineUnavailable(str(error)) from None
 

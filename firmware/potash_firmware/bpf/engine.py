@@ -9,10 +9,12 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.interpreter import Execution, Helper
+from potash_firmware.bpf.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ class Engine(Enum):
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
-"""See `execute`, whose arguments but for the engine these are."""
+"""See `execute`, whose arguments but for the engine and the tally these are."""
 
 
 _MODULES = {
@@ -49,13 +51,15 @@ def execute(
     helpers: Mapping[int, Helper],
     arguments: Sequence[int],
     instruction_limit: int,
+    tally: Tally | None = None,
 ) -> Execution:
     """Run linked `code` from the instruction at index `entry` to its exit, on `engine`.
 
-    `arguments` are the entry function's, r1 first. Raises Fault, and EngineUnavailable before
-    anything has happened when the engine is not there or cannot take the program.
+    `arguments` are the entry function's, r1 first. What is executed is counted in `tally`, if
+    there is one, also when the program faults. Raises Fault, and EngineUnavailable before anything
+    has happened when the engine is not there, cannot take the program, or cannot count.
     """
-    run: Execute = _module(engine).execute
+    run: Execute = partial(_module(engine).execute, tally=tally)
     return run(code, entry, arena, helpers, arguments, instruction_limit)
 
 
@@ -69,13 +73,14 @@ def prepare(
     arena: Arena,
     helpers: Mapping[int, Helper],
     instruction_limit: int,
+    tally: Tally | None = None,
 ) -> Run:
     """As `execute`, for a program whose data is in its arena, and that runs more than once."""
     if engine is Engine.NATIVE:
         from potash_firmware.bpf.native.engine import Machine
 
-        return Machine(code, entry, arena, helpers, instruction_limit).run
-    run: Execute = _module(engine).execute
+        return Machine(code, entry, arena, helpers, instruction_limit, tally).run
+    run: Execute = partial(_module(engine).execute, tally=tally)
     return lambda arguments: run(code, entry, arena, helpers, arguments, instruction_limit)
 
 

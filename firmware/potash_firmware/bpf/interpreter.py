@@ -11,8 +11,12 @@ from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE, FRAME_SIZE, MAX_CALL_DEPTH, Arena
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
+from potash_firmware.bpf.tally import Tally, kind_of
 
 MASK = (1 << 64) - 1
+
+PROGRESS_INTERVAL = 4096
+"""Instructions between two reports of progress to a tally."""
 
 Helper = Callable[[int, int, int, int, int], int]
 """A function of the platform: the values of r1 to r5 in, the value of r0 out."""
@@ -37,9 +41,10 @@ def execute(
     helpers: Mapping[int, Helper],
     arguments: Sequence[int],
     instruction_limit: int,
+    tally: Tally | None = None,
 ) -> Execution:
     """See `potash_firmware.bpf.engine.execute`."""
-    interpreter = Interpreter(code, arena, helpers, instruction_limit)
+    interpreter = interpreter_of(code, arena, helpers, instruction_limit, tally)
     return Execution(interpreter.run(entry, arguments), interpreter.executed)
 
 
@@ -124,6 +129,35 @@ class Interpreter:
         self.frames = [_Frame(pc=-1, registers=[0] * 11)] * depth
         self.executed = executed
         self.pc = pc
+
+
+class _Counting(Interpreter):
+    """An interpreter that counts instructions by kind."""
+
+    tally: Tally
+
+    def step(self) -> None:
+        if self.executed % PROGRESS_INTERVAL == 0:
+            self.tally.progress()
+        # One that faults counts; one that is not there, or one too many, does not.
+        if 0 <= self.pc < len(self.instructions) and self.executed < self.instruction_limit:
+            self.tally.counts[kind_of(self.instructions[self.pc])] += 1
+        super().step()
+
+
+def interpreter_of(
+    code: bytes,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    instruction_limit: int,
+    tally: Tally | None,
+) -> Interpreter:
+    """An interpreter, which counts in `tally` if there is one. Raises Fault."""
+    if tally is None:
+        return Interpreter(code, arena, helpers, instruction_limit)
+    counting = _Counting(code, arena, helpers, instruction_limit)
+    counting.tally = tally
+    return counting
 
 
 def _fresh_registers(arguments: Sequence[int], frame_pointer: int) -> list[int]:

@@ -16,6 +16,7 @@ from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.engine import Engine, Execute, execute
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
+from potash_firmware.bpf.tally import Tally
 from potash_firmware.bpf.verifier import verify
 
 INSTRUCTION_LIMIT = 1_000_000_000_000
@@ -84,6 +85,7 @@ def run_program(
     context: Context = _NO_ARGUMENTS,
     instruction_limit: int = INSTRUCTION_LIMIT,
     engine: Engine | Execute = Engine.INTERPRETER,
+    tally: Tally | None = None,
 ) -> Outcome:
     """Run `program` from its entry to its exit, on `engine` or on what does its work.
 
@@ -91,7 +93,8 @@ def run_program(
     `reserve.allocate`: compiled programs need that, so other memory is copied. Input and
     output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
     are the input, the result is left from its `output_offset` on. Stack and data are made anew.
-    The program is told `input_length` and `output_length` (else `output_size`).
+    The program is told `input_length` and `output_length` (else `output_size`). What it executes is
+    counted in `tally`, unless `engine` is not one of the engines.
 
     Raises Fault when the program is stopped, ProgramError when its context is too long,
     EngineUnavailable, and DescriptorError when its argument list is malformed.
@@ -118,7 +121,7 @@ def run_program(
     _fill(memory, layout, image, context_offset, encoded)
     helpers = Helpers(arena, services, output_length, context.arguments)
     arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
-    run = partial(execute, engine) if isinstance(engine, Engine) else engine
+    run = partial(execute, engine, tally=tally) if isinstance(engine, Engine) else engine
     try:
         with placing(program):
             value, executed = run(

@@ -21,6 +21,7 @@ from potash_firmware.bpf.errors import Fault
 from potash_firmware.bpf.helpers import Helpers, Services
 from potash_firmware.bpf.machine import MAX_CONTEXT, Outcome
 from potash_firmware.bpf.reserve import Space
+from potash_firmware.bpf.tally import Tally
 
 
 class Extent(NamedTuple):
@@ -94,8 +95,17 @@ class Placed:
         space.memory[own.rodata_offset : own.rodata_offset + len(image.rodata)] = image.rodata
         space.make_read_only(own.rodata_offset, own.rodata_end - own.rodata_offset)
 
-    def prepare(self, services: Services, instruction_limit: int, engine: Engine) -> None:
-        """Get ready to run on the ranges that the window shows. Raises EngineUnavailable."""
+    def prepare(
+        self,
+        services: Services,
+        instruction_limit: int,
+        engine: Engine,
+        tally: Tally | None = None,
+    ) -> None:
+        """Get ready to run on the ranges that the window shows, and to count in `tally`.
+
+        Raises EngineUnavailable.
+        """
         own, image = self._own, self._image
         places = [(BASE + at, length) for at, length in self._window.places]
         (source, source_length), (target, target_length) = (*places, (0, 0), (0, 0))[:2]
@@ -115,6 +125,7 @@ class Placed:
             arena,
             self._helpers.table(),
             instruction_limit,
+            tally,
         )
 
     def run(self, parameters: tuple[int, int], data: bytes) -> Outcome:

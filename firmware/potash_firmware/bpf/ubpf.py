@@ -24,6 +24,7 @@ from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, Arena, page_aligned
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper
+from potash_firmware.bpf.tally import Tally
 
 _HEADER = """
     typedef uint64_t (*helper)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
@@ -82,8 +83,11 @@ def execute(
     helpers: Mapping[int, Helper],
     arguments: Sequence[int],
     instruction_limit: int,
+    tally: Tally | None = None,
 ) -> Execution:
     """See `potash_firmware.bpf.engine.execute`; the number of instructions is given as 0."""
+    if tally is not None:
+        raise EngineUnavailable("libubpf does not count instructions")
     ffi, library = _library()
     with _one_at_a_time:
         vm = library.ubpf_create()

@@ -88,7 +88,7 @@ OBJECTS = Store("bpf", [Path(__file__).parents[1]], versions)
 """Compiled programs, and what they call."""
 
 
-def assembly(code: bytes, entry: int) -> str:
+def assembly(code: bytes, entry: int, *, by_kind: bool = False) -> str:
     """The function at `entry` and all that it calls, as LLVM assembly. Raises EngineUnavailable."""
     program = Code(code)
     functions = {}
@@ -108,16 +108,21 @@ def assembly(code: bytes, entry: int) -> str:
         exported |= function.addresses
         waiting += function.calls | function.addresses
     definitions = (
-        generator.generate(program, function, exported=start in exported)
+        generator.generate(program, function, exported=start in exported, by_kind=by_kind)
         for start, function in functions.items()
     )
     return "\n".join([_DECLARATIONS, *definitions, writer.FOOTER])
 
 
-def compile_program(code: bytes, entry: int) -> bytes:
-    """An object file that exports the function at `entry`. Raises EngineUnavailable."""
+def compile_program(code: bytes, entry: int, by_kind: bool = False) -> bytes:
+    """An object file that exports the function at `entry`; with `by_kind`, it counts instructions
+    by kind.
+
+    Raises EngineUnavailable.
+    """
     try:
-        return compile_assembly(assembly(code, entry), _MEMORY_FUNCTIONS | DIVISIONS)
+        text = assembly(code, entry, by_kind=by_kind)
+        return compile_assembly(text, _MEMORY_FUNCTIONS | DIVISIONS)
     except RuntimeError as error:
         raise EngineUnavailable(f"LLVM does not take a program: {error}") from None
 

@@ -2,6 +2,9 @@
 
 from enum import IntEnum
 
+from potash_firmware.bpf.arena import CODE_BASE
+from potash_firmware.bpf.tally import Kind
+
 
 class Word(IntEnum):
     """Indices into the context: 64 bits each."""
@@ -27,9 +30,17 @@ class Word(IntEnum):
     JUMP = 27  # address of a jmp_buf: what a fault in that range returns to
     PREVIOUS = 28  # address of a struct sigaction: what a fault outside is left to
     FAULT = 29  # the address that was accessed
+    # Of programs whose instructions are counted by kind.
+    RESERVE = 30  # instructions that may be executed beyond FUEL, after a pause for progress
+    COUNTS = 31  # how many of each `tally.Kind` were executed; that of ALU is not used
 
 
-SIZE = Word.FAULT + 1
+SIZE = Word.COUNTS + len(Kind)
+
+
+REFUEL = CODE_BASE
+"""The number of a helper, which no program can name, that reports progress and moves instructions
+from RESERVE to FUEL."""
 
 
 class SideExit(IntEnum):

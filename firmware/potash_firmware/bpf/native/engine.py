@@ -26,13 +26,23 @@ from potash_firmware.bpf.arena import (
     Arena,
 )
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
-from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter
+from potash_firmware.bpf.interpreter import (
+    MASK,
+    Execution,
+    Helper,
+    Interpreter,
+    interpreter_of,
+)
 from potash_firmware.bpf.native import compiler, runtime
-from potash_firmware.bpf.native.context import SIZE, SideExit, Word
+from potash_firmware.bpf.native.context import REFUEL, SIZE, SideExit, Word
+from potash_firmware.bpf.tally import Kind, Tally
 
 log = logging.getLogger(__name__)
 
 MOST_FUEL = 1 << 62
+
+PROGRESS_INTERVAL = 1 << 24
+"""Instructions after which a program that is counted by kind reports progress: some 10 ms."""
 
 KEPT = 16
 """Programs that a process keeps loaded."""
@@ -48,7 +58,9 @@ MOST_POINTERS = 64
 
 # As plain numbers: finding one in its enumeration takes as long as all else that a run does with
 # it.
-_FUEL, _SIDE_EXIT, _LOW, _HIGH = map(int, (Word.FUEL, Word.SIDE_EXIT, Word.LOW, Word.HIGH))
+_FUEL, _RESERVE, _SIDE_EXIT, _LOW, _HIGH = map(
+    int, (Word.FUEL, Word.RESERVE, Word.SIDE_EXIT, Word.LOW, Word.HIGH)
+)
 
 _HIGH_HALF = (CODE_BASE >> 32).to_bytes(4, "little")
 
@@ -73,23 +85,24 @@ def unavailable() -> str | None:
     return None
 
 
-compile_elsewhere: Callable[[bytes, int], bytes] | None = None
+compile_elsewhere: Callable[[bytes, int, bool], bytes] | None = None
 """What compiles programs in this process's place, and keeps them; raises EngineUnavailable."""
 
 
-def name_of(code: bytes, entry: int) -> str:
+def name_of(code: bytes, entry: int, by_kind: bool = False) -> str:
     """What a program's object file is called in the cache."""
-    return compiler.OBJECTS.name(code, entry.to_bytes(8, "little", signed=True))
+    parts = [code, entry.to_bytes(8, "little", signed=True)]
+    return compiler.OBJECTS.name(*parts, *([b"by kind"] if by_kind else []))
 
 
-def machine_code(code: bytes, entry: int) -> bytes:
+def machine_code(code: bytes, entry: int, by_kind: bool = False) -> bytes:
     """The object file of a program, from the cache where it is there. Raises EngineUnavailable."""
-    name = name_of(code, entry)
+    name = name_of(code, entry, by_kind)
     contents = compiler.OBJECTS.load(name)
     if contents is None:
         begun = time.perf_counter()
         with COMPUTE.span("bpf.compile", bytes=len(code)):
-            contents = (compile_elsewhere or compiler.compile_program)(code, entry)
+            contents = (compile_elsewhere or compiler.compile_program)(code, entry, by_kind)
         log.debug("compiled a program in %.1f ms", (time.perf_counter() - begun) * 1e3)
         if compile_elsewhere is None:
             compiler.OBJECTS.keep(name, contents)
@@ -97,9 +110,9 @@ def machine_code(code: bytes, entry: int) -> bytes:
 
 
 @functools.lru_cache(maxsize=KEPT)
-def load(code: bytes, entry: int) -> Loaded:
+def load(code: bytes, entry: int, by_kind: bool = False) -> Loaded:
     """The function at `entry`, ready to be called. Raises EngineUnavailable."""
-    return place(machine_code(code, entry), entry)
+    return place(machine_code(code, entry, by_kind), entry)
 
 
 def place(contents: bytes, entry: int) -> Loaded:
@@ -123,9 +136,10 @@ def execute(
     helpers: Mapping[int, Helper],
     arguments: Sequence[int],
     instruction_limit: int,
+    tally: Tally | None = None,
 ) -> Execution:
     """See `potash_firmware.bpf.engine.execute`."""
-    return Machine(code, entry, arena, helpers, instruction_limit).run(arguments)
+    return Machine(code, entry, arena, helpers, instruction_limit, tally).run(arguments)
 
 
 def _pointed_at(arena: Arena, count: int) -> list[int]:
@@ -157,6 +171,7 @@ class Machine:
         arena: Arena,
         helpers: Mapping[int, Helper],
         instruction_limit: int,
+        tally: Tally | None = None,
     ) -> None:
         layout = arena.layout
         if layout.stack_size < STACK_SIZE:
@@ -166,19 +181,23 @@ class Machine:
         self._helpers = helpers
         self._limit = instruction_limit
         self._fuel = min(instruction_limit, MOST_FUEL)
+        self._tally = tally
+        self._counted = [0] * len(Kind)
+        """What of this run is in the tally already."""
         self._error: BaseException | None = None
         self._interpreter: Interpreter | None = None
         self._memory = arena.memory
         self._copied = not reserve.holds(self._memory)
         if self._copied:
             self._memory = reserve.allocate(layout.size)
-        loaded = load(code, entry)
+        by_kind = tally is not None
+        loaded = load(code, entry, by_kind)
         functions = dict(loaded.functions)
         self._loaded = [loaded]
         count = len(code) // isa.INSTRUCTION_SIZE
         for index in _pointed_at(arena, count):
             if index not in functions and len(self._loaded) <= MOST_POINTERS:
-                self._loaded.append(load(code, index))
+                self._loaded.append(load(code, index, by_kind))
                 functions |= self._loaded[-1].functions
         table = (ctypes.c_uint64 * count)()
         for index, function in functions.items():
@@ -207,16 +226,39 @@ class Machine:
         self._error = self._interpreter = None
         self._to_compiled()
         with runtime.lock, reserve.fenced(self._memory, self._arena.layout.size) as origin:
-            context[_FUEL] = self._fuel
+            self._refill(self._fuel)
+            if self._tally is not None:
+                self._put_counts([0] * len(Kind))
             context[_SIDE_EXIT] = 0
             context[_LOW] = origin - reserve.GUARD
             context[_HIGH] = origin + REACH + reserve.GUARD
             value = self._enter(*self._before, origin, self._arena.stack_top, *values)
         self._from_compiled()
-        left = ctypes.c_int64(context[_FUEL]).value
+        left = self._left()
+        self._count()
         if self._error is not None or left < 0 or context[_SIDE_EXIT]:
             self._raise_fault(left, origin)
         return Execution(value, self._fuel - left)
+
+    def _left(self) -> int:
+        """How many instructions may still be executed; negative once it was too many."""
+        return ctypes.c_int64(self._context[_FUEL]).value + self._context[_RESERVE]
+
+    def _refill(self, left: int) -> None:
+        """Set what may still be executed, in parts if compiled code pauses for progress."""
+        fuel = left if self._tally is None else min(left, PROGRESS_INTERVAL)
+        self._context[_FUEL], self._context[_RESERVE] = fuel & MASK, left - fuel
+
+    def _count(self) -> None:
+        """Bring the tally, if there is one, up to what the context says."""
+        tally = self._tally
+        if tally is None:
+            return
+        counts = list(self._context[Word.COUNTS : SIZE])
+        counts[Kind.ALU] = 0
+        counts[Kind.ALU] = self._fuel - self._left() - sum(counts)
+        tally.add([now - before for now, before in zip(counts, self._counted, strict=True)])
+        self._counted = counts
 
     def _raise_fault(self, left: int, origin: int) -> None:
         """Raise what ended the program, if anything but its exit did."""
@@ -250,26 +292,51 @@ class Machine:
         """Interpret what is left of a function; where that faults, the fault is as it should be."""
         try:
             context = self._context
-            left = ctypes.c_int64(context[Word.FUEL]).value
+            left = self._left()
             if left < 0:
                 raise self._exceeded()
-            if self._interpreter is None:
-                self._interpreter = Interpreter(self._code, self._arena, self._helpers, self._limit)
-            interpreter = self._interpreter
+            interpreter = self._interpreter = self._interpreter or interpreter_of(
+                self._code, self._arena, self._helpers, self._limit, self._tally
+            )
+            self._count()
             pc = ctypes.c_int64(context[Word.PC]).value
             registers = list(context[Word.REGISTERS : Word.REGISTERS + 11])
             depth = (self._arena.stack_top - registers[isa.FRAME_POINTER]) // FRAME_SIZE + 1
             interpreter.resume(pc, registers, depth, self._fuel - left)
-            with self._shown():
-                while len(interpreter.frames) >= depth:
-                    interpreter.step()
-            context[Word.FUEL] = self._fuel - interpreter.executed
+            before = list(self._tally.counts) if self._tally is not None else []
+            try:
+                with self._shown():
+                    while len(interpreter.frames) >= depth:
+                        interpreter.step()
+            finally:
+                self._interpreted(interpreter.executed, before)
             return interpreter.registers[0]
         except BaseException as error:  # noqa: BLE001 - `_raise_fault` raises it
             return self._give_up(error)
 
+    def _interpreted(self, executed: int, before: Sequence[int]) -> None:
+        """Continue the context's counts after the interpreter, which has counted in the tally."""
+        self._refill(self._fuel - executed)
+        if self._tally is not None:
+            now = self._tally.counts
+            self._put_counts(
+                [one + new - old for one, new, old in zip(self._counted, now, before, strict=True)]
+            )
+
+    def _put_counts(self, counts: list[int]) -> None:
+        """Have the context say what this run has executed, which is in the tally already."""
+        for word, count in enumerate(counts, Word.COUNTS):
+            self._context[word] = count
+        self._counted = counts
+
     def _call_helper(self, number: int, *arguments: int) -> int:
         try:
+            if self._tally is not None:
+                self._count()
+                if number == REFUEL:
+                    self._tally.progress()
+                    self._refill(self._left())
+                    return 0
             helper = self._helpers.get(number)
             if helper is None:
                 raise Fault(FaultKind.UNKNOWN_HELPER, None, None, f"there is no helper {number}")

@@ -5,10 +5,12 @@ passes the live registers to the interpreter, which continues there and raises t
 (deoptimisation): so faults are identical on both, and cold code is small.
 
 Every instruction is counted: a segment of instructions when it begins. The limit is compared at
-back edges and before calls.
+back edges and before calls. Code that counts by kind, too, has a counter for each kind that occurs
+in the function, which LLVM can keep in a register, or compute behind a loop, as it does the fuel.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -25,11 +27,12 @@ from potash_firmware.bpf.native.checks import (
     is_atomic,
     segments,
 )
-from potash_firmware.bpf.native.context import SideExit, Word
+from potash_firmware.bpf.native.context import REFUEL, SideExit, Word
 from potash_firmware.bpf.native.nests import Nest
 from potash_firmware.bpf.native.ranges import Guard
 from potash_firmware.bpf.native.registers import live
 from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked
+from potash_firmware.bpf.tally import Kind, kind_of
 
 PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
 _ARGUMENTS = range(1, 6)
@@ -71,9 +74,16 @@ def symbol(entry: int) -> str:
     return f"f{entry}" if entry >= 0 else f"fm{-entry}"
 
 
-def generate(code: Code, function: Function, *, exported: bool) -> str:
-    """The definition of `function`; only an exported one can be found from outside."""
-    return _Generator(code, function).definition(exported)
+def _counter(kind: Kind) -> str:
+    return f"%{kind.name.lower()}s"
+
+
+def generate(code: Code, function: Function, *, exported: bool, by_kind: bool = False) -> str:
+    """The definition of `function`; only an exported one can be found from outside.
+
+    With `by_kind` it counts instructions by kind.
+    """
+    return _Generator(code, function, by_kind).definition(exported)
 
 
 def claims(code: Code, function: Function) -> tuple[str, Claims]:
@@ -83,11 +93,18 @@ def claims(code: Code, function: Function) -> tuple[str, Claims]:
 
 
 class _Generator:
-    def __init__(self, code: Code, function: Function) -> None:
+    def __init__(self, code: Code, function: Function, by_kind: bool = False) -> None:
+        self._by_kind = by_kind
         self._instructions = list(code.instructions)
         self._function = function
         self._flow = loops.flow(function)
         self._order = self._flow.order
+        self._kinds: list[Kind] = []
+        """Those that are counted here; ALU is what remains of all instructions."""
+        if by_kind:
+            pcs = itertools.chain.from_iterable(one.pcs for one in function.blocks.values())
+            found = {kind_of(self._instructions[pc]) for pc in pcs}
+            self._kinds = sorted(found - {Kind.ALU})
         self._live = live(self._instructions, function.blocks)
         self._nests = {
             nest.loop.header: nest
@@ -111,15 +128,18 @@ class _Generator:
             first = f"%a{register}" if register in _ARGUMENTS else "0"
             lines += [f"  %r{register} = alloca i64", f"  store i64 {first}, ptr %r{register}"]
         fuel = self._from_context(Word.FUEL)
+        counts = {kind: self._from_context(Word.COUNTS + kind) for kind in self._kinds}
         lines.append("  %fuel = alloca i64")
+        lines += [f"  {_counter(kind)} = alloca i64" for kind in counts]
         lines += self._prologue.values()
         lines.append(f"  store i64 {fuel}, ptr %fuel")
+        lines += [f"  store i64 {count}, ptr {_counter(kind)}" for kind, count in counts.items()]
         lines.append(f"  br label %{self._entrance(None, self._function.entry)}")
         return checked("\n".join([*lines, self._writer.text(), "}", ""]))
 
     # What every function finds out once
 
-    def _from_context(self, word: Word) -> str:
+    def _from_context(self, word: int) -> str:
         """A word of the context that does not change while the function runs (or not yet)."""
         name = f"%c{word}"
         self._prologue.setdefault(
@@ -174,7 +194,7 @@ class _Generator:
         writer.label(f"guard{order}")
         limits = self._from_context(Word.READABLE), self._from_context(Word.WRITABLE)
         guard = Guard(writer, nest, self._function)
-        holds = guard.holds(*limits, lambda: writer.value("load i64, ptr %fuel"))
+        holds = guard.holds(*limits, self._all_fuel)
         writer.branch(holds, f"u{order}", f"b{order}", LIKELY)
         self.claims.hoists[nest.loop.header] = Hoist(
             nest, f"guard{order}", guard.last, guard.reach, guard.cost
@@ -193,26 +213,68 @@ class _Generator:
         limit = writer.name("limit")
         writer.branch(empty, limit, enough, UNLIKELY)
         with writer.begin_cold(limit):
+            if self._by_kind:
+                self._refuel(enough)
             self._side_exit(SideExit.LIMIT, pc)
+
+    def _refuel(self, enough: str) -> None:
+        """Report progress, and go to the label `enough` unless the limit is reached."""
+        writer = self._writer
+        self._save_counts()
+        helper = writer.value(f"inttoptr i64 {self._from_context(Word.CALL_HELPER)} to ptr")
+        writer.value(f"call i64 {helper}(i64 {REFUEL}{', i64 0' * len(_ARGUMENTS)})")
+        fuel = writer.load_context(Word.FUEL)
+        writer.line(f"store i64 {fuel}, ptr %fuel")
+        over = writer.name("over")
+        writer.branch(writer.value(f"icmp slt i64 {fuel}, 0"), over, enough)
+        writer.label(over)
+
+    def _all_fuel(self) -> str:
+        """How many instructions may still be executed."""
+        writer = self._writer
+        fuel = writer.value("load i64, ptr %fuel")
+        if self._by_kind:
+            fuel = writer.value(f"add i64 {fuel}, {writer.load_context(Word.RESERVE)}")
+        return fuel
+
+    def _save_counts(self, unspent: Sequence[int] = ()) -> None:
+        """Put what was counted into the context; `unspent` are instructions that have been counted
+        and not executed."""
+        writer = self._writer
+        fuel = writer.value("load i64, ptr %fuel")
+        if unspent:
+            fuel = writer.value(f"add i64 {fuel}, {len(unspent)}")
+        writer.store_context(Word.FUEL, fuel)
+        less = Counter(kind_of(self._instructions[pc]) for pc in unspent)
+        for kind in self._kinds:
+            count = writer.value(f"load i64, ptr {_counter(kind)}")
+            if less[kind]:
+                count = writer.value(f"sub i64 {count}, {less[kind]}")
+            writer.store_context(Word.COUNTS + kind, count)
+
+    def _load_counts(self) -> None:
+        """Take over what a function that was called has counted."""
+        writer = self._writer
+        writer.line(f"store i64 {writer.load_context(Word.FUEL)}, ptr %fuel")
+        for kind in self._kinds:
+            count = writer.load_context(Word.COUNTS + kind)
+            writer.line(f"store i64 {count}, ptr {_counter(kind)}")
 
     def _side_exit(self, why: SideExit, pc: int) -> None:
         """Return to the caller, and from that, until the program has ended."""
         writer = self._writer
-        writer.store_context(Word.FUEL, writer.value("load i64, ptr %fuel"))
+        self._save_counts()
         writer.store_context(Word.SIDE_EXIT, why)
         writer.store_context(Word.PC, pc)
         writer.line("ret i64 0")
 
-    def _resume(self, pc: int, unspent: int = 0) -> None:
+    def _resume(self, pc: int, unspent: Sequence[int] = ()) -> None:
         """Let the interpreter do the rest of the function, from `pc` on, and return what it gives.
 
-        `unspent` instructions have been paid for and not executed.
+        The instructions at `unspent` have been paid for and not executed.
         """
         writer = self._writer
-        fuel = writer.value("load i64, ptr %fuel")
-        if unspent:
-            fuel = writer.value(f"add i64 {fuel}, {unspent}")
-        writer.store_context(Word.FUEL, fuel)
+        self._save_counts(unspent)
         writer.store_context(Word.PC, pc)
         writer.store_context(Word.REGISTERS + isa.FRAME_POINTER, "%frame")
         for register in sorted(self._live.get(pc, frozenset()) - {isa.FRAME_POINTER}):
@@ -227,7 +289,7 @@ class _Generator:
         bad, good = writer.name("bad"), writer.name("good")
         writer.branch(wrong, bad, good, UNLIKELY)
         with writer.begin_cold(bad):
-            self._resume(pcs[0], len(pcs))
+            self._resume(pcs[0], pcs)
         writer.label(good)
 
     # Blocks
@@ -247,8 +309,7 @@ class _Generator:
             return
         last = self._instructions[block.pcs[-1]]
         if not block.successors:
-            fuel = writer.value("load i64, ptr %fuel")
-            writer.store_context(Word.FUEL, fuel)
+            self._save_counts()
             writer.store_context(Word.PC, block.pcs[-1])
             writer.line(f"ret i64 {lowering.get(writer, 0)}")
             return
@@ -266,6 +327,11 @@ class _Generator:
         fuel = writer.value("load i64, ptr %fuel")
         fuel = writer.value(f"sub i64 {fuel}, {len(pcs)}")
         writer.line(f"store i64 {fuel}, ptr %fuel")
+        kinds = Counter(kind_of(self._instructions[pc]) for pc in pcs) if self._by_kind else {}
+        for kind in sorted(kinds.keys() - {Kind.ALU}):
+            count = writer.value(f"load i64, ptr {_counter(kind)}")
+            count = writer.value(f"add i64 {count}, {kinds[kind]}")
+            writer.line(f"store i64 {count}, ptr {_counter(kind)}")
         for index, pc in enumerate(pcs):
             self._instruction(pc, pcs[index:], segment.checks.get(pc, ()))
 
@@ -319,6 +385,8 @@ class _Generator:
 
     def _call_helper(self, number: str, pc: int) -> None:
         writer = self._writer
+        if self._by_kind:
+            self._save_counts()
         helper = writer.value(f"inttoptr i64 {self._from_context(Word.CALL_HELPER)} to ptr")
         value = writer.value(f"call i64 {helper}(i64 {number}, {self._arguments()})")
         lowering.put(writer, 0, value)
@@ -337,13 +405,13 @@ class _Generator:
     def _call_function(self, function: str) -> None:
         """Call compiled code, which may have taken a side exit when it returns."""
         writer = self._writer
-        writer.store_context(Word.FUEL, writer.value("load i64, ptr %fuel"))
+        self._save_counts()
         frame = writer.value(f"sub i64 %frame, {FRAME_SIZE}")
         value = writer.value(
             f"call i64 {function}(ptr %context, ptr %memory, i64 {frame}, {self._arguments()})"
         )
         lowering.put(writer, 0, value)
-        writer.line(f"store i64 {writer.load_context(Word.FUEL)}, ptr %fuel")
+        self._load_counts()
         left = writer.value(f"icmp ne i64 {writer.load_context(Word.SIDE_EXIT)}, 0")
         bad, good = writer.name("left"), writer.name("good")
         writer.branch(left, bad, good, UNLIKELY)
