@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from potash.sdk import (
     InvalidRequest,
     PotashError,
 )
+from potash.sdk.driver.controller import Controller
 from pyvfio_user.server import Server
 from support.played_controller import (
     CDW10,
@@ -300,6 +302,25 @@ def test_an_interrupt_takes_the_buffer_back_by_a_reset(
         signal.signal(signal.SIGALRM, before)
     configurations = [value for name, at, value in played.log if (name, at) == ("bar", 0x14)]
     assert 0x0046_0000 in configurations[2:-2]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_an_interrupt_while_a_command_is_sent_leaves_the_next_one_a_buffer(
+    sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = Controller.submit
+
+    def interrupted(controller: Controller, *command: Any) -> None:
+        monkeypatch.setattr(Controller, "submit", submit)
+        if sent:
+            submit(controller, *command)
+        raise SystemExit
+
+    with driving(PlayedController(), tmp_path) as device:
+        monkeypatch.setattr(Controller, "submit", interrupted)
+        with pytest.raises(SystemExit):
+            device.io(FLUSH, nsid=1)
+        device.io(FLUSH, nsid=1)
 
 
 def test_closing_shuts_the_controller_down_and_gives_everything_back(tmp_path: Path) -> None:

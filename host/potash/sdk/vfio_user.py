@@ -61,8 +61,8 @@ class VfioUserTransport:
         self._resources = resources
         self._timeout = timeout
         self.queue_depth = queue_depth
-        self._free = list(range(queue_depth))
         self._in_flight: dict[int, _PendingCommand] = {}
+        """The commands by their buffers' numbers."""
 
     def submit(self, request: Request, timeout: float) -> PendingCommand:
         """As `Transport.submit`. After a CommandTimeout or an interrupt the controller is reset.
@@ -71,9 +71,9 @@ class VfioUserTransport:
         """
         try:
             controller = self._opened()
-            while not self._free:
+            while len(self._in_flight) == self.queue_depth:
                 self.wait(next(iter(self._in_flight.values())))
-            slot = self._free.pop()
+            slot = next(one for one in range(self.queue_depth) if one not in self._in_flight)
             out, size = request.data_out, request.data_in_length
             if out:
                 size = len(out)
@@ -96,6 +96,9 @@ class VfioUserTransport:
             return pending
         except PotashError as error:
             return Ended(error)
+        except (KeyboardInterrupt, SystemExit):
+            self._interrupted()
+            raise
 
     def poll(self, pending: _PendingCommand) -> None:
         """Handle completions without waiting; a device that is lost is left to `wait`."""
@@ -110,14 +113,17 @@ class VfioUserTransport:
                 # The device may still use the command's buffer: take it back.
                 self.reset()
         except (KeyboardInterrupt, SystemExit):
-            with suppress(PotashError):
-                self.reset()
+            self._interrupted()
             raise
+
+    def _interrupted(self) -> None:
+        """What was begun or ended in part is over, so that commands can be sent again."""
+        with suppress(PotashError):
+            self.reset()
 
     def release(self, slot: int, size: int) -> bytes:
         """Take a command's buffer back; what is in its first `size` bytes."""
-        del self._in_flight[slot]
-        self._free.append(slot)
+        self._in_flight.pop(slot, None)
         return bytes(self._memory.buffer(slot, size))
 
     def await_event(self, timeout: float) -> int | None:
@@ -165,6 +171,7 @@ class VfioUserTransport:
         controller = self._opened()
         try:
             controller.start(self._timeout)
+            self._in_flight.clear()
         except PotashError:
             # There are no queues: release everything without shutting it down.
             self._controller = None
