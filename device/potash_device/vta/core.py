@@ -66,6 +66,8 @@ class Core:
         self.config = config
         self.dram = dram.cast("B")
         self.base = base
+        self.step_limit = step_limit
+        """Micro-ops that one stream may execute."""
         self.error: StreamError | None = None
         """Why the last stream failed; None when it did not."""
         self.observer: Callable[[bytes, float], None] | None = None

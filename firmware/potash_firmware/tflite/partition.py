@@ -31,6 +31,7 @@ from potash_firmware.tflite.lowering import (
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, moved, pack, unpack
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 from potash_firmware.vta_runtime.schedules import Surface, move
+from potash_firmware.vta_runtime.splitting import Piece, split
 
 Lowered: TypeAlias = tuple[Node, Lowering]
 
@@ -255,7 +256,9 @@ class _Assembly:
             self._add(node, placement)
         self._end_stream()
         streams = iter(self._streams(name))
-        steps = (step if isinstance(step, Arrangement) else next(streams) for step in self._steps)
+        steps: list[Stream | Arrangement] = []
+        for step in self._steps:
+            steps += [step] if isinstance(step, Arrangement) else next(streams)
         exits = [self._home(index) for index in outputs]
         return Partition(
             nodes=tuple(nodes),
@@ -354,10 +357,11 @@ class _Assembly:
             self._steps.append(tuple(self._jobs))
             self._jobs.clear()
 
-    def _streams(self, name: str | None) -> list[Stream]:
-        """The instructions of the jobs, from the cache or compiled."""
+    def _streams(self, name: str | None) -> list[list[Stream]]:
+        """The instructions of the jobs, from the cache or compiled: where those of a group are too
+        many for one stream they are several."""
         groups = [step for step in self._steps if not isinstance(step, Arrangement)]
-        buffers = self._builder.buffers
+        buffers, runtime = self._builder.buffers, self._builder.runtime
         begin = len(buffers)
         streams = self._cached(name, groups) if name else None
         if streams is None:
@@ -371,7 +375,10 @@ class _Assembly:
                 )
                 partition_cache.keep(name, partition_cache.Compiled(streams, tensors, pieces))
         return [
-            Stream(code, tuple(_marks(jobs, counts)))
+            [
+                Stream(piece.code, tuple(_within(_marks(jobs, counts), piece)))
+                for piece in split(code, runtime.config, runtime.core.step_limit)
+            ]
             for jobs, (code, counts) in zip(groups, streams, strict=True)
         ]
 
@@ -408,6 +415,15 @@ def _marks(jobs: Sequence[Job], counts: Sequence[int]) -> Iterator[Mark]:
     for job, count in zip(jobs, counts, strict=True):
         yield Mark(job.node, first, first + count)
         first += count
+
+
+def _within(marks: Iterator[Mark], piece: Piece) -> Iterator[Mark]:
+    """What a piece of a stream has of each node."""
+    for node, first, end in marks:
+        if first < piece.end and end > piece.first:
+            yield Mark(
+                node, max(first, piece.first) - piece.first, min(end, piece.end) - piece.first
+            )
 
 
 def _rearrange(step: Arrangement, config: Config) -> None:

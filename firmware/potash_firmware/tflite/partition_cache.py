@@ -20,11 +20,12 @@ import potash_firmware.tflite
 import potash_firmware.vta_runtime
 from potash_device.cache import Store, digest_of_sources, package
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.encoding import INSTRUCTION_BYTES, WORD_BITS
+from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Opcode
 from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.lowering import Settings
 from potash_firmware.tflite.operators import added
+from potash_firmware.vta_runtime.splitting import values_of
 
 LEAST = 1 << 10
 """Bytes of instructions for which it is worth a file."""
@@ -89,9 +90,7 @@ def _relocated(code: bytes, table: Array, config: Config) -> bytes | None:
     words = np.frombuffer(code, "<u8").reshape(-1, 2).copy()
 
     def field(name: str) -> Array:
-        word, low = divmod(fields[name].low, WORD_BITS)
-        shifted = words[:, word] >> np.uint64(low)
-        return (shifted & np.uint64(fields[name].mask)).astype(np.int64)
+        return values_of(words, fields[name])
 
     elements = np.zeros(fields["memory_type"].mask + 1, np.int64)
     for memory in MemoryId:

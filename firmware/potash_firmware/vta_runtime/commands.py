@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.isa import Dependencies, Instruction, Load, Stage, Store, decode
+from potash_device.vta.isa import Dependencies, Finish, Instruction, Load, Stage, Store, decode
 from potash_device.vta.stream import POPS, TOKEN_QUEUES
 
 _BITS = {(stage, queue, bit in POPS): bit for (stage, bit), queue in TOKEN_QUEUES.items()}
@@ -78,6 +78,15 @@ class CommandStream:
         for stage, pending in self._pending.items():
             if pending:
                 self.emit(_no_op(stage))
+
+    def finish(self) -> None:
+        """Wait for all that the stream does, and end it."""
+        self.push(Stage.STORE, Stage.COMPUTE)
+        self.push(Stage.LOAD, Stage.COMPUTE)
+        self.pop(Stage.STORE, Stage.COMPUTE)
+        self.pop(Stage.LOAD, Stage.COMPUTE)
+        self.commit_pops()
+        self.emit(Finish())
 
     def _shifted(self, dependencies: Dependencies) -> int:
         return dependencies << self._dependencies.low

@@ -11,7 +11,7 @@ from typing import Any, Self
 from potash_device.vta import assembly
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Control, Core, Register
-from potash_device.vta.isa import Finish, Instruction, Load, Stage, Store
+from potash_device.vta.isa import Instruction, Load, Stage, Store
 from potash_firmware.vta_runtime.buffers import Buffer, Heap, VtaMemoryError
 from potash_firmware.vta_runtime.commands import CommandStream
 from potash_firmware.vta_runtime.kernels import AluKernel, GemmKernel, MicroOpCache
@@ -130,7 +130,7 @@ class Runtime:
         """
         commands = self._commands
         try:
-            self._finish()
+            commands.finish()
             self._run(bytes(commands), len(commands))
         except BaseException:
             self._kernels.forget_core()
@@ -146,7 +146,7 @@ class Runtime:
         is not closed; nor may an `alloc` since then have needed the DRAM of its micro-ops.
         """
         try:
-            self._finish()
+            self._commands.finish()
             return bytes(self._commands)
         finally:
             self._kernels.forget_core()
@@ -166,16 +166,6 @@ class Runtime:
         self._commands.clear()
         self._kernels.clear()
         self._heap.let_go()
-
-    def _finish(self) -> None:
-        """Wait for all that the stream does, and end it."""
-        commands = self._commands
-        commands.push(Stage.STORE, Stage.COMPUTE)
-        commands.push(Stage.LOAD, Stage.COMPUTE)
-        commands.pop(Stage.STORE, Stage.COMPUTE)
-        commands.pop(Stage.LOAD, Stage.COMPUTE)
-        commands.commit_pops()
-        commands.emit(Finish())
 
     def _run(self, stream: bytes, count: int) -> None:
         buffer = self._heap.allocate(len(stream))
