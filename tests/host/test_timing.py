@@ -14,6 +14,8 @@ import pytest
 from potash import timing
 from potash.cli.app import run_app
 from potash_device.timing import policies
+from potash_device.timing.cores import DEFAULT
+from potash_device.timing.named import cores
 from potash_device.timing.profile import PAGE, PROFILES
 from support.docs import ROOT
 from support.reports import check
@@ -224,6 +226,7 @@ def test_the_drive_of_the_documentation_and_the_built_in_ones_are_described(
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "own.toml").write_text(text)
     assert run_app(["drive", "info", str(tmp_path / "own.toml"), "--json"]) == 0
+    assert cores(str(tmp_path / "own.toml")) == DEFAULT
     report = json.loads(capsys.readouterr().out)
     check("drive info", report)
     # 1000 + 3100 + tR + 4096 B at 2 GB/s + 586 + 1000

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from potash_device.timing import policies as built_in
+from potash_device.timing.cores import DEFAULT, CoreProfile
+from potash_device.timing.cores import from_mapping as cores_from_mapping
 from potash_device.timing.policies import Policies
 from potash_device.timing.profile import PROFILES, Profile, ProfileError, from_mapping
 
@@ -34,14 +36,27 @@ METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
 
 def profile(name: str) -> Profile:
     """A built-in profile, or the one in a TOML file. Raises ProfileError."""
-    if name in PROFILES:
-        return PROFILES[name]
+    return PROFILES[name] if name in PROFILES else _read(name)[0]
+
+
+def cores(name: str) -> CoreProfile:
+    """The cores of a profile: those of the table `[processor]` of its file, if it has one.
+
+    Raises ProfileError.
+    """
+    return DEFAULT if name in PROFILES else _read(name)[1]
+
+
+def _read(name: str) -> tuple[Profile, CoreProfile]:
+    """What a TOML file describes. Raises ProfileError."""
     try:
         with Path(name).open("rb") as file:
             data = file.read(LARGEST_PROFILE + 1)
         if len(data) > LARGEST_PROFILE:
             raise ProfileError("it is larger than any profile")
-        return from_mapping(tomllib.loads(data.decode()))
+        table = tomllib.loads(data.decode())
+        beside = cores_from_mapping(table.pop("processor", {}))
+        return from_mapping(table), beside
     except (OSError, ValueError, RecursionError) as error:
         raise ProfileError(_why_none(name, error)) from None
 

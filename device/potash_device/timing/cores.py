@@ -1,0 +1,198 @@
+"""Modelled time of processor cores that run programs and models next to the data.
+
+What a program executes is counted elsewhere, and is the same on every machine; this turns counts
+into nanoseconds. A core does one job at a time, in the order in which they arrive. Nothing in here
+has a clock, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from potash_device.timing.profile import LARGEST, ProfileError, Rate
+
+KINDS = ("alu", "multiply", "divide", "load", "store", "atomic", "branch", "call")
+"""Kinds of instructions that take different times, in the order of `Work.instructions`."""
+
+THOUSAND = 1000
+NS_PER_S = 1_000_000_000
+
+
+class Work(NamedTuple):
+    """What a job has counted."""
+
+    instructions: tuple[int, ...] = (0,) * len(KINDS)
+    """Of eBPF, by kind."""
+    helpers: int = 0
+    """Calls of helpers."""
+    bytes: int = 0
+    """That the cores moved in DRAM: blocks, inputs and outputs of models, copies."""
+    vta_cycles: int = 0
+    """Of the tensor accelerator, as its own timing model counts them."""
+    macs: int = 0
+    """Multiply-accumulate operations of models that the cores did themselves."""
+
+
+@dataclass(frozen=True)
+class CoreProfile:
+    """One core and what it shares. Raises ProfileError.
+
+    The defaults are assumptions for a Cortex-A53 and a tensor accelerator in the logic beside it.
+    """
+
+    dispatch_ns: int = 20_000
+    """From the firmware that has a job to its first instruction."""
+    clock_hz: int = 1_200_000_000
+    cycles: tuple[int, ...] = (1000, 3000, 20_000, 2000, 1000, 12_000, 2000, 4000)
+    """That a thousand instructions of each of `KINDS` take."""
+    helper_cycles: int = 300
+    """To call a helper and to return from it."""
+    dram: Rate = field(default=Rate(4, 1))
+    """Of what a core copies."""
+    vta_hz: int = 100_000_000
+    macs_per_cycle: int = 4
+    """Of the core, for operators of a model that are not the tensor accelerator's."""
+
+    def __post_init__(self) -> None:
+        if len(self.cycles) != len(KINDS):
+            raise ProfileError(f"processor: cycles are {len(KINDS)} numbers")
+        numbers: dict[str, object] = {one.name: getattr(self, one.name) for one in fields(self)}
+        del numbers["cycles"], numbers["dram"]
+        numbers |= {f"cycles.{kind}": n for kind, n in zip(KINDS, self.cycles, strict=True)}
+        numbers |= {"dram's bytes": self.dram.bytes, "dram's ns": self.dram.ns}
+        for name, value in numbers.items():
+            least = int(name in _POSITIVE)
+            if type(value) is not int or not least <= value <= LARGEST:
+                raise ProfileError(f"processor: {name} is {value!r}, not {least} to {LARGEST}")
+
+
+_POSITIVE = ("clock_hz", "vta_hz", "macs_per_cycle", "dram's bytes")
+
+DEFAULT = CoreProfile()
+
+
+def from_mapping(table: object) -> CoreProfile:
+    """The table `[processor]` of a profile; what it lacks is as by default.
+
+    `cycles` is a table of `KINDS` with cycles per instruction, to three decimals; `dram` a number
+    of bytes and the nanoseconds that they take. Raises ProfileError.
+    """
+    if not isinstance(table, Mapping):
+        raise ProfileError("processor is not a table")
+    values: dict[str, Any] = dict(table)
+    _require_known("processor", values, [one.name for one in fields(CoreProfile)])
+    if "cycles" in values:
+        values["cycles"] = _cycles(values["cycles"])
+    if "dram" in values:
+        rate = values["dram"]
+        if not isinstance(rate, list) or len(rate) != 2:
+            raise ProfileError("processor: dram must be two numbers: bytes, and the ns they take")
+        values["dram"] = Rate(*rate)
+    return CoreProfile(**values)
+
+
+def _cycles(table: object) -> tuple[int, ...]:
+    if not isinstance(table, Mapping):
+        raise ProfileError("processor: cycles is not a table of kinds of instructions")
+    _require_known("processor.cycles", table, KINDS)
+    known = dict(zip(KINDS, DEFAULT.cycles, strict=True))
+    for kind, value in table.items():
+        if type(value) not in (int, float) or not 0 <= value <= LARGEST // THOUSAND:
+            raise ProfileError(f"processor: cycles.{kind} is {value!r}, no number of cycles")
+        known[kind] = round(value * THOUSAND)
+    return tuple(known.values())
+
+
+def _require_known(where: str, table: Mapping[str, Any], known: Any) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ProfileError(f"{where} has no key {key}{hint}")
+
+
+class Price:
+    """What work takes on a core of `profile`: a call gives nanoseconds, rounded up once."""
+
+    def __init__(self, profile: CoreProfile) -> None:
+        cycle = Fraction(NS_PER_S, profile.clock_hz)
+        prices = [
+            *(cycle * cycles / THOUSAND for cycles in profile.cycles),
+            cycle * profile.helper_cycles,
+            Fraction(profile.dram.ns, profile.dram.bytes),
+            Fraction(NS_PER_S, profile.vta_hz),
+            cycle / profile.macs_per_cycle,
+        ]
+        self._unit = math.lcm(*(price.denominator for price in prices))
+        self._prices = [int(price * self._unit) for price in prices]
+        self._dispatch = profile.dispatch_ns * self._unit
+
+    def __call__(self, work: Work) -> int:
+        """Nanoseconds from a job's start to the end of `work`."""
+        instructions, *others = work
+        counts = (*instructions, *others)
+        total = sum(map(int.__mul__, counts, self._prices), self._dispatch)
+        return -(-total // self._unit)
+
+
+@dataclass(eq=False)
+class Job:
+    """A job on a core."""
+
+    core: Hashable
+    arrived: int
+    """ns."""
+    start: int | None = None
+    """ns; None while it is not known when the jobs before it end."""
+    end: int | None = None
+
+
+@dataclass
+class _Core:
+    free: int = 0
+    jobs: deque[Job] = field(default_factory=deque)
+    """That have not ended, in the order of their arrival."""
+
+
+class Cores:
+    """Any number of cores, each with its queue of jobs. Times are ns, of any clock."""
+
+    def __init__(self) -> None:
+        self._cores: dict[Hashable, _Core] = {}
+
+    def begin(self, core: Hashable, now: int) -> Job:
+        """A job arrives at a core."""
+        queue = self._cores.setdefault(core, _Core())
+        job = Job(core, now)
+        if not queue.jobs:
+            job.start = max(now, queue.free)
+        queue.jobs.append(job)
+        return job
+
+    def end(self, job: Job, at: int) -> Job | None:
+        """A job, whose start is known, ends; returns the one of which the start is known now."""
+        if job.start is None:
+            raise ValueError("a job ends before it can have begun")
+        job.end = max(job.start, at)
+        return self._leave(job, job.end)
+
+    def drop(self, job: Job, now: int) -> Job | None:
+        """A job that has not ended never will; what follows is as in `end`."""
+        begun = job.start is not None and job.start < now
+        return self._leave(job, now if begun else 0)
+
+    def _leave(self, job: Job, free: int) -> Job | None:
+        queue = self._cores[job.core]
+        queue.jobs.remove(job)
+        queue.free = max(queue.free, free)
+        following = queue.jobs[0] if queue.jobs else None
+        if following is None or following.start is not None:
+            return None
+        following.start = max(following.arrived, queue.free)
+        return following
