@@ -43,10 +43,10 @@ class Server(ThreadingHTTPServer):
         self._place = place
         self._room = threading.Semaphore(CONNECTIONS)
         self._lock = threading.Lock()
-        self._text = ""
+        self._text = b""
         self._asked = -FRESH
 
-    def text(self) -> str:
+    def text(self) -> bytes:
         """The page, made anew when it is old."""
         with self._lock:
             if time.monotonic() - self._asked >= FRESH:
@@ -91,15 +91,14 @@ class Handler(BaseHTTPRequestHandler):
             code, kind, text = HTTPStatus.OK, prometheus.CONTENT_TYPE, self.server.text()
         else:
             code, kind = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8"
-            text = f"The device's numbers are at {PATH}.\n"
-        body = text.encode()
+            text = f"The device's numbers are at {PATH}.\n".encode()
         self.send_response(code)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(text)))
         self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body)
+            self.wfile.write(text)
 
     do_HEAD = do_GET
 

@@ -1,15 +1,19 @@
-"""Snapshots in the text format of Prometheus.
+"""Snapshots as metrics of Prometheus.
 
-Source: Prometheus documentation, "Exposition formats" (text format 0.0.4) and "Metric and label
-naming".
+Source: Prometheus documentation, "Exposition formats" and "Metric and label naming".
 """
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
 from potash.observing.snapshot import AcceleratorState, Snapshot
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = ["CONTENT_TYPE", "METRICS", "text"]
 
 Labels = Mapping[str, object]
 
@@ -65,26 +69,23 @@ METRICS = (
 )
 
 
-def text(snapshot: Snapshot | None) -> str:
+def text(snapshot: Snapshot | None) -> bytes:
     """The page. Without a snapshot it says that the device is not up."""
-    found = list(_samples(snapshot)) if snapshot else [Sample("potash_up", {}, 0)]
-    lines = []
-    for metric in METRICS:
-        samples = [one for one in found if one.metric == metric.name]
-        if samples:
-            lines.append(f"# HELP {metric.name} {metric.help}")
-            lines.append(f"# TYPE {metric.name} {metric.kind}")
-            lines += [_line(one) for one in samples]
-    return "\n".join(lines) + "\n"
+    return generate_latest(_Page(snapshot))
 
 
-def _line(sample: Sample) -> str:
-    escaped = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-    labels = ",".join(
-        f'{key}="{str(one).translate(escaped)}"' for key, one in sample.labels.items()
-    )
-    value = int(sample.value) if float(sample.value).is_integer() else repr(sample.value)
-    return f"{sample.metric}{{{labels}}} {value}" if labels else f"{sample.metric} {value}"
+class _Page(Collector):
+    def __init__(self, snapshot: Snapshot | None) -> None:
+        self._found = list(_samples(snapshot)) if snapshot else [Sample("potash_up", {}, 0)]
+
+    def collect(self) -> Iterator[Family]:
+        for metric in METRICS:
+            family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
+            for name, labels, value in self._found:
+                if name == metric.name:
+                    family.add_sample(name, {key: str(one) for key, one in labels.items()}, value)
+            if family.samples:
+                yield family
 
 
 def _samples(given: Snapshot) -> Iterator[Sample]:
