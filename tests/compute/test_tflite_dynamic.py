@@ -8,7 +8,9 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash_firmware.tflite.delegate import OTHER_SHAPES
 from potash_firmware.tflite.runtime import Model, ModelError, infer, inspect
+from potash_firmware.tflite.validation import validate
 from potash_firmware.tflite.writer import ModelBuilder
+from support.model_fuzz import packed, unpacked
 from support.tflite import bench, reference
 
 OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
@@ -111,3 +113,33 @@ def test_a_shape_that_changes_after_the_first_run_is_an_error() -> None:
         data = X.tobytes() + np.array((4, 64), np.int32).tobytes()
         with pytest.raises(ModelError, match="has the shape \\(4, 64\\), and not \\(2, 128\\)"):
             loaded(data, memoryview(bytearray(X.size)))
+
+
+def test_an_open_shape_in_the_file_says_nothing_about_what_is_there() -> None:
+    # As in BirdNET, whose products get rows of 1025 values from a tensor of (1, 1) in the file.
+    graph = Graph()
+    x, flat = graph.activation("x", X.shape), graph.activation("flat", (1, 1))
+    output = graph.activation("output", (1, 6))
+    matrix = np.random.default_rng(6).integers(-127, 128, (6, 128), np.int8)
+    weights = graph.tensor("weights", matrix.shape, scale=0.01, data=matrix)
+    graph.flatten(x, flat)
+    options = schema.FullyConnectedOptionsT()
+    graph.operator(
+        OPERATOR.FULLY_CONNECTED,
+        (flat, weights, -1),
+        (output,),
+        options_type=OPTIONS.FullyConnectedOptions,
+        options=options,
+    )
+    closed = graph.build((x,), (output,))
+    with pytest.raises(ModelError, match="rows of 128, which do not divide 1"):
+        validate(closed)
+    tables = unpacked(closed)
+    for tensor in tables.subgraphs[0].tensors:
+        if tensor.name in (b"flat", b"output"):
+            tensor.shapeSignature = [-1] * len(tensor.shape)
+    model = packed(tables)
+    expected = reference(model, (X,))
+    assert len(expected) == 12
+    with bench() as vta:
+        assert vta.infer(model, (X,), 12) == expected

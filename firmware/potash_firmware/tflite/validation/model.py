@@ -9,6 +9,7 @@ runs it.
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -177,7 +178,11 @@ def _validate_graph(
                 # That memory may hold another's data.
                 raise ModelError(f"{reader} tensor {tensors[index].name} before it has a value")
 
-    write(check(budget.take(graph.InputsLength(), "inputs"), graph.Inputs))
+    its_inputs = check(budget.take(graph.InputsLength(), "inputs"), graph.Inputs)
+    for at in set(range(len(tensors))).difference(its_inputs, known):
+        if _is_open(graph.Tensors(at), budget):
+            tensors[at] = replace(tensors[at], shape=())
+    write(its_inputs)
     given = check(budget.take(graph.OutputsLength(), "outputs"), graph.Outputs)
     for at in budget.take(graph.OperatorsLength(), "operators"):
         operator = graph.Operators(at)
@@ -249,6 +254,13 @@ def _memory(tensor: TensorView) -> int:
     if tensor.data is not None or tensor.type not in _TYPES:
         return 0
     return tensor.elements * _TYPES[tensor.type].bits // 8
+
+
+def _is_open(tensor: Table, budget: _Budget) -> bool:
+    """Whether its shape in the file has a 1 in places where it is not known before the model
+    runs."""
+    extents = budget.take(tensor.ShapeSignatureLength(), "dimensions")
+    return any(tensor.ShapeSignature(at) < 0 for at in extents)
 
 
 def _is_constant(tensor: TensorView) -> bool:

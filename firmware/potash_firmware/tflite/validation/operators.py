@@ -56,7 +56,7 @@ class TensorView:
     """In quotes."""
     type: int
     shape: tuple[int, ...]
-    """Empty for a scalar, and where the rank is not known."""
+    """Empty for a scalar, and where it is not known before the model runs."""
     scales: Scales
     data: Array | None
     """A constant's bytes."""
@@ -319,7 +319,7 @@ def _check_kernel(call: Call) -> tuple[TensorView, TensorView]:
 def _check_sums(call: Call, weights: TensorView, outputs: int, axis: int) -> None:
     """Bias and scales of an operator that adds products up."""
     bias = call.inputs[2] if len(call.inputs) > 2 else None
-    if bias is not None and bias.elements != outputs:
+    if bias is not None and bias.shape and bias.elements != outputs:
         raise CheckError(f"adds a bias of {bias.elements} values to {outputs} channels")
     x = call.input(0)
     if (x.type, weights.type) != (INT8, INT8):
