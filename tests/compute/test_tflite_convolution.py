@@ -259,12 +259,64 @@ def test_multipliers_that_32_bits_cannot_have_are_refused(shift: int) -> None:
         Scale.of([Multiplier(1 << 30, -shift)], 0, -128, 127)
 
 
+DEAD: dict[str, tuple[float, int]] = {
+    "nothing": (2.0**-40, 0),
+    "nothing, by far": (2.0**-100, 5),
+    "a constant": (2.0**-24, 5 << 24),
+    "a large constant": (2.0**-22, 80 << 22),
+    "beyond the range": (2.0**-20, 1 << 30),
+    "beyond it on the other side": (2.0**-20, -1 << 30),
+    "just a change": (2.0**-20, (5 << 20) + (1 << 19) - 100),
+    "just another": (2.0**-19, -(7 << 19) - (1 << 18)),
+}
+"""Multipliers that are too small for the steps of others, and biases."""
+
+
+@pytest.mark.parametrize("kind", ["convolution", "depthwise", "connected", "in pairs"])
+@pytest.mark.parametrize("which", [*map(str, DEAD), "all"])
+def test_channels_that_training_has_let_vanish(kind: str, which: str) -> None:
+    chosen = list(DEAD.values()) if which == "all" else [DEAD[which]]
+    factors = np.full(16, 2.0**-7)
+    bias = np.arange(-800, 800, 100, dtype=np.int32)
+    for at, (factor, its) in enumerate(chosen):
+        factors[2 * at + 1], bias[2 * at + 1] = factor, its
+    weights = values((16, 3, 3, 16), seed=8) // 9
+    if which == "all":
+        weights[1::4] = 0
+    graph = GraphBuilder()
+    scales = (factors * 4).tolist()
+    if kind == "connected":
+        x = graph.tensor((40, 16), 0.5, 3)
+        w = graph.constant(weights[:, 0, 0], scales)
+        y = graph.fully_connected(x, w, graph.bias(bias, x, w), 2.0, -9)
+    elif kind == "depthwise":
+        x = graph.tensor((1, 6, 7, 16), 0.5, 3)
+        w = graph.constant(weights[:1], scales, axis=3)
+        y = graph.depthwise_conv2d(x, w, graph.bias(bias, x, w), 2.0, -9)
+    else:
+        x = graph.tensor((1, 6, 7, 16), 0.5, 3)
+        w = graph.constant(weights, scales)
+        y = graph.conv2d(x, w, graph.bias(bias, x, w), 2.0, -9)
+    config = SMALL if kind == "in pairs" else None
+    check(graph.finish([x], [y]), values(x.shape, seed=2), math.prod(y.shape), config)
+
+
+def test_a_small_multiplier_of_sums_beyond_30_bits_is_refused() -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 3, 3, 16), 0.5, 3)
+    w = graph.constant(np.ones((16, 1, 1, 16), np.int8), 2.0**-22)
+    bias = graph.bias(np.full(16, (1 << 30) + (1 << 23), np.int32), x, w)
+    model = graph.finish([x], [graph.conv2d(x, w, bias, 2.0)])
+    with bench() as vta:
+        (report,) = inspect(model, vta.delegate)
+    assert report.reason == "a multiplier is too small for the VTA's 32 bits"
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"groups": 2}, "the convolution is one of groups of channels"),
         ({"output": 1e-9}, "a multiplier is too large"),
-        ({"output": 1e2}, "a multiplier is too small"),
     ],
 )
 def test_what_is_not_done_says_why(changes: dict[str, Any], reason: str) -> None:

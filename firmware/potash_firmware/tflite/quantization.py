@@ -131,7 +131,9 @@ def rescale_once(values: Array64, significands: Array64, shifts: Array64) -> Arr
     return (values * significands + (np.int64(1) << total - 1)) >> total
 
 
-def multipliers_of_floats(factors: Sequence[float], zero_point: int) -> list[Multiplier]:
+def multipliers_of_floats(
+    factors: Sequence[float] | npt.NDArray[np.float64], zero_point: int
+) -> list[Multiplier]:
     """The multipliers with which `rescale_once` gives `std::round(value * factor)`, in double
     precision and with halves away from zero, wherever that and the zero point are an int8.
 
@@ -153,8 +155,8 @@ def multipliers_of_floats(factors: Sequence[float], zero_point: int) -> list[Mul
         tried = np.minimum(nearest[left] + more, (1 << SIGNIFICAND_BITS) - 1)
         # The least value that gives each result.
         least = -(-halves[:, left] // tried)
-        right = _rounded(least * real[left]) >= results
-        right &= _rounded((least - 1) * real[left]) < results
+        right = rounded(least * real[left]) >= results
+        right &= rounded((least - 1) * real[left]) < results
         found[left] = np.where((right | (np.abs(least) >= 1 << 31)).all(axis=0), tried, 0)
     if not found.all():
         raise QuantizationError("no multiplier scales a product as the reference kernel does")
@@ -164,7 +166,7 @@ def multipliers_of_floats(factors: Sequence[float], zero_point: int) -> list[Mul
     ]
 
 
-def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """`std::round`."""
     return np.trunc(values + np.copysign(0.5, values))
 

@@ -75,17 +75,32 @@ class Scale:
         have the bits.
         """
         if rounding is Rounding.ALKALI:
-            multipliers = [shortened(multiplier) for multiplier in multipliers]
-        significands = np.array([one.significand for one in multipliers], np.int64)
-        # A multiplier of zero has no shift that matters.
-        shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
+            multipliers, reach = [shortened(multiplier) for multiplier in multipliers], FAR
+        scale = cls.unchecked(multipliers, zero_point, low, high, rounding, reach)
+        shifts = scale.shifts
         if rounding is Rounding.ALKALI:
-            return cls(significands, shifts, zero_point, low, high, rounding)
+            return scale
         if shifts.max(initial=0) > MOST_SHIFT and reach >= CUT_REACH:
             raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
         least = -LEAST_SHIFT if reach >= CUT_REACH else int(FAR // reach).bit_length() - 1
         if shifts.min(initial=0) < -least:
             raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
+        return scale
+
+    @classmethod
+    def unchecked(
+        cls,
+        multipliers: Sequence[Multiplier],
+        zero_point: int,
+        low: int,
+        high: int,
+        rounding: Rounding,
+        reach: int = FAR,
+    ) -> "Scale":
+        """The same where the ALU may not have the bits."""
+        significands = np.array([one.significand for one in multipliers], np.int64)
+        # A multiplier of zero has no shift that matters.
+        shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
         return cls(significands, shifts, zero_point, low, high, rounding, reach)
 
     def part(self, channels: Values | slice) -> "Scale":

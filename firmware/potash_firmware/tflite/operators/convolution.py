@@ -20,7 +20,7 @@ import numpy as np
 
 from potash_device.vta.config import Config
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.arithmetic.ramps import Scale
+from potash_firmware.tflite.arithmetic.ramps import FAR, MOST_SHIFT, Scale
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.capi import (
     Array,
@@ -34,11 +34,14 @@ from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal,
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
 from potash_firmware.tflite.quantization import (
+    INT8_MAX,
+    INT8_MIN,
     Multiplier,
     QuantizationError,
     activation_range,
     multipliers_of_floats,
     quantize_multiplier,
+    rounded,
 )
 from potash_firmware.tflite.windows import count, same_padding
 from potash_firmware.vta_runtime.schedules import (
@@ -109,28 +112,73 @@ def windows(
     return (height, width), Margin(*pads)
 
 
-def epilogue(
-    its: Operands,
-    by_channel: Array,
-    multipliers: Sequence[Multiplier],
-    activation: int,
-    settings: Settings,
-) -> Steps:
-    """The steps after the products; `by_channel` are the weights as [O, ...].
+class Products(NamedTuple):
+    """What an operator adds up and how it scales the sums: the weights as [O, ...], a bias and a
+    multiplier for each channel, and what all sums are below if that is known."""
 
-    Raises Refusal, QuantizationError.
+    weights: Array
+    bias: Array
+    multipliers: Sequence[Multiplier]
+    reach: int = FAR
+
+    @classmethod
+    def of(cls, its: Operands, by_channel: Array, multipliers: Sequence[Multiplier]) -> "Products":
+        """Raises Refusal where the bias does not fit."""
+        bias = np.zeros(len(by_channel), np.int64)
+        if its.bias is not None:
+            if its.bias.size != len(by_channel):
+                raise Refusal("the bias has not a value for each output channel")
+            bias = its.bias.reshape(-1).astype(np.int64)
+        return cls(by_channel, bias, multipliers)
+
+    def settled(self, its: Operands, rounding: Rounding, real: Array | None = None) -> "Products":
+        """The same, where channels with tiny multipliers whose output no input changes have a bias
+        alone. Weights that training has let vanish are such. `real` are the factors where they are
+        not the multipliers."""
+        small = np.array(
+            [one.shift < -MOST_SHIFT or one.significand == 0 for one in self.multipliers]
+        )
+        if not small.any() or rounding is Rounding.ALKALI:
+            return self
+        lowest, highest = (value - its.source.zero_point for value in (INT8_MIN, INT8_MAX))
+        flat = self.weights.reshape(len(self.weights), -1)
+        up, down = (
+            half.sum(axis=1, dtype=np.int64) for half in (np.maximum(flat, 0), np.minimum(flat, 0))
+        )
+        ends = self.bias + np.stack((up * lowest + down * highest, up * highest + down * lowest))
+        reach = np.abs(ends).max(axis=0) + 1
+        scale = Scale.unchecked(self.multipliers, 0, INT8_MIN, INT8_MAX, rounding)
+        results = scale.scaled(ends) if real is None else rounded(ends * real).astype(np.int64)
+        results = np.clip(results + its.output.zero_point, INT8_MIN, INT8_MAX)
+        settled = small & (results[0] == results[1]) & (reach <= FAR)
+        bias = np.where(settled, (results[0] - its.output.zero_point) << 8, self.bias)
+        weights = self.weights.copy()
+        weights[settled] = 0
+        multipliers = [
+            _SETTLED if known else one for one, known in zip(self.multipliers, settled, strict=True)
+        ]
+        # The constants are below 2^16.
+        known = min(int(reach[~settled].max(initial=1 << 16)), FAR)
+        return Products(weights, bias, multipliers, known if (small & ~settled).any() else FAR)
+
+
+_SETTLED = Multiplier(1 << 30, -7)
+"""Divides by 2^8."""
+
+
+def epilogue(its: Operands, products: Products, activation: int, rounding: Rounding) -> Steps:
+    """The steps after the products.
+
+    Raises QuantizationError.
     """
-    sums = by_channel.reshape(len(by_channel), -1).sum(axis=1, dtype=np.int64)
-    values = -its.source.zero_point * sums
-    if its.bias is not None:
-        if its.bias.size != len(sums):
-            raise Refusal("the bias has not a value for each output channel")
-        values = values + its.bias.reshape(-1)
+    weights, bias, multipliers, reach = products
+    sums = weights.reshape(len(weights), -1).sum(axis=1, dtype=np.int64)
+    values = bias - its.source.zero_point * sums
     steps = Steps()
     # The low 32 bits, as of the sums themselves.
     steps.add(AluOpcode.ADD, values.astype(np.int32).astype(np.int64))
     low, high = activation_range(activation, its.output.scale, its.output.zero_point)
-    scale = Scale.of(multipliers, its.output.zero_point, low, high, settings.rounding)
+    scale = Scale.of(multipliers, its.output.zero_point, low, high, rounding, reach)
     requantize(steps, scale, SCRATCH)
     return steps
 
@@ -194,13 +242,14 @@ def _lower(node: Node, settings: Settings, what: str, *, depthwise: bool) -> Low
     shape, margin = _shape(options, its, depthwise)
     scales = scales_of(weights, shape.out_channels, 3 if depthwise else 0)
     by_channel = its.values[0].transpose(2, 0, 1) if depthwise else its.values
-    factors = multipliers(its, scales)
-    steps = epilogue(its, by_channel, factors, options.activation, settings)
+    products = Products.of(its, by_channel, multipliers(its, scales))
+    products = products.settled(its, settings.rounding)
+    steps = epilogue(its, products, options.activation, settings.rounding)
 
     def pack() -> Array:
         if depthwise:
-            return _pack_diagonal(by_channel, shape, settings.config)
-        return layouts.pack_ohwi(its.values, settings.config)
+            return _pack_diagonal(products.weights, shape, settings.config)
+        return layouts.pack_ohwi(products.weights, settings.config)
 
     images = Layout.image(source.shape), Layout.image(its.output.shape)
     return lowering(node, settings, what, shape, steps, pack, images, margin)
@@ -259,25 +308,33 @@ def lower_fully_connected(node: Node, settings: Settings) -> Lowering:
     if its.source.size % inputs or its.output.size != its.source.size // inputs * outputs:
         raise Refusal("the shapes of the fully connected layer do not fit together")
     shape = Conv2d(its.source.size // inputs, inputs, 1, 1, outputs, (1, 1))
-    factors, rounding = _multipliers(its, settings)
-    rounded = settings._replace(rounding=rounding)
-    steps = epilogue(its, its.values, factors, options.activation, rounded)
+    products, rounding = _connected(its, settings)
+    steps = epilogue(its, products, options.activation, rounding)
 
     def pack() -> Array:
-        return layouts.pack_oihw(its.values[:, :, None, None], settings.config)
+        return layouts.pack_oihw(products.weights[:, :, None, None], settings.config)
 
     rows = Layout(Sizes(shape.images, 1, 1, inputs)), Layout(Sizes(shape.images, 1, 1, outputs))
     return lowering(node, settings, what, shape, steps, pack, rows)
 
 
-def _multipliers(its: Operands, settings: Settings) -> tuple[list[Multiplier], Rounding]:
-    """The multipliers of the sums, and how these are rounded. Raises QuantizationError."""
+def _connected(its: Operands, settings: Settings) -> tuple[Products, Rounding]:
+    """The products, and how their sums are rounded. Raises Refusal, QuantizationError."""
     scales = scales_of(its.weights, len(its.values), 0)
     if settings.floats and settings.rounding is Rounding.EXACT:
-        factors = [its.source.scale * scale / its.output.scale for scale in scales]
-        return multipliers_of_floats(factors, its.output.zero_point), Rounding.SINGLE
+        real = np.array([its.source.scale * scale / its.output.scale for scale in scales])
+        rough = [quantize_multiplier(factor) for factor in real.tolist()]
+        products = Products.of(its, its.values, rough).settled(its, settings.rounding, real)
+        left = [at for at, one in enumerate(products.multipliers) if one is not _SETTLED]
+        exact = multipliers_of_floats(real[left], its.output.zero_point) if left else []
+        each = dict(zip(left, exact, strict=True))
+        settled = [each.get(at, _SETTLED) for at in range(len(scales))]
+        return products._replace(multipliers=settled), Rounding.SINGLE
     if len(its.weights.scales) > 1:
-        return multipliers(its, scales), settings.rounding
-    # As `GetQuantizedConvolutionMultipler` (`kernel_util.cc`), which multiplies in float32.
-    product = float(np.float32(its.source.scale) * np.float32(scales[0]))
-    return [quantize_multiplier(product / its.output.scale)] * len(scales), settings.rounding
+        factors = multipliers(its, scales)
+    else:
+        # As `GetQuantizedConvolutionMultipler` (`kernel_util.cc`), which multiplies in float32.
+        product = float(np.float32(its.source.scale) * np.float32(scales[0]))
+        factors = [quantize_multiplier(product / its.output.scale)] * len(scales)
+    products = Products.of(its, its.values, factors)
+    return products.settled(its, settings.rounding), settings.rounding
