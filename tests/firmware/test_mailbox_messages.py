@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from potash_device.timing.cores import Work
 from potash_firmware.mailbox import messages
+from potash_firmware.mailbox.counters import ENGINE_ROWS
 from potash_firmware.mailbox.errors import MailboxError
 from potash_firmware.mailbox.execution import (
     MAX_RANGES,
@@ -23,6 +25,14 @@ from potash_firmware.mailbox.execution import (
     ProgramChecked,
     ShareMemory,
     ShareProgram,
+)
+from potash_firmware.mailbox.job_time import (
+    MAX_READS,
+    JobBegan,
+    JobCounted,
+    JobDue,
+    JobLeft,
+    Read,
 )
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
@@ -58,6 +68,11 @@ REQUESTS = st.builds(
 )
 RANGES = st.lists(st.tuples(U32, U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
 EXTENTS = RANGES.map(lambda ranges: tuple(item[1:] for item in ranges))
+COUNT = st.integers(0, (1 << 63) - 1)
+WORKS = st.builds(Work, st.tuples(*[COUNT] * 8), COUNT, COUNT, COUNT, COUNT)
+READS = st.lists(
+    st.builds(Read, COUNT, U32, U64, st.integers(1, 1 << 40)), max_size=MAX_READS // 16
+).map(lambda reads: tuple(sorted(reads)))
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     REQUESTS,
     st.builds(Reset, U32),
@@ -80,6 +95,11 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Cancel, U32),
     st.builds(Executed, U32, st.just(Outcome.RETURNED), U64),
     st.builds(Executed, U32, st.sampled_from(Outcome)),
+    st.builds(Executed, U32, st.just(Outcome.RETURNED), U64, WORKS),
+    st.builds(JobBegan, U16, U32),
+    st.builds(JobLeft, U16, U32),
+    st.builds(JobDue, U16, U32),
+    st.builds(JobCounted, U16, U32, WORKS, READS, st.booleans()),
     st.builds(
         Execute,
         U32,
@@ -90,6 +110,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
             st.builds(MemoryRange, U64, U64, st.integers(1, 1 << 40)), max_size=MAX_RANGES
         ).map(tuple),
         U32,
+        row=st.integers(0, ENGINE_ROWS),
     ),
 )
 
@@ -195,7 +216,12 @@ def test_an_execution_names_program_parameters_and_ranges() -> None:
     [
         struct.pack("<B7xQQ", 32, 255, 4096),  # no serial number
         struct.pack("<BBHIIIQQQ", 39, 1, 0, 7, 3, 0, 300, 1, 2),  # a range is missing
-        struct.pack("<BBHIIIQQQ", 39, 0, 1, 7, 3, 0, 300, 1, 2),  # a reserved field
+        struct.pack("<BBHIIIQQQ", 39, 0, 65, 7, 3, 0, 300, 1, 2),  # a row that is not there
+        struct.pack("<BBxxIQ11Q", 40, 0, 7, 1, *[0] * 11),  # a count is missing
+        struct.pack("<BBxxIQ12Q", 40, 0, 7, 1, 1 << 63, *[0] * 11),  # more than any counts
+        struct.pack("<BBHII12QQQQI", 49, 0, 0, 7, 2, *[0] * 13, 0, 9, 1),  # a read is missing
+        struct.pack("<BBHII12QQQQI", 49, 0, 0, 7, 1, *[0] * 13, 0, 0, 1),  # of no bytes
+        struct.pack("<BBHII12Q", 49, 2, 0, 7, 0, *[0] * 12),  # neither more nor the last
         struct.pack("<BBxxIQ", 40, 6, 7, 0),  # an unknown outcome
         struct.pack("<BBxxIQ", 40, 1, 7, 1),  # a value of what has not returned
         struct.pack("<BBxxI", 36, 1, 7),  # no verdict of a check

@@ -28,6 +28,7 @@ from potash_firmware.apu.config import (
     NamespaceConfig,
 )
 from potash_firmware.mailbox import SharedBuffers, pair
+from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
     NO_SLOT,
@@ -77,6 +78,10 @@ class Board:
         self.ended: list[JobEnded] = []
         self.write_error = 0
         self.hold_write_backs = False
+        self.begun: list[JobBegan] = []
+        self.counted: list[JobCounted] = []
+        self.left: list[JobLeft] = []
+        self.hold_due = False
         self._tags = count(1)
         self._answers: dict[int, Reply | ResetDone] = {}
         self._seen: set[int] = set()
@@ -213,6 +218,14 @@ class Board:
                 self.port.send(ReadChecked(message.tag, *self.read_error))
             case JobEnded():
                 self.ended.append(message)
+            case JobBegan():
+                self.begun.append(message)
+            case JobCounted():
+                self.counted.append(message)
+                if not message.more and not self.hold_due:
+                    self.port.send(JobDue(message.accelerator, message.job))
+            case JobLeft():
+                self.left.append(message)
 
     # Commands
 

@@ -13,6 +13,7 @@ import struct
 from dataclasses import asdict, dataclass
 
 from csd_spec.descriptors import LogEntryType
+from potash_device.timing.cores import KINDS, Work
 from potash_firmware.apu.model import ByteRange, Grant
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.execution import (
@@ -24,6 +25,7 @@ from potash_firmware.mailbox.execution import (
     unpack_execute,
     unpack_executed,
 )
+from potash_firmware.mailbox.job_time import LARGEST_COUNT, Read
 
 MAX_MESSAGE = 64 * 1024
 
@@ -112,6 +114,17 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """Worker to service, in mode `modelled`: what the job has counted, before how it ended.
+
+    Several come where there are more than `RANGES_AT_ONCE` reads; the last has all the work.
+    """
+
+    work: Work
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """Worker to service: the program returned. `length` bytes of output are its result."""
 
@@ -139,10 +152,11 @@ class Perform:
     new: tuple[int, ...]
 
 
-FromWorker = Ready | Line | Gathered | Returned | Faulted | Sound | Refused | Executed
+FromWorker = Ready | Line | Gathered | Counted | Returned | Faulted | Sound | Refused | Executed
 
 _FROM_WORKER: dict[str, type[FromWorker]] = {
-    kind.__name__: kind for kind in (Ready, Line, Gathered, Returned, Faulted, Sound, Refused)
+    kind.__name__: kind
+    for kind in (Ready, Line, Gathered, Counted, Returned, Faulted, Sound, Refused)
 }
 
 
@@ -203,6 +217,10 @@ def decode(data: bytes) -> FromWorker:
             return Line(LogEntryType(message.kind), message.text)
         case Gathered():
             return Gathered(tuple(ByteRange(*item) for item in message.ranges))
+        case Counted():
+            instructions, *others = message.work
+            reads = tuple(Read(*item) for item in message.reads)
+            return Counted(Work(tuple(instructions), *others), reads)
     return message
 
 
@@ -215,10 +233,32 @@ def _check(message: FromWorker) -> None:
             LogEntryType(kind)
         case Gathered():
             _check_ranges(message.ranges)
+        case Counted():
+            _check_counted(message)
         case Refused(text=str()) | Ready() | Sound() | Faulted():
             pass
         case _:
             raise TypeError("a field has the wrong type")
+
+
+def _check_counted(message: Counted) -> None:
+    instructions, *others = message.work
+    reads: object = message.reads
+    if not isinstance(instructions, list) or not isinstance(reads, list):
+        raise TypeError("there is no list of counts, or of reads")
+    counts = [*instructions, *others]
+    if len(instructions) != len(KINDS) or len(others) != len(Work._fields) - 1:
+        raise TypeError("there are other counts")
+    if len(reads) > RANGES_AT_ONCE:
+        raise ValueError("there are too many reads")
+    before = 0
+    for at, nsid, first, length in reads:
+        counts += (at, nsid, first, length)
+        if at < before or not length:
+            raise ValueError("a read is out of order, or empty")
+        before = at
+    if not all(type(one) is int and 0 <= one <= LARGEST_COUNT for one in counts):
+        raise ValueError("a count is out of range")
 
 
 def _check_ranges(ranges: object) -> None:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable
+from dataclasses import replace
 
 from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel, device_programs
 from potash_firmware.apu.channel import Perform
+from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.models import Models
 from potash_firmware.apu.reporting import Reporter
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.bpf.reserve import Space
+from potash_firmware.mailbox.counters import Row, unshared_row
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.execution import (
     FIRST_SERIAL,
@@ -35,17 +39,36 @@ MOST_DESCRIPTORS = MAX_RANGES + 2
 """That come with an order: of its memory, its program and its data."""
 
 
-def serve(end: socket.socket, models: Models, instruction_limit: int, engine: bpf.Engine) -> None:
-    """Do what is ordered through `end`, until nobody is at its other side."""
+def serve(
+    end: socket.socket,
+    models: Models,
+    instruction_limit: int,
+    engine: bpf.Engine,
+    ledger: Ledger | None = None,
+    row: Callable[[int], Row] = lambda _: unshared_row(),
+) -> None:
+    """Do what is ordered through `end`, until nobody is at its other side.
+
+    Executions count in `ledger`, if there is one, and say so in the `row` that they name.
+    """
     reporter = Reporter(end)
-    worker = _Worker(reporter, models, instruction_limit, engine)
+    worker = _Worker(reporter, models, instruction_limit, engine, ledger, row)
     reporter.serve(worker.perform, channel.MAX_PERFORM, MOST_DESCRIPTORS)
 
 
 class _Worker:
     def __init__(
-        self, reporter: Reporter, models: Models, instruction_limit: int, engine: bpf.Engine
+        self,
+        reporter: Reporter,
+        models: Models,
+        instruction_limit: int,
+        engine: bpf.Engine,
+        ledger: Ledger | None,
+        row: Callable[[int], Row],
     ) -> None:
+        self._ledger = ledger
+        self._row = row
+        self._tally = None if ledger is None else ledger.tally
         self._reporter = reporter
         self._models = models
         self._limit = instruction_limit
@@ -65,6 +88,7 @@ class _Worker:
             models.infer_vta,
             log=reporter.log,
             load_model=models.load,
+            called=None if ledger is None else ledger.called,
         )
 
     def perform(self, data: bytes, fds: list[int]) -> None:
@@ -72,8 +96,14 @@ class _Worker:
         order = channel.decode_perform(data)
         self._take(order, fds)
         contents = _contents(fds[-1]) if order.execute.data_length else b""
+        ledger = self._ledger
+        if ledger is not None:
+            ledger.row = self._row(order.execute.row)
+            ledger.begin()
         with COMPUTE.span("worker.execution", namespace=order.execute.nsid):
             answer = self._execute(order.execute, contents)
+        if ledger is not None:
+            answer = replace(answer, work=ledger.work)
         self._reporter.send(answer)
         # Nobody waits for this.
         if self._placed is not None:
@@ -108,6 +138,9 @@ class _Worker:
         if self._placed is not None:
             return self._run_placed(self._placed, job, data)
         program = DeviceProgram(job.program)
+        if self._ledger is not None:
+            views = self._window.views
+            self._ledger.moved(device_programs.moved(program, views, job.parameters))
         return device_programs.run(program, self._window.views, job.parameters, data, self._models)
 
     def _prepare(self, job: Execute) -> None:
@@ -129,12 +162,12 @@ class _Worker:
     def _run_placed(self, placed: Placed, job: Execute, data: bytes) -> int:
         try:
             if not self._prepared:
-                placed.prepare(self._services, self._limit, self._engine)
+                placed.prepare(self._services, self._limit, self._engine, self._tally)
                 self._prepared = True
             return placed.run(job.parameters, data).return_value
         except bpf.EngineUnavailable as error:
             log.warning("a program runs in the interpreter: %s", error)
-            placed.prepare(self._services, self._limit, bpf.Engine.INTERPRETER)
+            placed.prepare(self._services, self._limit, bpf.Engine.INTERPRETER, self._tally)
             return placed.run(job.parameters, data).return_value
 
     def _forget(self) -> None:

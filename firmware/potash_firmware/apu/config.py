@@ -10,8 +10,11 @@ from enum import Enum
 from typing import Any, Self
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash_device.timing.cores import CoreProfile
+from potash_device.timing.profile import Rate
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
+from potash_firmware.mailbox.counters import ENGINE_ROWS
 from potash_firmware.mailbox.shared import ArenaPlan
 
 CONFIG_VARIABLE = "POTASH_APU_CONFIG"
@@ -93,6 +96,7 @@ class Config:
     runs programs. With `count_cycles` a worker finds out how many cycles each stream would take.
     `log` is what the APU and its workers say of themselves. With `platform_status` an accelerator
     is done after a job that failed, and failed when Start finds no program, as the platform has it.
+    With a `processor`, jobs count what they do, and end when it would have ended on that.
     """
 
     accelerators: tuple[AcceleratorConfig, ...]
@@ -104,6 +108,12 @@ class Config:
     count_cycles: bool = False
     platform_status: bool = False
     log: LogSettings = field(default_factory=LogSettings)
+    processor: CoreProfile | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the shared counters."""
+        return len(self.accelerators) + (0 if self.processor is None else ENGINE_ROWS)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), default=lambda item: item.value)
@@ -126,11 +136,18 @@ class Config:
                 bool(raw.pop("count_cycles", False)),
                 bool(raw.pop("platform_status", False)),
                 LogSettings(**raw.pop("log", {})),
+                _processor(raw.pop("processor", None)),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(f"the configuration cannot be read: {error}") from None
         _check(config, raw)
         return config
+
+
+def _processor(table: Mapping[str, Any] | None) -> CoreProfile | None:
+    if table is None:
+        return None
+    return CoreProfile(**{**table, "cycles": tuple(table["cycles"]), "dram": Rate(*table["dram"])})
 
 
 def _check(config: Config, left: Mapping[str, Any]) -> None:

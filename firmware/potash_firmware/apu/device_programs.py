@@ -54,6 +54,20 @@ def run(
     return _FUNCTIONS[program](ranges, parameters)
 
 
+def moved(program: DeviceProgram, ranges: Views, parameters: tuple[int, int]) -> int:
+    """Bytes of DRAM that a program counts as reading or writing, for its modelled time.
+
+    COPY both; the others their first range, as far as they go. TFLITE counts by its model.
+    """
+    if program is DeviceProgram.TFLITE or not ranges:
+        return 0
+    length = parameters[0]
+    if program is DeviceProgram.FILTER:
+        length = (parameters[0] & 0xFFFF) * (parameters[0] >> 32)
+    length = min(length or len(ranges[0]), len(ranges[0]))
+    return 2 * length if program is DeviceProgram.COPY else length
+
+
 def _counted(view: memoryview, length: int) -> memoryview:
     """The first `length` bytes of a range, all of it for 0. Raises Refused."""
     if length > len(view):

@@ -23,6 +23,7 @@ from potash_device.trace import COMPUTE
 from potash_firmware.apu import channel, ranges
 from potash_firmware.apu.channel import (
     ChannelError,
+    Counted,
     Faulted,
     FromWorker,
     Gathered,
@@ -37,6 +38,7 @@ from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.pool import Pool, Worker, contents_of
 from potash_firmware.mailbox.counters import Word, add
+from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
@@ -82,6 +84,12 @@ class _Job:
     """What the program wants written besides its output, if it comes to its end."""
     write_back: int | None = None
     """Its tag, while the RPU writes."""
+    number: int = 0
+    """By which the RPU knows it, where time is modelled."""
+    counted: list[Counted] = field(default_factory=list)
+    """What its worker has counted."""
+    ending: Returned | Faulted | None = None
+    """How its program has ended, while the RPU has not said that its time has come."""
 
 
 class Jobs:
@@ -119,7 +127,7 @@ class Jobs:
         running = [
             job.deadline
             for key, job in self._jobs.items()
-            if self._accelerators[key].state is State.RUNNING
+            if self._accelerators[key].state is State.RUNNING and job.ending is None
         ]
         job = max(0.0, min(running) - self._monotonic()) if running else None
         due = [one for one in (job, self._pool.deadline()) if one is not None]
@@ -153,6 +161,9 @@ class Jobs:
         )
         job = _Job(run, image, arguments, self._monotonic() + limits.seconds)
         self._jobs[accelerator.config.id] = job
+        if self._config.processor is not None:
+            job.number = next(self._tags) % TAG_LIMIT
+            self._send(JobBegan(accelerator.config.id, job.number))
         for nsid, items in groupby(run.input_ranges, key=lambda item: item.nsid):
             tag = next(self._tags) % TAG_LIMIT
             job.checks.add(tag)
@@ -195,7 +206,9 @@ class Jobs:
         now = self._monotonic()
         for key, job in list(self._jobs.items()):
             accelerator = self._accelerators[key]
-            if accelerator.state is State.RUNNING and job.deadline <= now:
+            if accelerator.state is not State.RUNNING or job.ending is not None:
+                continue
+            if job.deadline <= now:
                 accelerator.log.add(
                     LogEntryType.LIMIT_EXCEEDED,
                     f"the job took more than {self._config.limits.seconds:g} s",
@@ -271,7 +284,9 @@ class Jobs:
             COMPUTE.sink("apu.job", known | states | {"busy": accelerator.busy})
         count_event(accelerator, event)
         if not accelerator.busy:
-            self._jobs.pop(accelerator.config.id, None)
+            job = self._jobs.pop(accelerator.config.id, None)
+            if job is not None and job.number:
+                self._send(JobLeft(accelerator.config.id, job.number))
         return accelerator.state
 
     def _hand_over(self, accelerator: Accelerator) -> None:
@@ -316,13 +331,56 @@ class Jobs:
                 accelerator.log.add(kind, text)
             case Gathered(gathered) if accelerator.state is State.RUNNING:
                 self._gathered(accelerator, gathered)
-            case Returned() if accelerator.state is State.RUNNING:
-                self._returned(accelerator, message)
-            case Faulted() if accelerator.state is State.RUNNING:
-                self._fire(accelerator, Event.FAULTED)
-                self._ended(accelerator)
+            case Counted() if accelerator.state is State.RUNNING:
+                self._counted(accelerator, message)
+            case Returned() | Faulted() if accelerator.state is State.RUNNING:
+                self._program_ended(accelerator, message)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
+
+    def _counted(self, accelerator: Accelerator, counted: Counted) -> None:
+        """Keep what a job has counted; its reads are of blocks that it may read."""
+        job = self._jobs[accelerator.config.id]
+        sizes = {nsid: self._namespaces[nsid].size for nsid in job.run.namespaces}
+        if not job.number or any(
+            one.first + one.length > sizes.get(one.nsid, 0) for one in counted.reads
+        ):
+            raise ChannelError("a worker has counted what nobody has asked for")
+        job.counted.append(counted)
+
+    def _program_ended(self, accelerator: Accelerator, ending: Returned | Faulted) -> None:
+        """A program has ended, or will have when its modelled time has passed."""
+        key = accelerator.config.id
+        job = self._jobs[key]
+        if job.ending is not None or bool(job.counted) != bool(job.number):
+            raise ChannelError("a worker has ended a job twice, or without what it has counted")
+        if not job.number:
+            self._end_program(accelerator, ending)
+            return
+        job.ending = ending
+        self._rest(accelerator)
+        messages = [
+            JobCounted(key, job.number, one.work, one.reads, more=True) for one in job.counted
+        ]
+        messages[-1] = replace(messages[-1], more=False)
+        for message in messages:
+            self._send(message)
+
+    def due(self, due: JobDue) -> None:
+        """The RPU says that a job's modelled time has passed."""
+        job = self._jobs.get(due.accelerator)
+        accelerator = self._accelerators.get(due.accelerator)
+        if job is None or accelerator is None or accelerator.state is not State.RUNNING:
+            return  # The job has been stopped meanwhile.
+        if job.number == due.job and job.ending is not None:
+            self._end_program(accelerator, job.ending)
+
+    def _end_program(self, accelerator: Accelerator, ending: Returned | Faulted) -> None:
+        if isinstance(ending, Returned):
+            self._returned(accelerator, ending)
+        else:
+            self._fire(accelerator, Event.FAULTED)
+            self._ended(accelerator)
 
     def _gathered(self, accelerator: Accelerator, gathered: Sequence[ByteRange]) -> None:
         """Keep ranges that are to be written, which are no other than the host's grants."""
@@ -381,10 +439,14 @@ class Jobs:
         self._ended(accelerator)
 
     def _ended(self, accelerator: Accelerator) -> None:
+        self._rest(accelerator)
+        self._send(JobEnded(accelerator.config.id, LOG_PAGE))
+
+    def _rest(self, accelerator: Accelerator) -> None:
+        """The worker has done its job; one that has worked long enough is replaced."""
         worker = self._workers.get(accelerator.config.id)
         if worker is not None and worker.rest(self._monotonic()) > self._config.limits.seconds:
             self._pool.kill(worker)
-        self._send(JobEnded(accelerator.config.id, LOG_PAGE))
 
     def _buried(self, worker: Worker, why: str) -> None:
         """A worker is gone for certain."""
@@ -392,7 +454,8 @@ class Jobs:
         del self._workers[key]
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
-        if accelerator.state is not State.RUNNING or (job is not None and job.handed_over):
+        interrupted = job is not None and job.handed_over and job.ending is None
+        if accelerator.state is not State.RUNNING or interrupted:
             self._lost(accelerator, why)
         if worker.ready:
             self._workers[key] = self.crew.spawn(key)

@@ -67,7 +67,7 @@ def _counters(descriptors: dict[str, int], config: Config) -> Iterator[Counters 
     if "counters" not in descriptors:
         yield None
         return
-    with Counters.adopt(descriptors["counters"], len(config.accelerators)) as counters:
+    with Counters.adopt(descriptors["counters"], config.rows) as counters:
         yield counters
 
 

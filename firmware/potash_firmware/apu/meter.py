@@ -12,6 +12,7 @@ from potash_device.vta.core import Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import parameters
+from potash_firmware.apu.ledger import Ledger
 from potash_firmware.mailbox.counters import Row, Word, unshared_row
 
 KEPT = 256
@@ -23,11 +24,21 @@ COMPILED_FROM = 2_000
 
 
 class Meter:
-    """Counts models and streams in `row`; cycles, which have to be found out, if that is wanted."""
+    """Counts models and streams in `row`; cycles, which have to be found out, if that is wanted.
 
-    def __init__(self, row: Row | None = None, *, count_cycles: bool = False) -> None:
+    `ledger` is that of the worker's jobs, where their time is modelled.
+    """
+
+    def __init__(
+        self,
+        row: Row | None = None,
+        *,
+        count_cycles: bool = False,
+        ledger: Ledger | None = None,
+    ) -> None:
         self._row = unshared_row() if row is None else row
         self._count_cycles = count_cycles
+        self.ledger = ledger
 
     def attach(self, core: Core) -> None:
         """Count what a tensor accelerator does from now on."""
@@ -47,8 +58,11 @@ class Meter:
         row = self._row
         row[Word.STREAMS] += 1
         row[Word.INSTRUCTIONS] += len(stream) // INSTRUCTION_BYTES
-        if self._count_cycles:
-            row[Word.CYCLES] += _cycles_of(config, stream)
+        if self._count_cycles or self.ledger is not None:
+            cycles = _cycles_of(config, stream)
+            row[Word.CYCLES] += cycles
+            if self.ledger is not None:
+                self.ledger.accelerated(cycles)
 
 
 @functools.lru_cache(KEPT)

@@ -67,11 +67,18 @@ class Models:
             if delegate is not None and len(model) >= LARGE:
                 self._before_large(bytes(model))
             loaded = runtime.Model(model, delegate=delegate)
+        ledger = self._meter.ledger
+        if ledger is not None:
+            ledger.moved(len(model))
+            _ = loaded.macs  # while the delegate's decisions are those about this model
 
         def run(inputs: memoryview, output: memoryview) -> int:
             self._meter.model()
             with COMPUTE.span("tflite.invoke", processor=processor.name):
-                return loaded(inputs, output)
+                length = loaded(inputs, output)
+            if ledger is not None:
+                ledger.ran_model(loaded.macs, loaded.input_length + length)
+            return length
 
         return run
 
@@ -81,6 +88,8 @@ class Models:
         if last is None or last[0] is not processor or last[1] != model:
             self._last = None  # which is not to take memory beside its successor
             self._last = last = processor, bytes(model), self.load(model, processor)
+        elif self._meter.ledger is not None:
+            self._meter.ledger.moved(len(model))  # an execution takes the same time in any worker
         return last[2]
 
     def _accelerated(self) -> VtaDelegate:

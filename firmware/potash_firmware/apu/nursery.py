@@ -35,7 +35,7 @@ from potash_firmware.apu.orders import (
 from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
 from potash_firmware.confinement import be_undumpable, libraries, missing
-from potash_firmware.mailbox.counters import Counters
+from potash_firmware.mailbox.counters import Counters, Row, unshared_row
 from potash_firmware.mailbox.shared import SharedMemory
 
 if TYPE_CHECKING:
@@ -249,6 +249,8 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         if "trace" in descriptors:
             record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
         mine = {"trace"} if accelerator == ENGINE else {f"arena{accelerator}", "counters", "trace"}
+        if config.processor is not None:
+            mine.add("counters")
         keep = [fd for key, fd in descriptors.items() if key in mine]
         confine_worker(config.limits, [channel.fileno(), *workshop.descriptors, *keep])
         native.compile_elsewhere = workshop.program
@@ -256,23 +258,35 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         meter = _meter(config, descriptors, places.get(accelerator))
         models = Models(config.vta, meter, workshop.model)
         if accelerator == ENGINE:
-            compute_worker.serve(channel, models, config.limits.instructions, engine)
+            limit, row = config.limits.instructions, _engine_rows(config, descriptors)
+            compute_worker.serve(channel, models, limit, engine, meter.ledger, row)
             return
         arena = descriptors[f"arena{accelerator}"]
         its = accelerators[accelerator]
-        worker.serve(channel, its, config.namespaces, arena, models, engine)
+        worker.serve(channel, its, config.namespaces, arena, models, engine, meter.ledger)
 
     return serve
 
 
 def _meter(config: Config, descriptors: dict[str, int], place: int | None) -> Meter:
     """What counts in the row at `place`, where there is one: engines have none."""
+    from potash_firmware.apu.ledger import Ledger
     from potash_firmware.apu.meter import Meter
 
-    if place is None or "counters" not in descriptors:
-        return Meter()
-    counters = Counters.adopt(descriptors["counters"], len(config.accelerators))
-    return Meter(counters.row(place), count_cycles=config.count_cycles)
+    row = None
+    if place is not None and "counters" in descriptors:
+        row = Counters.adopt(descriptors["counters"], config.rows).row(place)
+    ledger = None if config.processor is None else Ledger(config.processor, row)
+    return Meter(row, count_cycles=config.count_cycles and row is not None, ledger=ledger)
+
+
+def _engine_rows(config: Config, descriptors: dict[str, int]) -> Callable[[int], Row]:
+    """The rows that executions name: those behind the accelerators', where they are shared."""
+    if config.processor is None or "counters" not in descriptors:
+        return lambda _: unshared_row()
+    counters = Counters.adopt(descriptors["counters"], config.rows)
+    first = len(config.accelerators) - 1
+    return lambda row: counters.row(first + row) if row else unshared_row()
 
 
 if __name__ == "__main__":

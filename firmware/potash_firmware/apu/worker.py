@@ -20,6 +20,7 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
 from potash_firmware.apu.channel import (
     RANGES_AT_ONCE,
+    Counted,
     Faulted,
     FromWorker,
     Gathered,
@@ -27,6 +28,7 @@ from potash_firmware.apu.channel import (
     Run,
 )
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
+from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.models import Models
 from potash_firmware.apu.reporting import Reporter
@@ -46,15 +48,16 @@ def serve(
     arena: int,
     models: Models,
     engine: bpf.Engine,
+    ledger: Ledger | None = None,
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side.
 
-    `arena` is the descriptor of the accelerator's memory.
+    `arena` is the descriptor of the accelerator's memory. Jobs count in `ledger`, if there is one.
     """
     memory = SharedMemory.adopt(arena, config.plan.size)
     known = {item.nsid: item for item in namespaces}
     reporter = Reporter(end)
-    worker = _Worker(reporter, config, memory, models, known, engine)
+    worker = _Worker(reporter, config, memory, models, known, engine, ledger)
     reporter.serve(worker.perform, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
 
 
@@ -67,7 +70,9 @@ class _Worker:
         models: Models,
         namespaces: Mapping[int, NamespaceConfig],
         engine: bpf.Engine,
+        ledger: Ledger | None,
     ) -> None:
+        self._ledger = ledger
         self._reporter = reporter
         self._config = config
         self._arena = arena
@@ -85,10 +90,17 @@ class _Worker:
         with os.fdopen(fds[0], "rb") as contents:
             image = contents.read(job.image_length)
             arguments = contents.read(job.arguments_length)
+        ledger = self._ledger
+        if ledger is not None:
+            ledger.begin()
         with COMPUTE.span("worker.job", accelerator=self._config.id):
             answer = self._run(job, image, arguments)
         for fd in self._media.values():
             os.close(fd)
+        if ledger is not None:
+            for first in range(0, max(len(ledger.reads), 1), RANGES_AT_ONCE):
+                reads = tuple(ledger.reads[first : first + RANGES_AT_ONCE])
+                self._reporter.send(Counted(ledger.work, reads))
         self._reporter.send(answer)
 
     def _run(self, job: Run, image: bytes, arguments: bytes) -> FromWorker:
@@ -129,14 +141,18 @@ class _Worker:
             job.output_ranges,
             job.unreadable,
         )
+        ledger, read = self._ledger, blocks.read
+        if ledger is not None:
+            read = ledger.reading(read, lambda nsid: self._namespaces[nsid].block_size)
         services = bpf.Services(
             self._reporter.print,
             models.infer_apu,
             models.infer_vta,
             log=self._reporter.log,
-            read_blocks=blocks.read,
+            read_blocks=read,
             write_blocks=blocks.write,
             load_model=models.load,
+            called=None if ledger is None else ledger.called,
         )
         with COMPUTE.span("bpf.program", engine=engine.value):
             outcome = bpf.run_program(
@@ -150,6 +166,7 @@ class _Worker:
                 context=Context(arguments),
                 instruction_limit=job.instructions,
                 engine=engine,
+                tally=None if ledger is None else ledger.tally,
             )
         return outcome, blocks.written()
 
@@ -158,5 +175,7 @@ class _Worker:
         at = self._config.plan.input_offset
         for item in job.input_ranges:
             view = self._memory[at : at + item.length]
+            if self._ledger is not None:
+                self._ledger.read(item.nsid, item.first, item.length)
             read_media(self._media[item.nsid], item.nsid, item.first, view)
             at += item.length

@@ -65,6 +65,8 @@ class Services:
     read_blocks: MoveBlocks = _refuse_blocks
     write_blocks: MoveBlocks = _refuse_blocks
     load_model: Callable[[memoryview, Processor], Model] = _refuse_model
+    called: Callable[[], None] | None = None
+    """Called before each call of a helper."""
 
 
 class Helpers:
@@ -100,6 +102,9 @@ class Helpers:
         # Each is a method here that is called as its number is named.
         table: dict[int, Helper] = {one: getattr(self, one.name.lower()) for one in HelperNumber}
         table.update((number, one.bound(self._arena)) for number, one in extra.items())
+        called = self._services.called
+        if called is not None:
+            table = {number: _counted(called, helper) for number, helper in table.items()}
         if COMPUTE.sink is None:
             return table
         names = {number: one.name for number, one in extra.items()}
@@ -266,6 +271,14 @@ class Helpers:
             return service()
         except Exception as error:
             raise _failed(number, _text(error)) from error
+
+
+def _counted(called: Callable[[], None], helper: Helper) -> Helper:
+    def counted(*arguments: int) -> int:
+        called()
+        return helper(*arguments)
+
+    return counted
 
 
 def _watched(name: str, helper: Helper) -> Helper:

@@ -17,6 +17,10 @@ WORD = 8
 ROW_WORDS = 32
 
 
+ENGINE_ROWS = 64
+"""Rows behind those of the accelerators, in mode `modelled`: for executions that run at once."""
+
+
 class Word(IntEnum):
     """Where in its row a number is."""
 
@@ -41,6 +45,8 @@ class Word(IntEnum):
     CYCLES = 19
     """Of the tensor accelerator; modelled cycles only where they are wanted
     (`Config.count_cycles`)."""
+    MODELLED = 20
+    """Nanoseconds of its core that the job has taken so far, in mode `modelled`."""
 
 
 Row = memoryview

@@ -13,7 +13,10 @@ from enum import IntEnum
 from itertools import count
 from typing import Any, NamedTuple
 
+from potash_device.timing.cores import Work
+from potash_firmware.mailbox.counters import ENGINE_ROWS
 from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.job_time import WORK, pack_work, unpack_work
 
 FIRST_SERIAL = 256
 """Serial numbers begin here. What an `Execute` names below is a device-defined program's index."""
@@ -133,6 +136,9 @@ class Execute:
     ranges: tuple[MemoryRange, ...] = ()
     data_length: int = 0
     descriptor: int = field(default=NO_DESCRIPTOR, compare=False)
+    row: int = 0
+    """Where in the counters it is to report its modelled time: 1 is the first row behind those of
+    the accelerators; 0 nowhere."""
 
     @property
     def named(self) -> frozenset[int]:
@@ -143,11 +149,13 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """APU to RPU: how an execution ended. `value` is what a program returned, all 64 bits."""
+    """APU to RPU: how an execution ended. `value` is what a program returned, all 64 bits; `work`
+    what it has counted, where that is modelled."""
 
     tag: int
     outcome: Outcome
     value: int = 0
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,27 +218,29 @@ _EXECUTED = struct.Struct("<BBxxIQ")
 
 
 def pack_execute(m: Execute) -> bytes:
-    """0 kind, 1 ranges, 4:7 tag, 8:11 namespace, 12:15 bytes of data, 16:23 program, the
+    """0 kind, 1 ranges, 2:3 row, 4:7 tag, 8:11 namespace, 12:15 bytes of data, 16:23 program, the
     parameters, then for each range serial, offset and length."""
-    _require_ranges(m)
+    _require_places(m)
     head = _EXECUTE.pack(
-        Kind.EXECUTE, len(m.ranges), 0, m.tag, m.nsid, m.data_length, m.program, *m.parameters
+        Kind.EXECUTE, len(m.ranges), m.row, m.tag, m.nsid, m.data_length, m.program, *m.parameters
     )
     return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
 
 
 def unpack_execute(data: bytes) -> Execute:
     """Raises MailboxError and struct.error."""
-    _, count, reserved, tag, nsid, length, program, *parameters = _EXECUTE.unpack_from(data)
-    if reserved or len(data) != _EXECUTE.size + count * _RANGE.size:
+    _, count, row, tag, nsid, length, program, *parameters = _EXECUTE.unpack_from(data)
+    if len(data) != _EXECUTE.size + count * _RANGE.size:
         raise MailboxError(f"{len(data)} bytes cannot hold {count} ranges")
     ranges = tuple(map(MemoryRange._make, _RANGE.iter_unpack(data[_EXECUTE.size :])))
-    message = Execute(tag, nsid, program, (parameters[0], parameters[1]), ranges, length)
-    _require_ranges(message)
+    message = Execute(tag, nsid, program, (parameters[0], parameters[1]), ranges, length, row=row)
+    _require_places(message)
     return message
 
 
-def _require_ranges(m: Execute) -> None:
+def _require_places(m: Execute) -> None:
+    if m.row > ENGINE_ROWS:
+        raise MailboxError(f"there is no row {m.row} for executions")
     if len(m.ranges) > MAX_RANGES:
         raise MailboxError(f"an execution has {MAX_RANGES} ranges at most, not {len(m.ranges)}")
     if any(item.length == 0 for item in m.ranges):
@@ -263,16 +273,19 @@ def _unpack_checked(data: bytes) -> ProgramChecked:
 
 
 def pack_executed(m: Executed) -> bytes:
-    """0 kind, 1 outcome, 4:7 tag, 8:15 value."""
-    return _EXECUTED.pack(Kind.EXECUTED, m.outcome, m.tag, m.value)
+    """0 kind, 1 outcome, 4:7 tag, 8:15 value; the work, if there is any."""
+    work = b"" if m.work is None else pack_work(m.work)
+    return _EXECUTED.pack(Kind.EXECUTED, m.outcome, m.tag, m.value) + work
 
 
 def unpack_executed(data: bytes) -> Executed:
     """Raises MailboxError and struct.error."""
-    _, outcome, tag, value = _EXECUTED.unpack(data)
+    counted = len(data) == _EXECUTED.size + WORK.size
+    work = unpack_work(data[_EXECUTED.size :]) if counted else None
+    _, outcome, tag, value = _EXECUTED.unpack(data[: _EXECUTED.size] if counted else data)
     if outcome > Outcome.CANCELLED or (value and outcome):
         raise MailboxError(f"an execution cannot have ended with {outcome} and {value}")
-    return Executed(tag, Outcome(outcome), value)
+    return Executed(tag, Outcome(outcome), value, work)
 
 
 CODECS: dict[int, Codec] = {

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from potash_firmware.mailbox import execution
+from potash_firmware.mailbox import execution, job_time
 from potash_firmware.mailbox.errors import MailboxError
 from potash_firmware.mailbox.execution import Codec
 from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
@@ -162,8 +162,19 @@ class Alive:
     tag: int = 0
 
 
-ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping | execution.ToApu
-ToRpu = Reply | WriteBack | ReadCheck | ResetDone | JobEnded | Alive | execution.ToRpu
+ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping | job_time.JobDue | execution.ToApu
+ToRpu = (
+    Reply
+    | WriteBack
+    | ReadCheck
+    | ResetDone
+    | JobEnded
+    | Alive
+    | job_time.JobBegan
+    | job_time.JobCounted
+    | job_time.JobLeft
+    | execution.ToRpu
+)
 Message = ToApu | ToRpu
 
 
@@ -195,7 +206,7 @@ _READ_CHECKED = struct.Struct("<BxxxIIxxxxQ")
 _RANGE = struct.Struct("<QQ")
 _JOB_ENDED = struct.Struct("<BxHB")
 
-MAX_DATAGRAM = _WRITE_BACK.size + MAX_RANGES * _PIECE.size
+MAX_DATAGRAM = max(_WRITE_BACK.size + MAX_RANGES * _PIECE.size, job_time.LARGEST)
 
 
 def _pack_request(m: Request) -> bytes:
@@ -307,6 +318,12 @@ _CODECS: dict[int, Codec] = {
     Kind.READ_CHECK: Codec(ReadCheck, _pack_read_check, _unpack_read_check),
     Kind.READ_CHECKED: Codec.plain(Kind.READ_CHECKED, ReadChecked, _READ_CHECKED),
     Kind.JOB_ENDED: Codec.plain(Kind.JOB_ENDED, JobEnded, _JOB_ENDED),
+    job_time.Kind.JOB_BEGAN: Codec.plain(job_time.Kind.JOB_BEGAN, job_time.JobBegan, job_time.JOB),
+    job_time.Kind.JOB_COUNTED: Codec(
+        job_time.JobCounted, job_time.pack_counted, job_time.unpack_counted
+    ),
+    job_time.Kind.JOB_LEFT: Codec.plain(job_time.Kind.JOB_LEFT, job_time.JobLeft, job_time.JOB),
+    job_time.Kind.JOB_DUE: Codec.plain(job_time.Kind.JOB_DUE, job_time.JobDue, job_time.JOB),
     **execution.CODECS,
 }
 _PACKERS = {codec.message: codec.pack for codec in _CODECS.values()}

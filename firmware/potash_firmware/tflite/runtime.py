@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from potash_firmware.tflite import macs
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
@@ -60,6 +61,7 @@ class Model:
         self._interpreter = self._load()
         self._left: Left = {}
         self._has_run = False
+        self._macs: int | None = None
         self._inputs = self._interpreter.get_input_details()
         self._input_sizes = [_size(details, "input") for details in self._inputs]
 
@@ -74,6 +76,21 @@ class Model:
         return tuple(
             _report(details, "output") for details in self._interpreter.get_output_details()
         )
+
+    @property
+    def input_length(self) -> int:
+        """Bytes of all inputs."""
+        return sum(self._input_sizes)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of the nodes that the delegate does not run."""
+        if self._macs is None:
+            graphs = () if self._delegate is None else self._delegate.decisions
+            first = graphs[0] if graphs else ()
+            claimed = {one.node for one in first if one.claimed}
+            self._macs = macs.count(self._interpreter, claimed)
+        return self._macs
 
     def __call__(self, inputs: BytesLike, output: memoryview) -> int:
         """Run it on `inputs`; give the number of bytes written to the beginning of `output`.

@@ -1,0 +1,84 @@
+"""What a worker's jobs count, from which their modelled time follows.
+
+There is one in mode `modelled` only. While a job runs, its row of the shared counters says how much
+time it would have taken its core so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from potash_device.timing.cores import CoreProfile, Price, Work
+from potash_firmware.bpf.tally import Kind, Tally
+from potash_firmware.mailbox.counters import WORD, Row, Word, unshared_row
+from potash_firmware.mailbox.job_time import LARGEST_COUNT, Read
+
+MOST_READS = 1 << 17
+"""Reads of one job that are kept one by one, which the mailbox has room for."""
+
+_MASK = (1 << 8 * WORD) - 1
+
+
+class Ledger:
+    """Counts one job after the other, on a core of `profile`, and says so in `row`."""
+
+    def __init__(self, profile: CoreProfile, row: Row | None = None) -> None:
+        self.tally = Tally(self.show)
+        self.row = unshared_row() if row is None else row
+        self._price = Price(profile)
+        self.begin()
+
+    def begin(self) -> None:
+        """Another job."""
+        self.tally.counts = [0] * len(Kind)
+        self.helpers = self.bytes = self.vta_cycles = self.macs = 0
+        self.reads: list[Read] = []
+        self.show()
+
+    @property
+    def work(self) -> Work:
+        """What the job has counted so far."""
+        others = (self.helpers, self.bytes, self.vta_cycles, self.macs)
+        return Work(tuple(self.tally.counts), *(min(one, LARGEST_COUNT) for one in others))
+
+    def show(self) -> None:
+        """Bring the row up to now."""
+        self.row[Word.MODELLED] = min(self._price(self.work), _MASK)
+
+    def called(self) -> None:
+        """A program calls a helper."""
+        self.helpers += 1
+        self.show()
+
+    def moved(self, count: int) -> None:
+        """The core reads or writes so many bytes of DRAM."""
+        self.bytes += count
+
+    def accelerated(self, cycles: int) -> None:
+        """The tensor accelerator has run a stream."""
+        self.vta_cycles += cycles
+        self.show()
+
+    def ran_model(self, macs: int, moved: int) -> None:
+        """A model has run, with so many operations of the core and bytes of input and output."""
+        self.macs += macs
+        self.bytes += moved
+        self.show()
+
+    def read(self, nsid: int, first: int, length: int) -> None:
+        """Blocks are read from the media; after very many reads, from DRAM."""
+        if len(self.reads) >= MOST_READS:
+            self.moved(length)
+        elif length:
+            self.reads.append(Read(self._price(self.work), nsid, first, length))
+
+    def reading(self, read: Callable[..., int], block_size: Callable[[int], int]) -> Any:
+        """`read`, a service of a program for reading blocks, counted."""
+
+        def counted(nsid: int, lba: int, count: int, into: memoryview) -> int:
+            length = read(nsid, lba, count, into)
+            self.read(nsid, lba * block_size(nsid), length)
+            return length
+
+        return counted

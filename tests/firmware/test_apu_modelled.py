@@ -1,0 +1,311 @@
+"""Jobs of which the time is modelled: what they count, and when they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from csd_spec.opcodes import IoOpcode, Operation
+from csd_spec.program import Helper
+from csd_spec.status import StatusId
+from potash_device.timing.cores import CoreProfile, Price, Work
+from potash_firmware.apu.channel import Counted, Faulted, FromWorker, Returned
+from potash_firmware.apu.config import NamespaceConfig
+from potash_firmware.apu.jobs import Jobs
+from potash_firmware.apu.ledger import MOST_READS, Ledger
+from potash_firmware.apu.model import ByteRange, Subsystem
+from potash_firmware.bpf.engine import Engine
+from potash_firmware.mailbox.counters import Word
+from potash_firmware.mailbox.device_programs import DeviceProgram
+from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, Read
+from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ReadChecked, ToRpu
+from support.apu import CONFIG, MEDIA, Board, board, program
+from support.bpf import call, exit_, insn, load, mov, mov_reg, store
+from support.engines import CONFIG as ENGINE_CONFIG
+from support.engines import PAGE, EngineBoard, engine_board
+
+PROCESSOR = CoreProfile()
+READ_LBA, SET_OUTPUT_LENGTH = Helper.READ_LBA, Helper.SET_OUTPUT_LENGTH
+
+# Two loads, three moves and a sum, a product, a store, and two calls: of a helper, and the exit.
+SIMPLE = program(
+    load(6, 1),
+    load(7, 1, 8),
+    insn(0x2F, 6, 7),
+    insn(0x07, 6, imm=1),
+    store(2, 6),
+    mov(1, 8),
+    call(SET_OUTPUT_LENGTH),
+    mov_reg(0, 6),
+    mov(9, 0),
+    exit_,
+)
+SIMPLE_WORK = Work((4, 1, 0, 2, 1, 0, 0, 2), helpers=1)
+FAULTS = program(load(6, 1), insn(0x37, 6, imm=3), load(7, 6), exit_)
+FAULTS_WORK = Work((0, 0, 1, 2, 0, 0, 0, 0))
+
+
+@pytest.fixture(scope="module", params=[Engine.NATIVE, Engine.INTERPRETER])
+def booted(request: pytest.FixtureRequest) -> Iterator[Board]:
+    namespaces = (NamespaceConfig(1, MEDIA),)
+    config = replace(CONFIG, namespaces=namespaces, processor=PROCESSOR, engine=request.param)
+    with board(config) as made:
+        yield made
+
+
+@pytest.fixture
+def apu(booted: Board) -> Board:
+    booted.reset_controller()
+    for heard in (booted.begun, booted.counted, booted.left, booted.ended):
+        heard.clear()
+    booted.hold_due = False
+    assert booted.enable() == 0
+    return booted
+
+
+def start(apu: Board, image: bytes, data: bytes = bytes(64)) -> None:
+    assert apu.send_firmware(image) == apu.send_data(data) == apu.control(Operation.START) == 0
+
+
+def test_a_job_counts_what_its_program_does_whatever_runs_it(apu: Board) -> None:
+    for _ in range(3):  # compiled, then from the cache, then as it is loaded
+        start(apu, SIMPLE)
+        assert apu.wait().status == StatusId.DONE
+    assert [one.work for one in apu.counted] == [SIMPLE_WORK] * 3
+    assert [one.job for one in apu.begun] == [one.job for one in apu.counted]
+    assert len({one.job for one in apu.begun}) == 3
+    apu.until(lambda: len(apu.left) == 3)
+
+
+def test_a_job_that_faults_counts_up_to_the_fault(apu: Board) -> None:
+    start(apu, FAULTS)
+    assert apu.wait().status == StatusId.FAILED
+    assert [one.work for one in apu.counted] == [FAULTS_WORK]
+
+
+def test_blocks_that_a_job_reads_are_told_with_the_time_until_then(apu: Board) -> None:
+    assert apu.local(IoOpcode.LOCAL_INPUT, 2, 2) == apu.grant(8, 4) == 0
+
+    def read(lba: int) -> bytes:
+        """`read_lba(1, lba, 1, output, 4096)`."""
+        return b"".join(
+            (mov(1, 1), mov(2, lba), mov(3, 1), mov_reg(4, 6), mov(5, PAGE), call(READ_LBA))
+        )
+
+    image = program(mov_reg(6, 2), read(9), read(8), mov(0, 0), exit_)
+    assert apu.send_firmware(image) == apu.control(Operation.START) == 0
+    assert apu.wait().status == StatusId.DONE
+    (counted,) = apu.counted
+    price = Price(PROCESSOR)
+    expected = [
+        Read(price(Work()), 1, 2 * PAGE, 2 * PAGE),
+        Read(price(Work((6, 0, 0, 0, 0, 0, 0, 1), helpers=1)), 1, 9 * PAGE, PAGE),
+        Read(price(Work((11, 0, 0, 0, 0, 0, 0, 2), helpers=2)), 1, 8 * PAGE, PAGE),
+    ]
+    assert list(counted.reads) == expected
+    assert counted.work == Work((12, 0, 0, 0, 0, 0, 0, 3), helpers=2)
+
+
+def test_a_job_runs_until_it_is_due(apu: Board) -> None:
+    apu.hold_due = True
+    start(apu, SIMPLE)
+    apu.until(lambda: bool(apu.counted))
+    assert apu.status().status == StatusId.RUNNING
+    assert not apu.ended
+    (counted,) = apu.counted
+    for other in (JobDue(0, counted.job + 1), JobDue(3, counted.job), JobDue(9, counted.job)):
+        apu.port.send(other)
+        assert apu.status().status == StatusId.RUNNING
+    apu.port.send(JobDue(0, counted.job))
+    assert apu.wait().status == StatusId.DONE
+    assert apu.read_data(8) == (1).to_bytes(8, "little")
+    apu.port.send(JobDue(0, counted.job))
+    assert apu.status().status == StatusId.DONE
+
+
+@pytest.mark.parametrize("operation", [Operation.STOP, Operation.RESET])
+def test_a_job_that_is_not_due_can_be_stopped(apu: Board, operation: Operation) -> None:
+    apu.hold_due = True
+    start(apu, SIMPLE)
+    apu.until(lambda: bool(apu.counted))
+    assert apu.control(operation) == 0
+    stopped = StatusId.STOPPED if operation is Operation.STOP else StatusId.IDLE
+    assert apu.status().status == stopped
+    apu.until(lambda: bool(apu.left))
+    assert [one.job for one in apu.left] == [one.job for one in apu.begun]
+    apu.port.send(JobDue(0, apu.counted[0].job))
+    assert apu.status().status == stopped
+
+
+def test_a_job_whose_worker_is_lost_while_it_is_not_due_ends_well(apu: Board) -> None:
+    apu.hold_due = True
+    start(apu, SIMPLE)
+    apu.until(lambda: bool(apu.counted))
+    worker = apu.worker(0)
+    os.kill(worker, signal.SIGKILL)
+    apu.until_so(lambda: apu.has_worker(0) and apu.worker(0) != worker)
+    assert apu.status().status == StatusId.RUNNING
+    apu.port.send(JobDue(0, apu.counted[0].job))
+    assert apu.wait().status == StatusId.DONE
+
+
+def test_without_a_processor_nothing_is_counted() -> None:
+    with board() as plain:
+        assert plain.enable() == 0
+        start(plain, SIMPLE)
+        assert plain.wait().status == StatusId.DONE
+        assert not plain.begun + plain.counted + plain.left
+
+
+# Compute namespaces
+
+
+def test_executions_count_in_one_worker_or_three() -> None:
+    for workers in (1, 3):
+        limits = replace(ENGINE_CONFIG.limits, engine_workers=workers)
+        with engine_board(replace(ENGINE_CONFIG, processor=PROCESSOR, limits=limits)) as made:
+            memory, serial = made.memory(pages=2)
+            simple, ranges = made.program(SIMPLE), ((serial, 0, PAGE), (serial, PAGE, PAGE))
+            with closing(memory):
+                tags = [made.begin(simple, *ranges) for _ in range(6)]
+                assert [work_of(made, tag) for tag in tags] == [SIMPLE_WORK] * 6
+                faulting = made.begin(made.program(FAULTS), *ranges)
+                assert work_of(made, faulting) == FAULTS_WORK
+
+
+def work_of(made: EngineBoard, tag: int) -> Work | None:
+    made.until(lambda: tag in made.ended_executions)
+    return made.ended_executions.pop(tag).work
+
+
+def test_device_defined_programs_count_the_bytes_that_they_touch() -> None:
+    with engine_board(replace(ENGINE_CONFIG, processor=PROCESSOR)) as made:
+        memory, serial = made.memory(pages=4)
+        first, second = (serial, 0, 2 * PAGE), (serial, 2 * PAGE, 2 * PAGE)
+        with closing(memory):
+            for asked, expected in (
+                ((DeviceProgram.COPY, (0, 0)), 4 * PAGE),
+                ((DeviceProgram.COPY, (100, 0)), 200),
+                ((DeviceProgram.CRC32C, (0, 0)), 2 * PAGE),
+                ((DeviceProgram.FILTER, (10 << 32 | 16, 0)), 160),
+            ):
+                index, parameters = asked
+                tag = made.begin(index, first, second, parameters=parameters)
+                assert work_of(made, tag) == Work(bytes=expected)
+
+
+# What a worker is not believed
+
+
+class Liar:
+    """A worker and the pool that has made it: it says what the test wants."""
+
+    accelerator = serial = 0
+    used = ready = doomed = silent = orphaned = False
+
+    def __init__(self, *said: FromWorker) -> None:
+        self.said = said
+
+    def messages(self, limit: int) -> Iterator[FromWorker]:
+        yield from self.said
+
+    def run(self, job: object, descriptors: object) -> None:
+        pass
+
+    def rest(self, now: float) -> float:
+        return 0.0
+
+    def spawn(self, accelerator: int) -> Liar:
+        return self
+
+    def kill(self, worker: Liar) -> None:
+        self.doomed = True
+
+
+COUNTED = Counted(Work(), ())
+RETURNED = Returned(0, 0, 1)
+
+
+def told(*said: FromWorker, modelled: bool = True) -> list[ToRpu] | None:
+    """What the RPU hears when a worker says this; None where it was not believed."""
+    sent: list[ToRpu] = []
+    liar: Any = Liar(*said)
+    config = replace(CONFIG, processor=PROCESSOR if modelled else None)
+    accelerator = Subsystem.create(config, lambda: 0.0).accelerators[0]
+    accelerator.buffers = replace(accelerator.buffers, input_ranges=(ByteRange(1, 0, PAGE),))
+    jobs = Jobs(config, {0: accelerator}, liar, sent.append, media={1: 0})
+    jobs.start(accelerator, b"image", b"")
+    (check,) = (one for one in sent if isinstance(one, ReadCheck))
+    jobs.checked(ReadChecked(check.tag))
+    jobs.crew.listen(liar)
+    return None if liar.doomed else [one for one in sent if not isinstance(one, ReadCheck)]
+
+
+def test_what_a_worker_has_counted_is_passed_on_in_its_order() -> None:
+    parts = [Counted(Work(), (Read(n, 1, 0, PAGE),)) for n in range(3)]
+    heard = told(*parts, RETURNED)
+    assert heard is not None
+    assert heard.pop(0) == JobBegan(0, 1)
+    assert heard == [JobCounted(0, 1, Work(), parts[n].reads, more=n < 2) for n in range(3)]
+    assert told(RETURNED, modelled=False) == [JobEnded(0, 0xC0)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (RETURNED,),
+        (Faulted(),),
+        (COUNTED, RETURNED, RETURNED),
+        (COUNTED, RETURNED, Faulted()),
+        (Counted(Work(), (Read(0, 1, MEDIA - PAGE, PAGE + 1),)), RETURNED),
+        (Counted(Work(), (Read(0, 2, 0, PAGE),)), RETURNED),
+    ],
+)
+def test_a_worker_that_counts_wrongly_is_not_believed(said: tuple[FromWorker, ...]) -> None:
+    assert told(*said) is None
+
+
+def test_a_worker_that_counts_unasked_is_not_believed() -> None:
+    assert told(COUNTED, RETURNED, modelled=False) is None
+
+
+# The ledger
+
+
+def test_the_row_says_how_much_time_a_job_has_taken_so_far() -> None:
+    ledger = Ledger(PROCESSOR)
+    seen = [ledger.row[Word.MODELLED]]
+    ledger.tally.add((1000, *[0] * 7))
+    counts: list[Callable[[], None]] = [
+        ledger.tally.progress,
+        ledger.called,
+        lambda: ledger.accelerated(100),
+        lambda: ledger.ran_model(4000, 4096),
+    ]
+    for count in counts:
+        count()
+        seen.append(ledger.row[Word.MODELLED])
+        assert seen[-1] == Price(PROCESSOR)(ledger.work)
+    assert all(before < after for before, after in pairwise(seen))
+    ledger.begin()
+    assert ledger.row[Word.MODELLED] == seen[0] == PROCESSOR.dispatch_ns
+
+
+def test_a_row_holds_what_no_job_takes() -> None:
+    ledger = Ledger(PROCESSOR)
+    ledger.accelerated(1 << 100)
+    assert ledger.row[Word.MODELLED] == min(Price(PROCESSOR)(ledger.work), (1 << 64) - 1)
+
+
+def test_very_many_reads_become_bytes() -> None:
+    ledger = Ledger(PROCESSOR)
+    ledger.reads = [Read(0, 1, 0, PAGE)] * MOST_READS
+    ledger.read(1, 0, PAGE)
+    assert (len(ledger.reads), ledger.bytes) == (MOST_READS, PAGE)
