@@ -86,9 +86,9 @@ class Command:
             GuestTimeout: it still runs after `timeout` seconds, or the guest no longer answers.
             GuestError: the guest has ended.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else self._channel.clock() + timeout
         while self.code is None:
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and self._channel.clock() >= deadline:
                 raise GuestTimeout(f"the command did not end within {timeout:g} seconds")
             self._channel.step(deadline)
         return self.code
@@ -100,17 +100,25 @@ class Channel:
     Args:
         stream: the host's end.
         life_limit: seconds that the guest may be without any sign of life.
+        clock: the time of the guest, in seconds, which all limits are of. What stands still does
+            not fail to answer.
     """
 
-    def __init__(self, stream: socket.socket, life_limit: float = 60.0) -> None:
+    def __init__(
+        self,
+        stream: socket.socket,
+        life_limit: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._stream = stream
+        self.clock = clock
         self._decoder = Decoder()
         self._outgoing = bytearray()
         self._commands: dict[int, Command] = {}
         self._next = 1
         self._life_limit = life_limit
         self._quiet = min(QUIET, life_limit / 4)
-        self._heard = time.monotonic()
+        self._heard = self.clock()
         self._asked = 0.0
         self._nonce = ""
         self._answered = ""
@@ -128,11 +136,11 @@ class Channel:
             "entropy": os.urandom(ENTROPY).hex(),
         }
         self.send(Kind.HELLO, 0, json.dumps(greeting).encode())
-        deadline = time.monotonic() + limit
+        deadline = self.clock() + limit
         while self._nonce not in self._answered:
-            if time.monotonic() >= deadline:
+            if self.clock() >= deadline:
                 raise GuestTimeout(f"the guest showed no life within {limit:g} seconds")
-            self._heard = time.monotonic()
+            self._heard = self.clock()
             self.step(deadline)
 
     def start(
@@ -162,7 +170,7 @@ class Channel:
         wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "terminal": terminal}
         self._commands[channel] = command
         self.send(Kind.RUN, channel, json.dumps(wanted).encode())
-        self._heard = time.monotonic()
+        self._heard = self.clock()
         self._feed(command)
         return command
 
@@ -195,7 +203,7 @@ class Channel:
                 descriptor = command.source.fileno()
                 feeding[descriptor] = command
                 waiting.register(descriptor, select.POLLIN)
-        now = time.monotonic()
+        now = self.clock()
         until = now + self._quiet if deadline is None else min(deadline, now + self._quiet)
         for descriptor, _events in waiting.poll(max(0.0, until - now) * 1000 + 1):
             if descriptor in feeding:
@@ -221,7 +229,7 @@ class Channel:
             raise GuestError("the guest has ended") from error
         if not data:
             raise GuestError("the guest has ended")
-        self._heard = time.monotonic()
+        self._heard = self.clock()
         try:
             for frame in self._decoder.feed(data):
                 self._handle(frame)
@@ -269,7 +277,7 @@ class Channel:
         self.send(Kind.INPUT, command.number, data)
 
     def _ask_for_life(self) -> None:
-        now = time.monotonic()
+        now = self.clock()
         if now - self._heard > self._life_limit:
             raise GuestTimeout("the guest stopped answering")
         if now - max(self._heard, self._asked) > self._quiet / 2:

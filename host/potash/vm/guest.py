@@ -25,7 +25,7 @@ from potash.vm.channel import Channel, Command, Sink, Source, discard
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import CLIENT, Memory
+from potash.vm.qemu import CLIENT, Memory, monitor_arguments
 from potash.vm.snapshot import Shape
 from potash.vm.terminal import descriptor_sink, follow, raw, size
 from potash.vm.unpacking import unpack
@@ -80,8 +80,11 @@ class Guest:
         cpus: number of processors.
         backend: what holds its memory.
         namespaces: how many the drive at `rp0` has, as far as it is known.
+        monitors: where QEMU makes a monitor for each device that stops the guest while its own
+            work is behind; the guest's real-time clock then stands still, too.
         progress: told when the guest has to be booted first.
-        life_limit: seconds without any sign of life after which the guest counts as hung.
+        life_limit: seconds without any sign of life after which the guest counts as hung. These,
+            as all limits, are of the guest's own time.
 
     Raises:
         GuestError: on entering: the guest does not boot, or does not find the drive. Its message
@@ -98,6 +101,7 @@ class Guest:
         backend: Memory = Memory.MEMFD,
         more: Sequence[Path] = (),
         namespaces: int = 1,
+        monitors: Sequence[Path] = (),
         progress: Progress = silent,
         life_limit: float = 60.0,
     ) -> None:
@@ -105,7 +109,8 @@ class Guest:
         self.socket = socket
         self.more = tuple(more)
         self.namespaces = namespaces
-        self.shape = Shape(memory, cpus, backend)
+        self.monitors = tuple(monitors)
+        self.shape = Shape(memory, cpus, backend, stands=bool(monitors))
         self._progress = progress
         self._life_limit = life_limit
         self._owned = contextlib.ExitStack()
@@ -313,13 +318,16 @@ class Guest:
 
     def _resume(self, stack: contextlib.ExitStack) -> Machine:
         """Bring the frozen guest back; when it does not come back, boot a new one, once."""
+        more = [
+            word for at, path in enumerate(self.monitors) for word in monitor_arguments(at, path)
+        ]
         for attempt in (1, 2):
             state = snapshot.frozen(self.images, self.shape, self._progress)
             with contextlib.ExitStack() as trial:
                 try:
-                    machine = trial.enter_context(state.machine(self.images.qemu))
+                    machine = trial.enter_context(state.machine(self.images.qemu, *more))
                     state.resume(machine)
-                    self.channel = Channel(machine.control, self._life_limit)
+                    self.channel = Channel(machine.control, self._life_limit, machine.seconds)
                     self.channel.greet(RESUME_LIMIT)
                 except GuestError:
                     snapshot.discard(state)

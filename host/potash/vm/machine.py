@@ -14,6 +14,7 @@ from typing import Self
 
 from potash.vm.errors import GuestError
 from potash.vm.parent_death import dies_with_parent
+from potash.vm.pauses import Pauses
 from potash.vm.qemu import Qemu, channel_arguments
 from potash.vm.qmp import Qmp
 
@@ -41,6 +42,7 @@ class Machine:
         self._arguments = list(arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._owned = contextlib.ExitStack()
+        self._pauses = Pauses()
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -62,7 +64,7 @@ class Machine:
             stack.callback(self._end)
             their_monitor.close()
             their_control.close()
-            self.qmp = Qmp(monitor)
+            self.qmp = Qmp(monitor, self._pauses.take)
             try:
                 self.qmp.negotiate()
             except GuestError as error:
@@ -80,6 +82,11 @@ class Machine:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
+
+    def seconds(self) -> float:
+        """The time of the guest, from any origin: it stands still while the guest is stopped."""
+        self.qmp.take_events()
+        return self._pauses.now
 
     def console(self, lines: int = TAIL_LINES) -> str:
         """The last lines of what the guest and QEMU itself said."""

@@ -144,6 +144,8 @@ def machine_arguments(
     cpus: int,
     accelerator: Accelerator,
     backend: Memory = Memory.MEMFD,
+    *,
+    stands: bool = False,
 ) -> list[str]:
     """The options that describe the machine; equal options may exchange a frozen machine's state,
     and so may those that differ in `backend` alone.
@@ -152,6 +154,7 @@ def machine_arguments(
         memory: in MiB.
         cpus: number of processors.
         backend: what holds the memory.
+        stands: its real-time clock, too, stands still while it is stopped.
     """
     # Root may map a device's registers although its driver has them: `nvme show-regs` does.
     append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed"
@@ -162,6 +165,16 @@ def machine_arguments(
         *("-append", append),
         *("-device", "virtio-serial-pci,id=serial"),
         *root_ports(),
+        *(("-rtc", "clock=vm") if stands else ()),
+    ]
+
+
+def monitor_arguments(number: int, path: Path) -> list[str]:
+    """The options of a further monitor, at a socket that QEMU makes."""
+    escaped = str(path).replace(",", ",,")
+    return [
+        *("-chardev", f"socket,id=monitor{number},path={escaped},server=on,wait=off"),
+        *("-mon", f"chardev=monitor{number},mode=control"),
     ]
 
 

@@ -1,13 +1,13 @@
 """QEMU's own control protocol, as far as a guest's life needs it.
 
 QEMU Machine Protocol Specification (docs/interop/qmp-spec.rst): one JSON object a line; a greeting,
-then commands answered by "return" or "error", with events in between, which are passed over.
+then commands answered by "return" or "error", with events in between.
 """
 
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from potash.vm.errors import GuestError, GuestTimeout
@@ -15,13 +15,68 @@ from potash.vm.errors import GuestError, GuestTimeout
 LIMIT = 30.0
 """Seconds that a command may take; QEMU's main loop answers at once unless something is wrong."""
 
+LONGEST = 1 << 20
+"""Bytes of a message; what sends more without a line's end is no monitor."""
+
+Message = Mapping[str, Any]
+
+
+def encoded(command: str, arguments: Mapping[str, Any] | None = None) -> bytes:
+    """A command as the monitor reads it."""
+    return json.dumps({"execute": command, "arguments": dict(arguments or {})}).encode() + b"\n"
+
+
+class Messages:
+    """Pieces of a monitor's stream in, its messages out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete with `data`. Raises GuestError for what is none."""
+        self._buffer += data
+        while True:
+            line, end, rest = self._buffer.partition(b"\n")
+            if not end:
+                if len(line) > LONGEST:
+                    raise GuestError("QEMU's monitor sends something that is no message")
+                return
+            self._buffer = rest
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                message = None
+            if not isinstance(message, dict):
+                raise GuestError("QEMU's monitor sends something that is no message")
+            yield message
+
+
+def event_time(event: Message) -> float | None:
+    """When an event happened, in seconds of the realtime clock; None where it does not say."""
+    stamp = event.get("timestamp")
+    if not isinstance(stamp, dict):
+        return None
+    seconds, microseconds = stamp.get("seconds"), stamp.get("microseconds")
+    if not isinstance(seconds, int) or not isinstance(microseconds, int) or seconds < 0:
+        return None
+    return seconds + microseconds / 1e6
+
 
 class Qmp:
-    """A client on a connected socket, which it does not own."""
+    """A client that waits for answers, on a connected socket, which it does not own.
 
-    def __init__(self, stream: socket.socket) -> None:
+    Args:
+        stream: the socket.
+        on_event: called with each event, in `execute` and `take_events`.
+    """
+
+    def __init__(
+        self, stream: socket.socket, on_event: Callable[[Message], object] = lambda _event: None
+    ) -> None:
         self._stream = stream
-        self._buffer = bytearray()
+        self._messages = Messages()
+        self._received: list[Message] = []
+        self._on_event = on_event
 
     def negotiate(self) -> None:
         """Leave the negotiation mode that every connection starts in."""
@@ -37,10 +92,12 @@ class Qmp:
 
         Raises GuestError where QEMU refuses it, has ended, or does not answer in `limit` seconds.
         """
-        request = json.dumps({"execute": command, "arguments": dict(arguments or {})}) + "\n"
         deadline = time.monotonic() + limit
         try:
-            self._stream.sendall(request.encode())
+            self._stream.settimeout(limit)
+            self._stream.sendall(encoded(command, arguments))
+        except TimeoutError as error:
+            raise GuestTimeout("QEMU does not answer") from error
         except OSError as error:
             raise GuestError("QEMU has ended") from error
         while True:
@@ -49,9 +106,21 @@ class Qmp:
                 return answer["return"]
             if "error" in answer:
                 raise GuestError(f"QEMU refuses {command}: {answer['error'].get('desc')}")
+            self._on_event(answer)
 
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        while b"\n" not in self._buffer:
+    def take_events(self) -> None:
+        """Pass on the events that have come, without waiting."""
+        try:
+            self._stream.settimeout(0.0)
+            data = self._stream.recv(1 << 16)
+        except OSError:
+            data = b""  # Its end is found by who asks it something.
+        self._received += self._messages.feed(data)
+        while self._received:
+            self._on_event(self._received.pop(0))
+
+    def _receive(self, deadline: float) -> Message:
+        while not self._received:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise GuestTimeout("QEMU does not answer")
@@ -64,10 +133,5 @@ class Qmp:
                 raise GuestError("QEMU has ended") from error
             if not data:
                 raise GuestError("QEMU has ended")
-            self._buffer += data
-        line, _, rest = self._buffer.partition(b"\n")
-        self._buffer = rest
-        answer = json.loads(line)
-        if not isinstance(answer, dict):
-            raise GuestError("QEMU's monitor says something that is no object")
-        return answer
+            self._received += self._messages.feed(data)
+        return self._received.pop(0)

@@ -16,6 +16,7 @@ import os
 import platform
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from potash.sdk.progress import Progress
@@ -40,11 +41,13 @@ KEPT = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """The machine's size: memory in MiB, and processors; and what holds its memory."""
+    """The machine's size: memory in MiB, and processors; what holds its memory; and whether all
+    its clocks stand still while it is stopped."""
 
     memory: int
     cpus: int
     backend: Memory = Memory.MEMFD
+    stands: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class Frozen:
     arguments: tuple[str, ...]
     state: Path
 
-    def machine(self, qemu: Qemu) -> Machine:
-        """A machine that waits for the state; `resume` gives it."""
-        return Machine(qemu, [*self.arguments, "-incoming", "defer"])
+    def machine(self, qemu: Qemu, *more: str) -> Machine:
+        """A machine that waits for the state; `resume` gives it. `more` are further options."""
+        return Machine(qemu, [*self.arguments, *more, "-incoming", "defer"])
 
     def resume(self, machine: Machine) -> None:
         """Let a started machine go on from the state."""
@@ -140,13 +143,16 @@ def _accelerator(kvm: bool) -> Accelerator:
 
 
 def _entry(images: GuestImages, shape: Shape, accelerator: Accelerator) -> Frozen:
-    machine = (images.kernel, images.initrd, shape.memory, shape.cpus, accelerator)
+    machine = partial(
+        machine_arguments,
+        *(images.kernel, images.initrd, shape.memory, shape.cpus, accelerator),
+        stands=shape.stands,
+    )
     # Under KVM the guest sees the host's own processor, so its state is this host's alone.
     host = _host(images) if accelerator is Accelerator.KVM else ""
-    name = key(images.key, machine_arguments(*machine), host)
-    return Frozen(
-        tuple(machine_arguments(*machine, shape.backend)), _states(images).root / "snapshots" / name
-    )
+    name = key(images.key, machine(), host)
+    arguments = tuple(machine(backend=shape.backend))
+    return Frozen(arguments, _states(images).root / "snapshots" / name)
 
 
 def _states(images: GuestImages | Emulator) -> Cache:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import termios
-import time
 import tty
 from collections.abc import Iterator
 
@@ -51,7 +50,7 @@ def follow(channel: Channel, command: Command) -> int:
     """
     known = size()
     while command.code is None:
-        channel.step(time.monotonic() + POLL_INTERVAL)
+        channel.step(channel.clock() + POLL_INTERVAL)
         if command.code is None and size() != known:
             known = size()
             command.resize(*known)
