@@ -30,6 +30,7 @@ from potash_device.media.shapes import (
     MOST_NAMESPACES,
     NamespaceShape,
 )
+from potash_device.timing.profile import PROFILES as PROFILES_OF_DRIVES
 from potash_device.vta.config import Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
 from potash_firmware.boot import PROFILES, DeviceSettings
@@ -58,6 +59,9 @@ LEAST_GUEST = 320 * MEBI
 MOST_CPUS = 64
 
 
+TIME_MODES = ("fast", "modelled")
+MOST_FACTOR = 1000
+"""By which modelled times may be multiplied."""
 RANGE_COUNTS = ("plain", "zero-based")
 MOST_ACCELERATORS = 64
 ACCELERATOR = DeviceSettings().accelerators[0]
@@ -189,10 +193,37 @@ def _read_cmb(value: object, folder: Path) -> CmbSettings:
         raise _Refused(f'must be as "64M" or "64M:sqs,rds,wds": {error}') from None
 
 
+def _read_drive(value: object, folder: Path) -> str:
+    """A profile's name, or the path of a file."""
+    text = _read_text(value, folder)
+    return text if text in PROFILES_OF_DRIVES else str(folder / text)
+
+
+def _read_policies(value: object, folder: Path) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise _Refused("must be a list of texts")
+    return tuple(_placed(one, folder) for one in value)
+
+
+def _placed(policy: str, folder: Path) -> str:
+    """KIND=FILE:CLASS with the file's whole path."""
+    kind, _, name = policy.partition("=")
+    return f"{kind}={folder / name}" if ":" in name else policy
+
+
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
 TEXT = Kind(_read_text, _text)
 CMB = Kind(_read_cmb, lambda settings: _text(describe_cmb(settings)))
+DRIVE = Kind(_read_drive, lambda name: _text(_written_drive(name)))
+POLICIES = Kind(
+    _read_policies,
+    lambda names: f"[{', '.join(_text(_placed(one, Path.cwd())) for one in names)}]",
+)
 PATH = Kind(_read_path, lambda path: _text(str(path.absolute())))
+
+
+def _written_drive(name: str) -> str:
+    return name if name in PROFILES_OF_DRIVES else str(Path(name).absolute())
 
 
 @dataclass(frozen=True)
@@ -266,6 +297,16 @@ class LimitsSection:
 
 
 @dataclass(frozen=True)
+class TimeSection:
+    """`[time]`: when the device completes commands, and of what drive it takes the time."""
+
+    mode: Annotated[str, _choice(TIME_MODES)] = "fast"
+    drive: Annotated[str, DRIVE] = "tlc"
+    policies: Annotated[tuple[str, ...], POLICIES] = ()
+    factor: Annotated[int, _count(1, MOST_FACTOR)] = 1
+
+
+@dataclass(frozen=True)
 class GuestSection:
     """`[guest]`: the machine that `potash guest` boots."""
 
@@ -287,6 +328,7 @@ class Configuration:
     vta: Config = field(default_factory=Config.default)
     limits: LimitsSection = field(default_factory=LimitsSection)
     guest: GuestSection = field(default_factory=GuestSection)
+    time: TimeSection = field(default_factory=TimeSection)
 
     @property
     def shapes(self) -> tuple[NamespaceShape, ...]:
@@ -318,13 +360,16 @@ class Configuration:
         )
 
 
-Section = DeviceSection | MemorySection | ComputeSection | LimitsSection | GuestSection
+Section = (
+    DeviceSection | MemorySection | ComputeSection | LimitsSection | GuestSection | TimeSection
+)
 SECTIONS: Mapping[str, type[Section]] = {
     "device": DeviceSection,
     "memory": MemorySection,
     "compute": ComputeSection,
     "limits": LimitsSection,
     "guest": GuestSection,
+    "time": TimeSection,
 }
 """Sections that there is one of; `[vta]` has the keys of `vta_config.json`."""
 
@@ -396,6 +441,7 @@ def write(configuration: Configuration) -> str:
     parts.append([f"[{VTA}]", *(f"{name} = {value}" for name, value in vta.items())])
     parts.append(_written("limits", configuration.limits))
     parts.append(_written("guest", configuration.guest))
+    parts.append(_written("time", configuration.time))
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 

@@ -265,6 +265,8 @@ def test_requests_that_a_drive_cannot_have_are_refused(
         asked[name][1] = value
     with pytest.raises(timing.RequestError, match=f"request [01] {problem}"):
         drive.run(asked)
+    with pytest.raises(timing.RequestError, match=problem):
+        drive.submit(*asked[1].item())
     assert drive.counters.host == 1
 
 

@@ -270,7 +270,12 @@ class Host:
         """The drive has something to do: on the media, or once a time has come, which comes now."""
         if isinstance(self.executor, SteppedExecutor) and self.executor.waiting:
             return True
-        timeout = self.rpu.controller.tasks.timeout
+        deadline = self.rpu.controller.deadlines.next
+        timeouts = [
+            self.rpu.controller.tasks.timeout,
+            None if deadline is None else max(0.0, deadline / 1e9 - self.now),
+        ]
+        timeout = min((one for one in timeouts if one is not None), default=None)
         if timeout is None:
             return False
         self.now += timeout + 1e-6

@@ -11,7 +11,16 @@ from potash_device.timing.engine import run
 from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
 from potash_device.timing.profile import Profile
 from potash_device.timing.report import DriveReport, report
-from potash_device.timing.requests import COLUMNS, FAILED, REQUEST, Counters, Op, check
+from potash_device.timing.requests import (
+    COLUMNS,
+    FAILED,
+    REQUEST,
+    Counters,
+    Op,
+    RequestError,
+    check,
+    problem_of,
+)
 from potash_device.timing.state import (
     ADMITTED,
     BEGUN,
@@ -41,6 +50,13 @@ class Drive:
         self.on_failure: Callable[[PolicyError], None] | None = None
         order = self.policies.dies(profile.channels, profile.dies)
         self.state = new_state(profile, order)
+        self._row = np.zeros((1, COLUMNS), np.int64)
+        self._completion = np.zeros(1, np.int64)
+
+    @property
+    def now(self) -> int:
+        """When the last request arrived: none may arrive before it."""
+        return int(self.state.registers[NOW])
 
     @property
     def counters(self) -> Counters:
@@ -68,6 +84,11 @@ class Drive:
         """Whether so many superblocks are retired that the drive refuses writes."""
         return bool(self.state.registers[WORN_OUT])
 
+    def prepare(self) -> None:
+        """Have the model compiled, which takes half a minute the first time, so that the first
+        request does not wait for that."""
+        self.run(np.empty(0, REQUEST))
+
     def submit(
         self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
     ) -> int:
@@ -75,8 +96,13 @@ class Drive:
 
         Raises what `run` does.
         """
-        request = np.array([(time, op, first, count, stream, fua)], REQUEST)
-        return int(self.run(request)[0])
+        # `run` takes four times as long, most of it for checks by arrays.
+        if problem := problem_of(self.profile, self.now, time, op, first, count, stream):
+            raise RequestError(f"request 0 {problem}")
+        row, completion = self._row, self._completion
+        row[0] = time, op, first, count, stream, fua
+        self._serve(row, completion)
+        return int(completion[0])
 
     def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
         """When each of the requests, an array of `REQUEST`, completes; WORN where it is refused,
@@ -86,10 +112,14 @@ class Drive:
         without `on_failure` PolicyError where a policy fails, with those before served. The drive
         remains usable: what the failing request had written stays written.
         """
-        registers = self.state.registers
-        check(self.profile, requests, int(registers[NOW]))
+        check(self.profile, requests, self.now)
         rows = np.ascontiguousarray(requests).view(np.int64).reshape(-1, COLUMNS)
         completions = np.empty(len(rows), np.int64)
+        self._serve(rows, completions)
+        return completions
+
+    def _serve(self, rows: NDArray[np.int64], completions: NDArray[np.int64]) -> None:
+        registers = self.state.registers
         index = victims = 0
         at = None
         try:
@@ -108,7 +138,6 @@ class Drive:
                     index += 1
         finally:
             registers[BEGUN] = 0
-        return completions
 
     def _choose(self, victims: int) -> None:
         """Choose the next superblock to relocate, after so many for the same page of a request."""

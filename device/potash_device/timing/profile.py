@@ -19,6 +19,8 @@ ENTRIES = PAGE // 4
 
 LARGEST = 1 << 31
 """No number is greater, sizes in bytes excepted, so that 64 bits hold whatever follows."""
+LEAST_SUPERBLOCKS = 32
+"""For data, of a drive that is made smaller; half as many where they cannot be smaller."""
 MOST_PAGES = 1 << 28
 """Of 4 KiB: a TiB, of which the model takes about 3 GiB of this machine's memory."""
 
@@ -210,6 +212,38 @@ def _check(name: str, kind: str, value: object) -> None:
             raise ProfileError(
                 f"{name} has {number!r}; it must be a whole number, {least} to {most}"
             )
+
+
+def scaled(profile: Profile, capacity: int) -> Profile:
+    """The drive with another capacity in bytes, and the same spare.
+
+    It has more or fewer superblocks. One that would have few, by which garbage collection cannot be
+    modelled, has smaller ones instead, of blocks with fewer pages, which take less time to erase in
+    the same proportion. Raises ProfileError.
+    """
+    if capacity == profile.capacity:
+        return profile
+    needed = profile.frontiers + max(profile.reserve, profile.background)
+    size = profile.superblock_pages
+    spare = (profile.blocks - needed) * size, profile.mapped_pages
+    pages, least = profile.pages, profile.program_pages
+    logical = -(-capacity // PAGE)
+    while pages >= 2 * least and logical < LEAST_SUPERBLOCKS * size * pages // profile.pages:
+        pages = pages // 2 // least * least
+    size = size * pages // profile.pages
+    if logical < LEAST_SUPERBLOCKS // 2 * size:
+        least = LEAST_SUPERBLOCKS // 2 * size * PAGE
+        raise ProfileError(f"the drive has {capacity} bytes; such flash takes at least {least}")
+    smaller = replace(
+        profile,
+        capacity=logical * PAGE,
+        pages=pages,
+        erase_ns=profile.erase_ns * pages // profile.pages,
+        blocks=profile.blocks + -(-logical // size),
+    )
+    whole, part = smaller.mapped_pages * spare[0], size * spare[1]
+    blocks = (whole + part // 2) // part + needed
+    return replace(smaller, blocks=max(blocks, smaller.least_blocks))
 
 
 def from_mapping(table: Mapping[str, Any]) -> Profile:

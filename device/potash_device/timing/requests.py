@@ -82,6 +82,24 @@ class Counters(NamedTuple):
         return written / self.host if self.host else 0.0
 
 
+def problem_of(
+    profile: Profile, now: int, time: int, op: int, first: int, count: int, stream: int
+) -> str | None:
+    """As `check`, of one request: why the drive cannot have it, or None."""
+    if not Op.READ <= op <= Op.FORMAT:
+        return "is of no kind that a drive knows"
+    if time < now:
+        return "comes before the one before it"
+    if op < Op.FLUSH:
+        if count < 1 or first < 0:
+            return "has no pages"
+        if first + count > profile.logical_pages:
+            return f"ends behind the drive's {profile.logical_pages} pages"
+    if not 0 <= stream < profile.streams:
+        return f"names none of the drive's {profile.streams} streams"
+    return None
+
+
 def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
     """Raises RequestError for the first kind of request that the drive cannot have."""
     op, first, count = requests["op"], requests["first"], requests["count"]

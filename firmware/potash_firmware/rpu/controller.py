@@ -4,10 +4,13 @@ The handlers of commands get this object and the command. They change this state
 a queue's entries, never post a completion, and never wait.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nvme_spec.features import (
     FeatureId,
@@ -54,7 +57,12 @@ from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.telemetry_areas import Source, collect
+from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.deadlines import Deadlines
 from potash_firmware.rpu.transfer import Transfer
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.modelled import ModelledTime
 
 
 @dataclass(frozen=True)
@@ -120,10 +128,24 @@ class Controller:
         )
 
         self.tasks = Tasks(self.media_work, clock)
+        guest_clock = GuestClock(lambda: round(clock() * 1e9))
+        self.deadlines = Deadlines(guest_clock, self.outstanding.holds)
+        self.timing: ModelledTime | None = None
+        """The modelled time of the drive; None where commands end as soon as they can."""
+        if settings.time is not None:
+            # Only here, as it takes NumPy, for which a drive without a model would start later.
+            from potash_firmware.rpu.timing.modelled import ModelledTime
+
+            self.timing = ModelledTime(
+                settings.time,
+                {nsid: one.media.size for nsid, one in self.namespaces.blocks.items()},
+                guest_clock,
+                self.deadlines.lateness,
+            )
         self.faults = Faults(
             settings.faults,
             lambda: self.namespaces.blocks.values(),
-            self.tasks,
+            self.deadlines,
             apu.end,
             self._associate,
         )
@@ -273,6 +295,7 @@ class Controller:
         active = self.firmware.active
         self.statistics.resets += 1
         self.outstanding.clear()
+        self.deadlines.clear()
         self.media_work.reset()
         self.tasks.reset()
         self.events.clear()

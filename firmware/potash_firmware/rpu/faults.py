@@ -28,9 +28,9 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result, Steps, finished, nothing_to_undo
+from potash_firmware.rpu.command import Command, Pending, Result, finished, nothing_to_undo
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.operations.tasks import Tasks
+from potash_firmware.rpu.timing.deadlines import Deadlines
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Faults:
     Args:
         armed: those that it has from the start.
         namespaces: gives every namespace that there is.
-        tasks: where a delay is waited for.
+        deadlines: where a delay is waited for.
         end_apu: ends the application processor, now.
         associate: has namespaces reach each other, or no longer.
     """
@@ -119,7 +119,7 @@ class Faults:
         self,
         armed: Iterable[Fault],
         namespaces: Callable[[], Iterable[Namespace]],
-        tasks: Tasks,
+        deadlines: Deadlines,
         end_apu: Callable[[], None],
         associate: Callable[[bool], None],
     ) -> None:
@@ -129,7 +129,7 @@ class Faults:
         self.interrupts: tuple[_Armed, ...] = ()
         self._impaired: dict[int, _Impaired] = {}
         self._namespaces = namespaces
-        self._tasks = tasks
+        self._deadlines = deadlines
         self._end_apu = end_apu
         self._associate = associate
         self._kept: dict[int, _Armed] = {}
@@ -252,10 +252,10 @@ class Faults:
         recall: Callable[[], bool] | None,
     ) -> Result:
         """Take `step` after the delays of `triggered`; `recall` ends the command before that."""
-        delay = sum(fault.delay for fault in triggered) * MICROSECOND
+        delay = sum(fault.delay for fault in triggered)
         if not delay:
             return step()
-        return Pending(self._tasks.start(_rest(delay), of_command=True), lambda _: step(), recall)
+        return self._deadlines.wait(self._deadlines.clock.now() + delay * 1000, step, recall)
 
     def heard(self, vectors: Iterable[int]) -> set[int]:
         """The interrupts that come out, of those that are to be sent."""
@@ -336,11 +336,6 @@ def _starts_a_job(command: Command) -> bool:
         and entry.opcode == AcceleratorOpcode.CONTROL
         and Control.decode(entry.cdws).operation == Operation.START
     )
-
-
-def _rest(seconds: float) -> Steps:
-    yield seconds
-    return None
 
 
 def _never(_: object) -> Result:

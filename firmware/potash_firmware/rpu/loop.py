@@ -87,18 +87,24 @@ class Rpu:
         self._media_work = self.controller.media_work
         self._persistence = self.controller.persistence
         self._tasks = self.controller.tasks
+        self._deadlines = self.controller.deadlines
         self._write_backs = self.controller.write_backs
         self._board = board
         self._apu = apu
         self._clock = clock
         self._polling = Polling(clock)
         self._interrupts = Interrupts(board, self.controller.faults, clock)
+        commands = COMMANDS
+        if settings.time is not None:
+            from potash_firmware.rpu.command_sets.timed import timed  # NumPy, as in the controller
+
+            commands = timed(COMMANDS)
         self._commands = Commands(
             self.controller,
             self.lifecycle,
             self._interrupts,
             admin,
-            COMMANDS,
+            commands,
             # Polls for room soon: the host may never ring for it.
             blocked=lambda: self._polling.worked(0),
             clock=clock,
@@ -145,6 +151,7 @@ class Rpu:
             self._persistence.timeout,
             self._keep_alive.timeout,
             self._tasks.timeout,
+            self._deadlines.timeout,
             self._apu.timeout,
             self.migration.timeout,
         )
@@ -160,7 +167,7 @@ class Rpu:
         now = self._clock()
         try:
             for _ in range(SPINS):
-                if shadow is None or shadow.has_changed():
+                if shadow is None or shadow.has_changed() or self._deadlines.due:
                     return
                 os.sched_yield()
                 before, now = now, self._clock()
@@ -245,6 +252,9 @@ class Rpu:
         if self._tasks.resting:
             for task in self._tasks.time_passed():
                 self._commands.resume(task, None)
+        for token in self._deadlines.passed():
+            self._commands.resume(token, None)
+            self._polling.worked(0)  # who is answered may have another command
         self.lifecycle.start_if_possible()
         try:
             if not self._commands.paused:

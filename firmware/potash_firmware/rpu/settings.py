@@ -1,12 +1,18 @@
 """What the firmware of one device is configured with."""
 
+from __future__ import annotations
+
 import uuid
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from csd_spec.faults import Fault
 from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware import __version__
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.modelled import TimeSettings
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class NamespaceSettings:
     """A host maps the memory, through the board's memory BAR of the same size."""
 
     @classmethod
-    def of(cls, nsid: int, shape: NamespaceShape) -> "NamespaceSettings":
+    def of(cls, nsid: int, shape: NamespaceShape) -> NamespaceSettings:
         """Of a namespace that the drive remembers."""
         return cls(
             nsid,
@@ -88,3 +94,5 @@ class RpuSettings:
     """Injected from the start."""
     allow_faults: bool = False
     """A host may inject faults, and clear them."""
+    time: TimeSettings | None = None
+    """The drive whose time is modelled; without one, commands end as soon as they can."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from potash.sdk.errors import PotashError
 from potash.vm.parent_death import dies_with_parent
 
-START_LIMIT = 30.0
+START_LIMIT = 180.0
+"""Seconds; compiling the model of a drive takes half a minute the first time."""
 STOP_LIMIT = 20.0
 """Seconds for the device to write what it holds and to let go of its media."""
 

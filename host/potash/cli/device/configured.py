@@ -39,6 +39,10 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
             "memory_capacity": found.memory.capacity,
             "memory_bar": found.memory.bar,
             "compute_namespaces": found.compute.namespaces,
+            "time_mode": found.time.mode,
+            "modelled_drive": found.time.drive,
+            "policies": found.time.policies,
+            "time_factor": found.time.factor,
         }
         several = {
             one.name for one in ctx.command.params if isinstance(one, click.Option) and one.multiple

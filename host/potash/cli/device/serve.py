@@ -27,6 +27,7 @@ from potash.cli.device.configured import (
 )
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.moving import Moving, load_state, moving_options, save_state
+from potash.cli.device.time_options import modelled, time_options, time_section
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.configuration import (
@@ -210,6 +211,7 @@ def qemu_device(socket: Path) -> str:
     help="Serve metrics for Prometheus at this port of 127.0.0.1 (0: any free port).",
 )
 @moving_options
+@time_options
 @fault_options
 @json_option(reports.Serving, "Report the device's address as JSON.")
 @click.option(
@@ -254,6 +256,10 @@ def serve(
     range_count: str,
     engine: str,
     trace: Path | None,
+    time_mode: str,
+    modelled_drive: str,
+    policies: tuple[str, ...],
+    time_factor: int,
     faults: tuple[Fault, ...],
     fault_files: tuple[Path, ...],
     allow_faults: bool,
@@ -283,6 +289,7 @@ def serve(
         vta=configured.given().vta,
         limits=configured.given().limits,
         guest=configured.given().guest,
+        time=time_section(time_mode, modelled_drive, policies, time_factor),
     )  # fmt: skip
     if read_only and media is None:
         raise click.UsageError("--read-only needs --media: a drive in memory is empty")
@@ -321,6 +328,7 @@ def _serve(
         namespaces = tuple(
             NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
         )
+        settings = replace(settings, rpu=replace(settings.rpu, time=modelled(wanted.time, drive)))
         trace = section.trace
         if trace is not None and trace.suffix in TRACES:
             progress = stack.enter_context(showing(steps=True))

@@ -1,0 +1,1 @@
+"""When commands complete: the guest's clock, its deadlines, and the modelled time of the drive."""

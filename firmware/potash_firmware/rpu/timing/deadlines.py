@@ -1,0 +1,110 @@
+"""What is to end at a time and not before: one heap for all that waits for guest time.
+
+What a command comes to is known at once, and kept until its deadline. It is an outstanding command
+meanwhile, so aborts, resets, deleted queues and Bus Master Enable treat it as any that waits.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from nvme_spec.status import NvmeError
+from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
+from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.counts import Lateness
+
+POLLED = 300_000
+"""Nanoseconds before a deadline from which on the loop does not sleep: a timer wakes it late."""
+
+_COMPACT = 1024
+"""Entries beyond which those are removed that nobody waits for any more."""
+
+
+class Deadlines:
+    """The deadlines of one controller; `holds` says whether a command still waits for a token."""
+
+    def __init__(self, clock: GuestClock, holds: Callable[[object], bool]) -> None:
+        self.clock = clock
+        self.lateness = Lateness()
+        """Of the commands that `keep` has kept."""
+        self._holds = holds
+        self._heap: list[tuple[int, int, object]] = []
+        self._sequence = count()
+        self._limit = _COMPACT
+
+    def clear(self) -> None:
+        """Nobody waits any more."""
+        self._heap.clear()
+
+    @property
+    def next(self) -> int | None:
+        """The earliest deadline that a command waits for, in nanoseconds of guest time."""
+        heap = self._heap
+        while heap and not self._holds(heap[0][2]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that the loop may sleep; None while there is no deadline, or no time passes."""
+        due = self.next
+        if due is None or self.clock.frozen:
+            return None
+        return max(0, due - POLLED - self.clock.now()) / 1e9
+
+    @property
+    def due(self) -> bool:
+        """Some deadline has passed."""
+        return bool(self._heap) and self._heap[0][0] <= self.clock.now()
+
+    def passed(self) -> Iterator[object]:
+        """The tokens whose deadline has passed, in order of deadlines, then as they came."""
+        if not self._heap:
+            return
+        now = self.clock.now()
+        while self._heap and self._heap[0][0] <= now:
+            yield heappop(self._heap)[2]
+
+    def wait(
+        self,
+        due: int,
+        resume: Callable[[], Result],
+        recall: Callable[[], bool] | None = nothing_to_undo,
+    ) -> Pending:
+        """Go on with `resume` at `due`, nanoseconds of guest time."""
+        if len(self._heap) >= self._limit:
+            self._heap = [one for one in self._heap if self._holds(one[2])]
+            heapify(self._heap)
+            self._limit = max(_COMPACT, 2 * len(self._heap))
+        token = object()
+        heappush(self._heap, (due, next(self._sequence), token))
+        return Pending(token, lambda _: resume(), recall)
+
+    def keep(self, due: int, step: Callable[[], Result]) -> Result:
+        """Take `step`, and end as it ends, however long it waits, but not before `due`.
+
+        Raises NvmeError.
+        """
+        try:
+            result = step()
+        except NvmeError as error:
+            return self._end(due, _raising(error))
+        if isinstance(result, Pending):
+            resume = result.resume
+            return replace(result, resume=lambda value: self.keep(due, lambda: resume(value)))
+        return self._end(due, lambda: result)
+
+    def _end(self, due: int, end: Callable[[], Result]) -> Result:
+        late = self.clock.now() - due
+        if late < 0:
+            return self.wait(due, lambda: self._end(due, end))
+        self.lateness.add(late)
+        return end()
+
+
+def _raising(error: NvmeError) -> Callable[[], Result]:
+    def end() -> Result:
+        raise error
+
+    return end

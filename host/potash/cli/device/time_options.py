@@ -1,0 +1,117 @@
+"""The options for a device whose time is modelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from potash.cli.device.configured import DEFAULTS
+from potash.cli.drive.common import together
+from potash.cli.progress import showing
+from potash.configuration import MOST_FACTOR, TIME_MODES, TimeSection
+from potash.sdk.errors import PotashError
+from potash_device.media.drive import Drive as MediaDrive
+from potash_device.timing.profile import PAGE, PROFILES, ProfileError, scaled
+
+if TYPE_CHECKING:
+    from potash_device.timing.drive import Drive
+    from potash_firmware.rpu.timing.modelled import TimeSettings
+
+MODELLED = TIME_MODES[1]
+
+time_options = together(
+    click.option(
+        "--time",
+        "time_mode",
+        type=click.Choice(TIME_MODES),
+        default=DEFAULTS.time.mode,
+        show_default=True,
+        help="Complete commands as fast as possible, or when a modelled flash drive would.",
+    ),
+    click.option(
+        "--drive",
+        "modelled_drive",
+        metavar="PROFILE",
+        default=DEFAULTS.time.drive,
+        show_default=True,
+        help=f"The modelled drive: {', '.join(PROFILES)}, a TOML file, or a file of potash drive "
+        "precondition (.npz).",
+    ),
+    click.option(
+        "--policy",
+        "policies",
+        multiple=True,
+        metavar="KIND=POLICY",
+        help="Policy of the modelled drive, of gc, wear or allocation: a built-in name, or "
+        "FILE:CLASS; may be repeated.",
+    ),
+    click.option(
+        "--time-factor",
+        type=click.IntRange(1, MOST_FACTOR),
+        default=DEFAULTS.time.factor,
+        show_default=True,
+        help="Multiply all modelled times, for machines that are too slow for the drive.",
+    ),
+)
+
+
+def time_section(mode: str, drive: str, policies: tuple[str, ...], factor: int) -> TimeSection:
+    """What the options come to. Raises UsageError for options that do nothing."""
+    context = click.get_current_context()
+    for name, option in (
+        ("modelled_drive", "--drive"),
+        ("policies", "--policy"),
+        ("time_factor", "--time-factor"),
+    ):
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and mode != MODELLED:
+            raise click.UsageError(f"{option} is for --time {MODELLED}")
+    return TimeSection(mode, drive, policies, factor)
+
+
+def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
+    """The drive whose time a device with these media takes; None in mode `fast`.
+
+    Raises PotashError for a drive that cannot be had.
+    """
+    if section.mode != MODELLED:
+        return None
+    from potash import timing
+    from potash_firmware.rpu.timing.modelled import TimeSettings
+
+    try:
+        drive = _drive(section, _pages(media) * PAGE)
+    except (ProfileError, timing.PolicyError) as error:
+        raise PotashError(f"--drive {section.drive}: {error}") from None
+    except MemoryError:
+        raise PotashError(
+            f"--drive {section.drive}: this machine has not enough memory for the model of a "
+            "drive of this size; make it smaller"
+        ) from None
+    with showing() as progress:
+        progress("Preparing the model of the drive", None)
+        drive.prepare()
+    return TimeSettings(drive, section.factor)
+
+
+def _drive(section: TimeSection, capacity: int) -> Drive:
+    from potash import timing
+
+    policies = timing.policies(section.policies)
+    if Path(section.drive).suffix != ".npz":
+        return timing.Drive(scaled(timing.profile(section.drive), capacity), policies)
+    drive = timing.restored(Path(section.drive), policies)
+    if drive.profile.capacity < capacity:
+        raise ProfileError(
+            f"it has {drive.profile.capacity} bytes, and the namespaces have {capacity}"
+        )
+    return drive
+
+
+def _pages(media: MediaDrive) -> int:
+    """Of all namespaces with blocks that there are and can be."""
+    pages = sum(-(-one.size // PAGE) for one in media.namespaces.values())
+    return pages + -(-(media.capacity - media.allocated) // PAGE)

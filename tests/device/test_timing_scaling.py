@@ -1,0 +1,52 @@
+"""Profiles of another capacity: the same spare, and the same share of time for erases."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from potash_device.timing.profile import PROFILES, Profile, ProfileError, scaled
+
+GIB = 1 << 30
+
+
+def spare(profile: Profile) -> Fraction:
+    """Flash over data, without the superblocks that are open or kept free."""
+    kept = profile.streams + 2 + max(profile.reserve, profile.background)
+    return Fraction((profile.blocks - kept) * profile.superblock_pages, profile.mapped_pages)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("capacity", [GIB // 8, GIB, 5 * GIB, 100 * GIB])
+def test_a_profile_keeps_its_spare_and_its_times(name: str, capacity: int) -> None:
+    whole = PROFILES[name]
+    part = scaled(whole, capacity)
+    assert part.capacity == capacity
+    superblock = Fraction(part.superblock_pages, part.mapped_pages)
+    assert abs(spare(part) - spare(whole)) <= superblock / 2
+    assert (part.read_ns, part.program_ns, part.total_dies) == (
+        whole.read_ns, whole.program_ns, whole.total_dies,
+    )  # fmt: skip
+    per_page = Fraction(part.erase_ns, part.pages), Fraction(whole.erase_ns, whole.pages)
+    assert per_page[0] == pytest.approx(per_page[1], abs=1 / part.pages)
+
+
+def test_its_own_capacity_changes_nothing() -> None:
+    for profile in PROFILES.values():
+        assert scaled(profile, profile.capacity) == profile
+
+
+def test_a_large_drive_has_more_blocks_and_a_small_one_smaller_ones() -> None:
+    tlc = PROFILES["tlc"]
+    assert scaled(tlc, 64 * GIB).pages == tlc.pages
+    assert scaled(tlc, GIB).pages == 48
+    assert scaled(tlc, GIB).erase_ns == 562_500
+
+
+def test_what_flash_cannot_be_cut_to_is_refused() -> None:
+    with pytest.raises(ProfileError, match="takes at least 25165824"):
+        scaled(PROFILES["tlc"], (24 << 20) - 4096)
+    assert scaled(PROFILES["tlc"], 24 << 20)
+    with pytest.raises(ProfileError, match="TiB"):
+        scaled(PROFILES["tlc"], 2 << 40)

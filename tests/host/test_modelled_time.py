@@ -1,0 +1,64 @@
+"""`potash serve --time modelled`: what a client of the socket sees of a drive's time."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from potash import timing
+from potash.cli.app import run_app
+from potash.vm.drive import serving
+from potash_device.timing.profile import scaled
+
+SIZE = 64 << 20
+SLOW = """
+base = "tlc"
+submission_ns = 5_000_000
+read_ns = [20_000_000]
+"""
+
+
+def test_no_command_completes_before_the_model_says(tmp_path: Path) -> None:
+    profile = tmp_path / "slow.toml"
+    profile.write_text(SLOW)
+    model = timing.Drive(scaled(timing.profile(str(profile)), SIZE))
+    options = ("--time", "modelled", "--drive", str(profile), "--size", str(SIZE))
+    with (
+        serving(*options, "--time-factor", "2") as socket,
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        namespace = device.namespace(1)
+        data = bytes(range(256)) * 16 * 300
+        started = time.monotonic_ns()
+        namespace.write(0, data)  # fills a program unit, so that it is on flash afterwards
+        taken = time.monotonic_ns() - started
+        assert taken >= 2 * model.submit(0, timing.Op.WRITE, 0, 300)
+        time.sleep(0.1)
+        for page in (0, 1):
+            started = time.monotonic_ns()
+            assert namespace.read(page, 1) == data[4096 * page : 4096 * (page + 1)]
+            taken = time.monotonic_ns() - started
+            at = (page + 1) * 10**10
+            modelled = model.submit(at, timing.Op.READ, page, 1) - at
+            assert modelled > 25_000_000
+            assert taken >= 2 * modelled
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--drive", "qlc"], "--drive is for --time modelled"),
+        (["--time-factor", "2"], "--time-factor is for --time modelled"),
+        (["--policy", "gc=fifo"], "--policy is for --time modelled"),
+        (["--time", "modelled", "--drive", "none"], "none is neither a file"),
+        (["--time", "modelled", "--policy", "gc=no"], "'no' is neither FILE:CLASS nor one of"),
+        (["--time", "modelled", "--size", "1M"], "such flash takes at least 25165824"),
+        (["--time", "modelled", "--size", "2T"], "the geometry has a TiB or more"),
+    ],
+)
+def test_what_cannot_be_modelled_is_refused(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["serve", "--socket", str(tmp_path / "s"), *options])
+    assert said in capsys.readouterr().err
