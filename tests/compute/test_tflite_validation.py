@@ -15,6 +15,7 @@ from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.tflite.writer import ModelBuilder
 from support import model_fuzz
+from support.tflite import bench, reference
 
 Code = schema.BuiltinOperator
 SHAPE = (1, 4, 4, 2)
@@ -246,7 +247,17 @@ def shorten(model: Any) -> None:
 
 
 def behind(model: Any) -> None:
-    model.buffers[-1].offset, model.buffers[-1].size = 1 << 40, 4
+    buffer = model.buffers[-1]
+    buffer.data, buffer.offset, buffer.size = None, 1 << 40, 4
+
+
+def twice(model: Any) -> None:
+    model.buffers[-1].offset, model.buffers[-1].size = 8, 4
+
+
+def first(model: Any) -> None:
+    model.buffers[0].data = model.buffers[-1].data
+    model.subgraphs[0].tensors[1].buffer = 0
 
 
 def elsewhere(model: Any) -> None:
@@ -267,7 +278,9 @@ def grow(model: Any) -> None:
         (set_scales([-0.5], [0]), "has a scale that is not a positive number"),
         (shorten, "tensor 'constant' takes 4 bytes, and the model has 3 for it"),
         (grow, "tensor 'constant' takes 1099511627776 bytes, and the model has 4 for it"),
-        (behind, "the model has data after its end"),
+        (behind, "the model is damaged: a buffer ends after the model"),
+        (twice, "the model is damaged: a buffer has two pieces of data"),
+        (first, "operator 0 (ADD) reads tensor 'constant' before it has a value"),
         (elsewhere, "tensor 'constant' has its data in another file"),
     ],
 )
@@ -275,6 +288,31 @@ def test_a_tensor_that_contradicts_itself_is_refused(change: Any, message: str) 
     with pytest.raises(ModelError) as caught:
         validate(changed(change))
     assert message in str(caught.value)
+
+
+def test_data_may_be_behind_the_tables() -> None:
+    # As in files of ai-edge-quantizer with 256 KiB of constants and more.
+    plain, size = changed(lambda model: None), 4
+
+    def outside(offset: int) -> bytes:
+        def change(model: Any) -> None:
+            buffer = model.buffers[-1]
+            buffer.data, buffer.offset, buffer.size = None, offset, size
+
+        return changed(change)
+
+    head = outside(1 << 20)
+    model = outside(-(-len(head) // 16) * 16)
+    whole = model.ljust(-(-len(model) // 16) * 16, b"\0") + bytes([1, 2, 3, 4])
+    inputs = (np.array([5, -6, 7, 127], np.int8),)
+    with bench() as vta:
+        assert vta.infer(whole, inputs, 4) == reference(plain, inputs)
+        assert vta.reasons == [None]
+    with pytest.raises(ModelError, match="a buffer ends after the model"):
+        validate(whole[:-1])
+    size = 3
+    with pytest.raises(ModelError, match="'constant' takes 4 bytes, and the model has 3 for it"):
+        validate(outside(64))
 
 
 def test_a_value_that_is_not_there_yet_is_not_read() -> None:

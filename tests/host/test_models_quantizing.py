@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from potash.models.builder import FusedActivation, GraphBuilder
 from potash.models.quantizing import quantize
 from potash.sdk.errors import PotashError
 from support.model_fuzz import packed, unpacked
-from support.tflite import reference
+from support.tflite import bench, reference
 
 pytest.importorskip("ai_edge_quantizer", reason="the package ai-edge-quantizer is not installed")
 
@@ -50,7 +51,9 @@ def network() -> bytes:
     )
     y = graph.max_pool2d(graph.add(y, down), 2)
     y = graph.mean(y)
-    y = graph.fully_connected(y, graph.constant(reals(5, 8)), graph.constant(reals(5)))
+    matrix = reals(5, 8)
+    matrix[:, ::3] = 0
+    y = graph.fully_connected(y, graph.constant(matrix), graph.constant(reals(5)))
     return graph.finish((x,), (y,))
 
 
@@ -83,6 +86,132 @@ def test_int8_says_what_float_says(change: Any) -> None:
         scale, point = scales["y"]
         result = np.frombuffer(reference(made.model, (whole,)), np.int8)
         assert np.abs((result.astype(float) - point) * scale - exact).max() < 0.06 * np.ptp(exact)
+
+
+def in_float16(tables: Any) -> None:
+    """Have an operator make float32 of each constant."""
+    graph = tables.subgraphs[0]
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.DEQUANTIZE
+    code.version = 2
+    tables.operatorCodes.append(code)
+    made = []
+    for tensor in list(graph.tensors):
+        buffer = tables.buffers[tensor.buffer]
+        if buffer.data is None or tensor.type != schema.TensorType.FLOAT32:
+            continue
+        half = copy.copy(tensor)
+        half.name, half.type = tensor.name + b" in float16", schema.TensorType.FLOAT16
+        buffer.data = buffer.data.view(np.float32).astype(np.float16).view(np.uint8)
+        graph.tensors.append(half)
+        tensor.buffer = 0
+        operator = schema.OperatorT()
+        operator.opcodeIndex = len(tables.operatorCodes) - 1
+        operator.inputs, operator.outputs = [len(graph.tensors) - 1], [graph.tensors.index(tensor)]
+        made.append(operator)
+    assert made
+    graph.operators = [*made, *graph.operators]
+
+
+def rounded(tables: Any) -> None:
+    """Have constants be what float16 has."""
+    for tensor in tables.subgraphs[0].tensors:
+        buffer = tables.buffers[tensor.buffer]
+        if buffer.data is not None and tensor.type == schema.TensorType.FLOAT32:
+            values = buffer.data.view(np.float32).astype(np.float16).astype(np.float32)
+            buffer.data = values.view(np.uint8)
+
+
+def without_zeroes(tables: Any) -> None:
+    """Have an operator put the zeroes back into the last layer's weights."""
+    graph = tables.subgraphs[0]
+    at = next(at for at, tensor in enumerate(graph.tensors) if list(tensor.shape) == [5, 8])
+    whole = graph.tensors[at]
+    values = tables.buffers[whole.buffer].data.view(np.float32).reshape(5, 8)
+    rows, columns = np.nonzero(values)
+    assert 0 < len(rows) < 40
+    rows_of = schema.DimensionMetadataT()
+    rows_of.format, rows_of.denseSize = schema.DimensionType.DENSE, 5
+    columns_of = schema.DimensionMetadataT()
+    columns_of.format = schema.DimensionType.SPARSE_CSR
+    columns_of.arraySegmentsType = columns_of.arrayIndicesType = (
+        schema.SparseIndexVector.Int32Vector
+    )
+    columns_of.arraySegments = schema.Int32VectorT()
+    columns_of.arraySegments.values = np.searchsorted(rows, np.arange(6)).astype(np.int32)
+    columns_of.arrayIndices = schema.Int32VectorT()
+    columns_of.arrayIndices.values = columns.astype(np.int32)
+    part = copy.copy(whole)
+    part.name, part.sparsity = b"without zeroes", schema.SparsityParametersT()
+    part.sparsity.traversalOrder = np.array([0, 1], np.int32)
+    part.sparsity.dimMetadata = [rows_of, columns_of]
+    tables.buffers[whole.buffer].data = values[rows, columns].view(np.uint8)
+    graph.tensors.append(part)
+    whole.buffer = 0
+    code = schema.OperatorCodeT()
+    code.builtinCode, code.version = schema.BuiltinOperator.DENSIFY, 1
+    code.deprecatedBuiltinCode = schema.BuiltinOperator.DENSIFY
+    tables.operatorCodes.append(code)
+    operator = schema.OperatorT()
+    operator.opcodeIndex = len(tables.operatorCodes) - 1
+    operator.inputs, operator.outputs = [len(graph.tensors) - 1], [at]
+    graph.operators = [operator, *graph.operators]
+
+
+def of_an_older_converter(tables: Any) -> None:
+    for code in tables.operatorCodes:
+        code.builtinCode = 0
+
+
+def changed(model: bytes, change: Any) -> bytes:
+    tables = unpacked(model)
+    change(tables)
+    return packed(tables)
+
+
+def numbers(model: bytes) -> list[Any]:
+    """Types, shapes, scales and constants of the tensors that operators read."""
+    tables = unpacked(model)
+    graph, found = tables.subgraphs[0], []
+    for index in sorted({int(at) for one in graph.operators for at in one.inputs}):
+        tensor = graph.tensors[index]
+        its, data = tensor.quantization, tables.buffers[tensor.buffer].data
+        scales = None if its is None or its.scale is None else its.scale.tobytes()
+        constant = None if data is None else bytes(data)
+        found.append((tensor.name, tensor.type, tensor.shape.tolist(), scales, constant))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "equal"),
+    [(in_float16, rounded), (without_zeroes, None), (of_an_older_converter, None)],
+)
+def test_what_converters_write_is_quantised_as_plain_float32(change: Any, equal: Any) -> None:
+    plain = network()
+    samples = [("samples", SAMPLES.tobytes())]
+    expected = quantize(changed(plain, equal) if equal else plain, samples)
+    made = quantize(changed(plain, change), samples)
+    assert (made.operators, made.float_operators) == (6, 0)
+    assert numbers(made.model) == numbers(expected.model)
+    # Nothing stays that nothing reads.
+    assert len(made.model) < len(expected.model) + 1000
+
+
+def test_a_model_with_many_constants_runs_on_the_vta() -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((2, 600), name="x")
+    y = graph.fully_connected(x, graph.constant(reals(600, 600)), graph.constant(reals(600)))
+    model = graph.finish((x,), (y,))
+    inputs = reals(2, 600)
+    made = quantize(model, [("samples", inputs.tobytes())]).model
+    # Constants from 256 KiB on are behind the tables.
+    assert any(buffer.offset > 1 for buffer in unpacked(made).buffers)
+    whole = RANDOM.integers(-128, 128, (2, 600), np.int8)
+    with bench() as vta:
+        assert vta.infer(made, (whole,), 1200) == reference(made, (whole,))
+        assert vta.reasons == [None]
+    with pytest.raises(PotashError, match="it may be quantised already"):
+        quantize(made, [("samples", inputs.tobytes())])
 
 
 def test_what_the_quantizer_cannot_do_stays_float_and_is_told() -> None:

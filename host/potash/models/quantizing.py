@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import flatbuffers
 import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
+from potash.models import folding
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
-from potash_firmware.tflite.writer import FILE_IDENTIFIER, SIGNATURE
+from potash_firmware.tflite.writer import SIGNATURE
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
     if not any(tensor.dtype == np.float32 for tensor in inputs):
         raise PotashError("the model takes no float32; it may be quantised already")
     samples = [sample for name, data in calibration for sample in _samples(name, data, inputs)]
-    signed, key, names = _signed(model)
+    signed, key, names = _signed(folding.folded(model))
     named = [dict(zip(names, sample, strict=True)) for sample in samples]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -99,14 +99,14 @@ def _samples(
         yield sample
 
 
-def _signed(model: bytes) -> tuple[bytes, str, list[str]]:
+def _signed(tables: Any) -> tuple[bytes, str, list[str]]:
     """The model with a signature, the signature's key, and what it calls the inputs, in order."""
-    tables = schema.ModelT.InitFromPackedBuf(model, 0)
     graph = tables.subgraphs[0]
     for signature in tables.signatureDefs or ():
         names = {entry.tensorIndex: entry.name for entry in signature.inputs}
         if signature.subgraphIndex == 0 and set(names) == set(graph.inputs):
-            return model, _text(signature.signatureKey), [_text(names[i]) for i in graph.inputs]
+            key, inputs = _text(signature.signatureKey), [_text(names[i]) for i in graph.inputs]
+            return folding.packed(tables), key, inputs
     signature = schema.SignatureDefT()
     signature.signatureKey = SIGNATURE
     signature.inputs, signature.outputs = (
@@ -114,9 +114,7 @@ def _signed(model: bytes) -> tuple[bytes, str, list[str]]:
         for what, indices in (("input", graph.inputs), ("output", graph.outputs))
     )
     tables.signatureDefs = [signature]
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(tables.Pack(builder), FILE_IDENTIFIER)
-    return bytes(builder.Output()), SIGNATURE, [entry.name for entry in signature.inputs]
+    return folding.packed(tables), SIGNATURE, [entry.name for entry in signature.inputs]
 
 
 def _entry(name: str, tensor: int) -> Any:

@@ -19,6 +19,7 @@ from ai_edge_litert import schema_py_generated as schema
 from potash_firmware.tflite.capi import OPERATOR_NAMES
 from potash_firmware.tflite.validation.operators import (
     NO_SCALES,
+    Array,
     Call,
     CheckError,
     Scales,
@@ -29,6 +30,7 @@ from potash_firmware.tflite.validation.operators import (
 
 # Accessors of the generated schema classes, which are untyped.
 Table: TypeAlias = Any
+Data: TypeAlias = Array | None
 
 FILE_IDENTIFIER = b"TFL3"
 SCHEMA_VERSION = 3
@@ -99,24 +101,25 @@ def validate(model: bytes) -> None:
     if len(model) < SMALLEST_MODEL or model[4:8] != FILE_IDENTIFIER:
         raise ModelError("this is not a TensorFlow Lite model")
     try:
-        _validate_model(schema.Model.GetRootAs(model, 0), len(model))
+        _validate_model(schema.Model.GetRootAs(model, 0), model)
     except (struct.error, IndexError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ModelError):
             raise
         raise ModelError("the model is damaged: an offset in it leads outside") from error
 
 
-def _validate_model(model: Table, size: int) -> None:
+def _validate_model(model: Table, contents: bytes) -> None:
     if model.Version() != SCHEMA_VERSION:
         raise ModelError(f"the model has schema version {model.Version()}, not {SCHEMA_VERSION}")
     budget = _Budget()
     codes = [model.OperatorCodes(at) for at in budget.take(model.OperatorCodesLength(), "codes")]
     operators = [max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes]
-    buffers = [model.Buffers(at) for at in budget.take(model.BuffersLength(), "buffers")]
-    if any(buffer.DataLength() > size for buffer in buffers):
-        raise ModelError("the model is damaged: a buffer is longer than the model")
-    if any(buffer.Offset() > 1 for buffer in buffers):
-        raise ModelError("the model has data after its end, which is not supported")
+    buffers = [
+        _data(model.Buffers(at), contents) for at in budget.take(model.BuffersLength(), "buffers")
+    ]
+    if buffers:
+        # TensorFlow Lite never takes data from this one.
+        buffers[0] = None
     if not model.SubgraphsLength():
         raise ModelError("the model has no graph")
     calls = [
@@ -124,6 +127,20 @@ def _validate_model(model: Table, size: int) -> None:
         for at in budget.take(model.SubgraphsLength(), "graphs")
     ]
     _validate_calls(calls)
+
+
+def _data(buffer: Table, contents: bytes) -> Data:
+    """A buffer's bytes, in its table or behind all tables."""
+    if buffer.Offset() <= 1:
+        if buffer.DataLength() > len(contents):
+            raise ModelError("the model is damaged: a buffer is longer than the model")
+        return buffer.DataAsNumpy() if buffer.DataLength() else None
+    if not buffer.DataIsNone():
+        raise ModelError("the model is damaged: a buffer has two pieces of data")
+    if buffer.Offset() + buffer.Size() > len(contents):
+        raise ModelError("the model is damaged: a buffer ends after the model")
+    size = buffer.Size()
+    return np.frombuffer(contents, np.uint8, size, buffer.Offset()) if size else None
 
 
 def _validate_calls(calls: list[set[int]]) -> None:
@@ -135,7 +152,7 @@ def _validate_calls(calls: list[set[int]]) -> None:
 
 
 def _validate_graph(
-    graph: Table, operators: list[int], buffers: list[Table], budget: _Budget
+    graph: Table, operators: list[int], buffers: list[Data], budget: _Budget
 ) -> set[int]:
     """The graphs that its operators call."""
     tensors = []
@@ -216,7 +233,7 @@ def _validate_graph(
     return called
 
 
-def _validate_tensor(tensor: Table, buffers: list[Table], budget: _Budget) -> TensorView:
+def _validate_tensor(tensor: Table, buffers: list[Data], budget: _Budget) -> TensorView:
     name = _name(tensor)
     budget.read(len(name), "names")
     if tensor.Buffer() >= len(buffers):
@@ -231,13 +248,12 @@ def _validate_tensor(tensor: Table, buffers: list[Table], budget: _Budget) -> Te
     if any(extent < 0 for extent in shape):
         raise ModelError(f"tensor {name} has the shape {list(shape)}")
     scales = _validate_quantization(tensor, name, shape, budget)
-    data = buffers[tensor.Buffer()]
     view = TensorView(
         name=name,
         type=tensor.Type(),
         shape=shape,
         scales=scales,
-        data=data.DataAsNumpy() if data.DataLength() else None,
+        data=buffers[tensor.Buffer()],
     )
     info = _TYPES.get(view.type)
     if view.data is not None and info is not None and tensor.Sparsity() is None:
