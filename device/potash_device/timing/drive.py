@@ -36,6 +36,9 @@ from potash_device.timing.state import (
     new_state,
 )
 
+_NONE = np.empty(0, np.int64)
+"""In flight: requests arrive at their own times."""
+
 
 class Drive:
     """A drive, empty at first. Raises PolicyError where the allocation policy fails.
@@ -101,7 +104,7 @@ class Drive:
             raise RequestError(f"request 0 {problem}")
         row, completion = self._row, self._completion
         row[0] = time, op, first, count, stream, fua
-        self._serve(row, completion)
+        self._serve(row, completion, _NONE)
         return int(completion[0])
 
     def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
@@ -113,17 +116,35 @@ class Drive:
         remains usable: what the failing request had written stays written.
         """
         check(self.profile, requests, self.now)
-        rows = np.ascontiguousarray(requests).view(np.int64).reshape(-1, COLUMNS)
-        completions = np.empty(len(rows), np.int64)
-        self._serve(rows, completions)
+        completions = np.empty(len(requests), np.int64)
+        self._serve(_rows(requests), completions, _NONE)
         return completions
 
-    def _serve(self, rows: NDArray[np.int64], completions: NDArray[np.int64]) -> None:
+    def closed_loop(
+        self, requests: NDArray[np.void], flying: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """As `run`, but a request arrives when the first of those in flight completes, as with fio.
+
+        `flying` is a heap of their completion times, none before `now`; it is kept up to date, and
+        the requests' times are set.
+        """
+        requests["time"] = self.now
+        check(self.profile, requests, self.now)
+        rows, completions = _rows(requests), np.empty(len(requests), np.int64)
+        try:
+            self._serve(rows, completions, flying)
+        finally:
+            requests["time"] = rows[:, 0]
+        return completions
+
+    def _serve(
+        self, rows: NDArray[np.int64], completions: NDArray[np.int64], flying: NDArray[np.int64]
+    ) -> None:
         registers = self.state.registers
         index = victims = 0
         at = None
         try:
-            while (index := run(self.state, rows, completions, index)) < len(rows):
+            while (index := run(self.state, rows, completions, flying, index)) < len(rows):
                 victims = victims + 1 if at == (index, registers[STEP]) else 0
                 at = index, int(registers[STEP])
                 try:
@@ -164,3 +185,8 @@ class Drive:
         state.cached[:, 1] = 0
         state.intervals[:] = state.counters[:] = 0
         state.registers[[NOW, WRITTEN, ADMITTED]] = 0
+
+
+def _rows(requests: NDArray[np.void]) -> NDArray[np.int64]:
+    """The same memory as numbers, if it is in one piece."""
+    return np.ascontiguousarray(requests).view(np.int64).reshape(-1, COLUMNS)

@@ -12,30 +12,35 @@ from potash_device.timing.engine_calendars import gap, interrupt, occupy, send, 
 from potash_device.timing.profile import ENTRIES, PAGE
 from potash_device.timing.requests import WORN
 from potash_device.timing.state import State
-from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
 
 
 @compiled
-def run(s: State, requests: Any, completions: Any, index: Number) -> Number:
+def run(s: State, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
     """Serve requests from `index` on; how many are done, fewer than all where a victim is needed.
 
-    `requests` has the columns of `REQUEST`.
+    `requests` has the columns of `REQUEST`. If `flying` is not empty, it is a heap of completion
+    times: a request arrives at the first, which its own completion replaces.
     """
     r = s.registers
     while index < requests.shape[0]:
         request = requests[index]
         if not r[state.BEGUN]:
+            if flying.size:
+                request[0] = flying[0]
             begin(s, request[0], request[1], request[3])
         if not serve(s, request):
             break
         r[state.BEGUN] = 0
         worn = r[state.END] == WORN
         completions[index] = WORN if worn else r[state.END] + s.settings[state.COMPLETION]
+        if flying.size:
+            sift(flying, flying.size, max(completions[index], request[0]))
         index += 1
     return index
 
 
-@compiled
+@inlined
 def begin(s: State, time: Number, op: Number, count: Number) -> None:
     r, settings = s.registers, s.settings
     if op == state.READ:
@@ -58,7 +63,7 @@ def begin(s: State, time: Number, op: Number, count: Number) -> None:
     r[state.BEGUN] = 1
 
 
-@compiled
+@inlined
 def serve(s: State, request: Any) -> Flag:
     """The rest of a request; False where a victim is needed first."""
     r, settings = s.registers, s.settings
@@ -123,7 +128,7 @@ def format_drive(s: State) -> None:
         r[state.END] = max(r[state.END], s.last[die])
 
 
-@compiled
+@inlined
 def sense(s: State, where: Number, pages: Number, ready: Number, host: Flag) -> Number:
     """When pages of a row are in the drive's memory."""
     settings = s.settings
@@ -140,7 +145,7 @@ def sense(s: State, where: Number, pages: Number, ready: Number, host: Flag) -> 
     if host and suspend >= 0:
         start = max(ready, s.reads_done[die])
         which = settings[state.CHANNELS] + 2 + die
-        at = gap(s, which, start, duration)
+        at = gap(s.begins[which], s.ends[which], s.intervals[which], start, duration)
         if at and s.ends[which, at - 1] > start:
             sensed = interrupt(s, die, start, duration)
         else:
@@ -151,12 +156,12 @@ def sense(s: State, where: Number, pages: Number, ready: Number, host: Flag) -> 
     return transfer(s, die, sensed, pages)
 
 
-@compiled
+@inlined
 def in_memory(s: State, where: Number, time: Number) -> Flag:
     return s.programmed[where // s.settings[state.UNIT_PAGES]] > time
 
 
-@compiled
+@inlined
 def read(s: State, where: Number, known: Number) -> None:
     """Add a page to the group that is read together, or begin a new group."""
     r, settings = s.registers, s.settings
@@ -173,7 +178,7 @@ def read(s: State, where: Number, known: Number) -> None:
     r[state.GROUP_LAST] = where
 
 
-@compiled
+@inlined
 def read_row(s: State) -> None:
     """Flash, bus and link for the group, if there is one."""
     r = s.registers
@@ -185,7 +190,7 @@ def read_row(s: State) -> None:
         r[state.GROUP] = 0
 
 
-@compiled
+@inlined
 def admit(s: State, ready: Number) -> Number:
     """When the write buffer has room for a page."""
     r, size = s.registers, s.settings[state.BUFFER]
@@ -199,29 +204,34 @@ def admit(s: State, ready: Number) -> Number:
     return ready
 
 
-@compiled
+@inlined
 def pop(s: State) -> Number:
     """The least of the heap."""
     heap = s.programs
     least = heap[0]
     s.registers[state.QUEUED] -= 1
-    count = s.registers[state.QUEUED]
-    last, at = heap[count], 0
+    sift(heap, s.registers[state.QUEUED], heap[s.registers[state.QUEUED]])
+    return least
+
+
+@compiled
+def sift(heap: Any, count: Number, time: Number) -> None:
+    """Put a time in the place of the least of a heap."""
+    at = 0
     while True:
         child = 2 * at + 1
         if child >= count:
             break
         if child + 1 < count and heap[child + 1] < heap[child]:
             child += 1
-        if heap[child] >= last:
+        if heap[child] >= time:
             break
         heap[at] = heap[child]
         at = child
-    heap[at] = last
-    return least
+    heap[at] = time
 
 
-@compiled
+@inlined
 def push(s: State, time: Number) -> None:
     heap, at = s.programs, s.registers[state.QUEUED]
     s.registers[state.QUEUED] += 1
@@ -231,7 +241,7 @@ def push(s: State, time: Number) -> None:
     heap[at] = time
 
 
-@compiled
+@inlined
 def place(s: State, frontier: Number, page: Number, ready: Number) -> Number:
     """Give a page its place; when the unit is programmed that it fills, else 0."""
     settings = s.settings
@@ -311,7 +321,7 @@ def pad(s: State, stream: Number, ready: Number) -> Number:
     return program(s, stream)
 
 
-@compiled
+@inlined
 def invalidate(s: State, page: Number) -> None:
     where = s.places[page]
     if where >= 0:
@@ -319,7 +329,7 @@ def invalidate(s: State, page: Number) -> None:
         s.valid[where // s.settings[state.SUPERBLOCK]] -= 1
 
 
-@compiled
+@inlined
 def make_room(s: State, ready: Number) -> Flag:
     """Collect down to the reserve, then in the background; False where a victim is needed."""
     r, settings = s.registers, s.settings

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from potash_device.timing import state
 from potash_device.timing.calendars import MOST_GAPS
 from potash_device.timing.profile import PAGE
 from potash_device.timing.state import State
-from potash_device.vta.fast.compiling import Number, compiled
+from potash_device.vta.fast.compiling import Number, compiled, inlined
 
 
-@compiled
+@inlined
 def send(s: State, out: Number, ready: Number, pages: Number) -> Number:
     """The end of a transfer on the link, into the drive (0) or out of it (1)."""
     settings = s.settings
@@ -19,7 +21,7 @@ def send(s: State, out: Number, ready: Number, pages: Number) -> Number:
     return reserve(s, settings[state.CHANNELS] + out, ready, duration)
 
 
-@compiled
+@inlined
 def transfer(s: State, die: Number, ready: Number, pages: Number) -> Number:
     """The end of a transfer between a die and the drive's memory."""
     settings = s.settings
@@ -31,7 +33,7 @@ def transfer(s: State, die: Number, ready: Number, pages: Number) -> Number:
     return reserve(s, die // settings[state.DIES], ready, duration)
 
 
-@compiled
+@inlined
 def occupy(s: State, die: Number, ready: Number, duration: Number) -> Number:
     s.counters[state.DIE_BUSY] += duration
     end = reserve(s, s.settings[state.CHANNELS] + 2 + die, ready, duration)
@@ -40,22 +42,36 @@ def occupy(s: State, die: Number, ready: Number, duration: Number) -> Number:
 
 
 @compiled
-def gap(s: State, which: Number, earliest: Number, duration: Number) -> Number:
-    """The busy interval before which the first long enough gap is."""
-    begins, ends, at = s.begins[which], s.ends[which], 0
-    while at < s.intervals[which] and earliest + duration > begins[at]:
+def gap(begins: Any, ends: Any, count: Number, earliest: Number, duration: Number) -> Number:
+    """The busy interval of a calendar before which the first long enough gap is."""
+    at = 0
+    while at < count and earliest + duration > begins[at]:
         earliest = max(earliest, ends[at])
         at += 1
     return at
 
 
-@compiled
+@inlined
 def reserve(s: State, which: Number, earliest: Number, duration: Number) -> Number:
     """The end of an operation in the first gap of a calendar."""
-    begins, ends, count, past = s.begins[which], s.ends[which], s.intervals[which], 0
-    while past < count and ends[past] <= s.registers[state.NOW]:
+    now = s.registers[state.NOW]
+    return insert(s.begins[which], s.ends[which], s.intervals, which, now, earliest, duration)
+
+
+@compiled
+def insert(
+    begins: Any,
+    ends: Any,
+    intervals: Any,
+    which: Number,
+    now: Number,
+    earliest: Number,
+    duration: Number,
+) -> Number:
+    count, past = intervals[which], 0
+    while past < count and ends[past] <= now:
         past += 1
-    at = gap(s, which, earliest, duration)
+    at = gap(begins, ends, count, earliest, duration)
     start = max(earliest, ends[at - 1]) if at else earliest
     stop = start + duration
     if not duration:
@@ -88,7 +104,7 @@ def reserve(s: State, which: Number, earliest: Number, duration: Number) -> Numb
         if one != removed:
             begins[to], ends[to] = begins[one], ends[one]
             to += 1
-    s.intervals[which] = to
+    intervals[which] = to
     return stop
 
 

@@ -29,6 +29,18 @@ class Erased(NamedTuple):
     superblocks: int
 
 
+class Spread(NamedTuple):
+    """Erases of superblocks."""
+
+    total: int
+    mean: float
+    least: int
+    p50: int
+    p90: int
+    p99: int
+    most: int
+
+
 class Busy(NamedTuple):
     """Mean shares of time in which resources were busy; above 1 where reservations reach on."""
 
@@ -56,6 +68,7 @@ class DriveReport(NamedTuple):
     free: int
     retired: int
     """Superblocks."""
+    spread: Spread
     erases: tuple[Erased, ...]
     """Histogram of erase counts: adjoining classes of equal width, all superblocks among them."""
 
@@ -67,14 +80,13 @@ class DriveReport(NamedTuple):
 
     def busy(self, profile: Profile, before: DriveReport | None = None) -> Busy:
         """Since an earlier report, or since the drive was at rest."""
-        zero = Counters(*(0,) * len(Counters._fields))
-        start, then = (before.time, before.counters) if before else (0, zero)
-        now, time = self.counters, max(1, self.time - start)
+        took = self.counters.since(before.counters) if before else self.counters
+        time = max(1, self.time - (before.time if before else 0))
         return Busy(
-            (now.die_ns - then.die_ns) / (time * profile.total_dies),
-            (now.bus_ns - then.bus_ns) / (time * profile.channels),
-            (now.link_ns - then.link_ns) / (time * 2),
-            (now.core_ns - then.core_ns) / (time * max(1, profile.cores)),
+            took.die_ns / (time * profile.total_dies),
+            took.bus_ns / (time * profile.channels),
+            took.link_ns / (time * 2),
+            took.core_ns / (time * max(1, profile.cores)),
         )
 
 
@@ -92,8 +104,16 @@ def report(profile: Profile, state: State) -> DriveReport:
         worn=bool(state.registers[WORN_OUT]),
         free=int(state.registers[FREE]),
         retired=int((state.status == IS_RETIRED).sum()),
+        spread=_spread(state),
         erases=_histogram(state),
     )
+
+
+def _spread(state: State) -> Spread:
+    erases = state.erases
+    p50, p90, p99 = map(int, np.percentile(erases, (50, 90, 99), method="inverted_cdf"))
+    ends = int(erases.min()), int(erases.max())
+    return Spread(int(erases.sum()), float(erases.mean()), ends[0], p50, p90, p99, ends[1])
 
 
 def _histogram(state: State) -> tuple[Erased, ...]:

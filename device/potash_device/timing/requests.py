@@ -75,6 +75,10 @@ class Counters(NamedTuple):
     core_ns: int
     """Of all firmware cores together."""
 
+    def since(self, before: "Counters") -> "Counters":
+        """What was counted after an earlier time."""
+        return Counters(*(now - then for now, then in zip(self, before, strict=True)))
+
     @property
     def write_amplification(self) -> float:
         """Pages programmed for each that the host wrote; 0 before any."""

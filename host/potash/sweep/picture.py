@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from potash.sweep.points import COSTS, Point
 from potash.units import human
-from potash.vta.svg import LogAxes, Picture
+from potash.vta.svg import Axes, Picture, Powers
 
 WIDTH, HEIGHT = 760, 480
 LEFT, RIGHT, TOP, BOTTOM = 80, 730, 50, 420
@@ -35,7 +35,7 @@ def draw(points: Sequence[Point], against: Sequence[str]) -> bytes:
         return axes.at(cost(point), point.latency)
 
     costs, times = map(cost, feasible), (point.latency for point in feasible)
-    axes = LogAxes(LEFT, TOP, RIGHT, BOTTOM, _span(list(costs)), _span(list(times)))
+    axes = Axes(LEFT, TOP, RIGHT, BOTTOM, _span(list(costs)), _span(list(times)))
     say = (lambda value: human(int(value))) if across == "sram" else "{:g}".format
     axes.draw(picture, (LABELS[across], "latency in ms"), say, lambda value: f"{value * 1e3:.3g}")
     names = list(dict.fromkeys(point.network.name for point in points))
@@ -66,7 +66,7 @@ def _hint(point: Point) -> str:
     )
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
+def _span(values: Sequence[float]) -> Powers:
     """The powers of two around all values, which are not the same."""
     low = 2.0 ** math.floor(math.log2(min(values)) - 0.1)
-    return low, max(2.0 ** math.ceil(math.log2(max(values)) + 0.1), 2 * low)
+    return Powers(low, max(2.0 ** math.ceil(math.log2(max(values)) + 0.1), 2 * low))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from potash.vta.layers import THREADS, Timed
-from potash.vta.svg import LogAxes, Picture
+from potash.vta.svg import Axes, Picture, Powers
 from potash_device.vta import figures
 from potash_device.vta.config import Config
 from potash_device.vta.timing.parameters import Parameters
@@ -61,7 +61,7 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
     return bytes(picture)
 
 
-def _axes(points: Sequence[Timed], peak: float, channel: float) -> LogAxes:
+def _axes(points: Sequence[Timed], peak: float, channel: float) -> Axes:
     """Axes as long as the points need."""
     across = [one.timing.intensity for one in points] + [peak / channel]
     up = [one.throughput / GIGA for one in points] + [peak]
@@ -69,7 +69,7 @@ def _axes(points: Sequence[Timed], peak: float, channel: float) -> LogAxes:
     high = 2.0 ** math.ceil(math.log2(max(across)) + 0.5)
     floor = 2.0 ** math.floor(math.log2(min(*up, low * channel)))
     ceiling = 2.0 ** math.ceil(math.log2(max(up)) + 0.2)
-    return LogAxes(LEFT, TOP, RIGHT, BOTTOM, (low, high), (floor, ceiling))
+    return Axes(LEFT, TOP, RIGHT, BOTTOM, Powers(low, high), Powers(floor, ceiling))
 
 
 def _by_layer(points: Sequence[Timed]) -> dict[str, list[Timed]]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from xml.etree import ElementTree as xml
 
 NAMESPACE = "http://www.w3.org/2000/svg"
@@ -52,22 +53,59 @@ class Picture:
         return xml.SubElement(self._root, shape, named)
 
 
+class Powers(NamedTuple):
+    """A logarithmic scale from one power of two to another, with a mark at each."""
+
+    low: float
+    high: float
+
+    def part(self, value: float) -> float:
+        return math.log2(value / self.low) / math.log2(self.high / self.low)
+
+    def marks(self) -> list[float]:
+        return [self.low * 2.0**n for n in range(round(math.log2(self.high / self.low)) + 1)]
+
+
+class Linear(NamedTuple):
+    """A linear scale from 0, with a mark at each multiple of `step`."""
+
+    high: float
+    step: float
+
+    @property
+    def low(self) -> float:
+        return 0.0
+
+    @classmethod
+    def around(cls, high: float) -> "Linear":
+        """With five to ten steps, to the first that is not below `high`."""
+        unit = 10.0 ** math.floor(math.log10(high))
+        step = next(unit * part for part in (0.1, 0.2, 0.5, 1) if high <= 10 * unit * part)
+        return cls(step * math.ceil(high / step), step)
+
+    def part(self, value: float) -> float:
+        return value / self.high
+
+    def marks(self) -> list[float]:
+        return [self.step * n for n in range(round(self.high / self.step) + 1)]
+
+
 @dataclass(frozen=True)
-class LogAxes:
-    """Two logarithmic axes, from powers of two to powers of two, in a frame of pixels."""
+class Axes:
+    """Two axes in a frame of pixels."""
 
     left: float
     top: float
     right: float
     bottom: float
-    across: tuple[float, float]
-    up: tuple[float, float]
+    across: Powers | Linear
+    up: Powers | Linear
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Where a point lies in the picture."""
         return (
-            self.left + (self.right - self.left) * _part(x, *self.across),
-            self.bottom - (self.bottom - self.top) * _part(y, *self.up),
+            self.left + (self.right - self.left) * self.across.part(x),
+            self.bottom - (self.bottom - self.top) * self.up.part(y),
         )
 
     def draw(
@@ -77,27 +115,19 @@ class LogAxes:
         across: Callable[[float], str] = "{:g}".format,
         up: Callable[[float], str] = "{:g}".format,
     ) -> None:
-        """Lines at the powers of two, their values as `across` and `up` say them, and labels."""
-        for value in _powers(*self.across):
-            x, _ = self.at(value, self.up[0])
+        """Lines at the marks, their values as `across` and `up` say them, and labels."""
+        for value in self.across.marks():
+            x, _ = self.at(value, self.up.low)
             picture.line((x, self.top), (x, self.bottom), stroke="#dddddd")
             picture.text(x, self.bottom + 18, across(value), text_anchor="middle")
-        for value in _powers(*self.up):
-            _, y = self.at(self.across[0], value)
+        for value in self.up.marks():
+            _, y = self.at(self.across.low, value)
             picture.line((self.left, y), (self.right, y), stroke="#dddddd")
             picture.text(self.left - 8, y + 4, up(value), text_anchor="end")
         middle, half = (self.left + self.right) / 2, (self.top + self.bottom) / 2
         picture.text(middle, self.bottom + 42, labels[0], text_anchor="middle")
         turned = f"rotate(-90 20 {half:g})"
         picture.text(20, half, labels[1], text_anchor="middle", transform=turned)
-
-
-def _part(value: float, low: float, high: float) -> float:
-    return math.log2(value / low) / math.log2(high / low)
-
-
-def _powers(low: float, high: float) -> list[float]:
-    return [low * 2.0**power for power in range(round(math.log2(high / low)) + 1)]
 
 
 def _short(value: str | float) -> str:

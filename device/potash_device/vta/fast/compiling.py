@@ -36,16 +36,26 @@ OPTIONS: Any = {"nogil": True, "boundscheck": False, "error_model": "numpy", "_n
 would cost more than a small tile does; so compiled code cannot make arrays either."""
 
 
-def compiled(function: _Function) -> _Function:
-    """Compile when first called; the GIL is free while it runs, and nothing is checked in it."""
+def compiled(function: _Function, inline: bool = False) -> _Function:
+    """Compile when first called; the GIL is free while it runs, and nothing is checked in it.
+
+    `inline` has the compiled code be part of what calls it.
+    """
     folder = cache_folder()
     before = _settings.CACHE_DIR
     _settings.CACHE_DIR = str(folder or "")
     try:
-        result: _Function = numba.njit(cache=folder is not None, **OPTIONS)(function)
+        result: _Function = numba.njit(cache=folder is not None, forceinline=inline, **OPTIONS)(
+            function
+        )
     finally:
         _settings.CACHE_DIR = before
     return result
+
+
+def inlined(function: _Function) -> _Function:
+    """Compile into whatever compiled function calls it."""
+    return compiled(function, inline=True)
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from potash.cli.device import drive_reports as reports
+from potash.cli.device.drive_options import drive_options, modelling, prepared
+from potash.cli.device.drive_wear import plot, wear, wear_of
 from potash.cli.drive.common import json_option, say
-from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import human
 from potash_device.timing.profile import PAGE, PROFILES, Profile
@@ -29,7 +30,11 @@ GIGA = 10**9
 
 @click.group()
 def drive() -> None:
-    """Model the time of a flash drive: run block traces on it."""
+    """Model the time of a flash drive: run block traces on it, and see how it wears."""
+
+
+for command in (wear, plot):
+    drive.add_command(command)
 
 
 @drive.command()
@@ -91,56 +96,6 @@ def _idle_reads(profile: Profile) -> list[int]:
     return times
 
 
-def _drive_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The drive, and what is written on it before."""
-    for option in (
-        click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random pages."),
-        click.option(
-            "--overwrite",
-            type=click.FloatRange(0, 100),
-            default=0.0,
-            show_default=True,
-            help="Then overwrite random pages, this many times the amount that was filled.",
-        ),
-        click.option(
-            "--fill",
-            type=click.IntRange(0, 100),
-            default=0,
-            show_default=True,
-            help="First write this percentage of the drive sequentially.",
-        ),
-        click.option(
-            "--policy",
-            "named",
-            multiple=True,
-            metavar="KIND=POLICY",
-            help="Policy of gc, wear or allocation: a built-in name, or FILE:CLASS; may be "
-            "repeated.",
-        ),
-        click.option(
-            "--drive",
-            "name",
-            metavar="PROFILE",
-            default="tlc",
-            show_default=True,
-            help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` "
-            "(.npz).",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed: int) -> Drive:
-    from potash import timing
-
-    chosen = timing.policies(named)
-    path = Path(name)
-    drive = timing.restored(path, chosen) if path.suffix == ".npz" else timing.drive(name, chosen)
-    timing.precondition(drive, fill / 100, overwrite, seed)
-    return drive
-
-
 @drive.command()
 @click.option(
     "-o",
@@ -149,7 +104,7 @@ def _prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file that the drive is kept in; it must end in .npz.",
 )
-@_drive_options
+@drive_options
 @json_option(reports.DrivePreconditioned)
 def precondition(
     output: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
@@ -159,10 +114,8 @@ def precondition(
 
     if output.suffix != ".npz":
         raise click.UsageError("--output must end in .npz")
-    try:
-        drive = _prepared(name, named, fill, overwrite, seed)
-    except timing.PolicyError as error:
-        raise PotashError(str(error)) from error
+    with modelling():
+        drive, _ = prepared(name, named, fill, overwrite, seed)
     timing.save(drive, output)
     valid = int(drive.state.valid.sum()) * PAGE
     report = reports.DrivePreconditioned(str(output), valid, int(drive.state.erases.sum()))
@@ -171,7 +124,7 @@ def precondition(
 
 @drive.command()
 @click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_drive_options
+@drive_options
 @json_option(reports.DriveSimulated)
 def simulate(
     trace: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
@@ -183,16 +136,14 @@ def simulate(
     """
     from potash import timing
 
-    try:
-        drive = _prepared(name, named, fill, overwrite, seed)
+    with modelling():
+        drive, _ = prepared(name, named, fill, overwrite, seed)
         requests = timing.read_trace(trace, drive.profile)
         # Compiling is not counted.
         drive.run(requests[:0])
         start = time.perf_counter()
         completions = drive.run(requests)
         seconds = time.perf_counter() - start
-    except timing.PolicyError as error:
-        raise PotashError(str(error)) from error
     report = _report(name, drive, requests, completions)
     rate = len(requests) / max(seconds, 1e-9)
     say(report, [*_lines(report), f"simulated in {seconds:.2f} s, {rate:,.0f} requests a second"])
@@ -206,7 +157,7 @@ def _report(
     served = completions != timing.WORN
     latencies = completions - requests["time"]
     duration = int(completions.max()) if served.any() else 0
-    counters, profile = drive.counters, drive.profile
+    found, counters, profile = drive.report, drive.counters, drive.profile
     return reports.DriveSimulated(
         profile=name,
         requests=len(requests),
@@ -222,6 +173,9 @@ def _report(
         dies_busy=counters.die_ns / max(1, duration * profile.total_dies),
         buses_busy=counters.bus_ns / max(1, duration * profile.channels),
         link_busy=counters.link_ns / max(1, duration * 2),
+        cores_busy=counters.core_ns / max(1, duration * max(1, profile.cores)),
+        cache_hits=found.cache_hits,
+        wear=wear_of(found),
     )
 
 
@@ -259,11 +213,11 @@ def _lines(report: reports.DriveSimulated) -> list[str]:
             for one in report.latencies
         ),
     ]
-    busy = (report.dies_busy, report.buses_busy, report.link_busy)
+    busy = (report.dies_busy, report.buses_busy, report.link_busy, report.cores_busy)
     relocated, erased = report.counters["relocated"], report.counters["erased"]
     lines = [
         *columns(rows),
-        "busy over {:.3f} s: dies {:.1%}, buses {:.1%}, link {:.1%}".format(
+        "busy over {:.3f} s: dies {:.1%}, buses {:.1%}, link {:.1%}, cores {:.1%}".format(
             report.modelled_seconds, *busy
         ),
         f"write amplification {report.write_amplification:.3f}: "

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from potash.schema import Amount, Count, Form, Positive
+from potash.schema import Amount, Count, Form, Positive, Share
+from potash.timing.steady import Window
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,73 @@ class DrivePreconditioned:
 
 
 @dataclass(frozen=True)
+class Erases:
+    """How often superblocks were erased."""
+
+    total: Annotated[Count, "Of all superblocks."]
+    mean: Annotated[Amount, "The mean."]
+    min: Annotated[Count, "The minimum."]
+    p50: Annotated[Count, "The median."]
+    p90: Annotated[Count, "The 90th percentile."]
+    p99: Annotated[Count, "The 99th percentile."]
+    max: Annotated[Count, "The maximum."]
+
+
+@dataclass(frozen=True)
+class EraseClass:
+    """A class of the histogram of erases."""
+
+    min: Annotated[Count, "Least number of erases."]
+    max: Annotated[Count, "Greatest number of erases."]
+    superblocks: Annotated[Count, "Number of superblocks with so many."]
+
+
+@dataclass(frozen=True)
+class Wear:
+    """Wear of a modelled drive."""
+
+    mapped: Annotated[Count, "The host's bytes that are mapped."]
+    percentage_used: Annotated[
+        Count, "Erases as a percentage of those that the profile allows, at most 255, as in SMART."
+    ]
+    available_spare: Annotated[
+        Count, "Percentage of the spare superblocks that are not retired, as in SMART."
+    ]
+    worn: Annotated[bool, "Whether the drive refuses writes at its end of life."]
+    free: Annotated[Count, "Number of superblocks that are erased and not open."]
+    retired: Annotated[Count, "Number of superblocks that are retired."]
+    erases: Annotated[Erases, "Erases of superblocks."]
+    histogram: Annotated[Sequence[EraseClass], "Superblocks by their erases, in equal classes."]
+
+
+@dataclass(frozen=True)
+class DriveWorn:
+    """Wear of a modelled drive, and what wrote it."""
+
+    profile: Annotated[str, "Name or file of the drive's profile."]
+    written: Annotated[Count, "Bytes that `--overwrite` wrote, or else `--fill`."]
+    write_amplification: Annotated[
+        Amount, "Pages programmed per page of these; 0 if there were none."
+    ]
+    endurance: Annotated[
+        Count | None,
+        "Bytes that the host can write until the average superblock has all its erases, at that "
+        "write amplification; null if the profile has no limit or nothing was written.",
+    ]
+    wear: Annotated[Wear, "The drive's wear."]
+
+
+@dataclass(frozen=True)
+class DrivePlotted:
+    """A drive's way to its steady state."""
+
+    output: Annotated[str | None, "The SVG file; null without --output."]
+    profile: Annotated[str, "Name or file of the drive's profile."]
+    windows: Annotated[Sequence[Window], "The requests in parts of equal number."]
+    wear: Annotated[Wear, "The drive's wear at the end."]
+
+
+@dataclass(frozen=True)
 class DriveSimulated:
     """The result of a trace on a modelled drive."""
 
@@ -74,3 +142,8 @@ class DriveSimulated:
     ]
     buses_busy: Annotated[Amount, "The same for channels."]
     link_busy: Annotated[Amount, "The same for the link's two directions."]
+    cores_busy: Annotated[Amount, "The same for firmware cores."]
+    cache_hits: Annotated[
+        Share, "Share of the accesses to the mapping's cache that hit; 1 if it is all in memory."
+    ]
+    wear: Annotated[Wear, "The drive's wear at the end."]

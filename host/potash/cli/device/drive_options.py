@@ -1,0 +1,80 @@
+"""Options that the commands of `potash drive` share: a modelled drive, written on before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from potash.cli.drive.common import together
+from potash.sdk.errors import PotashError
+from potash_device.timing.profile import PROFILES
+
+if TYPE_CHECKING:
+    from potash_device.timing.drive import Drive
+    from potash_device.timing.requests import Counters
+
+drive_options = together(
+    click.option(
+        "--drive",
+        "name",
+        metavar="PROFILE",
+        default="tlc",
+        show_default=True,
+        help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` (.npz).",
+    ),
+    click.option(
+        "--policy",
+        "named",
+        multiple=True,
+        metavar="KIND=POLICY",
+        help="Policy of gc, wear or allocation: a built-in name, or FILE:CLASS; may be repeated.",
+    ),
+    click.option(
+        "--fill",
+        type=click.IntRange(0, 100),
+        default=0,
+        show_default=True,
+        help="First write this percentage of the drive sequentially.",
+    ),
+    click.option(
+        "--overwrite",
+        type=click.FloatRange(0, 100),
+        default=0.0,
+        show_default=True,
+        help="Then overwrite random pages, this many times the amount that was filled.",
+    ),
+    click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random pages."),
+)
+"""The drive, and what is written on it before."""
+
+
+class Prepared(NamedTuple):
+    """A drive that has been written on, and what the last of `--fill` and `--overwrite` took."""
+
+    drive: Drive
+    took: Counters
+
+
+def prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed: int) -> Prepared:
+    """What the options ask for. Raises PotashError and PolicyError."""
+    from potash import timing
+
+    chosen = timing.policies(named)
+    path = Path(name)
+    drive = timing.restored(path, chosen) if path.suffix == ".npz" else timing.drive(name, chosen)
+    return Prepared(drive, timing.precondition(drive, fill / 100, overwrite, seed))
+
+
+@contextlib.contextmanager
+def modelling() -> Iterator[None]:
+    """A policy that fails ends the command."""
+    from potash import timing
+
+    try:
+        yield
+    except timing.PolicyError as error:
+        raise PotashError(str(error)) from error

@@ -1,0 +1,104 @@
+"""Modelled drives: built, written on, kept in files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash.files import replacing
+from potash.sdk.errors import PotashError
+from potash_device.timing import named
+from potash_device.timing.drive import Drive
+from potash_device.timing.policies import Policies
+from potash_device.timing.profile import Profile, ProfileError
+from potash_device.timing.requests import REQUEST, Counters, Op
+from potash_device.timing.saving import StateError, load
+from potash_device.timing.saving import save as save_state
+
+_AT_ONCE = 1 << 20
+"""Requests, of 48 bytes each."""
+
+
+class TimingError(PotashError):
+    """A profile, a policy or a trace that cannot be used; the sentence says why."""
+
+
+def drive(name: str, chosen: Policies | None = None) -> Drive:
+    """An empty drive of a built-in profile or of one in a TOML file.
+
+    Raises TimingError for a profile that is none, PolicyError for an allocation policy that fails.
+    """
+    return Drive(profile(name), chosen)
+
+
+def profile(name: str) -> Profile:
+    """A built-in profile, or the one in a TOML file. Raises TimingError."""
+    with _said():
+        return named.profile(name)
+
+
+def policies(names: Iterable[str]) -> Policies:
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`; the file's code is run.
+
+    Raises TimingError for what is none.
+    """
+    with _said():
+        return named.policies(names)
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
+    except ProfileError as error:
+        raise TimingError(str(error)) from error.__cause__
+
+
+def closed_loop(drive: Drive, requests: NDArray[np.void], depth: int) -> NDArray[np.int64]:
+    """Completion times where `depth` requests are in flight: as fio, one arrives when another
+    completes. The requests' times are set. Raises what `Drive.run` does."""
+    return drive.closed_loop(requests, np.full(depth, drive.now))
+
+
+def save(drive: Drive, path: Path) -> None:
+    """Keep a drive at rest in a file, which is replaced whole. Raises OSError."""
+    with replacing(path) as file:
+        save_state(drive, file)
+
+
+def restored(path: Path, chosen: Policies | None = None) -> Drive:
+    """The drive in a file. Raises TimingError where it holds none, and what `drive` does."""
+    try:
+        with path.open("rb") as file:
+            return load(file, chosen)
+    except OSError as error:
+        raise TimingError(f"{path} cannot be read: {error.strerror}") from None
+    except StateError as error:
+        raise TimingError(f"{path}: {error}") from None
+
+
+def precondition(
+    drive: Drive, fill: float = 1.0, overwrites: float = 0.0, seed: int = 0
+) -> Counters:
+    """Write a share of the drive in order, then random pages of it, `overwrites` times as many;
+    then let it rest. What the last of both took. Raises PolicyError."""
+    written, random = int(drive.profile.logical_pages * fill), np.random.default_rng(seed)
+    before = drive.counters
+    for count, in_order in ((written, True), (int(written * overwrites), False)):
+        before = drive.counters if count else before
+        for start in range(0, count, _AT_ONCE):
+            end = min(count, start + _AT_ONCE)
+            requests = np.zeros(end - start, REQUEST)
+            requests["time"] = drive.now
+            requests["op"], requests["count"] = Op.WRITE, 1
+            requests["first"] = (
+                np.arange(start, end) if in_order else random.integers(0, written, end - start)
+            )
+            drive.run(requests)
+    took = drive.counters.since(before)
+    drive.rest()
+    return took

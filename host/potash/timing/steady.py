@@ -1,0 +1,102 @@
+"""How a drive changes from empty to its steady state, while a host writes random pages of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash.schema import Amount, Count
+from potash.sdk.progress import Progress, silent
+from potash_device.timing.drive import Drive
+from potash_device.timing.profile import PAGE
+from potash_device.timing.requests import FAILED, REQUEST, WORN, Op
+
+_AT_ONCE = 1 << 18
+"""Requests, of 48 bytes each."""
+PERCENTAGES = (50.0, 99.0, 99.9)
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Latencies in microseconds."""
+
+    p50_us: Annotated[Amount, "The median."]
+    p99_us: Annotated[Amount, "The 99th percentile."]
+    p999_us: Annotated[Amount, "The 99.9th percentile."]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of the requests, one after the other."""
+
+    seconds: Annotated[Amount, "Modelled time at its end, from the first request on."]
+    written: Annotated[Count, "Bytes that the host has written until then."]
+    requests: Annotated[Count, "Number of its requests that were served."]
+    write_amplification: Annotated[
+        Amount, "Pages programmed per page that the host wrote; 0 if it wrote none."
+    ]
+    writes: Annotated[Percentiles | None, "Latencies of writes; null if there were none."]
+    reads: Annotated[Percentiles | None, "Latencies of reads; null if there were none."]
+
+
+def steady(
+    drive: Drive,
+    writes: float = 3.0,
+    reads: float = 0.0,
+    depth: int = 32,
+    windows: int = 100,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Sequence[Window]:
+    """Write random pages, `writes` times as many as the drive has, with `depth` requests in flight.
+
+    `reads` is the share of reads among the requests, below 1. Raises what `Drive.run` does.
+    """
+    random, pages = np.random.default_rng(seed), drive.profile.logical_pages
+    flying = np.full(depth, drive.now)
+    each, start, found = int(pages * writes / (1 - reads)) / windows, drive.now, list[Window]()
+    for number in range(windows):
+        progress("simulating", number / windows)
+        before, latencies, ops = (
+            drive.counters,
+            list[NDArray[np.int64]](),
+            list[NDArray[np.int64]](),
+        )
+        left = int(each * (number + 1)) - int(each * number)
+        while left > 0:
+            requests = np.zeros(min(left, _AT_ONCE), REQUEST)
+            left -= len(requests)
+            requests["op"] = np.where(random.random(len(requests)) < reads, Op.READ, Op.WRITE)
+            requests["first"] = random.integers(0, pages, len(requests))
+            requests["count"] = 1
+            completions = drive.closed_loop(requests, flying)
+            served = (completions != WORN) & (completions != FAILED)
+            latencies.append((completions - requests["time"])[served])
+            ops.append(requests["op"][served])
+        took, times, kinds = drive.counters.since(before), *map(_joined, (latencies, ops))
+        found.append(
+            Window(
+                seconds=(drive.now - start) / 1e9,
+                written=(found[-1].written if found else 0) + took.host * PAGE,
+                requests=len(times),
+                write_amplification=took.write_amplification,
+                writes=_percentiles(times[kinds == Op.WRITE]),
+                reads=_percentiles(times[kinds == Op.READ]),
+            )
+        )
+    return found
+
+
+def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _percentiles(latencies: NDArray[np.int64]) -> Percentiles | None:
+    if not len(latencies):
+        return None
+    found = np.percentile(latencies, PERCENTAGES, method="higher") / 1000
+    return Percentiles(*map(float, found))
