@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from potash import timing
+from potash.bench.drive_time import CHECKS, Check
+from potash_device.timing import closed_forms
 from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Fifo, Gap, Greedy, Policies
+from potash_device.timing.policies import Gap, Policies
 from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
 from potash_device.timing.reference import Reference
 from potash_device.timing.requests import REQUEST, WORN, Op
-from support.drive_time import problems
 
 Either = type[Drive] | type[Reference]
 
@@ -121,124 +121,27 @@ def test_pages_of_a_row_are_read_together_and_unmapped_ones_from_nowhere(kind: E
     assert drive.submit(5 * now, Op.FORMAT) - 5 * now == 20_000  # of the one superblock in use
 
 
-def test_random_reads_keep_as_many_dies_busy_as_the_queue_allows() -> None:
-    rng = np.random.default_rng(3)
-    for dies, depth in ((64, 64), (64, 128), (32, 128)):
-        profile = replace(
-            PLAIN,
-            channels=dies,
-            blocks=10,
-            pages=64,
-            capacity=dies * 64 * PAGE,
-            bus=Rate(1, 0),
-            link=Rate(1, 0),
-            buffer_bytes=0,
-        )
-        drive = Drive(profile)
-        drive.run(writes(range(profile.logical_pages)))
-        drive.rest()
-        asked = writes(rng.integers(0, profile.logical_pages, 20_000))
-        asked["op"] = Op.READ
-        ends = np.sort(timing.closed_loop(drive, asked, depth))[2000:18_000]
-        busy = len(ends) * 1000 / (dies * int(ends[-1] - ends[0]))
-        x = depth / dies
-        assert busy == pytest.approx(1 + x - math.sqrt(1 + x * x), rel=0.02), (dies, depth)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_drive_does_what_formulas_say(check: Check) -> None:
+    model, expected = check.run()
+    assert model == pytest.approx(expected, rel=check.tolerance)
 
 
-@pytest.mark.parametrize(
-    ("bus", "link", "pages_per_us"),
-    [
-        (100, 10, 4 * 4 / 1),  # four dies, each four pages in 1 µs; transfers hide behind senses
-        (500, 10, 2 / 0.5),  # two buses
-        (100, 200, 1 / 0.2),  # the link
-    ],
-)
-def test_sequential_reads_are_as_fast_as_the_slowest_part(
-    bus: int, link: int, pages_per_us: float
-) -> None:
-    profile = replace(
-        PLAIN,
-        channels=2,
-        dies=2,
-        planes=4,
-        pages=64,
-        capacity=4096 * PAGE,
-        bus=Rate(PAGE, bus),
-        link=Rate(PAGE, link),
-        buffer_bytes=0,
-    )
-    drive = Drive(profile)
-    asked = writes(range(0, 4096, 64), 64)
-    drive.run(asked)
-    drive.rest()
-    asked["op"] = Op.READ
-    assert 4096 / (int(drive.run(asked).max()) / 1000) == pytest.approx(pages_per_us, rel=0.01)
-
-
-def lambert(x: float) -> float:
-    """W0, where x = W e^W, by Newton's method; x in (-1/e, 0)."""
-    w = -0.5
-    for _ in range(100):
-        w -= (w * math.exp(w) - x) / (math.exp(w) * (w + 1))
-    return w
-
-
-def fifo_amplification(alpha: float) -> float:
-    """Desnoyers 2012; Xiang and Kurkoski 2011 for greedy with large superblocks."""
-    return alpha / (alpha + lambert(-alpha * math.exp(-alpha)))
-
-
-def greedy_amplification(alpha: float, pages: int) -> float:
-    """Desnoyers 2012."""
-    k = 1 + 1 / (2 * pages)
-    x = 0.5 - pages / alpha * lambert(-k * alpha * math.exp(-k * alpha))
-    return pages / (pages - (x - 1))
-
-
-BLOCKS, PAGES = 256, 256
-
-
-def steady(spare: float, gc: Greedy | Fifo) -> tuple[Drive, float]:
-    """A drive overwritten at random until its write amplification stays, and its effective spare:
-    superblocks that are kept free, of which one is about to be opened, and half of those that are
-    open are none."""
-    profile = replace(
-        PLAIN,
-        channels=4,
-        blocks=BLOCKS,
-        pages=PAGES // 4,
-        buffer_bytes=0,
-        capacity=int(BLOCKS * PAGES / (1 + spare)) * PAGE,
-    )
-    drive = Drive(profile, Policies(gc))
-    timing.precondition(drive, 1.0, 5.0)
-    random = np.random.default_rng(1).integers(0, profile.logical_pages, 4 * profile.logical_pages)
-    drive.run(writes(random))
-    kept = profile.reserve + 0.5 + 2 * 0.5
-    return drive, (BLOCKS - kept) * PAGES / profile.logical_pages
-
-
-@pytest.mark.parametrize("spare", [0.07, 0.125, 0.2, 0.28, 0.5])
-def test_write_amplification_is_that_of_the_closed_forms(spare: float) -> None:
-    drive, alpha = steady(spare, Greedy())
-    found = drive.counters.write_amplification
-    assert found == pytest.approx(greedy_amplification(alpha, PAGES), rel=0.01)
-    assert problems(drive.profile, drive.state) == []
-    drive, alpha = steady(spare, Fifo())
-    assert drive.counters.write_amplification == pytest.approx(fifo_amplification(alpha), rel=0.01)
-
-
-def test_sustained_random_writes_are_as_fast_as_amplification_allows() -> None:
-    drive, _ = steady(0.28, Greedy())
-    pages = drive.profile.logical_pages
-    drive.rest()
-    asked = writes(np.random.default_rng(2).integers(0, pages, 4 * pages))
-    asked["time"] = np.arange(len(asked)) * 3500  # a tenth faster than the drive
-    drive.run(asked)
-    amplification = drive.counters.write_amplification
-    each = amplification * (5000 + 20_000 / (PAGES / 4)) + (amplification - 1) * 1000
-    expected = drive.profile.total_dies / each
-    assert drive.counters.host / int(drive.state.last.max()) == pytest.approx(expected, rel=0.03)
+def test_the_formulas_have_their_published_values() -> None:
+    """Tables of the literature's closed forms, to their last digit."""
+    fifo = {0.07: 7.82, 0.125: 4.68, 0.2: 3.19, 0.28: 2.48, 0.5: 1.72}
+    greedy = {
+        64: (7.00, 4.38, 3.05, 2.40, 1.68),
+        256: (7.60, 4.60, 3.15, 2.46, 1.71),
+        1024: (7.76, 4.66, 3.18, 2.48, 1.71),
+    }
+    for spare, expected in fifo.items():
+        assert closed_forms.fifo_amplification(1 + spare) == pytest.approx(expected, abs=0.005)
+    for pages, row in greedy.items():
+        found = [closed_forms.greedy_amplification(1 + spare, pages) for spare in fifo]
+        assert found == pytest.approx(row, abs=0.0051)
+    found = [closed_forms.busy_share(depth, 16) for depth in (16, 32, 64)]
+    assert found == pytest.approx([0.586, 0.764, 0.877], abs=0.0005)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,26 @@ def model(names: tuple[str, ...], pairs: int) -> None:
     say(document(results), table(results), indent=2)
 
 
+@bench.command()
+@_only
+@_pairs("Number of measurements of each speed.")
+@json_option(Report)
+def drive(patterns: tuple[str, ...], pairs: int) -> None:
+    """Check the timing model of a flash drive against closed forms, and measure its speed.
+
+    The baseline is the figure that a published formula or constant gives, so a ratio of 1 is
+    agreement. `repeated` and `engines` count unequal completion times of two runs, and of the
+    engine and the reference model. `simulate` runs a trace against the `tlc` drive, in requests per
+    second of wall time; its baseline is the reference model.
+    """
+    from potash.bench import drive_time  # brings numba
+
+    chosen = _chosen(patterns, drive_time.NAMES)
+    with showing(steps=True) as progress:
+        results = list(drive_time.measure(chosen, pairs, progress))
+    say(document(results), table(results), indent=2)
+
+
 def _chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     """The names that match any of the patterns, all of them when there is none."""
     for pattern in patterns:
