@@ -9,40 +9,11 @@ from dataclasses import replace
 import pytest
 
 from potash_device.timing.drive import Drive
-from potash_device.timing.profile import Profile, Rate
 from potash_device.timing.requests import Op
-from potash_firmware.rpu.settings import RpuSettings
-from potash_firmware.rpu.timing.modelled import TimeSettings
+from support.modelled_time import PROFILE, completions, modelled, timing_of
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 WRITE, READ = 1, 2
-
-PROFILE = Profile(
-    channels=2,
-    dies=2,
-    planes=1,
-    blocks=20,
-    pages=8,
-    page_bytes=4096,
-    program_pages=1,
-    capacity=1 << 20,
-    read_ns=(50_000, 70_000),
-    program_ns=(400_000,),
-    erase_ns=2_000_000,
-    bus=Rate(400, 1000),
-    link=Rate(4000, 1000),
-    submission_ns=500,
-    completion_ns=700,
-    cores=1,
-    read_command_ns=2000,
-    write_command_ns=3000,
-    other_command_ns=1000,
-    buffer_bytes=64 << 10,
-)
-
-
-def modelled(profile: Profile = PROFILE, factor: int = 1) -> RpuSettings:
-    return RpuSettings(time=TimeSettings(Drive(profile), factor))
 
 
 @pytest.fixture
@@ -65,22 +36,6 @@ def send(host: Host, queue: Queue, opcode: int, cid: int, page: int, count: int 
     host.place(queue, opcode, cid, nsid=1, prp2=DATA + PAGE, cdws=(page, 0, count - 1))
     host.ring(queue)
     host.service()
-
-
-def completions(host: Host, queue: Queue) -> dict[int, int]:
-    """When each command completes, by its identifier: a nanosecond before it does not."""
-    found = {}
-    while (due := host.rpu.controller.deadlines.next) is not None:
-        host.now = (due - 1) / 1e9
-        host.service()
-        assert not host.reap(queue)
-        host.now = due / 1e9
-        host.service()
-        done = host.reap(queue)
-        assert done
-        assert all(one.status == 0 for one in done)
-        found.update(dict.fromkeys((one.cid for one in done), due))
-    return found
 
 
 def test_commands_complete_at_the_times_of_the_model(host: Host, queue: Queue) -> None:
@@ -144,8 +99,7 @@ def test_the_loop_sleeps_until_it_has_to_poll(host: Host, queue: Queue) -> None:
 
 
 def test_lateness_is_counted(host: Host, queue: Queue) -> None:
-    timing = host.rpu.controller.timing
-    assert timing is not None
+    timing = timing_of(host)
     send(host, queue, READ, 1, page=0)
     due = host.rpu.controller.deadlines.next
     assert due is not None

@@ -138,10 +138,11 @@ class Controller:
 
             self.timing = ModelledTime(
                 settings.time,
-                {nsid: one.media.size for nsid, one in self.namespaces.blocks.items()},
+                self._namespace_sizes(),
                 guest_clock,
                 self.deadlines.lateness,
             )
+            self.namespaces.on_change = self._place_namespaces
         self.faults = Faults(
             settings.faults,
             lambda: self.namespaces.blocks.values(),
@@ -335,8 +336,18 @@ class Controller:
         if self.reachability.associate(associated) and len(self.namespaces.supported) > 1:
             self.alerts.notice(NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE)
 
+    def _namespace_sizes(self) -> dict[int, int]:
+        return {nsid: one.media.size for nsid, one in self.namespaces.blocks.items()}
+
+    def _place_namespaces(self) -> None:
+        """Have the modelled drive follow the namespaces that there are."""
+        if self.timing is not None:
+            self.timing.place(self._namespace_sizes())
+
     def _erase_copies(self) -> set[Future[None]]:
         """Have user data be in no memory of the device; futures to wait for."""
+        if self.timing is not None:
+            self.timing.erase(self.namespaces.blocks)
         self._renew_memory()
         return self.apu.erase()
 
@@ -372,7 +383,8 @@ class Controller:
         media = [namespace.media for namespace in self.namespaces.blocks.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
-        if media and not any(one.writable for one in media):
+        worn = self.timing is not None and self.timing.drive.worn
+        if worn or (media and not any(one.writable for one in media)):
             warning |= CriticalWarning.READ_ONLY
         return warning
 

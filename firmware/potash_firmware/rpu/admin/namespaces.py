@@ -16,6 +16,7 @@ from nvme_spec.commands import (
     SecureErase,
 )
 from nvme_spec.identify.lists import IDENTIFY_SIZE, decode_controller_list
+from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import Controller
@@ -37,7 +38,13 @@ def format_nvm(controller: Controller, command: Command) -> Result:
         erases=fields.ses != SecureErase.NONE,
         dword10=command.entry.cdw10,
     )
-    return controller.tasks.command(steps)
+    timing, nsid = controller.timing, command.entry.nsid
+    if timing is None:
+        return controller.tasks.command(steps)
+    nsids = controller.namespaces.attached_blocks if nsid == BROADCAST_NSID else [nsid]
+    return controller.deadlines.after(
+        lambda: controller.tasks.command(steps), lambda: timing.erase(nsids)
+    )
 
 
 def namespace_management(controller: Controller, command: Command) -> Result:

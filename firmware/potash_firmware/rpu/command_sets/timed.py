@@ -1,7 +1,8 @@
 """The commands on blocks of a drive whose time is modelled: each completes when the model says.
 
-They are executed at once, as without a model, and what they come to is kept until then. What they
-ask of the drive is known before they begin, so that a write that the drive refuses is not made.
+They are executed at once, as without a model, and what they come to is kept until then. What these
+here ask of the drive is known before they begin, so that a write that the drive refuses is not
+made; commands with lists of ranges ask themselves.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,9 +10,8 @@ from dataclasses import replace
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import IoOpcode
-from potash_device.timing.requests import Op
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.command_sets.nvm.blocks import target
+from potash_firmware.rpu.command_sets.nvm.blocks import Target, target
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler, Table
 from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -20,20 +20,33 @@ Charge = Callable[[Controller, ModelledTime, Command], int]
 """When a command completes. Raises NvmeError, as the handler would, for one that is ill formed."""
 
 
-def _blocks(op: Op) -> Charge:
+def _blocks(charge: Callable[[ModelledTime, Target], int], *, moves_data: bool = True) -> Charge:
     """Of a command with the fields of Read."""
+    return lambda controller, timing, command: charge(
+        timing, target(controller, command, moves_data=moves_data)
+    )
 
-    def charge(controller: Controller, timing: ModelledTime, command: Command) -> int:
-        found = target(controller, command)
-        fua = op is Op.WRITE and (found.fua or found.namespace.write_through)
-        return timing.charge(found.namespace.nsid, op, found.offset, found.length, fua=fua)
 
-    return charge
+def _read(timing: ModelledTime, blocks: Target) -> int:
+    return timing.read(blocks.namespace.nsid, blocks.offset, blocks.length)
+
+
+def _write(timing: ModelledTime, blocks: Target) -> int:
+    fua = blocks.fua or blocks.namespace.write_through
+    return timing.write(blocks.namespace.nsid, blocks.offset, blocks.length, fua=fua)
+
+
+def _trim(timing: ModelledTime, blocks: Target) -> int:
+    return timing.trim(blocks.namespace.nsid, [(blocks.offset, blocks.length)])
 
 
 _CHARGES: dict[int, Charge] = {
-    IoOpcode.READ: _blocks(Op.READ),
-    IoOpcode.WRITE: _blocks(Op.WRITE),
+    IoOpcode.FLUSH: lambda controller, timing, command: timing.flush(),
+    IoOpcode.READ: _blocks(_read),
+    IoOpcode.WRITE: _blocks(_write),
+    IoOpcode.COMPARE: _blocks(_read),
+    IoOpcode.VERIFY: _blocks(_read, moves_data=False),
+    IoOpcode.WRITE_ZEROES: _blocks(_trim, moves_data=False),
 }
 
 

@@ -6,7 +6,7 @@ Source: NVM Express Base Specification 2.0, section 3.2.1 (namespaces), 8.12 (ma
 3.1.3.5 (CC.CSS).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -42,6 +42,8 @@ class Namespaces:
         self._features = features
         self.version = 0
         """Changes with the namespaces with blocks that there are, and with their block sizes."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when namespaces have come or gone."""
         self.every: dict[int, AnyNamespace] = {}
         """Every namespace that there is, by identifier."""
         for one in settings:
@@ -79,11 +81,13 @@ class Namespaces:
         """There is a new namespace, which is not attached."""
         self.every[namespace.nsid] = namespace
         self.version += isinstance(namespace, Namespace)
+        self.on_change()
 
     def remove(self, nsids: Iterable[int]) -> None:
         """These namespaces are gone."""
         for nsid in nsids:
             self.version += isinstance(self.every.pop(nsid), Namespace)
+        self.on_change()
 
     def close(self) -> None:
         """The device ends: let go of the memory of namespaces."""

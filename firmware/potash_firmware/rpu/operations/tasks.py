@@ -2,8 +2,8 @@
 
 A task is a generator in the loop's thread, which yields what it waits for (`command.Step`); between
 two steps the loop serves other commands. A task that has begun belongs to the drive: a reset drops
-the command, and the task continues, unless it has not begun yet or only waits for a time. Tasks
-that change namespaces are exclusive: each begins when the previous one has ended."""
+the command, and the task continues, unless it has not begun yet. Tasks that change namespaces are
+exclusive: each begins when the previous one has ended."""
 
 import logging
 from collections import deque
@@ -71,9 +71,6 @@ class Tasks:
     def reset(self) -> None:
         """A controller reset: drop the commands' tasks that have begun nothing."""
         self._queue = deque(task for task in self._queue if not task.of_command)
-        for task in [one for one in self._running if one.of_command and one.until is not None]:
-            self._running.remove(task)
-            self.resting -= 1
 
     @property
     def calls(self) -> "set[Future[Any]]":

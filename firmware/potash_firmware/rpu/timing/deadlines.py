@@ -33,6 +33,10 @@ class Deadlines:
         self._sequence = count()
         self._limit = _COMPACT
 
+    def __len__(self) -> int:
+        """Entries, those included that nobody waits for any more."""
+        return len(self._heap)
+
     def clear(self) -> None:
         """Nobody waits any more."""
         self._heap.clear()
@@ -81,11 +85,14 @@ class Deadlines:
         heappush(self._heap, (due, next(self._sequence), token))
         return Pending(token, lambda _: resume(), recall)
 
-    def keep(self, due: int, step: Callable[[], Result]) -> Result:
-        """Take `step`, and end as it ends, however long it waits, but not before `due`.
+    def keep(self, due: int | None, step: Callable[[], Result]) -> Result:
+        """Take `step`, and end as it ends, however long it waits, but not before `due` if there is
+        such a time.
 
         Raises NvmeError.
         """
+        if due is None:
+            return step()
         try:
             result = step()
         except NvmeError as error:
@@ -94,6 +101,17 @@ class Deadlines:
             resume = result.resume
             return replace(result, resume=lambda value: self.keep(due, lambda: resume(value)))
         return self._end(due, lambda: result)
+
+    def after(self, step: Callable[[], Result], due: Callable[[], int]) -> Result:
+        """Take `step`, and where it succeeds end at what `due` gives then.
+
+        Raises NvmeError.
+        """
+        result = step()
+        if isinstance(result, Pending):
+            resume = result.resume
+            return replace(result, resume=lambda value: self.after(lambda: resume(value), due))
+        return self._end(due(), lambda: result)
 
     def _end(self, due: int, end: Callable[[], Result]) -> Result:
         late = self.clock.now() - due

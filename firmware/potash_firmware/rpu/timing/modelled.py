@@ -6,7 +6,8 @@ each at pages of its own. Nanoseconds are those of guest time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,12 @@ from potash_device.timing.profile import PAGE
 from potash_device.timing.requests import FAILED, WORN, Op
 from potash_firmware.rpu.timing.clock import GuestClock
 from potash_firmware.rpu.timing.counts import Lateness
+from potash_firmware.rpu.timing.layout import Layout
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
     from potash_device.timing.drive import Drive
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,52 +53,94 @@ class ModelledTime:
         self.factor = settings.factor
         self.clock = clock
         self.lateness = lateness
-        self._first: dict[int, int] = {}
-        self._pages: dict[int, int] = {}
+        self._layout = Layout(self.drive.profile.logical_pages)
         self._failure: PolicyError | None = None
         self.drive.on_failure = self._policy_failed
-        used = 0
+        self.place(sizes)
+
+    def place(self, sizes: Mapping[int, int]) -> None:
+        """There are other namespaces: those that are gone are trimmed. Raises ValueError."""
+        layout = self._layout
+        for nsid in [one for one in layout.placed if one not in sizes]:
+            self._submit(Op.TRIM, layout.remove(nsid), self.clock.now())
         for nsid, size in sizes.items():
-            self._first[nsid], self._pages[nsid] = used, -(-size // PAGE)
-            used += self._pages[nsid]
-        if used > self.drive.profile.logical_pages:
-            raise ValueError(f"the modelled drive has no room for {used} pages of namespaces")
+            if nsid not in layout.placed:
+                layout.place(nsid, -(-size // PAGE))
 
     def charge(
-        self,
-        nsid: int,
-        op: Op,
-        offset: int,
-        length: int,
-        at: int | None = None,
-        *,
-        fua: bool = False,
+        self, nsid: int, op: Op, offset: int, length: int, at: int | None = None, fua: bool = False
     ) -> int:
         """When a request for `length` bytes from `offset` of a namespace completes that comes `at`
         (default: now).
 
         Bytes are extended to pages, or for TRIM reduced to them. A request of the future is served
-        as if it came now, and completes as much later. FLUSH is for all namespaces, whatever it
-        names. Raises NvmeError where the drive is worn out, or a policy fails.
+        as if it came now, and completes as much later. Raises NvmeError where the drive is worn
+        out or a policy fails, and ValueError for bytes that the namespace does not have.
         """
-        now = self.clock.now()
-        at = now if at is None else at
-        first, count = 0, 0
+        at = self.clock.now() if at is None else at
+        first, end = offset // PAGE, -(-(offset + length) // PAGE)
         if op is Op.TRIM:
-            first = -(-offset // PAGE)
-            count = (offset + length) // PAGE - first
-            if count < 1:
-                return at
-        elif op is not Op.FLUSH:
-            first = offset // PAGE
-            count = -(-(offset + length) // PAGE) - first
-        arrival = max(-(-min(at, now) // self.factor), self.drive.now)
-        done = self.drive.submit(arrival, op, self._first.get(nsid, 0) + first, count, fua=fua)
-        if done == WORN:
-            raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "the drive's flash is worn out")
-        if done == FAILED:
-            raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
-        return done * self.factor + max(0, at - arrival * self.factor)
+            first, end = -(-offset // PAGE), (offset + length) // PAGE
+        pieces = self._layout.find(nsid, first, max(0, end - first))
+        return self._submit(op, pieces, at, fua=fua)
+
+    def read(self, nsid: int, offset: int, length: int) -> int:
+        return self.charge(nsid, Op.READ, offset, length)
+
+    def write(
+        self, nsid: int, offset: int, length: int, *, after: int | None = None, fua: bool = False
+    ) -> int:
+        """As `charge`, of a write that begins when what is read before it is there, at `after`."""
+        return self.charge(nsid, Op.WRITE, offset, length, after, fua)
+
+    def copy(
+        self,
+        nsid: int,
+        sources: Iterable[tuple[int, int]],
+        offset: int,
+        length: int,
+        *,
+        fua: bool = False,
+    ) -> int:
+        """As `charge`, of a write that has to read blocks first."""
+        read = max((self.read(nsid, first, size) for first, size in sources), default=None)
+        return self.write(nsid, offset, length, after=read, fua=fua)
+
+    def trim(self, nsid: int, ranges: Iterable[tuple[int, int]]) -> int:
+        """As `charge`, of several ranges."""
+        ends = (self.charge(nsid, Op.TRIM, first, size) for first, size in ranges)
+        return max(ends, default=self.clock.now())
+
+    def flush(self) -> int:
+        """When all that was written before is on flash."""
+        return self._submit(Op.FLUSH, [(0, 0)], self.clock.now())
+
+    def erase(self, nsids: Collection[int]) -> int:
+        """When namespaces are empty; where all are to be, so is the flash."""
+        placed = self._layout.placed
+        if set(nsids) >= set(placed):
+            return self._submit(Op.FORMAT, [(0, 0)], self.clock.now())
+        return max(self.trim(nsid, [(0, self._layout.pages(nsid) * PAGE)]) for nsid in nsids)
+
+    def _submit(
+        self, op: Op, pieces: Iterable[tuple[int, int]], at: int, *, fua: bool = False
+    ) -> int:
+        """When all of first page and number of the drive's are done, of a request that came `at`.
+
+        Raises NvmeError.
+        """
+        factor, end = self.factor, at
+        arrival = max(-(-min(at, self.clock.now()) // factor), self.drive.now)
+        later = max(0, at - arrival * factor)
+        for first, count in pieces:
+            done = self.drive.submit(arrival, op, first, count, fua=fua)
+            if done == WORN:
+                raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "the drive's flash is worn out")
+            if done == FAILED:
+                raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
+            end = max(end, done * factor + later)
+        return end
 
     def _policy_failed(self, error: PolicyError) -> None:
         self._failure = error
+        log.error("the built-in policy replaces one that has failed: %s", error)

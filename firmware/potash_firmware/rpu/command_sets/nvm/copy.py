@@ -143,7 +143,11 @@ def _write(
         )
         return Pending(work, finish)
 
-    return begin()
+    due = None
+    if controller.timing is not None:
+        fua = fields.fua or namespace.write_through
+        due = controller.timing.copy(namespace.nsid, sources, offset, length, fua=fua)
+    return controller.deadlines.keep(due, begin)
 
 
 def _reading(media: Media, sources: Sequence[tuple[int, int]], *, dulbe: bool) -> Read:

@@ -9,6 +9,7 @@ Source: NVM Express Base Specification 2.0, section 3.4.2; NVM Command Set Speci
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import Fuse
@@ -31,6 +32,9 @@ from potash_firmware.rpu.command_sets.nvm.limits import COMPARE_AND_WRITE_BLOCKS
 from potash_firmware.rpu.command_sets.nvm.optional import differs, first_difference
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.faults import lost, outcome
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.modelled import ModelledTime
 
 Begin = Callable[[Command, Callable[[], Result]], None]
 """Takes one step of a command and does what comes of it: the loop's."""
@@ -91,6 +95,9 @@ class _CompareAndWrite:
     _aborted: NvmeError | None = None
     _write_refused: NvmeError | None = None
     _write_lost: bool = False
+    _compare_due: int | None = None
+    _write_due: int | None = None
+    """When the halves complete, where the drive's time is modelled."""
 
     def __post_init__(self) -> None:
         self._conflict = (
@@ -136,7 +143,8 @@ class _CompareAndWrite:
             raise self._aborted
         if self._work is not None:
             return Pending(
-                self.controller.media_work.end_of({self._work}), lambda _: self._written()
+                self.controller.media_work.end_of({self._work}),
+                lambda _: self.controller.deadlines.keep(self._write_due, self._written),
             )
         if not self._before:
             return lost()  # an injected fault has lost the first half
@@ -174,6 +182,9 @@ class _CompareAndWrite:
             return replace(wait, recall=self._recalled)
         require_correctable(namespace, blocks.slba, blocks.blocks)
         content, durable = self._content(blocks)
+        if controller.timing is not None:
+            self._charge(controller.timing, blocks, writes=content is not None, durable=durable)
+            content = None if self._write_refused else content
         media, dulbe = namespace.media, namespace.dulbe
 
         def work() -> Outcome:
@@ -183,10 +194,25 @@ class _CompareAndWrite:
             return None, _stored(media, blocks.offset, content, durable=durable)
 
         self._blocks = blocks
-        self._work = controller.media_work.on_blocks(
+        self._work = work_of_both = controller.media_work.on_blocks(
             namespace.in_flight, ranges, work, writes=True, alone=True
         )
-        return Pending(self._work, self._compared)
+        return controller.deadlines.keep(
+            self._compare_due, lambda: Pending(work_of_both, self._compared)
+        )
+
+    def _charge(
+        self, timing: "ModelledTime", blocks: Target, *, writes: bool, durable: bool
+    ) -> None:
+        nsid, offset, length = blocks.namespace.nsid, blocks.offset, blocks.length
+        self._compare_due = self._write_due = timing.read(nsid, offset, length)
+        try:
+            if writes:
+                self._write_due = timing.write(
+                    nsid, offset, length, after=self._compare_due, fua=durable
+                )
+        except NvmeError as error:
+            self._write_refused = error
 
     def _content(self, blocks: Target) -> tuple[memoryview | None, bool]:
         """What is to be written and whether durably; a write that is refused leaves it at that."""

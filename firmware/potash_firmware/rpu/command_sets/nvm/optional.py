@@ -168,4 +168,7 @@ def dataset_management(controller: Controller, command: Command) -> Result:
         if durable:
             yield Step(0, 0, media.flush)
 
-    return one_by_one(controller, command, namespace, steps(), write_error, writes=True)
+    due = None if controller.timing is None else controller.timing.trim(namespace.nsid, ranges)
+    return controller.deadlines.keep(
+        due, lambda: one_by_one(controller, command, namespace, steps(), write_error, writes=True)
+    )

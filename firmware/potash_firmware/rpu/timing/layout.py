@@ -1,0 +1,75 @@
+"""Which pages of the modelled drive each namespace has."""
+
+from collections.abc import Iterator, Mapping
+
+
+class Layout:
+    """Pages of a drive, given to namespaces in as few pieces as there are."""
+
+    def __init__(self, pages: int) -> None:
+        self._free = [(0, pages)]
+        """First page and number, in ascending order, never two that touch."""
+        self.placed: dict[int, list[tuple[int, int]]] = {}
+        """The pieces of each namespace, in the order of its bytes."""
+
+    def place(self, nsid: int, pages: int) -> None:
+        """Give a namespace its pages. Raises ValueError where so many are not free."""
+        if pages > sum(count for _, count in self._free):
+            raise ValueError(
+                f"the modelled drive has no room for {pages} pages of namespace {nsid}"
+            )
+        whole = next((one for one in self._free if one[1] >= pages), None)
+        pieces: list[tuple[int, int]] = []
+        while pages:
+            first, count = whole or self._free[0]
+            taken = min(count, pages)
+            at = self._free.index((first, count))
+            self._free[at : at + 1] = [(first + taken, count - taken)] if count > taken else []
+            pieces.append((first, taken))
+            pages -= taken
+        self.placed[nsid] = pieces
+
+    def remove(self, nsid: int) -> list[tuple[int, int]]:
+        """Take a namespace's pages, which are given."""
+        pieces = self.placed.pop(nsid)
+        joined: list[tuple[int, int]] = []
+        for first, count in sorted((*self._free, *pieces)):
+            if joined and sum(joined[-1]) == first:
+                joined[-1] = (joined[-1][0], joined[-1][1] + count)
+            else:
+                joined.append((first, count))
+        self._free = joined
+        return pieces
+
+    def pages(self, nsid: int) -> int:
+        """How many a namespace has; 0 for one that is not there."""
+        return sum(count for _, count in self.placed.get(nsid, ()))
+
+    def find(self, nsid: int, first: int, count: int) -> Iterator[tuple[int, int]]:
+        """Where pages of a namespace are. Raises ValueError for those that it does not have."""
+        for start, length in self.placed.get(nsid, ()):
+            if first < length and count:
+                taken = min(count, length - first)
+                yield start + first, taken
+                count -= taken
+            first = max(0, first - length)
+        if count:
+            raise ValueError(f"namespace {nsid} ends before these pages")
+
+    @classmethod
+    def restored(cls, pages: int, placed: Mapping[int, list[tuple[int, int]]]) -> "Layout":
+        """One with these pieces. Raises ValueError where they overlap, or are not there."""
+        layout = cls(pages)
+        used = sorted((first, count) for pieces in placed.values() for first, count in pieces)
+        at, free = 0, []
+        for first, count in used:
+            if first < at or count < 1:
+                raise ValueError("pieces of namespaces overlap")
+            if first > at:
+                free.append((at, first - at))
+            at = first + count
+        if at > pages:
+            raise ValueError("pieces of namespaces are not there")
+        layout._free = [*free, (at, pages - at)] if at < pages else free
+        layout.placed = {nsid: list(pieces) for nsid, pieces in placed.items()}
+        return layout
