@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,8 @@ from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.migration.migration import PATIENCE
 from potash_firmware.rpu.settings import Identity, RpuSettings
+from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.status import StatusSocket, snapshot
 from potash_firmware.waiting import READ, WRITE, Source, Waiting
 from pyvfio_user.server import Server
@@ -106,8 +108,9 @@ class Device:
     is what a host makes namespaces of (memory without it). `trace` is a descriptor, open for
     appending, for what all processes of the device do. They stay the caller's. A snapshot of how
     the device is doing can be had at the socket `status` (`status.py`). One that is `incoming` is
-    stopped until it is given the state of another one, whose media it then has. Entering raises
-    OSError where the socket cannot be made.
+    stopped until it is given the state of another one, whose media it then has. `standstill` makes
+    what stops the guest while its jobs are behind, of the guest's clock, for a drive whose time is
+    modelled. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class Device:
         trace: int | None = None,
         status: Path | None = None,
         incoming: bool = False,
+        standstill: Callable[[GuestClock], Standstill] | None = None,
     ) -> None:
         self._socket = socket
         self._incoming = incoming
@@ -132,6 +136,8 @@ class Device:
         self._trace = trace
         self._status_path = status
         self._status: StatusSocket | None = None
+        self._make_standstill = standstill
+        self.holding: Holding | None = None
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
         self._powered = False
@@ -172,6 +178,11 @@ class Device:
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
             stack.callback(self.rpu.controller.faults.release)
+            timing = self.rpu.controller.timing
+            if self._make_standstill is not None and timing is not None:
+                standstill = self._make_standstill(timing.clock)
+                stack.callback(standstill.close)
+                self.holding = Holding(standstill, timing.clock, timing.running, self.link.end)
             self._buffers = {**buffers.descriptors(), "counters": self.counters.fd}
             self._readers: dict[str, int] = {}
             stack.callback(self._close_readers)
@@ -230,6 +241,8 @@ class Device:
             self._more_messages = True  # which came while guest memory was waited for
         if not self.rpu.migration.stopped:  # else nobody listens to the APU
             self.link.check()
+        if self.holding is not None:
+            self.holding.service(connected=self.server.connected)
         if self._namespaces_version != self.rpu.controller.namespaces.version:
             self._replace_apu()
         elif port is None or port.closed:
@@ -297,11 +310,16 @@ class Device:
             waiting.append((wake, READ))
         if self._status is not None:
             waiting.append((self._status, READ))
+        holding = self.holding
+        if holding is not None and (source := holding.standstill.source) is not None:
+            waiting.append((source, READ | WRITE if source.wants_write else READ))
         limit: float | None = 0.0
         if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
             self.rpu.spin()
         if limit != 0.0:
             limits = [timeout, limit, server.timeout]
+            if holding is not None:
+                limits.append(holding.timeout)
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = min((one for one in limits if one is not None), default=None)

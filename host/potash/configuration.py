@@ -21,6 +21,7 @@ from nvme_spec.registers import CmbUse
 from potash.sdk.errors import PotashError
 from potash.units import LARGEST, human, parse_size, short
 from potash.vm.guest import CPUS, MEMORY
+from potash.vm.standstill import DEFAULT_LIMIT
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.media.shapes import (
     BLOCK_SIZES,
@@ -304,6 +305,8 @@ class TimeSection:
     drive: Annotated[str, DRIVE] = "tlc"
     policies: Annotated[tuple[str, ...], POLICIES] = ()
     factor: Annotated[int, _count(1, MOST_FACTOR)] = 1
+    monitor: Annotated[Path | None, PATH] = None
+    still_limit: Annotated[int, _count(1, MOST_SECONDS)] = DEFAULT_LIMIT
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """`potash serve --time modelled`: what a client of the socket sees of a drive's time."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import potash.sdk
-from potash import timing
+from potash import configuration, timing
 from potash.cli.app import run_app
+from potash.cli.device.time_options import passed_on
 from potash.vm.drive import serving
 from potash_device.timing.profile import scaled
 
@@ -51,6 +53,9 @@ def test_no_command_completes_before_the_model_says(tmp_path: Path) -> None:
         (["--drive", "qlc"], "--drive is for --time modelled"),
         (["--time-factor", "2"], "--time-factor is for --time modelled"),
         (["--policy", "gc=fifo"], "--policy is for --time modelled"),
+        (["--monitor", "m"], "--monitor is for --time modelled"),
+        (["--still-limit", "2"], "--still-limit is for --time modelled"),
+        (["--time", "modelled", "--monitor", __file__], "is no socket; QEMU makes one"),
         (["--time", "modelled", "--drive", "none"], "none is neither a file"),
         (["--time", "modelled", "--policy", "gc=no"], "'no' is neither FILE:CLASS nor one of"),
         (["--time", "modelled", "--size", "1M"], "such flash takes at least 25165824"),
@@ -62,3 +67,34 @@ def test_what_cannot_be_modelled_is_refused(
 ) -> None:
     assert run_app(["serve", "--socket", str(tmp_path / "s"), *options])
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--monitor", "m"], "--monitor is for --socket"),
+        (["--socket", "s", "--time", "modelled"], "give its options to `potash serve`"),
+        (["--time-factor", "2"], "--time-factor is for --time modelled"),
+    ],
+)
+def test_a_guest_takes_the_time_of_its_own_drives_alone(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["guest", *options])
+    assert said in capsys.readouterr().err
+
+
+def test_a_guest_passes_its_options_on_and_writes_them_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--time", "modelled", "--drive", "z-nand", "--time-factor", "3"]
+    assert run_app(["guest", *options, "--still-limit", "7", "--print-config"]) == 0
+    written = capsys.readouterr().out
+    file = tmp_path / "potash.toml"
+    file.write_text(written)
+    section = configuration.read(file).time
+    assert (section.mode, section.drive, section.factor) == ("modelled", "z-nand", 3)
+    assert passed_on(replace(section, policies=("gc=fifo",))) == [
+        *("--time", "modelled", "--drive", "z-nand", "--time-factor", "3"),
+        *("--still-limit", "7", "--policy", "gc=fifo"),
+    ]

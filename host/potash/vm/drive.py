@@ -18,25 +18,33 @@ STOP_LIMIT = 20.0
 
 
 @contextlib.contextmanager
-def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
+def serving(*options: str, verbose: bool = False, stops: bool = False) -> Iterator[Path]:
     """Run a device while the block lasts, at a socket of its own; gives the socket.
 
-    Takes and raises what `device_process` does.
+    Takes and raises what `device_process` does. One that `stops` its guest looks for a monitor at
+    `monitor_of(socket)`.
     """
     # The folder is this user's alone, and so is what listens in it.
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         socket = Path(folder) / "drive"
+        if stops:
+            options += ("--monitor", str(monitor_of(socket)))
         with device_process(socket, *options, verbose=verbose):
             yield socket
 
 
+def monitor_of(socket: Path) -> Path:
+    """Where QEMU makes the monitor for a device at this socket that stops its guest."""
+    return socket.with_name("monitor")
+
+
 @contextlib.contextmanager
 def serving_each(
-    options: Sequence[Sequence[str]], *, verbose: bool = False
+    options: Sequence[Sequence[str]], *, verbose: bool = False, stops: bool = False
 ) -> Iterator[list[Path]]:
     """As `serving`, for several devices, each with options of its own; gives their sockets."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(serving(*one, verbose=verbose)) for one in options]
+        yield [stack.enter_context(serving(*one, verbose=verbose, stops=stops)) for one in options]
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ class Guest:
         self.more = tuple(more)
         self.namespaces = namespaces
         self.monitors = tuple(monitors)
-        self.shape = Shape(memory, cpus, backend, stands=bool(monitors))
+        self.shape = Shape(memory, cpus, backend, stops=bool(monitors))
         self._progress = progress
         self._life_limit = life_limit
         self._owned = contextlib.ExitStack()
@@ -318,9 +318,7 @@ class Guest:
 
     def _resume(self, stack: contextlib.ExitStack) -> Machine:
         """Bring the frozen guest back; when it does not come back, boot a new one, once."""
-        more = [
-            word for at, path in enumerate(self.monitors) for word in monitor_arguments(at, path)
-        ]
+        more = monitor_arguments(self.monitors)
         for attempt in (1, 2):
             state = snapshot.frozen(self.images, self.shape, self._progress)
             with contextlib.ExitStack() as trial:

@@ -8,6 +8,7 @@ archive, unpacked beside the system and run through its own loader.
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -20,6 +21,9 @@ CLIENT = "vfio-user-pci"
 OLDEST = (10, 1, 1)
 ROOT_PORTS = 4
 """Empty PCI Express slots, `rp0` and on, that drives are plugged into while the machine runs."""
+
+STOPPABLE = ("-rtc", "clock=vm")
+"""What a machine needs whose clocks are all to stand still while it is stopped."""
 
 
 class Accelerator(Enum):
@@ -144,8 +148,6 @@ def machine_arguments(
     cpus: int,
     accelerator: Accelerator,
     backend: Memory = Memory.MEMFD,
-    *,
-    stands: bool = False,
 ) -> list[str]:
     """The options that describe the machine; equal options may exchange a frozen machine's state,
     and so may those that differ in `backend` alone.
@@ -154,7 +156,6 @@ def machine_arguments(
         memory: in MiB.
         cpus: number of processors.
         backend: what holds the memory.
-        stands: its real-time clock, too, stands still while it is stopped.
     """
     # Root may map a device's registers although its driver has them: `nvme show-regs` does.
     append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed"
@@ -165,17 +166,17 @@ def machine_arguments(
         *("-append", append),
         *("-device", "virtio-serial-pci,id=serial"),
         *root_ports(),
-        *(("-rtc", "clock=vm") if stands else ()),
     ]
 
 
-def monitor_arguments(number: int, path: Path) -> list[str]:
-    """The options of a further monitor, at a socket that QEMU makes."""
-    escaped = str(path).replace(",", ",,")
-    return [
-        *("-chardev", f"socket,id=monitor{number},path={escaped},server=on,wait=off"),
-        *("-mon", f"chardev=monitor{number},mode=control"),
-    ]
+def monitor_arguments(monitors: Sequence[Path]) -> list[str]:
+    """The options for further monitors, each at a socket that QEMU makes."""
+    options: list[str] = []
+    for number, path in enumerate(monitors):
+        escaped = str(path.absolute()).replace(",", ",,")
+        options += ["-chardev", f"socket,id=monitor{number},path={escaped},server=on,wait=off"]
+        options += ["-mon", f"chardev=monitor{number},mode=control"]
+    return options
 
 
 def channel_arguments(monitor: int, control: int, console: int) -> list[str]:

@@ -16,7 +16,6 @@ import os
 import platform
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from potash.sdk.progress import Progress
@@ -25,7 +24,7 @@ from potash.vm.channel import Channel
 from potash.vm.errors import GuestError
 from potash.vm.images import Emulator, GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import Accelerator, Memory, Qemu, machine_arguments
+from potash.vm.qemu import STOPPABLE, Accelerator, Memory, Qemu, machine_arguments
 
 KVM = Path("/dev/kvm")
 KVM_LIMIT = 6.0
@@ -47,7 +46,7 @@ class Shape:
     memory: int
     cpus: int
     backend: Memory = Memory.MEMFD
-    stands: bool = False
+    stops: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,15 +142,12 @@ def _accelerator(kvm: bool) -> Accelerator:
 
 
 def _entry(images: GuestImages, shape: Shape, accelerator: Accelerator) -> Frozen:
-    machine = partial(
-        machine_arguments,
-        *(images.kernel, images.initrd, shape.memory, shape.cpus, accelerator),
-        stands=shape.stands,
-    )
+    machine = (images.kernel, images.initrd, shape.memory, shape.cpus, accelerator)
+    clock = STOPPABLE if shape.stops else ()
     # Under KVM the guest sees the host's own processor, so its state is this host's alone.
     host = _host(images) if accelerator is Accelerator.KVM else ""
-    name = key(images.key, machine(), host)
-    arguments = tuple(machine(backend=shape.backend))
+    name = key(images.key, [*machine_arguments(*machine), *clock], host)
+    arguments = (*machine_arguments(*machine, shape.backend), *clock)
     return Frozen(arguments, _states(images).root / "snapshots" / name)
 
 

@@ -25,7 +25,7 @@ from potash.vm.qmp import Message, event_time
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LIMIT = 300.0
+DEFAULT_LIMIT = 300
 """Seconds of a stop after which the guest goes on, whoever still wants it."""
 
 HPET_CAPABILITIES = 0xFED00000
@@ -240,7 +240,12 @@ class Standstill:
         """The monitor is gone, or of no use: guest time goes on from where it is."""
         if self._monitor is None:
             return
-        log.warning("the guest stands still no more: %s", error.reason)
+        idle = self._idle and not self._holders and self._since is None
+        log.log(
+            logging.DEBUG if idle else logging.WARNING,
+            "the guest stands still no more: %s",
+            error.reason,
+        )
         self._monitor.close()
         self._monitor = None
         if self._since is not None:

@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash.vm.parent_death import dies_with_parent
-from potash.vm.qemu import CLIENT, Accelerator, Qemu, bare_machine, root_ports
+from potash.vm.qemu import (
+    CLIENT,
+    STOPPABLE,
+    Accelerator,
+    Qemu,
+    bare_machine,
+    monitor_arguments,
+    root_ports,
+)
 
 APPEND = "console=ttyS0"
 """The kernel's command line when none is given: its console is the serial port."""
@@ -43,7 +51,12 @@ class System:
     disks: tuple[Disk, ...] = ()
 
     def arguments(
-        self, memory: int, cpus: int, accelerator: Accelerator, sockets: Sequence[Path]
+        self,
+        memory: int,
+        cpus: int,
+        accelerator: Accelerator,
+        sockets: Sequence[Path],
+        monitors: Sequence[Path] = (),
     ) -> list[str]:
         """QEMU's options for it.
 
@@ -52,6 +65,8 @@ class System:
             cpus: number of processors.
             accelerator: what executes it.
             sockets: the vfio-user sockets of its drives, in order.
+            monitors: where QEMU makes a monitor for each device that stops the guest while its own
+                work is behind.
 
         Raises:
             OSError: a disk cannot be read.
@@ -64,6 +79,7 @@ class System:
         for number, disk in enumerate(self.disks):
             options += _disk(f"disk{number}", disk)
         options += root_ports()
+        options += [*STOPPABLE, *monitor_arguments(monitors)] if monitors else []
         for number, socket in enumerate(sockets):
             address = {"type": "unix", "path": str(socket.absolute())}
             drive = {"driver": CLIENT, "id": f"potash{number}", "bus": f"rp{number}"}

@@ -7,7 +7,7 @@ each at pages of its own. Nanoseconds are those of guest time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from potash_device.timing.profile import PAGE
 from potash_device.timing.requests import FAILED, WORN, Op
 from potash_firmware.rpu.timing.clock import GuestClock
 from potash_firmware.rpu.timing.counts import Lateness
+from potash_firmware.rpu.timing.holding import RunningJob
 from potash_firmware.rpu.timing.layout import Layout
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
@@ -53,6 +54,8 @@ class ModelledTime:
         self.factor = settings.factor
         self.clock = clock
         self.lateness = lateness
+        self.running: Callable[[], Iterable[RunningJob]] = tuple
+        """The jobs that workers are at."""
         self._layout = Layout(self.drive.profile.logical_pages)
         self._failure: PolicyError | None = None
         self.drive.on_failure = self._policy_failed

@@ -43,6 +43,8 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
             "modelled_drive": found.time.drive,
             "policies": found.time.policies,
             "time_factor": found.time.factor,
+            "monitor": found.time.monitor,
+            "still_limit": found.time.still_limit,
         }
         several = {
             one.name for one in ctx.command.params if isinstance(one, click.Option) and one.multiple

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from potash.cli.device.configured import (
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.mirror import mirror_option
 from potash.cli.device.serve import NAMESPACE
+from potash.cli.device.time_options import MODELLED, passed_on, time_options, time_section
 from potash.cli.device.vta_options import writable_file
 from potash.cli.progress import showing
 from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
@@ -31,7 +32,7 @@ from potash.sdk.vfio_user import require_free
 from potash.tracing.recording import recording
 from potash.units import Parsed, Size, short
 from potash.vm import images, snapshot, system
-from potash.vm.drive import serving_each
+from potash.vm.drive import monitor_of, serving_each
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.qemu import ROOT_PORTS, Accelerator
 from potash.vm.system import APPEND, Disk, System
@@ -58,17 +59,28 @@ def _disk(text: str) -> Disk:
     return Disk(path, text.endswith(",rw"))
 
 
-def _sockets(
-    drives: Sequence[Sequence[str]], socket: Path | None, verbose: bool
-) -> AbstractContextManager[list[Path]]:
-    """Those of devices with these options, or the one where a device listens already."""
-    return serving_each(drives, verbose=verbose) if socket is None else nullcontext([socket])
+Sockets = tuple[list[Path], list[Path]]
+"""Of devices, and those where they look for a monitor if they stop the guest."""
+
+
+@contextmanager
+def _devices(
+    drives: Sequence[Sequence[str]], socket: Path | None, monitor: Path | None, verbose: bool
+) -> Iterator[Sockets]:
+    """Those of devices with these options, or of the one that listens already."""
+    if socket is not None:
+        yield [socket], [monitor] if monitor is not None else []
+        return
+    stops = any(MODELLED in one for one in drives)
+    with serving_each(drives, verbose=verbose, stops=stops) as sockets:
+        yield sockets, list(map(monitor_of, sockets)) if stops else []
 
 
 @contextmanager
 def running_guest(
     *drives: Sequence[str],
     socket: Path | None = None,
+    monitor: Path | None = None,
     memory: int = MEMORY,
     cpus: int = CPUS,
     mirror: str | None = None,
@@ -81,6 +93,7 @@ def running_guest(
     Args:
         drives: further options of `potash serve` for each.
         socket: where a device listens already, which is used instead.
+        monitor: where that one looks for QEMU's monitor, if it stops the guest.
         memory: in MiB.
         mirror: the Debian archive's address (default: the one that apt is configured with).
         refresh: download the packages again.
@@ -90,12 +103,23 @@ def running_guest(
     with ExitStack() as stack:
         with showing(steps=True, quiet=quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
-            first, *others = stack.enter_context(_sockets(drives, socket, verbose))
+            (first, *others), monitors = stack.enter_context(
+                _devices(drives, socket, monitor, verbose)
+            )
             options = list(drives[0]) if drives else []
             computes = options.count("--memory-namespace") + options.count("--compute-namespace")
             count = max(1, options.count("--namespace")) + computes
             guest = stack.enter_context(
-                Guest(found, first, memory, cpus, more=others, namespaces=count, progress=progress)
+                Guest(
+                    found,
+                    first,
+                    memory,
+                    cpus,
+                    more=others,
+                    namespaces=count,
+                    monitors=monitors,
+                    progress=progress,
+                )
             )
         yield guest
 
@@ -109,6 +133,11 @@ def running_guest(
     "served",
     type=click.Path(path_type=Path),
     help="Use the device of a running `potash serve` at this socket instead of a new one.",
+)
+@click.option(
+    "--monitor",
+    type=click.Path(path_type=Path),
+    help="Where QEMU makes the monitor that the device at --socket was given as its --monitor.",
 )
 @click.option(
     "--devices",
@@ -166,6 +195,7 @@ def running_guest(
     help="Number of vCPUs.",
 )
 @mirror_option
+@time_options
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
@@ -212,6 +242,12 @@ def guest(
     config_file: Path | None,
     print_config: bool,
     served: Path | None,
+    monitor: Path | None,
+    time_mode: str,
+    modelled_drive: str,
+    policies: tuple[str, ...],
+    time_factor: int,
+    still_limit: int,
     devices: int | None,
     media: tuple[Path, ...],
     namespaces: tuple[NamespaceShape, ...],
@@ -252,6 +288,7 @@ def guest(
             f"the guest's memory is whole MiB, and at least {short(LEAST_GUEST)}"
         )
     namespaces = configured.wanted_namespaces(namespaces, size)
+    wanted_time = time_section(time_mode, modelled_drive, policies, time_factor, still_limit)
     if print_config:
         found = configured.given()
         device = replace(found.device, media=media[0] if media else None, profile=profile, cmb=cmb)
@@ -260,21 +297,27 @@ def guest(
         others = configured.computational(
             memory_namespaces, found.memory.capacity, memory_bar, compute_namespaces
         )
-        found = replace(found, device=device, namespaces=named, guest=machine, **others)
+        found = replace(
+            found, device=device, namespaces=named, guest=machine, time=wanted_time, **others
+        )
         click.echo(configuration.write(found), nl=False)
         return
     computes = memory_namespaces or memory_bar or compute_namespaces or cmb
     its_drive = media or namespaces or computes or devices is not None or config_file is not None
+    its_drive = its_drive or wanted_time.mode == MODELLED
     if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
             "the device at --socket has its drive already; give its options to `potash serve`"
         )
     if served is not None:
         require_free(str(served))
+    elif monitor is not None:
+        raise click.UsageError("--monitor is for --socket; new drives have their own")
     count = max(1, len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
     shared = ["--config", str(config_file)] if config_file else []
+    shared += passed_on(wanted_time)
     shared += ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
     for namespace in namespaces:
         shared += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
@@ -297,7 +340,8 @@ def guest(
                 "--disk out, or have the custom system do it"
             )
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        _boot(own, drives, served, memory // MEBIBYTE, cpus, debian_mirror, refresh, verbose)
+        attached = _devices(drives, served, monitor, verbose)
+        _boot(own, attached, memory // MEBIBYTE, cpus, debian_mirror, refresh)
         return
     with (
         showing(steps=True) as progress,
@@ -305,6 +349,7 @@ def guest(
         running_guest(
             *drives,
             socket=served,
+            monitor=monitor,
             memory=memory // MEBIBYTE,
             cpus=cpus,
             mirror=debian_mirror,
@@ -329,23 +374,21 @@ def _own_options(number: int, media: Sequence[Path]) -> list[str]:
 
 def _boot(
     own: System,
-    drives: Sequence[Sequence[str]],
-    socket: Path | None,
+    devices: AbstractContextManager[Sockets],
     memory: int,
     cpus: int,
     mirror: str | None,
     refresh: bool,
-    verbose: bool,
 ) -> None:
     """Run a system of the user's at this terminal, to its end."""
     with ExitStack() as stack:
         with showing(steps=True) as progress:
             emulator = images.prepare_qemu(progress, mirror=mirror, refresh=refresh)
-            sockets = stack.enter_context(_sockets(drives, socket, verbose))
+            sockets, monitors = stack.enter_context(devices)
         accelerator = Accelerator.KVM if snapshot.kvm_verdict(emulator) else Accelerator.TCG
         if sys.stdin.isatty():
             click.echo("The custom system, at this terminal; Ctrl-A X ends it.")
-        system.run(emulator.qemu, own.arguments(memory, cpus, accelerator, sockets))
+        system.run(emulator.qemu, own.arguments(memory, cpus, accelerator, sockets, monitors))
 
 
 def _run(running: Guest, command: tuple[str, ...]) -> int:

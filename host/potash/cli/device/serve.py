@@ -27,7 +27,7 @@ from potash.cli.device.configured import (
 )
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.moving import Moving, load_state, moving_options, save_state
-from potash.cli.device.time_options import modelled, time_options, time_section
+from potash.cli.device.time_options import modelled, standing, time_options, time_section
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.configuration import (
@@ -212,6 +212,13 @@ def qemu_device(socket: Path) -> str:
 )
 @moving_options
 @time_options
+@click.option(
+    "--monitor",
+    type=click.Path(path_type=Path),
+    metavar="SOCKET",
+    help="A monitor of the guest's QEMU, which has no other client: the guest is stopped while a "
+    "job's emulation is behind its modelled time.",
+)
 @fault_options
 @json_option(reports.Serving, "Report the device's address as JSON.")
 @click.option(
@@ -260,6 +267,8 @@ def serve(
     modelled_drive: str,
     policies: tuple[str, ...],
     time_factor: int,
+    monitor: Path | None,
+    still_limit: int,
     faults: tuple[Fault, ...],
     fault_files: tuple[Path, ...],
     allow_faults: bool,
@@ -289,7 +298,9 @@ def serve(
         vta=configured.given().vta,
         limits=configured.given().limits,
         guest=configured.given().guest,
-        time=time_section(time_mode, modelled_drive, policies, time_factor),
+        time=time_section(
+            time_mode, modelled_drive, policies, time_factor, still_limit, monitor
+        ),
     )  # fmt: skip
     if read_only and media is None:
         raise click.UsageError("--read-only needs --media: a drive in memory is empty")
@@ -345,6 +356,7 @@ def _serve(
             trace=traced,
             status=status_socket(str(path)),
             incoming=moving.waits,
+            standstill=standing(wanted.time),
         )
         try:
             stack.enter_context(device)

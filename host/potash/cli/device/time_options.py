@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,10 @@ from click.core import ParameterSource
 from potash.cli.device.configured import DEFAULTS
 from potash.cli.drive.common import together
 from potash.cli.progress import showing
-from potash.configuration import MOST_FACTOR, TIME_MODES, TimeSection
+from potash.configuration import MOST_FACTOR, MOST_SECONDS, TIME_MODES, TimeSection
 from potash.sdk.errors import PotashError
+from potash.vm.monitor import require_monitor
+from potash.vm.standstill import Clock, Standstill
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.timing.profile import PAGE, PROFILES, ProfileError, scaled
 
@@ -55,21 +59,60 @@ time_options = together(
         show_default=True,
         help="Multiply all modelled times, for machines that are too slow for the drive.",
     ),
+    click.option(
+        "--still-limit",
+        type=click.IntRange(1, MOST_SECONDS),
+        metavar="SECONDS",
+        default=DEFAULTS.time.still_limit,
+        show_default=True,
+        help="The longest time that the guest is stopped for a job, which then fails.",
+    ),
 )
 
 
-def time_section(mode: str, drive: str, policies: tuple[str, ...], factor: int) -> TimeSection:
+def time_section(
+    mode: str,
+    drive: str,
+    policies: tuple[str, ...],
+    factor: int,
+    still_limit: int,
+    monitor: Path | None = None,
+) -> TimeSection:
     """What the options come to. Raises UsageError for options that do nothing."""
     context = click.get_current_context()
     for name, option in (
         ("modelled_drive", "--drive"),
         ("policies", "--policy"),
         ("time_factor", "--time-factor"),
+        ("still_limit", "--still-limit"),
     ):
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and mode != MODELLED:
             raise click.UsageError(f"{option} is for --time {MODELLED}")
-    return TimeSection(mode, drive, policies, factor)
+    if monitor is not None and mode != MODELLED:
+        raise click.UsageError(f"--monitor is for --time {MODELLED}")
+    return TimeSection(mode, drive, policies, factor, monitor, still_limit)
+
+
+def passed_on(section: TimeSection) -> list[str]:
+    """The options as another `potash serve` takes them, but for its monitor."""
+    if section.mode != MODELLED:
+        return ["--time", section.mode]
+    options = ["--time", section.mode, "--drive", section.drive]
+    options += ["--time-factor", str(section.factor), "--still-limit", str(section.still_limit)]
+    return options + [word for policy in section.policies for word in ("--policy", policy)]
+
+
+def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
+    """What has the guest stand still, made of its clock; None where nothing does.
+
+    Raises PotashError for what is no monitor.
+    """
+    if section.mode != MODELLED or section.monitor is None:
+        return None
+    monitor = section.monitor.absolute()
+    require_monitor(monitor)
+    return partial(Standstill, monitor, limit=section.still_limit)
 
 
 def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
