@@ -52,6 +52,7 @@ class Store:
         sources: the packages' folders and the files that decide about what is kept.
         versions: gives what else it depends on, such as a compiler's version. Called once.
         limit: files that are kept; the ones used longest ago go first.
+        room: bytes that these may take.
     """
 
     def __init__(
@@ -60,11 +61,12 @@ class Store:
         sources: Iterable[Path],
         versions: Callable[[], Iterable[str]] = tuple,
         limit: int = 256,
+        room: int = 1 << 30,
     ) -> None:
         self.kind = kind
         self.sources = tuple(sources)
         self._versions = versions
-        self._limit = limit
+        self._limits = limit, room
 
     @functools.cached_property
     def identity(self) -> bytes:
@@ -111,7 +113,7 @@ class Store:
                 except BaseException:
                     os.unlink(unfinished)
                     raise
-            _prune(root, self._limit)
+            _prune(root, *self._limits)
 
     def directory(self) -> Path | None:
         """A folder for these sources and versions alone, for what writes and reads files itself;
@@ -127,7 +129,7 @@ class Store:
             return None
         with contextlib.suppress(OSError):
             os.utime(own)
-            _prune(root, self._limit)
+            _prune(root, *self._limits)
         return own
 
 
@@ -176,15 +178,17 @@ def _close(root: Path) -> None:
         root.chmod(0o700)
 
 
-def _prune(root: Path, limit: int) -> None:
-    """Remove the files used longest ago where there are too many, and folders that are old."""
+def _prune(root: Path, limit: int, room: int) -> None:
+    """Remove the files used longest ago where there are too many or too large ones, and folders
+    that are old."""
     files = []
     for entry in os.scandir(root):
         if not entry.is_dir(follow_symlinks=False):
-            files.append(entry)
+            files.append((entry.path, entry.stat(follow_symlinks=False)))
         elif entry.stat(follow_symlinks=False).st_mtime < time.time() - FORGET_AFTER:
             shutil.rmtree(entry, ignore_errors=True)
-    if len(files) > limit:
-        files.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime)
-        for entry in files[: len(files) - limit]:
-            Path(entry).unlink(missing_ok=True)
+    files.sort(key=lambda file: file[1].st_mtime, reverse=True)
+    for place, (path, status) in enumerate(files):
+        room -= status.st_size
+        if place >= limit or room < 0:
+            Path(path).unlink(missing_ok=True)

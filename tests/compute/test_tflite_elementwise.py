@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from potash.models.builder import FusedActivation, GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu
-from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.operators import addition, pointwise
 from potash_firmware.tflite.partition import Partition
 from potash_firmware.tflite.runtime import Model, inspect
-from support.tflite import Bench, Int8, bench, reference
+from support.tflite import Bench, Int8, bench, nothing_kept, reference
+
+__all__ = ["nothing_kept"]
 
 GRID = np.arange(-128, 128, dtype=np.int8)
 PAIRS = tuple(values.reshape(-1) for values in np.meshgrid(GRID, GRID))
@@ -35,15 +36,6 @@ PLAIN = ("minimum", "maximum")
 ACTIVATIONS = [
     activation for activation in FusedActivation if activation is not FusedActivation.TANH
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_kept() -> Iterator[None]:
-    """Everything is compiled, whatever an earlier run did."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_cache, "recall", lambda _: None)
-        patch.setattr(partition_cache, "keep", lambda *_: None)
-        yield
 
 
 @pytest.fixture(scope="module")

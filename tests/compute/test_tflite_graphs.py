@@ -52,6 +52,13 @@ def check(seed: int, config: Config, dram_bytes: int = 1 << 22) -> Counter[bool]
         for again in range(2):
             run(model, its, 7 * seed + again)
         del model
+        decisions, room = delegate.decisions, runtime.alloc(64)
+        # What was kept is relocated.
+        model = Model(its.model, delegate=delegate, reference=True)
+        assert delegate.decisions == decisions or dram_bytes < 1 << 20
+        run(model, its, 7 * seed + 2)
+        del model
+        room.free()
         assert delegate.partitions == 0
         runtime.close()
         # All memory is one free piece again.

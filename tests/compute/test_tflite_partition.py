@@ -3,6 +3,7 @@
 import gc
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,14 @@ from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite import delegate as tflite_delegate
 from potash_firmware.tflite import partition_cache
+from potash_firmware.tflite import runtime as tflite_runtime
+from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.lowering import Layouts, Lowering, Placement, Refusal, Settings
-from potash_firmware.tflite.operators import lower
+from potash_firmware.tflite.operators import addition, convolution, lower
+from potash_firmware.tflite.partition_cache import Record
 from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Convolution
@@ -87,6 +92,51 @@ def test_what_was_compiled_is_kept(own_cache: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(TypeError):
         # Another model was not.
         run(chain(seed=1), data())
+
+
+def chain_with_moves() -> bytes:
+    """As `chain`, with nodes that only permute, rename or repeat values."""
+    random = np.random.default_rng(3)
+    graph = GraphBuilder()
+    x = graph.tensor(SHAPE, 0.05, -7)
+    w = graph.constant(random.integers(-127, 128, (20, 3, 3, 20)).astype(np.int8), 0.005)
+    y = graph.conv2d(x, w, None, 0.05, 3, padding=Padding.SAME)
+    y = graph.transpose(y, (0, 3, 1, 2))
+    y = graph.reshape(y, (1, 81, 1, 20))
+    y = graph.add(y, graph.constant(random.integers(-9, 9, 20).astype(np.int8), 0.05), 0.07, 1)
+    return graph.finish([x], [y])
+
+
+@pytest.mark.parametrize("model", [chain(), chain_with_moves()], ids=["chain", "moves"])
+def test_a_model_that_is_known_is_neither_validated_nor_requantised(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, model: bytes
+) -> None:
+    expected = run(model, data())
+    assert expected == reference(model, [data()])
+    monkeypatch.setattr(tflite_runtime, "validate", None)
+    monkeypatch.setattr(tflite_delegate, "lower", None)
+    monkeypatch.setattr(convolution, "requantize", None)
+    monkeypatch.setattr(addition, "requantize", None)
+    monkeypatch.setattr(lines, "fit", None)
+    assert run(model, data()) == expected
+
+
+def test_what_is_known_of_a_model_is_not_used_for_another_interpreter(own_cache: Path) -> None:
+    """Whose graph has the same shapes, and other weights."""
+    with Runtime(Core.create(Config.default(), 1 << 22)) as runtime:
+        delegate = VtaDelegate(runtime)
+        run(chain(), data())
+        Model(chain(), delegate=delegate)
+        with pytest.raises(OSError), delegate.recalled(chain()):
+            raise OSError
+        interpreter = Interpreter(model_content=chain(seed=1), experimental_delegates=[delegate])
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], data())
+        interpreter.invoke()
+        (output,) = interpreter.get_output_details()
+        found = interpreter.get_tensor(output["index"])
+        assert found.tobytes() == reference(chain(seed=1), [data()])
+        del interpreter
 
 
 def test_another_rounding_or_core_is_another_partition(own_cache: Path) -> None:
@@ -168,18 +218,26 @@ def test_kept_instructions_are_relocated_where_only_a_tensor_has_moved(
         assert bytes(output[:length]) == reference(model, [data()])
 
 
+NONE: dict[str, Any] = {"streams": [], "tensors": [], "pieces": [], "layouts": [None] * 3}
+NUMBERS = [[0, 0, 0, 0], [0, 0, 0, 0], None]
 HEADS: dict[str, object] = {
     "no object": [],
-    "no streams": {"tensors": [], "pieces": []},
-    "a stream without numbers": {"streams": [["a", [1]]], "tensors": [], "pieces": []},
-    "a count below zero": {"streams": [[0, [-1]]], "tensors": [], "pieces": []},
-    "more than there is": {"streams": [[1 << 70, [1]]], "tensors": [], "pieces": []},
-    "half an instruction": {"streams": [[8, [0]]], "tensors": [], "pieces": []},
-    "more jobs' instructions than there are": {"streams": [[16, [9]]], "tensors": [], "pieces": []},
-    "a buffer of no bytes": {"streams": [], "tensors": [], "pieces": [[4096, 0]]},
-    "other streams": {"streams": [[16, [0]]] * 3, "tensors": [], "pieces": []},
-    "nothing": {"streams": [], "tensors": [], "pieces": []},
+    "no streams": {"tensors": [], "pieces": [], "layouts": [None] * 3},
+    "a stream without numbers": {**NONE, "streams": [["a", [1]]]},
+    "a count below zero": {**NONE, "streams": [[0, [-1]]]},
+    "more than there is": {**NONE, "streams": [[1 << 70, [1]]]},
+    "half an instruction": {**NONE, "streams": [[8, [0]]]},
+    "more jobs' instructions than there are": {**NONE, "streams": [[16, [9]]]},
+    "a buffer of no bytes": {**NONE, "pieces": [[4096, 0]]},
+    "a layout of no numbers": {**NONE, "layouts": [[[["a"] * 3], [NUMBERS]]] * 3},
+    "layouts of too few numbers": {**NONE, "layouts": [[[[[0], [0], None]], [NUMBERS]]] * 3},
+    "other streams": {**NONE, "streams": [[16, [0]]] * 3},
+    "other layouts": {**NONE, "layouts": [[[NUMBERS, None, None], [NUMBERS]]] * 3},
+    "layouts of other inputs": {**NONE, "layouts": [[[NUMBERS], [NUMBERS]]] * 3},
+    "layouts of other nodes": {**NONE, "layouts": []},
+    "nothing": NONE,
 }
+READABLE = {name for name in HEADS if "other" in name or name == "nothing"}
 
 
 BEHIND = {
@@ -191,17 +249,55 @@ BEHIND = {
 
 
 @pytest.mark.parametrize("head", [*HEADS, "nesting", "no length", "no JSON"])
-def test_contents_that_were_never_kept_are_as_good_as_none(own_cache: Path, head: str) -> None:
-    """Under the right digest: only whoever runs Potash can have put them there."""
+def test_a_partition_that_was_never_kept_is_as_good_as_none(own_cache: Path, head: str) -> None:
+    """Under the right digest: only whoever runs Potash can have put it there."""
     model = chain()
     expected = run(model, data())
     (file,) = (own_cache / partition_cache.MODELS.kind).iterdir()
+    name = record_name(model)
+    assert name == file.stem
     text = {"nesting": b"[" * 100_000, "no JSON": b"{", "no length": b" "}.get(head)
     text = text or json.dumps(HEADS[head]).encode()
     contents = len(text).to_bytes(8, "little") + text + bytes(BEHIND.get(head, 0))
-    partition_cache.MODELS.keep(file.stem, b"" if head == "no length" else contents)
-    assert partition_cache.recall(file.stem) is None or head in ("nothing", "other streams")
+    record = Record(name)
+    (partition,) = [one for one in record._parts if record.compiled(one) is not None]
+    record._parts[partition] = b"" if head == "no length" else contents
+    record._new_code = partition_cache.LEAST
+    record.store()
+    assert (Record(name).compiled(partition) is not None) == (head in READABLE)
     assert run(model, data()) == expected
+    # And it has been mended.
+    assert Record(name).compiled(partition) not in (None, record.compiled(partition))
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [b"", b"\1", bytes(8), b"\2" + bytes(7) + b"[]more", b"\x0a" + bytes(7) + b'[["a", 9]]'],
+)
+def test_a_record_that_was_never_kept_is_as_good_as_none(own_cache: Path, contents: bytes) -> None:
+    expected = run(chain(), data())
+    name = record_name(chain())
+    partition_cache.MODELS.keep(name, contents)
+    assert not Record(name).known
+    assert run(chain(), data()) == expected
+    assert Record(name).known
+
+
+@pytest.mark.parametrize("reasons", [b"", b"[]", b"{", b"[[0]]", b'[["a", null]]', b"[[0, 1]]"])
+def test_decisions_that_were_never_kept_are_as_good_as_none(
+    own_cache: Path, reasons: bytes
+) -> None:
+    expected = run(chain(), data())
+    record = Record(record_name(chain()))
+    (graph,) = [one for one in record._parts if record.reasons(one)]
+    record._parts[graph] = reasons
+    record._new_code = partition_cache.LEAST
+    record.store()
+    assert run(chain(), data()) == expected
+
+
+def record_name(model: bytes) -> str:
+    return partition_cache.name_of_model(model, tflite_delegate.settings_of(Config.default()))
 
 
 def test_what_raises_while_it_is_placed_or_compiled_leaves_nothing(

@@ -12,23 +12,15 @@ import numpy.typing as npt
 import pytest
 
 from potash.models.builder import FusedActivation, GraphBuilder, Padding
-from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.lowering import Rounding
-from support.tflite import Bench, bench, reference
+from support.tflite import Bench, bench, nothing_kept, reference
+
+__all__ = ["nothing_kept"]
 
 GRID = np.arange(-128, 128, dtype=np.int8)
 PAIRS = tuple(values.reshape(-1) for values in np.meshgrid(GRID, GRID))
 
 Integers = npt.NDArray[np.int64]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_kept() -> Iterator[None]:
-    """Everything is compiled, whatever an earlier run did."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_cache, "recall", lambda _: None)
-        patch.setattr(partition_cache, "keep", lambda *_: None)
-        yield
 
 
 @pytest.fixture(scope="module")

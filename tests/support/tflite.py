@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Instruction, decode
+from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.lowering import Rounding
@@ -23,6 +25,16 @@ from potash_firmware.tflite.runtime import infer
 from potash_firmware.vta_runtime import Runtime
 
 Int8 = npt.NDArray[np.int8]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_kept() -> Iterator[None]:
+    """For modules that import it: everything is lowered and compiled, whatever an earlier run
+    did."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_cache.MODELS, "load", lambda _: None)
+        patch.setattr(partition_cache.MODELS, "keep", lambda *_: None)
+        yield
 
 
 def reference(model: bytes, inputs: Sequence[npt.NDArray[np.generic]]) -> bytes:

@@ -107,8 +107,10 @@ def _model(config: Config, model: bytes, _: int) -> bytes:
 def _cache_entry_of_model(config: Config, model: bytes, _: int) -> tuple[Store, str]:
     from potash_firmware.apu.models import core_config
     from potash_firmware.tflite import partition_cache
+    from potash_firmware.tflite.delegate import settings_of
 
-    return partition_cache.MODELS, partition_cache.name_of_model(model, core_config(config.vta))
+    settings = settings_of(core_config(config.vta))
+    return partition_cache.MODELS, partition_cache.name_of_model(model, settings)
 
 
 ORDERS: Mapping[Work, Order] = {
@@ -157,7 +159,7 @@ class Workshop:
             except Refused as error:
                 log.debug("a model is compiled in its worker: %s", error)
                 return
-        partition_cache.lend(contents)
+        partition_cache.lend(name, contents)
 
     def kernels(self, core: CoreConfig) -> None:
         """Have the tensor accelerator's code compiled and kept, if it can be kept."""

@@ -8,12 +8,14 @@ an exception is kept in the session, the callback reports an error, and the inte
 calls `VtaDelegate.raise_failure`, since TensorFlow Lite itself only reports that something failed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from potash_device.trace import COMPUTE
+from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
     OPERATOR_NAMES,
@@ -29,8 +31,14 @@ from potash_firmware.tflite.capi import (
     view,
 )
 from potash_firmware.tflite.lowering import Lowering, Refusal, Rounding, Settings
-from potash_firmware.tflite.operators import OPERATORS, lower
+from potash_firmware.tflite.operators import OPERATORS, lower, lower_later
 from potash_firmware.tflite.partition import Partition, ShapeError, Stream, build
+from potash_firmware.tflite.partition_cache import (
+    Record,
+    name_of_graph,
+    name_of_model,
+    name_of_partition,
+)
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
@@ -68,6 +76,10 @@ class Session:
     """The nodes that are claimed in the graph that is being decided about, by their numbers."""
     left: dict[tuple[int, int], str] = field(default_factory=dict)
     """Nodes that are not to be claimed, by their graphs and numbers, and why."""
+    record: Record = field(default_factory=Record)
+    """What is known of the model."""
+    names: dict[int, str] = field(default_factory=dict)
+    """The names of graphs in the record, by their numbers."""
     failure: BaseException | None = None
     nodes_run: int = 0
 
@@ -95,6 +107,14 @@ class Kernel(NamedTuple):
     graph: int
 
 
+def settings_of(config: Config, rounding: Rounding = Rounding.EXACT) -> Settings:
+    """What holds for a delegate's nodes on a core."""
+    # Here, as it loads TensorFlow Lite.
+    from potash_firmware.tflite.interpreter import FLOATS
+
+    return Settings(config, rounding, FLOATS)
+
+
 class VtaDelegate:
     """A delegate that runs nodes on a VTA: `Interpreter(..., experimental_delegates=[delegate])`.
 
@@ -103,10 +123,7 @@ class VtaDelegate:
     """
 
     def __init__(self, runtime: Runtime, rounding: Rounding = Rounding.EXACT) -> None:
-        # Here, as it loads TensorFlow Lite.
-        from potash_firmware.tflite.interpreter import FLOATS
-
-        self._session = Session(runtime, Settings(runtime.config, rounding, FLOATS))
+        self._session = Session(runtime, settings_of(runtime.config, rounding))
         self._handle = ffi.new_handle(self._session)
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle
@@ -168,6 +185,19 @@ class VtaDelegate:
         why: `begin` takes them for the next one."""
         return self._session.left
 
+    @contextmanager
+    def recalled(self, model: bytes) -> Iterator[bool]:
+        """A context for loading a model, which uses what is kept of it on disk, and keeps there
+        what is new; whether that model was loaded before, and so is valid."""
+        session = self._session
+        session.record = record = Record(name_of_model(model, session.settings))
+        try:
+            yield record.known
+            record.store()
+        finally:
+            # Another interpreter's graph may look the same.
+            session.record = Record()
+
     def begin(self, left: Mapping[tuple[int, int], str] = MappingProxyType({})) -> None:
         """Forget the decisions for an earlier interpreter, and its failure; the nodes in `left` are
         not claimed."""
@@ -190,44 +220,56 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
     """Decide about a graph's nodes. Partitions are made of those that are claimed before this
     returns, so that each node is lowered once."""
     graph = session.graph(context)
-    decisions = []
+    nodes = [read_node(context, index) for index in read_execution_plan(context)]
+    left = [node.index for node in nodes if (graph, node.index) in session.left]
+    session.names[graph] = name = name_of_graph(nodes, left)
+    known = session.record.reasons(name)
+    reasons: dict[int, str | None] = {}
     lowered = {}
-    for index in read_execution_plan(context):
-        node = read_node(context, index)
-        reason = session.left.get((graph, index))
+    for node in nodes:
+        reason = session.left.get((graph, node.index)) or known.get(node.index)
         if reason is None:
-            found = lower(node, session.settings)
+            found = (lower_later if node.index in known else lower)(node, session.settings)
             if isinstance(found, Refusal):
                 reason = str(found)
             else:
-                lowered[index] = node, found
-        name = OPERATOR_NAMES.get(node.operator, str(node.operator))
-        decisions.append(NodeReport(graph, index, name, node.version, reason))
-    session.decisions[int(ffi.cast("intptr_t", context))] = tuple(decisions)
+                lowered[node.index] = node, found
+        reasons[node.index] = reason
+    if not known:
+        # What another package's operators depend on is not known.
+        own = {node.index: reasons[node.index] for node in nodes if node.operator in OPERATORS}
+        session.record.decide(name, own)
+    session.decisions[int(ffi.cast("intptr_t", context))] = tuple(
+        NodeReport(
+            graph,
+            node.index,
+            OPERATOR_NAMES.get(node.operator, str(node.operator)),
+            node.version,
+            reasons[node.index],
+        )
+        for node in nodes
+    )
     if not lowered:
         return Status.OK
-    nodes = ffi.new("TfLiteIntArray *", [len(lowered), list(lowered)])
+    chosen = ffi.new("TfLiteIntArray *", [len(lowered), list(lowered)])
     replace = context.ReplaceNodeSubsetsWithDelegateKernels
     session.lowered = lowered
     try:
-        return int(replace(context, _REGISTRATION[0], nodes, delegate))
+        return int(replace(context, _REGISTRATION[0], chosen, delegate))
     finally:
         session.lowered = {}
 
 
 def _make_partition(session: Session, context: CData, params: CData) -> CData:
     graph = session.graph(context)
-    lowered = [session.lowered[index] for index in read_ints(params.nodes_to_replace)]
+    indices = read_ints(params.nodes_to_replace)
+    lowered = [session.lowered[index] for index in indices]
+    border = read_ints(params.input_tensors), read_ints(params.output_tensors)
+    name = None
+    if all(node.operator in OPERATORS for node, _ in lowered):
+        name = name_of_partition(session.names[graph], indices, *border)
     try:
-        partition = build(
-            lowered,
-            read_ints(params.input_tensors),
-            read_ints(params.output_tensors),
-            session.runtime,
-            session.settings,
-            # What another package's operators depend on is not known.
-            keep=all(node.operator in OPERATORS for node, _ in lowered),
-        )
+        partition = build(lowered, *border, session.runtime, session.record, name)
     except VtaMemoryError:
         # The other half may fit; `runtime` makes the interpreter again.
         half = lowered[len(lowered) // 2 :]

@@ -7,6 +7,7 @@ schema of models is LiteRT's in both cases, as the other one has none.
 
 import importlib
 import os
+from importlib import metadata
 from typing import Any, Final
 
 VARIABLE: Final = "POTASH_TFLITE"
@@ -34,6 +35,14 @@ def _module() -> Any:
 FLOATS: Final = os.environ.get(VARIABLE, "") != "tflite-runtime"
 """Whether the reference kernel of FULLY_CONNECTED scales its sums in floating point, as LiteRT's
 does."""
+
+
+def runtime_version() -> str:
+    """The chosen package and its version."""
+    name = os.environ.get(VARIABLE) or "litert"
+    package = MODULES[name].partition(".")[0].replace("_", "-")
+    return f"{package} {metadata.version(package)}"
+
 
 _chosen = _module()
 Interpreter: Any = _chosen.Interpreter

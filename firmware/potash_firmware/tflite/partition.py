@@ -16,7 +16,6 @@ import numpy as np
 
 from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
-from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node, Tensor
 from potash_firmware.tflite.lowering import (
     Alias,
@@ -26,12 +25,18 @@ from potash_firmware.tflite.lowering import (
     Emit,
     Lowering,
     Placement,
-    Settings,
 )
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, moved, pack, unpack
-from potash_firmware.vta_runtime import Runtime, VtaMemoryError
+from potash_firmware.tflite.partition_cache import (
+    Compiled,
+    Layouts,
+    Piece,
+    Record,
+    Span,
+    Streams,
+)
+from potash_firmware.vta_runtime import Runtime, VtaMemoryError, splitting
 from potash_firmware.vta_runtime.schedules import Surface, move
-from potash_firmware.vta_runtime.splitting import Piece, split
 
 Lowered: TypeAlias = tuple[Node, Lowering]
 
@@ -156,28 +161,55 @@ def build(
     inputs: Sequence[int],
     outputs: Sequence[int],
     runtime: Runtime,
-    settings: Settings,
-    *,
-    keep: bool = True,
+    record: Record,
+    name: str | None,
 ) -> Partition:
-    """Make a partition of nodes, whose border are the tensors `inputs` and `outputs`, and `keep` on
-    disk what was compiled.
+    """Make a partition of nodes, whose border are the tensors `inputs` and `outputs`, from what
+    `record` has under that name, or add it there; with None, it has nothing to do with it.
 
     Raises VtaMemoryError where the accelerator's memory is too small for it.
     """
-    draft = _Draft()
-    for node, lowering in lowered:
-        draft.add(node, lowering)
-    draft.spread_margins()
     nodes = [node for node, _ in lowered]
+    kept = None if name is None else record.compiled(name)
+    if kept is not None and kept.suits(nodes):
+        with suppress(_UnusableError):
+            return _build(lowered, inputs, outputs, runtime, kept)[0]
+    partition, compiled = _build(lowered, inputs, outputs, runtime, None)
+    if name is not None:
+        record.add(name, compiled)
+    return partition
+
+
+def _build(
+    lowered: Sequence[Lowered],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    runtime: Runtime,
+    kept: Compiled | None,
+) -> tuple[Partition, Compiled]:
+    """A partition from what was `kept`, or made anew where that is None. Raises _UnusableError."""
+    draft = _Draft()
+    layouts = kept.layouts if kept else [None] * len(lowered)
+    for (node, lowering), its in zip(lowered, layouts, strict=True):
+        draft.add(node, lowering, its)
+    draft.spread_margins()
     builder = Builder(runtime)
-    name = partition_cache.name_of(nodes, inputs, outputs, settings) if keep else None
     try:
-        return _Assembly(draft, builder).finish(nodes, inputs, outputs, name)
+        assembly = _Assembly(draft, builder)
+        partition = assembly.finish([node for node, _ in lowered], inputs, outputs, kept)
+        return partition, assembly.compiled
     except BaseException:
         runtime.close()
         builder.close()
         raise
+
+
+class _UnusableError(Exception):
+    """What was kept is for other streams or tensors, or has no room in memory as it is now."""
+
+
+def _emitted_before(_: object, *__: object) -> None:
+    raise AssertionError("what was kept has these instructions")
 
 
 @dataclass
@@ -190,13 +222,16 @@ class _Draft:
     """Each tensor's first layout."""
     margins: dict[Copy, Margin] = field(default_factory=dict)
 
-    def add(self, node: Node, lowering: Lowering) -> None:
-        """Place a node."""
+    def add(self, node: Node, lowering: Lowering, kept: Layouts | None) -> None:
+        """Place a node, in the layouts that were `kept` where its instructions were too."""
         for tensor in (*node.inputs, *node.outputs):
             if tensor is not None:
                 self.tensors[tensor.index] = tensor
         given = [self.layouts.get(tensor.index) if tensor else None for tensor in node.inputs]
-        placement = lowering.place(given)
+        if kept is None:
+            placement = lowering.place(given)
+        else:
+            placement = Placement(kept.inputs, kept.outputs, Compute(_emitted_before))
         for tensor, layout in zip(node.inputs, placement.inputs, strict=True):
             if tensor is not None and layout is not None:
                 home = Layout.image(tensor.shape) if layout.spread else layout
@@ -242,9 +277,9 @@ class _Assembly:
         nodes: Sequence[Node],
         inputs: Sequence[int],
         outputs: Sequence[int],
-        name: str | None,
+        kept: Compiled | None,
     ) -> Partition:
-        """Assemble the partition. Its instructions are cached under that name, if there is one."""
+        """Assemble the partition, with the instructions that were `kept` or new ones."""
         entries = [
             self._home(index)
             for index in inputs
@@ -255,7 +290,7 @@ class _Assembly:
         for node, placement in self._draft.placements:
             self._add(node, placement)
         self._end_stream()
-        streams = iter(self._streams(name))
+        streams = iter(self._streams(kept))
         steps: list[Stream | Arrangement] = []
         for step in self._steps:
             steps += [step] if isinstance(step, Arrangement) else next(streams)
@@ -357,30 +392,35 @@ class _Assembly:
             self._steps.append(tuple(self._jobs))
             self._jobs.clear()
 
-    def _streams(self, name: str | None) -> list[list[Stream]]:
-        """The instructions of the jobs, from the cache or compiled: where those of a group are too
-        many for one stream they are several."""
+    def _streams(self, kept: Compiled | None) -> list[list[Stream]]:
+        """The instructions of the jobs, kept or compiled: where those of a group are too many for
+        one stream they are several."""
         groups = [step for step in self._steps if not isinstance(step, Arrangement)]
-        buffers, runtime = self._builder.buffers, self._builder.runtime
-        begin = len(buffers)
-        streams = self._cached(name, groups) if name else None
-        if streams is None:
-            streams = tuple(self._compile(jobs) for jobs in groups)
-            if name:
-                tensors = tuple(
-                    partition_cache.Span(one.physical, one.size) for one in buffers[:begin]
-                )
-                pieces = tuple(
-                    partition_cache.Piece(one.physical, bytes(one.view)) for one in buffers[begin:]
-                )
-                partition_cache.keep(name, partition_cache.Compiled(streams, tensors, pieces))
+        self.compiled = self._compiled(groups) if kept is None else kept
+        streams = self.compiled.streams if kept is None else self._relocated(kept, groups)
+        runtime = self._builder.runtime
         return [
             [
                 Stream(piece.code, tuple(_within(_marks(jobs, counts), piece)))
-                for piece in split(code, runtime.config, runtime.core.step_limit)
+                for piece in splitting.split(code, runtime.config, runtime.core.step_limit)
             ]
             for jobs, (code, counts) in zip(groups, streams, strict=True)
         ]
+
+    def _compiled(self, groups: Sequence[Sequence[Job]]) -> Compiled:
+        """The jobs' instructions, made now."""
+        buffers = self._builder.buffers
+        begin = len(buffers)
+        streams = tuple(self._compile(jobs) for jobs in groups)
+        return Compiled(
+            streams,
+            tuple(Span(one.physical, one.size) for one in buffers[:begin]),
+            tuple(Piece(one.physical, bytes(one.view)) for one in buffers[begin:]),
+            tuple(
+                Layouts(its.inputs, its.outputs) if isinstance(its.work, Compute) else None
+                for _, its in self._draft.placements
+            ),
+        )
 
     def _compile(self, jobs: Sequence[Job]) -> tuple[bytes, tuple[int, ...]]:
         """A stream, and how many instructions each job has in it."""
@@ -391,22 +431,21 @@ class _Assembly:
             counts.append(self._builder.runtime.length - before)
         return self._builder.stream(), tuple(counts)
 
-    def _cached(self, name: str, groups: Sequence[Sequence[Job]]) -> partition_cache.Streams | None:
-        """Instructions from the cache, relocated to the memory that is free now, which is filled as
-        it was when they were made; None, and no memory is taken, where there are none."""
-        compiled = partition_cache.recall(name)
+    def _relocated(self, kept: Compiled, groups: Sequence[Sequence[Job]]) -> Streams:
+        """Instructions that were kept, relocated to the memory that is free now, which is filled as
+        it was when they were made. Raises _UnusableError."""
         buffers = self._builder.buffers
-        begin = len(buffers)
         jobs, sizes = [len(group) for group in groups], [one.size for one in buffers]
-        if compiled is None or not compiled.fits(jobs, sizes):
-            return None
-        streams = None
-        with suppress(VtaMemoryError):
-            for piece in compiled.pieces:
+        if not kept.fits(jobs, sizes):
+            raise _UnusableError
+        try:
+            for piece in kept.pieces:
                 self._builder.allocate(len(piece.contents)).view[:] = piece.contents
-            streams = compiled.relocated([one.physical for one in buffers], self._builder.config)
+        except VtaMemoryError:
+            raise _UnusableError from None
+        streams = kept.relocated([one.physical for one in buffers], self._builder.config)
         if streams is None:
-            self._builder.drop(begin)
+            raise _UnusableError
         return streams
 
 
@@ -417,7 +456,7 @@ def _marks(jobs: Sequence[Job], counts: Sequence[int]) -> Iterator[Mark]:
         first += count
 
 
-def _within(marks: Iterator[Mark], piece: Piece) -> Iterator[Mark]:
+def _within(marks: Iterator[Mark], piece: splitting.Piece) -> Iterator[Mark]:
     """What a piece of a stream has of each node."""
     for node, first, end in marks:
         if first < piece.end and end > piece.first:

@@ -1,15 +1,19 @@
-"""Compiled partitions, kept on disk: their instructions, and what these find in memory.
+"""What is kept on disk of a model that was loaded: decisions, layouts and compiled partitions.
 
-Loads and stores name addresses. Where each buffer was is kept too, so that they can be relocated to
-where it is when the partition is loaded. The name of what is kept is a digest of all that it
-depends on: the nodes with their constants, the core, the rounding, and the sources of whatever has
-a part in compiling.
+A `Record` has, for each graph, which nodes the accelerator runs and why not the others; for each
+partition, the layouts that its nodes chose, its instructions, and what these find in memory. Loads
+and stores name addresses. Where each buffer was is kept too, so that they can be relocated to where
+it is when the partition is loaded. The name of a record is a digest of all that it depends on: the
+model, the core, the rounding, and the sources of whatever has a part in compiling. Its model has
+been validated, too.
 """
 
+import hashlib
 import json
+import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,13 +26,17 @@ from potash_device.cache import Store, digest_of_sources, package
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Opcode
-from potash_firmware.tflite.capi import Array, Node
+from potash_firmware.tflite.capi import Array, Node, Tensor
 from potash_firmware.tflite.lowering import Settings
 from potash_firmware.tflite.operators import added
+from potash_firmware.tflite.packing import Layout, Margin, Sizes
 from potash_firmware.vta_runtime.splitting import values_of
 
 LEAST = 1 << 10
 """Bytes of instructions for which it is worth a file."""
+
+ROOM = 1 << 30
+"""Bytes that all records may take."""
 
 MOST = 1 << 62
 """More than any address or size; sums of two have 64 bits."""
@@ -47,20 +55,39 @@ class Piece(NamedTuple):
     """A buffer and what it has to hold."""
 
     physical: int
-    contents: bytes
+    contents: bytes | memoryview
 
 
 Streams: TypeAlias = tuple[tuple[bytes, tuple[int, ...]], ...]
 """Instructions, with how many of them each job has."""
 
 
+class Layouts(NamedTuple):
+    """Those that a node chose for its inputs and outputs."""
+
+    inputs: tuple[Layout | None, ...]
+    outputs: tuple[Layout, ...]
+
+    def fit(self, node: Node) -> bool:
+        """Whether these have the sizes of the node's tensors."""
+        return _fit(self.inputs, node.inputs) and _fit(self.outputs, node.outputs)
+
+
 class Compiled(NamedTuple):
     """The streams, and the buffers that they were made for: those of tensors, whose contents are
-    not part of this, and those that hold something."""
+    not part of this, and those that hold something. `layouts` has those of each node that appends
+    instructions, None for the others."""
 
     streams: Streams
     tensors: tuple[Span, ...]
     pieces: tuple[Piece, ...]
+    layouts: tuple[Layouts | None, ...]
+
+    def suits(self, nodes: Sequence[Node]) -> bool:
+        """Whether these are layouts of these nodes' tensors."""
+        return len(self.layouts) == len(nodes) and all(
+            its is None or its.fit(node) for its, node in zip(self.layouts, nodes, strict=True)
+        )
 
     def fits(self, jobs: Sequence[int], sizes: Sequence[int]) -> bool:
         """Whether these are instructions for streams of so many jobs, and for tensors of these
@@ -113,54 +140,136 @@ def _relocated(code: bytes, table: Array, config: Config) -> bytes | None:
     return words.tobytes()
 
 
+class Record:
+    """What is known of a model; what is added to it is kept by `store`."""
+
+    def __init__(self, name: str | None = None) -> None:
+        """What is kept under that name; nothing, and nothing will be, where there is none."""
+        self.name = name
+        kept = None if name is None else _recall(name)
+        self.known = kept is not None
+        """Whether the model has been loaded before."""
+        self._parts: dict[str, bytes | memoryview] = {} if kept is None else kept
+        self._new_code = 0
+
+    def reasons(self, graph: str) -> Mapping[int, str | None]:
+        """Why nodes of a graph are not run on the accelerator, None for those that are; those that
+        are left out have not been decided about."""
+        try:
+            pairs = dict(json.loads(bytes(self._parts[graph])))
+            if all(type(key) is int and isinstance(why, str | None) for key, why in pairs.items()):
+                return pairs
+        except _MALFORMED:
+            pass
+        return {}
+
+    def decide(self, graph: str, reasons: Mapping[int, str | None]) -> None:
+        """Add what `reasons` is to give."""
+        self._parts[graph] = json.dumps(list(reasons.items())).encode()
+
+    def compiled(self, name: str) -> Compiled | None:
+        """A partition; None where there is none as `add` makes it."""
+        try:
+            return _decoded(self._parts[name])
+        except _MALFORMED:
+            return None
+
+    def add(self, name: str, compiled: Compiled) -> None:
+        """Add a partition."""
+        head = {
+            "streams": [(len(code), counts) for code, counts in compiled.streams],
+            "tensors": compiled.tensors,
+            "pieces": [(piece.physical, len(piece.contents)) for piece in compiled.pieces],
+            "layouts": [
+                one
+                and [[its and (its.sizes, its.margin, its.spread) for its in side] for side in one]
+                for one in compiled.layouts
+            ],
+        }
+        codes = [code for code, _ in compiled.streams]
+        pieces = (piece.contents for piece in compiled.pieces)
+        self._parts[name] = _joined(head, *codes, *pieces)
+        self._new_code += sum(map(len, codes))
+
+    def store(self) -> None:
+        """Keep it, if there is something new that is worth it."""
+        if self.name is None or self._new_code < LEAST:
+            return
+        self._new_code = 0
+        sizes = [(name, len(part)) for name, part in self._parts.items()]
+        contents = _joined(sizes, *self._parts.values())
+        if _collected is not None:
+            _collected.append(contents)
+        else:
+            MODELS.keep(self.name, contents)
+
+
 _lent: dict[str, bytes] = {}
-_collected: dict[str, bytes] | None = None
+_collected: list[bytes] | None = None
 
 
-def name_of_model(model: bytes, config: Config) -> str:
-    """The name of all partitions of a model."""
-    return MODELS.name(b"model", repr(asdict(config)).encode(), model)
+def name_of_model(model: bytes, settings: Settings) -> str:
+    """The name of a model's record."""
+    return MODELS.name(repr((asdict(settings.config), *settings[1:])).encode(), model)
+
+
+def name_of_graph(nodes: Sequence[Node], left: Sequence[int]) -> str:
+    """The name in a record of a graph, of which some nodes are `left` to the processor."""
+    tensors = [
+        [(one.index, one.type, one.shape, one.allocation) for one in tensors if one is not None]
+        for node in nodes
+        for tensors in (node.inputs, node.outputs)
+    ]
+    return _digest([(node.index, node.operator, node.version) for node in nodes], tensors, left)
+
+
+def name_of_partition(
+    graph: str, nodes: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]
+) -> str:
+    """The name in a record of a partition: its graph's, nodes, and tensors at its border."""
+    return _digest(graph, nodes, inputs, outputs)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def collected(load: Callable[[], object]) -> bytes:
-    """The partitions that `load` compiles, instead of keeping them, for `lend`."""
+    """The record that `load` makes, instead of keeping it, for `lend`; nothing where it makes
+    none."""
     global _collected
-    _collected = {}
+    _collected = []
     try:
         load()
-        parts = _collected
+        return b"".join(_collected[-1:])
     finally:
         _collected = None
-    return _joined([(name, len(contents)) for name, contents in parts.items()], *parts.values())
 
 
-def lend(contents: bytes) -> None:
-    """Have `recall` find what was `collected`, and nothing else that was lent."""
+def lend(name: str, contents: bytes) -> None:
+    """Have what was `collected` known under that name, and nothing else that was lent."""
     _lent.clear()
-    try:
-        head, parts = _separated(contents)
-        for name, size in head:
-            _lent[name] = parts(size)
-    except _MALFORMED:
-        _lent.clear()
+    _lent[name] = contents
 
 
-def recall(name: str) -> Compiled | None:
-    """What was kept under that name; None where it is not as `keep` writes it."""
-    contents = _lent.get(name) or MODELS.load(name)
+def _recall(name: str) -> dict[str, bytes | memoryview] | None:
+    """What `Record.store` kept under that name."""
+    contents = _lent.pop(name, None) or MODELS.load(name)
     if contents is None:
         return None
     try:
-        return _decoded(contents)
+        sizes, parts = _separated(contents)
+        found: dict[str, bytes | memoryview] = {part: parts(size) for part, size in sizes}
     except _MALFORMED:
         return None
+    return None if parts.left else found
 
 
-def _decoded(contents: bytes) -> Compiled:
+def _decoded(contents: bytes | memoryview) -> Compiled:
     """Raises one of `_MALFORMED`."""
     head, parts = _separated(contents)
     streams = tuple(
-        (parts(size), _numbers(counts, len(counts))) for size, counts in head["streams"]
+        (bytes(parts(size)), _numbers(counts, len(counts))) for size, counts in head["streams"]
     )
     tensors = tuple(Span(*_numbers(span, 2)) for span in head["tensors"])
     spans = [Span(*_numbers(span, 2)) for span in head["pieces"]]
@@ -171,7 +280,32 @@ def _decoded(contents: bytes) -> Compiled:
         # The last instruction ends the stream, and is no job's.
         if len(code) % INSTRUCTION_BYTES or sum(counts) >= len(code) // INSTRUCTION_BYTES:
             raise ValueError("a stream has not the instructions that it should have")
-    return Compiled(streams, tensors, pieces)
+    layouts = tuple(None if one is None else _layouts(*one) for one in head["layouts"])
+    return Compiled(streams, tensors, pieces, layouts)
+
+
+def _layouts(inputs: Sequence[Any], outputs: Sequence[Any]) -> Layouts:
+    read = [None if one is None else _layout(*one) for one in inputs]
+    return Layouts(tuple(read), tuple(_layout(*one) for one in outputs))
+
+
+def _layout(sizes: object, margin: object, spread: Any) -> Layout:
+    return Layout(
+        Sizes(*_numbers(sizes, 4)),
+        Margin(*_numbers(margin, 4)),
+        None if spread is None else _numbers(spread, len(spread)),
+    )
+
+
+def _fit(layouts: Sequence[Layout | None], tensors: Sequence[Tensor | None]) -> bool:
+    def fits(layout: Layout, tensor: Tensor | None) -> bool:
+        shape = layout.spread or (tensor.shape if tensor else ())
+        return tensor is not None and math.prod(layout.sizes) == math.prod(shape)
+
+    return len(layouts) == len(tensors) and all(
+        layout is None or fits(layout, tensor)
+        for layout, tensor in zip(layouts, tensors, strict=True)
+    )
 
 
 def _numbers(values: object, count: int) -> tuple[int, ...]:
@@ -183,35 +317,12 @@ def _numbers(values: object, count: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def keep(name: str, compiled: Compiled) -> None:
-    """Keep it under that name, if it is worth it and there is a place."""
-    if sum(len(code) for code, _ in compiled.streams) < LEAST:
-        return
-    head = {
-        "streams": [(len(code), counts) for code, counts in compiled.streams],
-        "tensors": compiled.tensors,
-        "pieces": [(piece.physical, len(piece.contents)) for piece in compiled.pieces],
-    }
-    codes = (code for code, _ in compiled.streams)
-    contents = _joined(head, *codes, *(piece.contents for piece in compiled.pieces))
-    if _collected is not None:
-        _collected[name] = contents
-    else:
-        MODELS.keep(name, contents)
+def _versions() -> Iterator[str]:
+    # Here, as it loads TensorFlow Lite.
+    from potash_firmware.tflite.interpreter import runtime_version
 
-
-def name_of(
-    nodes: Sequence[Node], inputs: Sequence[int], outputs: Sequence[int], settings: Settings
-) -> str:
-    """The name of a partition."""
-    parts = [repr((asdict(settings.config), *settings[1:], inputs, outputs)).encode()]
-    for node in nodes:
-        parts.append(repr((node.operator, node.version, node.options)).encode())
-        for tensor in (*node.inputs, *node.outputs):
-            described = tensor and replace(tensor, name="", constant=None)
-            constant = tensor.constant if tensor else None
-            parts += repr(described).encode(), b"" if constant is None else constant.tobytes()
-    return MODELS.name(*parts)
+    yield runtime_version()
+    yield from added_sources()
 
 
 def added_sources() -> Iterator[str]:
@@ -225,26 +336,27 @@ def added_sources() -> Iterator[str]:
 MODELS = Store(
     "models",
     map(package, (potash_device.vta, potash_firmware.tflite, potash_firmware.vta_runtime)),
-    added_sources,
-    limit=64,
+    _versions,
+    limit=1024,
+    room=ROOM,
 )
-"""Partitions, and the partitions of a whole model."""
+"""Records of models."""
 
 
 _MALFORMED = (struct.error, LookupError, TypeError, ValueError, RecursionError)
 
 
-def _joined(head: object, *parts: bytes) -> bytes:
+def _joined(head: object, *parts: bytes | memoryview) -> bytes:
     """A head as JSON, behind its length, and the parts that it describes."""
     text = json.dumps(head).encode()
     return b"".join((_HEAD.pack(len(text)), text, *parts))
 
 
-def _separated(contents: bytes) -> tuple[Any, "_Parts"]:
+def _separated(contents: bytes | memoryview) -> tuple[Any, "_Parts"]:
     """The head and the parts. Raises one of `_MALFORMED`."""
     (length,) = _HEAD.unpack_from(contents)
     end = _HEAD.size + length
-    return json.loads(contents[_HEAD.size : end]), _Parts(memoryview(contents)[end:])
+    return json.loads(bytes(contents[_HEAD.size : end])), _Parts(memoryview(contents)[end:])
 
 
 @dataclass
@@ -253,9 +365,9 @@ class _Parts:
 
     left: memoryview
 
-    def __call__(self, size: int) -> bytes:
+    def __call__(self, size: int) -> memoryview:
         """Raises ValueError where there are not so many bytes."""
         if not 0 <= size <= len(self.left):
             raise ValueError("a part is longer than what is there")
         part, self.left = self.left[:size], self.left[size:]
-        return bytes(part)
+        return part

@@ -159,10 +159,7 @@ def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:
 def _prepare(
     model: bytes, delegate: VtaDelegate | None, reference: bool, left: Left = MappingProxyType({})
 ) -> Interpreter:
-    validate(model)
     resolver = OpResolverType.BUILTIN_REF if reference else OpResolverType.BUILTIN
-    if delegate is not None:
-        delegate.begin(left)
 
     def make() -> Interpreter:
         interpreter = Interpreter(model_content=model, experimental_op_resolver_type=resolver)
@@ -171,13 +168,19 @@ def _prepare(
         interpreter.allocate_tensors()
         return interpreter
 
-    while True:
-        try:
-            return _native(make, delegate)
-        except VtaMemoryError:
-            # It takes fewer nodes now, and in the end none.
-            assert delegate is not None
-            delegate.begin({**left, **delegate.left})
+    if delegate is None:
+        validate(model)
+        return _native(make, None)
+    with delegate.recalled(model) as valid:
+        if not valid:
+            validate(model)
+        delegate.begin(left)
+        while True:
+            try:
+                return _native(make, delegate)
+            except VtaMemoryError:
+                # It takes fewer nodes now, and in the end none.
+                delegate.begin({**left, **delegate.left})
 
 
 def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:

@@ -10,7 +10,14 @@ from importlib import metadata
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
-from potash_firmware.tflite.lowering import Lower, Lowering, Refusal, Settings
+from potash_firmware.tflite.lowering import (
+    Layouts,
+    Lower,
+    Lowering,
+    Placement,
+    Refusal,
+    Settings,
+)
 from potash_firmware.tflite.operators import added, addition, convolution, moves, pointwise, pooling
 from potash_firmware.tflite.quantization import QuantizationError
 from potash_firmware.vta_runtime.schedules import ScheduleError
@@ -60,3 +67,15 @@ def lower(node: Node, settings: Settings) -> Lowering | Refusal:
         if node.operator in OPERATORS:
             raise
         return Refusal(f"the operator of another package failed: {error or type(error).__name__}")
+
+
+def lower_later(node: Node, settings: Settings) -> Lowering:
+    """A node that is known to run on the VTA, prepared only if it has to be placed."""
+
+    def place(given: Layouts) -> Placement:
+        found = lower(node, settings)
+        if isinstance(found, Refusal):
+            raise found
+        return found.place(given)
+
+    return Lowering(place)
