@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -29,38 +28,48 @@ finally:
 WAITING = "potash: waiting for another process that prepares the guest\n"
 """What a command may say first on standard error, where another test prepares one."""
 
-ONE_BY_ONE = """
-import json, os, sys, tempfile
-from potash.cli.drive import acc, fault, fw, run
+FORKED = """#!/bin/sh
+mkfifo /tmp/potash.$$ && echo $$ > /tmp/potash && read code < /tmp/potash.$$
+rm /tmp/potash.$$
+exit $code
+"""
+"""What is `potash` in a guest that `fork_commands` has prepared."""
+
+FORKING = """
+import ctypes, os, signal, sys
+from potash.cli.drive import acc, cp, fault, fw, run, slm
 from potash.cli.main import main
 from potash.sdk import ioctl
 
-def become(words):
-    if words[0] != "potash":
-        os.execvp(words[0], words)
-    sys.argv[:] = words
-    try:
-        main()
-    except SystemExit as end:
-        sys.stdout.flush()
-        os._exit(end.code)
+PIDFD_GETFD = 438
 
-while True:
-    with open("/tmp/ask") as asking:
-        commands = json.load(asking)
-    done = []
-    for words in commands:
-        files = [tempfile.TemporaryFile() for _ in range(2)]
-        process = os.fork()
-        if not process:
-            for descriptor, file in enumerate(files, 1):
-                os.dup2(file.fileno(), descriptor)
-            become(words)
-        _, status = os.waitpid(process, 0)
-        said = [os.pread(file.fileno(), 1 << 20, 0).decode("latin-1") for file in files]
-        done.append([os.waitstatus_to_exitcode(status), *said])
-    with open("/tmp/answer", "w") as answering:
-        json.dump(done, answering)
+def become(caller):
+    process = os.pidfd_open(caller)
+    for descriptor in range(3):
+        theirs = ctypes.CDLL(None).syscall(PIDFD_GETFD, process, descriptor, 0)
+        os.dup2(theirs, descriptor)
+        os.close(theirs)
+    os.close(process)
+    os.chdir(f"/proc/{caller}/cwd")
+    with open(f"/proc/{caller}/cmdline") as words:
+        sys.argv[:] = words.read().split("\\0")[1:-1]  # behind the shell that reads the script
+
+with open(os.open("/tmp/potash", os.O_RDWR)) as asking:  # it has no end
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in asking:
+        if os.fork():
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        become(int(line))
+        code = 1
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            with open(f"/tmp/potash.{int(line)}", "w") as answer:
+                print(code, file=answer)
+        os._exit(0)
 """
 
 
@@ -111,21 +120,16 @@ def processes_with(word: str) -> list[int]:
     return found
 
 
-def prepare_each(guest: Guest) -> None:
-    """Start in a guest what `each` asks: Python takes seconds to start in an emulated one."""
-    assert guest.run(["mkfifo", "/tmp/ask", "/tmp/answer"]) == 0
-    guest.start(["python3", "-s", "-c", ONE_BY_ONE])
+def fork_commands(guest: Guest) -> None:
+    """Let `potash` in a guest be forked from a process that has imported it.
+
+    Python takes a second to start in an emulated one. What is at /usr/bin stays as it was.
+    """
+    script = "cat > /usr/local/bin/potash && chmod +x /usr/local/bin/potash && mkfifo /tmp/potash"
+    assert guest.run(["sh", "-c", script], FORKED.encode()) == 0
+    guest.start(["python3", "-s", "-c", FORKING])
 
 
 def each(guest: Guest, *commands: Sequence[str]) -> list[Captured]:
-    """What comes of commands, one after the other, each in a process of its own.
-
-    Those of `potash` are forked from one that has imported them.
-    """
-    argv = ["sh", "-c", "cat > /tmp/ask && cat /tmp/answer"]
-    done = guest.capture(argv, json.dumps(commands).encode(), timeout=120.0)
-    assert (done.code, done.stderr) == (0, b""), done
-    return [
-        Captured(code, out.encode("latin-1"), err.encode("latin-1"))
-        for code, out, err in json.loads(done.stdout)
-    ]
+    """What comes of commands, one after the other."""
+    return [guest.capture(words, timeout=120.0) for words in commands]

@@ -22,7 +22,7 @@ from support.apu import program
 from support.bpf import ADD as PLUS
 from support.bpf import ALU64, JA, JGE, JMP, MOV, STX, XOR, B, K, X, call, exit_, insn, load
 from support.docs import blocks
-from support.vm import each, prepare_each
+from support.vm import each, fork_commands
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
 SIZE = 64 << 20
@@ -79,7 +79,7 @@ def linux(images: GuestImages) -> Iterator[Guest]:
     with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
         put(guest, "/tmp/xor.o", XORED)
         put(guest, "/tmp/forever.o", FOREVER)
-        prepare_each(guest)
+        fork_commands(guest)
         yield guest
 
 
@@ -325,7 +325,15 @@ def test_an_interrupt_stops_the_job_and_leaves_nothing_behind(mounted: Guest) ->
     put(mounted, f"{MOUNT}/output", b"output")
     heard = bytearray()
     command = mounted.start(
-        ["potash", "run", DISK, "/tmp/forever.o", f"{MOUNT}/input", f"{MOUNT}/output", "-v"],
+        [
+            "/usr/bin/potash",
+            "run",
+            DISK,
+            "/tmp/forever.o",
+            f"{MOUNT}/input",
+            f"{MOUNT}/output",
+            "-v",
+        ],
         stderr=heard.extend,
     )
     deadline = time.monotonic() + LIMIT
@@ -360,7 +368,7 @@ def test_what_is_asked_wrongly_is_said_in_one_sentence(linux: Guest) -> None:
     answers = each(linux, *(("potash", *words) for words in wrong.values()))
     for reason, answer in zip(wrong, answers, strict=True):
         assert reason in refused(answer)
-    command = f"potash acc status {DISK}"
+    command = f"/usr/bin/potash acc status {DISK}"
     done = linux.capture(["su", "-s", "/bin/sh", "nobody", "-c", command])
     assert (done.code, done.stderr.count(b"\n")) == (1, 1), done
     assert b"Permission denied; run this as root" in done.stderr

@@ -19,7 +19,7 @@ from potash.vm.images import GuestImages
 from support.checksums import crc32c_bitwise
 from support.compute_programs import SUM
 from support.docs import blocks
-from support.vm import each, prepare_each
+from support.vm import each, fork_commands
 
 SOURCE = examples_folder() / "c" / "execute.c"
 LIMIT = 120
@@ -29,6 +29,7 @@ LIMIT = 120
 def linux(images: GuestImages) -> Iterator[Guest]:
     options = ("--size", "64M", "--memory-namespace", "4M", "--compute-namespace")
     with serving(*options) as socket, Guest(images, socket, namespaces=3) as guest:
+        fork_commands(guest)
         yield guest
 
 
@@ -67,7 +68,6 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
     (tmp_path / "input").write_bytes(example.input)
     linux.copy_in(tmp_path, "/tmp/cli")
     first, second = (int.from_bytes(one, "little") for one in example.arguments)
-    prepare_each(linux)
     shell(linux, "mkfs.ext4 -q /dev/nvme0n1; mount /dev/nvme0n1 /mnt; cp /tmp/cli/input /mnt")
     slm, cp = ("potash", "slm"), ("potash", "cp")
     created, copy, _ = done = each(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,18 +12,17 @@ from typing import Any
 
 import pytest
 
-from potash.vm.channel import Command
 from potash.vm.drive import serving
 from potash.vm.errors import GuestError, GuestTimeout
-from potash.vm.guest import Guest
+from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
-from support.vm import each, prepare_each, processes_with
+from support.vm import fork_commands, processes_with
 
 SIZE = 64 << 20
 BLOCK = 4096
 ADDRESS = "0000:01:00.0"
 PCI = f"/sys/bus/pci/devices/{ADDRESS}"
-DRIVER = "/sys/bus/pci/drivers/nvme"
+BOUND = "/sys/bus/pci/drivers/nvme"
 ADD = Path(__file__).parents[2] / "examples" / "add"
 
 
@@ -114,7 +114,7 @@ def test_read_beyond_the_end_says_so(linux: Guest) -> None:
         "nvme reset /dev/nvme0",
         f"echo flr > {PCI}/reset_method && echo 1 > {PCI}/reset",
         f"echo 1 > {PCI}/remove && echo 1 > /sys/bus/pci/rescan",
-        f"echo {ADDRESS} > {DRIVER}/unbind && echo {ADDRESS} > {DRIVER}/bind",
+        f"echo {ADDRESS} > {BOUND}/unbind && echo {ADDRESS} > {BOUND}/bind",
     ],
     ids=["reset", "flr", "remove-rescan", "unbind-bind"],
 )
@@ -156,47 +156,51 @@ def await_writes(guest: Guest) -> None:
     assert guest.run(["sh", "-c", script], timeout=60.0) == 0
 
 
-def verified_load(guest: Guest) -> Command:
-    """Writes that are read again and compared, until there is /tmp/enough."""
+@contextlib.contextmanager
+def verified_load(guest: Guest) -> Iterator[None]:
+    """While the block lasts, writes that are read again and compared, again and again."""
     options = "--rw=randwrite --bs=4k --size=512k --iodepth=8 --ioengine=io_uring --direct=1"
-    options += " --verify=crc32c --verify_fatal=1 --do_verify=1"
-    fio = f"fio --name=load --filename=/dev/nvme0n1 {options} || exit 1"
-    script = f"rm -f /tmp/enough; until [ -e /tmp/enough ]; do {fio}; done"
-    return guest.start(["sh", "-c", script])
+    options += " --verify=crc32c --verify_fatal=1 --do_verify=1 --time_based --runtime=600"
+    report = bytearray()
+    load = guest.start(
+        ["fio", "--name=load", f"--filename={DRIVE}", *options.split(), "--output-format=json"],
+        stdout=report.extend,
+    )
+    await_writes(guest)
+    yield
+    await_writes(guest)
+    load.signal(signal.SIGINT)
+    assert load.wait(120.0) == 128  # "terminating on signal 2", in whatever it was doing
+    (job,) = json.loads(report[report.index(b"{") :])["jobs"]
+    assert job["error"] == 0
+    assert min(job["write"]["total_ios"], job["read"]["total_ios"]) > 128, "it has compared some"
 
 
 def test_resets_under_load_lose_nothing(linux: Guest) -> None:
-    load = verified_load(linux)
-    for again in ("nvme reset /dev/nvme0", f"echo 1 > {PCI}/reset") * 2:
-        await_writes(linux)
-        sh(linux, again)
-        assert said(linux, "cat", "/sys/class/nvme/nvme0/state") == "live\n"
-    await_writes(linux)
-    sh(linux, "touch /tmp/enough")
-    assert load.wait(120.0) == 0
+    with verified_load(linux):
+        for again in ("nvme reset /dev/nvme0", f"echo 1 > {PCI}/reset") * 2:
+            await_writes(linux)
+            sh(linux, again)
+            assert said(linux, "cat", "/sys/class/nvme/nvme0/state") == "live\n"
     assert "I/O error" not in said(linux, "dmesg")
 
 
 def test_bus_mastering_that_pauses_loses_no_interrupt(linux: Guest) -> None:
     """As blktests' block/011 does: what was lost, Linux would find after 30 seconds."""
-    load = verified_load(linux)
     write = f"dd of={PCI}/config bs=1 seek=4 conv=notrunc status=none"
-    for _ in range(3):
-        await_writes(linux)
-        sh(linux, f"printf '\\002' | {write}; usleep 100000; printf '\\006' | {write}")
-    await_writes(linux)
-    sh(linux, "touch /tmp/enough")
-    assert load.wait(60.0) == 0
+    with verified_load(linux):
+        for _ in range(3):
+            await_writes(linux)
+            sh(linux, f"printf '\\002' | {write}; usleep 100000; printf '\\006' | {write}")
     assert "timeout" not in said(linux, "dmesg")
 
 
 def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
     linux.copy_in(ADD, "/share/add")
-    prepare_each(linux)
+    fork_commands(linux)
     run = ("potash", "run", "/dev/nvme0n1", "/share/add/program.o", "/share/add/input.bin")
     for where in ((), ("--lba", "0"), ("--lba", "16:64")):
-        (done,) = each(linux, (*run, "/tmp/sum", "--arg", "520", "--arg", "1024", *where))
-        assert done.code == 0, done
+        said(linux, *run, "/tmp/sum", "--arg", "520", "--arg", "1024", *where)
         assert linux.capture(["cat", "/tmp/sum"]).stdout == (ADD / "expected.bin").read_bytes()
         sh(linux, "rm /tmp/sum")
 

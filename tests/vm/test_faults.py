@@ -17,7 +17,7 @@ from potash.vm.drive import serving
 from potash.vm.guest import Captured, Guest
 from potash.vm.images import GuestImages
 from support.docs import ROOT, SOURCES
-from support.vm import each, prepare_each
+from support.vm import each, fork_commands
 
 TIMEOUT = "/sys/block/nvme0n1/queue/io_timeout"
 """Milliseconds until Linux wants to know what has become of a command."""
@@ -105,7 +105,7 @@ def test_a_command_that_is_lost_comes_again_after_a_reset(linux: Guest) -> None:
 
 
 def test_the_command_works_in_the_guest(linux: Guest) -> None:
-    prepare_each(linux)
+    fork_commands(linux)
     added, read, listed = each(
         linux,
         ("potash", "fault", "add", "/dev/nvme0", "io", "read", "delay=20ms", "count=2"),

@@ -36,11 +36,13 @@ def test_a_drive_works_with_any_memory(
         serving("--size", "64M", verbose=True) as socket,
         Guest(images, socket, backend=backend) as guest,
     ):
-        for job in JOBS:
-            said(guest, *FIO, *job)
-        load = guest.start([*FIO, *JOBS[0], "--loops=20", "--time_based", "--runtime=2"])
-        said(guest, "sh", "-c", RESETS)
-        assert load.wait(60.0) == 0
+        said(guest, *FIO, *JOBS[0])
+        if backend is Memory.PRIVATE:  # behind the refusal of a mapping all are alike
+            for job in JOBS[1:]:
+                said(guest, *FIO, *job)
+            load = guest.start([*FIO, *JOBS[0], "--loops=20", "--time_based", "--runtime=2"])
+            said(guest, "sh", "-c", RESETS)
+            assert load.wait(60.0) == 0
         errors = said(guest, "sh", "-c", "dmesg | grep -iE 'nvme.*(timeout|abort|error)' || true")
         assert errors == ""
         # Where doorbells cannot be polled Linux is not to be offered it.

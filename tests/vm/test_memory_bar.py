@@ -7,6 +7,7 @@ import random
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.vm import fork_commands
 
 SIZE = 4 << 20
 MAPPING = """
@@ -37,7 +38,7 @@ def test_memory_that_is_mapped_is_that_of_the_commands(images: GuestImages) -> N
 
     content = random.Random(1).randbytes(1 << 16)
     with serving(*options) as socket, Guest(images, socket) as guest:
-        guest.await_drive("/dev/nvme0n1")
+        fork_commands(guest)
         page = sh("nvme get-log /dev/nvme0 -i 0x85 -l 32 -b --csi=3")
         assert page.hex() == "0100" + 28 * "0" + "02000000" + "01" + "000000" + 16 * "0"
         # The host's writes are read by Memory Read, and summed by a program of the drive.
