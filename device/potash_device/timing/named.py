@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from potash_device.timing import policies as built_in
 from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.cores import from_mapping as cores_from_mapping
+from potash_device.timing.isolation import Isolated
 from potash_device.timing.policies import Policies
 from potash_device.timing.profile import PROFILES, Profile, ProfileError, from_mapping
 
@@ -29,9 +28,6 @@ POLICIES: Mapping[str, Mapping[str, type]] = {
     "allocation": {"channel-first": built_in.ChannelFirst, "die-first": built_in.DieFirst},
 }
 """The built-in policies, by kind and name."""
-
-METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
-"""What each kind is asked by."""
 
 
 def profile(name: str) -> Profile:
@@ -71,7 +67,7 @@ def _why_none(name: str, error: Exception) -> str:
 
 
 def policies(named: Iterable[str]) -> Policies:
-    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`; the file's code is run.
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, whose code is run in another process.
 
     Raises ProfileError for what is none.
     """
@@ -83,27 +79,9 @@ def policies(named: Iterable[str]) -> Policies:
         if name in POLICIES[kind]:
             chosen[kind] = POLICIES[kind][name]()
         elif ":" in name:
-            chosen[kind] = _loaded(name, METHODS[kind])
+            chosen[kind] = Isolated(kind, name)
         else:
             raise ProfileError(
                 f"{name!r} is neither FILE:CLASS nor one of {', '.join(POLICIES[kind])}"
             )
     return Policies(**chosen)
-
-
-def _loaded(name: str, method: str) -> object:
-    file, _, class_name = name.rpartition(":")
-    # The module has the file's name, as an error of the policy is to give it.
-    spec = importlib.util.spec_from_file_location(file, file)
-    if spec is None or spec.loader is None:
-        raise ProfileError(f"{file} is no file of Python")
-    module = sys.modules[file] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        found: object = getattr(module, class_name)()
-    except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())[:200]
-        raise ProfileError(f"{name}: {type(error).__name__}: {said}") from error
-    if not callable(getattr(found, method, None)):
-        raise ProfileError(f"{name} has no method {method}")
-    return found

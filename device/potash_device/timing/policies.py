@@ -151,40 +151,56 @@ class Policies:
 
     def dies(self, channels: int, dies: int) -> list[int]:
         """The order of all dies. Raises PolicyError."""
-        policy, count = self.allocation, channels * dies
-
-        def numbers() -> list[int]:
-            return [int(one) for one in islice(policy.order(channels, dies), count + 1)]
-
-        order = _ask("allocation", policy, numbers)
-        if sorted(order) != list(range(count)):
-            raise PolicyError(
-                "allocation",
-                f"{name_of(policy)} gave no order that has each of the {count} dies once",
-            )
-        return order
+        return ordered(self.allocation, channels, dies)
 
     def victim(self, superblocks: Superblocks, wear: bool = True) -> int:
         """What to relocate next, where `wear` is whether that policy is asked, too.
 
         Raises PolicyError.
         """
-        chosen = _ask("wear", self.wear, lambda: self.wear.victim(superblocks)) if wear else None
-        if chosen is not None:
-            return _checked("wear", self.wear, chosen, superblocks)
-        chosen = _ask("gc", self.gc, lambda: self.gc.victim(superblocks))
-        return _checked("gc", self.gc, chosen, superblocks)
+        found = chosen("wear", self.wear, superblocks) if wear else None
+        if found is None:
+            found = chosen("gc", self.gc, superblocks)
+        assert found is not None
+        return found
 
 
-def _checked(kind: str, policy: object, chosen: object, superblocks: Superblocks) -> int:
-    if not isinstance(chosen, int | np.integer) or chosen not in superblocks.candidates:
+def ordered(policy: Allocation, channels: int, dies: int) -> list[int]:
+    """The order of all dies that a policy gives. Raises PolicyError."""
+    count = channels * dies
+
+    def numbers() -> list[int]:
+        return [int(one) for one in islice(policy.order(channels, dies), count + 1)]
+
+    order = _ask("allocation", policy, numbers)
+    if sorted(order) != list(range(count)):
         raise PolicyError(
-            kind, f"{name_of(policy)} chose {chosen!r:.40}, which is no closed superblock"
+            "allocation", f"{name_of(policy)} gave no order that has each of the {count} dies once"
         )
-    return int(chosen)
+    return order
+
+
+def chosen(kind: str, policy: Collection | Wear, superblocks: Superblocks) -> int | None:
+    """The superblock that a policy chooses; None from one for wear alone. Raises PolicyError."""
+    found = _ask(kind, policy, lambda: policy.victim(superblocks))
+    if found is None and kind == "wear":
+        return None
+    if not isinstance(found, int | np.integer) or found not in superblocks.candidates:
+        raise PolicyError(
+            kind, f"{name_of(policy)} chose {found!r:.40}, which is no closed superblock"
+        )
+    return int(found)
+
+
+class Foreign:
+    """A policy of another process, which has its own limits and names what fails."""
+
+    name: str
 
 
 def name_of(policy: object) -> str:
+    if isinstance(policy, Foreign):
+        return f"the policy {policy.name}"
     kind = type(policy)
     name = kind.__qualname__ if _is_built_in(policy) else f"{kind.__module__}:{kind.__qualname__}"
     return f"the policy {name}"
@@ -200,7 +216,10 @@ class _TooLong(BaseException):
 
 def _ask(kind: str, policy: object, decide: Callable[[], _Answer]) -> _Answer:
     try:
-        return decide() if _is_built_in(policy) else _limited(decide)
+        trusted = _is_built_in(policy) or isinstance(policy, Foreign)
+        return decide() if trusted else _limited(decide)
+    except PolicyError:
+        raise
     except _TooLong:
         raise PolicyError(
             kind, f"{name_of(policy)} took more than {MOST_INSTRUCTIONS} instructions to decide"
@@ -216,7 +235,7 @@ def _limited(decide: Callable[[], _Answer]) -> _Answer:
     """What `decide` returns. Raises _TooLong.
 
     Instructions are counted by Python's tracing, which works in any thread and stops at the same
-    place on every machine; a call of a library that itself does not return is not ended.
+    place on every machine. A call into C that does not return is ended by `isolation` alone.
     """
     left = MOST_INSTRUCTIONS
 

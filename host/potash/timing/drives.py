@@ -42,7 +42,7 @@ def profile(name: str) -> Profile:
 
 
 def policies(names: Iterable[str]) -> Policies:
-    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`; the file's code is run.
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, whose code is run in another process.
 
     Raises TimingError for what is none.
     """
