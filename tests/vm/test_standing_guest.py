@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from potash.vm.errors import GuestError
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from potash.vm.standstill import Standstill
@@ -55,48 +59,65 @@ class Told:
         return [int(word) - middle for word in self._said.split()], (after - before) // 2
 
 
+class Device:
+    """What a device has of its guest: a clock, and what stops the one for the other."""
+
+    def __init__(self, monitor: Path) -> None:
+        self.clock = PlainClock(time.monotonic_ns)
+        self.still = Standstill(monitor, self.clock)
+
+    def serve(self, until: Callable[[], bool], *others: Device) -> None:
+        """Do what the loops of this one and others do, until something is so."""
+        deadline = time.monotonic() + 30.0
+        stills = [one.still for one in (self, *others)]
+        while not until():
+            sources = [one.source for one in stills if one.source is not None]
+            assert len(sources) == len(stills) and time.monotonic() < deadline
+            select.select(sources, (), (), 0.1)
+            for one in stills:
+                one.service()
+
+    def settled(self) -> bool:
+        return self.still._idle and not self.still.stands and self.clock.frozen is None
+
+    def stand(self, seconds: float = 0.0) -> None:
+        """Stop the guest once."""
+        self.still.hold(self)
+        self.serve(lambda: self.still.stands)
+        time.sleep(seconds)
+        self.still.release(self)
+        self.serve(self.settled)
+
+
 @contextmanager
-def standing(images: GuestImages, folder: Path) -> Iterator[tuple[Guest, Standstill, PlainClock]]:
-    clock = PlainClock(time.monotonic_ns)
-    still = Standstill(folder / "a,b", clock)
-    with Guest(images, monitors=[folder / "a,b"]) as guest:
-        still.attach()
-        serve(still, lambda: still._idle)
-        try:
-            yield guest, still, clock
-        finally:
-            still.close()
-
-
-def serve(still: Standstill, until: Callable[[], bool], limit: float = 30.0) -> None:
-    deadline = time.monotonic() + limit
-    while not until():
-        assert still.source is not None and time.monotonic() < deadline
-        select.select((still.source,), (), (), 0.1)
-        still.service()
-
-
-def stand(still: Standstill, seconds: float = 0.0) -> None:
-    still.hold(still)
-    serve(still, lambda: still.stands)
-    time.sleep(seconds)
-    still.release(still)
-    serve(still, lambda: still._idle and not still.stands)
+def standing(
+    images: GuestImages, folder: Path, count: int = 1
+) -> Iterator[tuple[Guest, list[Device]]]:
+    """A guest with so many devices that stop it."""
+    monitors = [folder / f"{number},a" for number in range(count)]
+    devices = [Device(monitor) for monitor in monitors]
+    with Guest(images, monitors=monitors) as guest, ExitStack() as stack:
+        for device in devices:
+            device.still.attach()
+            stack.callback(device.still.close)
+            device.serve(device.settled)
+        yield guest, devices
 
 
 @pytest.mark.parametrize("pairs", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_all_clocks_of_a_guest_agree_with_the_device_s(
     images: GuestImages, tmp_path: Path, pairs: int
 ) -> None:
-    with standing(images, tmp_path) as (guest, still, clock):
+    with standing(images, tmp_path) as (guest, [device]):
+        still, clock = device.still, device.clock
         told = Told(guest, clock)
         guest.capture(["dmesg", "-c"])
         before, unsure = told.ahead()
         hardware = float(guest.capture(["cat", "/sys/class/rtc/rtc0/since_epoch"]).stdout)
         began = clock.now()
-        stand(still, 2.5)
+        device.stand(2.5)
         for number in range(pairs):
-            stand(still, 0.01 if number % 10 == 0 else 0.0)
+            device.stand(0.01 if number % 10 == 0 else 0.0)
             if number % 100 == 99:
                 guest.channel.step(guest.channel.clock() + 0.01)
         after, more = told.ahead()
@@ -108,3 +129,48 @@ def test_all_clocks_of_a_guest_agree_with_the_device_s(
         assert abs(last - first) <= MS + unsure + more, name
     assert abs(found - hardware - passed) < 1.6  # whole seconds of a clock that stood, too
     assert said == b""
+
+
+def test_two_devices_stop_one_guest(images: GuestImages, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    with standing(images, tmp_path, 2) as (guest, devices):
+        told = [Told(guest, device.clock) for device in devices]
+        before = [one.ahead() for one in told]
+        held = [False, False]
+        for _ in range(60):
+            which = chance.randrange(2)
+            device, other = devices[which], devices[1 - which]
+            held[which] = not held[which]
+            (device.still.hold if held[which] else device.still.release)(device)
+            if any(held):
+                device.serve(lambda: all(one.still.stands for one in devices), other)
+            else:
+                device.serve(lambda: all(one.settled() for one in devices), other)
+            time.sleep(chance.choice([0, 0.002, 0.02]))
+        for device in devices:
+            device.still.release(device)
+        devices[0].serve(lambda: all(one.settled() for one in devices), devices[1])
+        for one, (first, unsure) in zip(told, before, strict=True):
+            last, more = one.ahead()
+            assert abs(last[0] - first[0]) <= MS + unsure + more
+        assert all(device.still.stops for device in devices)
+
+
+def test_a_guest_that_is_killed_while_it_is_stopped(
+    images: GuestImages, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        pytest.raises(GuestError, match="the guest has ended"),
+        standing(images, tmp_path) as (guest, [device]),
+    ):
+        device.still.hold(device)
+        device.serve(lambda: device.still.stands)
+        assert guest.machine.pid is not None
+        os.kill(guest.machine.pid, signal.SIGKILL)
+        while device.still.source is not None:
+            device.still.service()
+        before = device.clock.now()
+        time.sleep(0.001)
+        assert device.clock.now() > before
+        device.still.release(device)
+    assert "the guest stands still no more: QEMU has ended" in caplog.messages
