@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from potash_device.vta.fast.compiling import Flag, Number, implements
-from potash_device.vta.fast.paths import Vnni512
-from potash_device.vta.fast.tiles import ACC_BYTES, tile
+from potash_device.vta.fast.compiling import Flag, Number, compiled, implements
+from potash_device.vta.fast.paths import DIAGONAL, FIRST, FULL, Vnni512
+from potash_device.vta.fast.tiles import ACC_BYTES, tile, weights_of
 
 
 def accumulate(
@@ -25,31 +25,37 @@ def _in_many_registers(
     buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
     """With 32 registers of 16 lanes."""
-    dst_step, block_step, src_step, wgt, wgt_step, table, count = others
-    done = 0
+    form = form_of(buffers.forms, two, others)
+    if form & FIRST:
+        _of_first_inputs(buffers, two, length, acc, src, others)
+        return
+    if form & DIAGONAL and not two:
+        _of_diagonals(buffers, length, acc, src, others)
+        return
+    dst_step, src_step, done = others[0], others[2], 0
     while two and done + 8 <= length:
-        tile(buffers, 8, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 8, 2, acc, src, others)
         acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
     while two and done + 7 <= length:
-        tile(buffers, 7, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 7, 2, acc, src, others)
         acc, src, done = acc + 7 * dst_step * ACC_BYTES, src + 7 * src_step, done + 7
     while two and done + 4 <= length:
-        tile(buffers, 4, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 4, 2, acc, src, others)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
     while two and done + 1 <= length:
-        tile(buffers, 1, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 1, 2, acc, src, others)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
     while done + 14 <= length:
-        tile(buffers, 14, 1, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 14, 1, acc, src, others)
         acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
     while done + 8 <= length:
-        tile(buffers, 8, 1, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 8, 1, acc, src, others)
         acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
     while done + 4 <= length:
-        tile(buffers, 4, 1, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 4, 1, acc, src, others)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
     while done + 1 <= length:
-        tile(buffers, 1, 1, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 1, 1, acc, src, others)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
 
 
@@ -57,17 +63,72 @@ def _in_few_registers(
     buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
     """With 16 registers of 8 lanes."""
-    dst_step, block_step, src_step, wgt, wgt_step, table, count = others
-    done = 0
+    dst_step, src_step, done = others[0], others[2], 0
     while two and done + 2 <= length:
-        tile(buffers, 2, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 2, 2, acc, src, others)
         acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
     while two and done + 1 <= length:
-        tile(buffers, 1, 2, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 1, 2, acc, src, others)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
     while done + 4 <= length:
-        tile(buffers, 4, 1, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 4, 1, acc, src, others)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
     while done + 1 <= length:
-        tile(buffers, 1, 1, acc, dst_step, block_step, src, src_step, wgt, wgt_step, table, count)
+        tile(buffers, FULL, 1, 1, acc, src, others)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+
+
+@compiled
+def _of_first_inputs(
+    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+) -> None:
+    """The same, where only the first inputs have weights."""
+    dst_step, src_step, done = others[0], others[2], 0
+    while two and done + 8 <= length:
+        tile(buffers, FIRST, 8, 2, acc, src, others)
+        acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
+    while two and done + 2 <= length:
+        tile(buffers, FIRST, 2, 2, acc, src, others)
+        acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
+    while two and done + 1 <= length:
+        tile(buffers, FIRST, 1, 2, acc, src, others)
+        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+    while done + 14 <= length:
+        tile(buffers, FIRST, 14, 1, acc, src, others)
+        acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
+    while done + 4 <= length:
+        tile(buffers, FIRST, 4, 1, acc, src, others)
+        acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
+    while done + 1 <= length:
+        tile(buffers, FIRST, 1, 1, acc, src, others)
+        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+
+
+@compiled
+def _of_diagonals(buffers: Any, length: Number, acc: Number, src: Number, others: Any) -> None:
+    """The same, where each output has its own input and no other."""
+    dst_step, src_step, done = others[0], others[2], 0
+    while done + 14 <= length:
+        tile(buffers, DIAGONAL, 14, 1, acc, src, others)
+        acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
+    while done + 4 <= length:
+        tile(buffers, DIAGONAL, 4, 1, acc, src, others)
+        acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
+    while done + 1 <= length:
+        tile(buffers, DIAGONAL, 1, 1, acc, src, others)
+        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+
+
+@compiled
+def form_of(forms: Any, two: Flag, others: Any) -> Number:
+    """What all blocks that are multiplied have in common."""
+    wgt, wgt_step, pairs, count = others[3:]
+    form = FIRST | DIAGONAL
+    at = 0
+    while form and at < count:
+        number = wgt + weights_of(pairs, at)
+        form &= forms[number]
+        if two:
+            form &= forms[number + wgt_step]
+        at += 1
+    return form

@@ -20,17 +20,27 @@ BLOCK = 16
 BIAS = 128
 """What is added to INP where products are of unsigned bytes."""
 
+FULL, FIRST, DIAGONAL = 0, 1, 2
+"""What blocks of weights have in common: nothing, zeroes behind the weights of the first
+`FIRST_INPUTS` inputs, zeroes outside the diagonal. A block of zeroes is both, `FIRST | DIAGONAL`.
+"""
+FIRST_INPUTS = 4
+
 
 class Vnni512(NamedTuple):
     """vpdpbusd on vectors of 16 lanes (AVX-512 VNNI).
 
     It multiplies unsigned with signed bytes, so INP is kept with 128 added, and what that adds to
     a product is taken off again: `correction` has -128 times the sum of each row of each block.
+    Convolutions of few channels and depthwise ones have blocks that are mostly zero: `forms` has
+    what is known of each block, and `diagonal` the diagonals of those with nothing else.
     """
 
     inp: NDArray[np.uint8]
     wgt: NDArray[np.int8]
     correction: NDArray[np.int32]
+    forms: NDArray[np.uint8]
+    diagonal: NDArray[np.int32]
 
 
 class Vnni256(NamedTuple):
@@ -131,7 +141,12 @@ def make(name: str, config: Config) -> Path:
     if kind is Vnni512 or kind is Vnni256:
         biased = aligned(inp, np.uint8)
         biased[:] = BIAS
-        return kind(biased, aligned(wgt, np.int8), aligned(wgt // BLOCK, np.int32))
+        weights, correction = aligned(wgt, np.int8), aligned(wgt // BLOCK, np.int32)
+        if kind is Vnni256:
+            return Vnni256(biased, weights, correction)
+        forms = aligned(wgt // BLOCK**2, np.uint8)
+        forms[:] = FIRST | DIAGONAL
+        return Vnni512(biased, weights, correction, forms, aligned(wgt // BLOCK, np.int32))
     if kind is Pairs16 or kind is Pairs8:
         return kind(aligned(inp, np.int16), aligned(wgt, np.int16))
     narrow = max(config.log_inp_width, config.log_wgt_width) <= 4
@@ -172,6 +187,11 @@ def set_tensors(path: Path, inp: NDArray[Any], wgt: NDArray[Any]) -> None:
         path.inp[:] = inp.reshape(-1).view(np.uint8) ^ np.uint8(BIAS)
         path.correction[:] = (wgt.astype(np.int32).sum(axis=2) * -BIAS).reshape(-1)
         group = 4
+        if isinstance(path, Vnni512):
+            first = ~wgt[:, :, FIRST_INPUTS:].any(axis=(1, 2))
+            diagonal = ~(wgt * ~np.eye(BLOCK, dtype=bool)).any(axis=(1, 2))
+            path.forms[:] = FIRST * first + DIAGONAL * diagonal
+            path.diagonal[:] = np.diagonal(wgt, axis1=1, axis2=2).reshape(-1)
     else:
         path.inp[:] = inp.reshape(-1)
         group = 2

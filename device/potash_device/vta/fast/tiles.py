@@ -9,14 +9,24 @@ lines of assembly for each position keep it from that.
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 
 from potash_device.vta.fast.compiling import intrinsic
-from potash_device.vta.fast.paths import BLOCK, Pairs8, Pairs16, Vnni256, Vnni512
+from potash_device.vta.fast.paths import (
+    BLOCK,
+    DIAGONAL,
+    FIRST,
+    FIRST_INPUTS,
+    FULL,
+    Pairs8,
+    Pairs16,
+    Vnni256,
+    Vnni512,
+)
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 LANES = ir.VectorType(I32, BLOCK)
@@ -44,6 +54,8 @@ class Kind:
     registers: str = "x"
     """The constraint that names those which the instructions can name."""
     corrected: bool = False
+    form: int = FULL
+    """What all blocks have in common."""
 
     @property
     def element_bytes(self) -> int:
@@ -51,7 +63,15 @@ class Kind:
 
     @property
     def groups(self) -> int:
+        """Of weights, in a block."""
         return self.element_bytes // 4
+
+    @property
+    def multiplied(self) -> int:
+        """Groups of which the products are not zero."""
+        return {FULL: self.groups, FIRST: FIRST_INPUTS * self.value_bytes // 4, DIAGONAL: 1}[
+            self.form
+        ]
 
     @property
     def block_bytes(self) -> int:
@@ -90,32 +110,31 @@ KINDS = {
 def tile(
     typing: Any,
     buffers: Any,
+    form: Any,
     positions: Any,
     blocks: Any,
     acc: Any,
-    position_step: Any,
-    block_step: Any,
     source: Any,
-    source_step: Any,
-    weight: Any,
-    weight_step: Any,
-    table: Any,
-    count: Any,
+    others: Any,
 ) -> Any:
-    """Add `count` products of the pairs in `table` to a tile of accumulators.
+    """Add products to a tile of accumulators.
 
-    `positions` and `blocks` are constants. `acc` is the address of the first accumulators, and
-    steps, which are in elements, lead from a position or block to the next; `source` and `weight`
-    are added to the pairs' numbers.
+    `form`, which all blocks have, `positions` and `blocks` are constants. `acc` is the address of
+    the first accumulators; `source` is added to the pairs' INP elements. `others` are the steps
+    from a position to the next in ACC, from a block to the next there, and from a position to the
+    next in INP, all in elements; what is added to the pairs' WGT elements, and the step from a
+    block to the next there; the address of the pairs, and how many there are.
     """
-    kind = KINDS[buffers.instance_class]
+    kind = replace(KINDS[buffers.instance_class], form=form.literal_value)
     across, down = positions.literal_value, blocks.literal_value
-    signature = types.void(buffers, positions, blocks, *[types.int64] * 9)
+    signature = types.void(buffers, form, positions, blocks, types.int64, types.int64, others)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         addresses = _Addresses(context, builder, signature.args[0], arguments[0])
-        acc, position_step, block_step, source, source_step, weight, weight_step, table, count = (
-            arguments[3:]
+        acc, source = arguments[4:6]
+        position_step, block_step, source_step, weight, weight_step, table, count = (
+            context.cast(builder, builder.extract_value(arguments[6], at), given, types.int64)
+            for at, given in enumerate(others)
         )
         places = [
             builder.add(
@@ -154,10 +173,12 @@ def tile(
         row = builder.add(addresses.inp, builder.mul(src, _int(kind.element_bytes)))
         step = builder.mul(source_step, _int(kind.element_bytes))
         numbers = [builder.add(wgt, builder.mul(weight_step, _int(y))) for y in range(down)]
+        if kind.form == DIAGONAL:
+            packed, size_packed = addresses.diagonal, ACC_BYTES
+        else:
+            packed, size_packed = addresses.wgt, kind.block_bytes
         weights = [
-            _Weights(
-                builder, kind, builder.add(addresses.wgt, _scaled(builder, n, kind.block_bytes))
-            )
+            _Weights(builder, kind, builder.add(packed, _scaled(builder, n, size_packed)))
             for n in numbers
         ]
         added = list(sums)
@@ -192,6 +213,18 @@ def tile(
 
 
 @intrinsic
+def weights_of(typing: Any, pairs: Any, number: Any) -> Any:
+    """The WGT element of a pair, of those at address `pairs`."""
+    signature = types.int64(types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pairs, number = arguments
+        return _word(builder, builder.add(pairs, _scaled(builder, number, PAIR_BYTES)), 4)
+
+    return signature, generate
+
+
+@intrinsic
 def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
     """Put the block of 16x16 8-bit weights at address `source` into WGT as element `number`."""
     kind = KINDS[buffers.instance_class]
@@ -214,18 +247,74 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
         for group, vector in enumerate(groups):
             _store(builder, vector, target, group * GROUP_BYTES)
         if kind.corrected:
-            total = ir.Constant(LANES, [0] * BLOCK)
-            for vector in groups:
-                values = builder.bitcast(vector, ir.VectorType(I8, 4 * BLOCK))
-                for value in range(4):
-                    lanes = [4 * output + value for output in range(BLOCK)]
-                    narrow = _shuffle(builder, values, values, lanes)
-                    total = builder.add(total, builder.sext(narrow, LANES))
             place = builder.add(addresses.correction, _scaled(builder, number, ACC_BYTES))
-            _store(builder, builder.mul(total, ir.Constant(LANES, [-128] * BLOCK)), place)
+            for half in range(kind.halves):
+                _store(
+                    builder,
+                    _correction(builder, kind, groups, half),
+                    place,
+                    half * kind.vector_bytes,
+                )
+        if "forms" in buffers.fields:
+            place = builder.inttoptr(builder.add(addresses.forms, number), I8.as_pointer())
+            builder.store(ir.Constant(I8, FULL), place)
+            # Most blocks have weights where no other form has any, which is seen at once.
+            behind = ir.Constant(LANES, [-1] * 12 + [0] * 4)
+            with builder.if_then(_is_zero(builder, [groups[3]], [behind])):
+                form, diagonal = _form(builder, groups)
+                builder.store(form, place)
+                place = builder.add(addresses.diagonal, _scaled(builder, number, ACC_BYTES))
+                _store(builder, diagonal, place)
         return context.get_dummy_value()
 
     return signature, generate
+
+
+def _correction(builder: Any, kind: Kind, groups: Sequence[Value], half: int) -> Value:
+    """What the bias of INP adds to the products of a block in packed groups, taken off."""
+    lanes = kind.vector.count
+    zero = ir.Constant(kind.vector, [0] * lanes)
+    inputs = ir.Constant(kind.vector, [BIAS] * lanes)
+    assert kind.product is not None
+    line = kind.product.format(weights="$1", inputs="$2", sums="$0")
+    called = ir.FunctionType(kind.vector, [kind.vector] * 3)
+    code = ir.InlineAsm(called, line, "=x,x,x,0", False)
+    added = zero
+    for group in groups:
+        weights = _shuffle(builder, group, group, range(half * lanes, (half + 1) * lanes))
+        added = builder.call(code, [weights, inputs, added])
+    return builder.sub(zero, added)
+
+
+def _is_zero(builder: Any, vectors: Sequence[Value], masks: Sequence[Value]) -> Value:
+    """Whether vectors of 16 lanes are zero where the masks are not."""
+    zero = ir.Constant(LANES, [0] * BLOCK)
+    found = zero
+    for vector, mask in zip(vectors, masks, strict=True):
+        found = builder.or_(found, builder.and_(vector, mask))
+    bits = builder.bitcast(builder.icmp_unsigned("!=", found, zero), ir.IntType(BLOCK))
+    return builder.icmp_unsigned("==", bits, ir.Constant(bits.type, 0))
+
+
+def _form(builder: Any, groups: Sequence[Value]) -> tuple[Value, Value]:
+    """The form of a block in packed groups, and its diagonal, each weight in its output's lane."""
+    shifts = [8 * (output % 4) for output in range(BLOCK)]
+    own = [
+        [255 << shift if output // 4 == group else 0 for output, shift in enumerate(shifts)]
+        for group in range(4)
+    ]
+    behind = [[-1 if 4 * group >= FIRST_INPUTS else 0] * BLOCK for group in range(4)]
+    others = [[~mask for mask in masks] for masks in own]
+    form = ir.Constant(I8, FULL)
+    for number, masks in ((FIRST, behind), (DIAGONAL, others)):
+        has = _is_zero(builder, groups, [ir.Constant(LANES, mask) for mask in masks])
+        form = builder.or_(
+            form, builder.select(has, ir.Constant(I8, number), ir.Constant(I8, FULL))
+        )
+    diagonal = ir.Constant(LANES, [0] * BLOCK)
+    for vector, mask in zip(groups, own, strict=True):
+        diagonal = builder.or_(diagonal, builder.and_(vector, ir.Constant(LANES, mask)))
+    return form, builder.lshr(diagonal, ir.Constant(LANES, shifts))
 
 
 class _Addresses:
@@ -247,7 +336,7 @@ class _Weights:
     def __init__(self, builder: Any, kind: Kind, address: Value) -> None:
         self.address = address
         self.loaded = (
-            [_load(builder, address, group * GROUP_BYTES) for group in range(kind.groups)]
+            [_load(builder, address, group * GROUP_BYTES) for group in range(kind.multiplied)]
             if kind.weights_in_registers
             else []
         )
@@ -266,12 +355,16 @@ def _products(
     inputs = f"${len(sums)}"
     address, *operands = (f"${2 * len(sums) + 1 + number}" for number in range(len(given)))
     lines = []
-    for group in range(kind.groups):
-        lines.append(f"vpbroadcastd {4 * group}({address}), {inputs}")
+    for group in range(kind.multiplied):
+        if kind.form == DIAGONAL:
+            # A weight is the lowest byte of its lane, and so is its input.
+            lines.append(f"vpmovzxbd ({address}), {inputs}")
+        else:
+            lines.append(f"vpbroadcastd {4 * group}({address}), {inputs}")
         for number in range(len(sums)):
             which, half = divmod(number, kind.halves)
             if kind.weights_in_registers:
-                operand = operands[which * kind.groups + group]
+                operand = operands[which * kind.multiplied + group]
             else:
                 operand = f"{group * GROUP_BYTES + half * kind.vector_bytes}({operands[which]})"
             lines.append(kind.product.format(weights=operand, inputs=inputs, sums=f"${number}"))

@@ -6,7 +6,7 @@ import numpy as np
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Number, compiled, implements
-from potash_device.vta.fast.paths import BIAS, BLOCK, Loops, Vnni256, Vnni512
+from potash_device.vta.fast.paths import BIAS, BLOCK, DIAGONAL, FIRST, Loops, Vnni256, Vnni512
 from potash_device.vta.fast.tiles import pack
 
 BLOCK_BYTES = BLOCK * BLOCK
@@ -156,6 +156,12 @@ def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
         buffers.wgt[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES] = 0
         buffers.correction[at * BLOCK : (at + count) * BLOCK] = 0
 
+    def formed(buffers: Any, at: Number, count: Number) -> None:
+        buffers.wgt[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES] = 0
+        buffers.correction[at * BLOCK : (at + count) * BLOCK] = 0
+        buffers.diagonal[at * BLOCK : (at + count) * BLOCK] = 0
+        buffers.forms[at : at + count] = FIRST | DIAGONAL
+
     def plain(buffers: Any, at: Number, count: Number) -> None:
         buffers.wgt[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES] = 0
 
@@ -163,7 +169,7 @@ def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
         size = buffers.block_out * buffers.block_in
         buffers.wgt[at * size : (at + count) * size] = 0
 
-    return _chosen(buffers, biased, plain, shaped)
+    return _chosen(buffers, formed if buffers.instance_class is Vnni512 else biased, plain, shaped)
 
 
 @implements(fill_inp)
