@@ -98,3 +98,23 @@ def test_a_guest_passes_its_options_on_and_writes_them_down(
         *("--time", "modelled", "--drive", "z-nand", "--time-factor", "3"),
         *("--still-limit", "7", "--policy", "gc=fifo"),
     ]
+
+
+def test_files_of_the_drive_and_its_policies_are_found_from_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--drive", "mine.toml", "--policy", "gc=fifo", "--policy", "wear=mine.py:Mine"]
+    assert run_app(["guest", "--time", "modelled", *options, "--print-config"]) == 0
+    file = tmp_path / "potash.toml"
+    file.write_text(capsys.readouterr().out)
+    section = configuration.read(file).time
+    assert section.drive == f"{tmp_path}/mine.toml"
+    assert section.policies == ("gc=fifo", f"wear={tmp_path}/mine.py:Mine")
+    beside = configuration.parse('[time]\ndrive = "a.toml"\npolicies = ["gc=b.py:C"]', tmp_path)
+    assert beside.time == replace(
+        beside.time, drive=f"{tmp_path}/a.toml", policies=(f"gc={tmp_path}/b.py:C",)
+    )
+    # A command line that wants no model gets none.
+    assert run_app(["serve", "--config", str(file), "--time", "fast", "--print-config"]) == 0
+    assert configuration.parse(capsys.readouterr().out, tmp_path).time.mode == "fast"
