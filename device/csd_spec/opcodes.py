@@ -56,6 +56,9 @@ class Operation(IntEnum):
 LOG_PAGE = 0xC0
 """Log page identifier of the accelerator log; the Log Specific Identifier is the accelerator ID."""
 
+TIMING_LOG_PAGE = 0xC1
+"""Log page identifier of the log on modelled time (extension): `csd_spec.timing.TimingLog`."""
+
 JOB_ENDED_EVENT = 0x00
 """Information of the vendor specific asynchronous event that a finished job raises (extension)."""
 

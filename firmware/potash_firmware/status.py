@@ -12,7 +12,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from csd_spec.status import StatusId
 from nvme_spec.status import describe
@@ -21,9 +21,14 @@ from potash_firmware.apu_process import ApuProcess
 from potash_firmware.mailbox.counters import Counters, Row, Word
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.logs.timing import timing_log
 from potash_firmware.rpu.loop import Rpu
+from potash_firmware.rpu.timing.counts import BOUNDS
 from pyvfio_user.server import Server
 from pyvfio_user.socket_path import listen, unlink
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.modelled import ModelledTime
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,8 @@ BUFFER = 1 << 20
 """Bytes of a snapshot that a client need not have read yet; one has 10 KiB or so."""
 
 NANOSECONDS = 1e9
+
+LINK_DIRECTIONS = 2
 
 Snapshot = dict[str, object]
 
@@ -129,6 +136,64 @@ def snapshot(device: Running) -> Snapshot:
             "requests_in_flight": link.in_flight,
         },
         "accelerators": _accelerators(device.counters, device.accelerators),
+        "modelled": None if core.timing is None else _modelled(core.timing),
+    }
+
+
+def _modelled(timing: ModelledTime) -> Snapshot:
+    log, lateness = timing_log(timing), timing.lateness
+    scale = timing.factor / NANOSECONDS
+    return {
+        "factor": log.factor,
+        "guest_seconds": log.guest_ns / NANOSECONDS,
+        "frozen_seconds": log.frozen_ns / NANOSECONDS,
+        "lateness": {
+            "commands": log.commands,
+            "seconds": log.late_ns / NANOSECONDS,
+            "p50": log.late_p50_ns / NANOSECONDS,
+            "p99": log.late_p99_ns / NANOSECONDS,
+            "most": log.late_most_ns / NANOSECONDS,
+            "buckets": [
+                {"most": most / NANOSECONDS, "commands": count}
+                for most, count in zip(BOUNDS, lateness.buckets, strict=False)
+            ],
+        },
+        "pages": {
+            "host": log.host,
+            "relocated": log.relocated,
+            "translation": log.translation,
+            "padding": log.padding,
+        },
+        "write_amplification": log.write_amplification,
+        "operations": {
+            "senses": log.senses,
+            "programs": log.programs,
+            "erases": log.erased,
+            "suspensions": log.suspensions,
+        },
+        "mapping": {"hits": log.hits, "misses": log.misses},
+        "busy": {
+            "dies": {"number": log.dies, "seconds": log.die_ns * scale},
+            "channels": {"number": log.channels, "seconds": log.bus_ns * scale},
+            "link": {"number": LINK_DIRECTIONS, "seconds": log.link_ns * scale},
+            "cores": {"number": log.cores, "seconds": log.core_ns * scale},
+        },
+        "wear": {
+            "percentage_used": log.percentage_used,
+            "available_spare": log.available_spare,
+            "worn": bool(log.worn),
+            "superblocks": log.superblocks,
+            "free": log.free,
+            "retired": log.retired,
+            "erases": {
+                "total": log.erases,
+                "least": log.erases_least,
+                "p50": log.erases_p50,
+                "p90": log.erases_p90,
+                "p99": log.erases_p99,
+                "most": log.erases_most,
+            },
+        },
     }
 
 

@@ -144,14 +144,14 @@ def test_an_allocation_without_an_end_is_refused() -> None:
 def test_a_drive_reports_its_wear_spare_and_load() -> None:
     drive = Drive(replace(SMALL, cycles=20))
     fresh = drive.report
-    assert (fresh.percentage_used, fresh.available_spare, fresh.worn) == (0, 100, False)
+    assert fresh.wear[:3] == (0, 100, False)
     assert fresh.erases == ((0, 0, 24),) and fresh.mapped == 0 and fresh.cache_hits == 1.0
     asked = overwrites(1000)
     found = drive.run(asked)
     report = drive.report
     erases = drive.state.erases
     assert report.time == asked["time"][-1]
-    assert report.percentage_used == erases.sum() * 100 // (24 * 20) > 50
+    assert report.wear.percentage_used == erases.sum() * 100 // (24 * 20) > 50
     assert report.mapped == (drive.state.places >= 0).sum() * PAGE
     for one in report.erases:
         assert one.superblocks == ((erases >= one.least) & (erases <= one.most)).sum()
@@ -167,6 +167,6 @@ def test_a_drive_reports_its_wear_spare_and_load() -> None:
     )
     asked["time"] += 10**9
     found = drive.run(asked)
-    assert drive.report.worn and (found == WORN).any()
-    assert drive.report.available_spare == 0 and drive.report.percentage_used >= 50
-    assert drive.report.retired == (erases >= 20).sum()
+    assert drive.wear.worn and (found == WORN).any()
+    assert drive.wear.available_spare == 0 and drive.report.wear.percentage_used >= 50
+    assert drive.wear.retired == (erases >= 20).sum()

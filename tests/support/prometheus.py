@@ -29,16 +29,19 @@ def parse(text: str) -> dict[str, Family]:
         elif line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
             assert name == help_of and name not in found, "all lines of a metric are together"
-            assert kind in ("counter", "gauge")
+            assert kind in ("counter", "gauge", "histogram")
             assert name.endswith("_total") == (kind == "counter")
             found[name] = Family(kind, {})
         else:
             match = SAMPLE.fullmatch(line)
             assert match is not None, line
-            assert match[1] == name, line
+            part = match[1].removeprefix(name)
+            parts = ("_bucket", "_sum", "_count") if found[name].kind == "histogram" else ("",)
+            assert part in parts, line
+            samples = found.setdefault(match[1], Family("", {})).samples
             labels = frozenset(_labels(match[2] or ""))
-            assert labels not in found[name].samples, "a sample is told once"
-            found[name].samples[labels] = float(match[3])
+            assert labels not in samples, "a sample is told once"
+            samples[labels] = float(match[3])
     return found
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from potash_device.timing.engine import run
 from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
 from potash_device.timing.profile import Profile
-from potash_device.timing.report import DriveReport, report
+from potash_device.timing.report import DriveReport, Spread, Wear, report, spread, wear
 from potash_device.timing.requests import (
     COLUMNS,
     FAILED,
@@ -25,6 +25,7 @@ from potash_device.timing.state import (
     ADMITTED,
     BEGUN,
     CURSOR,
+    GOOD,
     IS_CLOSED,
     NEVER,
     NOW,
@@ -69,6 +70,21 @@ class Drive:
     def report(self) -> DriveReport:
         """Its wear, spare and load."""
         return report(self.profile, self.state)
+
+    @property
+    def good(self) -> int:
+        """Superblocks that are not retired."""
+        return int(self.state.registers[GOOD])
+
+    @property
+    def wear(self) -> Wear:
+        """What SMART says of it; quicker than `report`, as is `spread`."""
+        return wear(self.profile, self.state)
+
+    @property
+    def spread(self) -> Spread:
+        """Erases of its superblocks."""
+        return spread(self.state)
 
     @property
     def superblocks(self) -> Superblocks:

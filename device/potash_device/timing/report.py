@@ -50,6 +50,20 @@ class Busy(NamedTuple):
     cores: float
 
 
+class Wear(NamedTuple):
+    """What SMART says of it."""
+
+    percentage_used: int
+    """Of the cycles that the profile gives, on average; at most 255."""
+    available_spare: int
+    """Percentage of the spare superblocks that are not retired yet."""
+    worn: bool
+    """Whether writes are refused."""
+    free: int
+    retired: int
+    """Superblocks."""
+
+
 class DriveReport(NamedTuple):
     """A drive at the arrival of its last request."""
 
@@ -59,15 +73,7 @@ class DriveReport(NamedTuple):
     """Since then."""
     mapped: int
     """Bytes of the host's that are on flash."""
-    percentage_used: int
-    """Of the cycles that the profile gives, on average; SMART's, so at most 255."""
-    available_spare: int
-    """Percentage of the spare superblocks that are not retired yet."""
-    worn: bool
-    """Whether writes are refused."""
-    free: int
-    retired: int
-    """Superblocks."""
+    wear: Wear
     spread: Spread
     erases: tuple[Erased, ...]
     """Histogram of erase counts: adjoining classes of equal width, all superblocks among them."""
@@ -90,26 +96,34 @@ class DriveReport(NamedTuple):
         )
 
 
-def report(profile: Profile, state: State) -> DriveReport:
+def wear(profile: Profile, state: State) -> Wear:
     """Of a drive's state."""
     spare = profile.blocks - profile.least_blocks + 1
     left = max(0, int(state.registers[GOOD]) - profile.least_blocks + 1)
     cycles = int(state.erases.sum()) * 100 // (profile.blocks * max(1, profile.cycles))
-    return DriveReport(
-        time=int(state.registers[NOW]),
-        counters=Counters(*state.counters.tolist()),
-        mapped=int((state.places[: profile.logical_pages] >= 0).sum()) * PAGE,
+    return Wear(
         percentage_used=min(255, cycles) if profile.cycles else 0,
         available_spare=100 * left // spare,
         worn=bool(state.registers[WORN_OUT]),
         free=int(state.registers[FREE]),
         retired=int((state.status == IS_RETIRED).sum()),
-        spread=_spread(state),
+    )
+
+
+def report(profile: Profile, state: State) -> DriveReport:
+    """Of a drive's state."""
+    return DriveReport(
+        time=int(state.registers[NOW]),
+        counters=Counters(*state.counters.tolist()),
+        mapped=int((state.places[: profile.logical_pages] >= 0).sum()) * PAGE,
+        wear=wear(profile, state),
+        spread=spread(state),
         erases=_histogram(state),
     )
 
 
-def _spread(state: State) -> Spread:
+def spread(state: State) -> Spread:
+    """Of the erases of a drive's superblocks."""
     erases = state.erases
     p50, p90, p99 = map(int, np.percentile(erases, (50, 90, 99), method="inverted_cdf"))
     ends = int(erases.min()), int(erases.max())

@@ -36,7 +36,7 @@ from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.alerts import Alerts
 from potash_firmware.rpu.logs.async_events import AsyncEvents
 from potash_firmware.rpu.logs.errors import ErrorLog
-from potash_firmware.rpu.logs.health import Health
+from potash_firmware.rpu.logs.health import SPARE_THRESHOLD, Health
 from potash_firmware.rpu.logs.namespaces import ChangedNamespaces, LbaStatus
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
@@ -141,6 +141,8 @@ class Controller:
                 self._namespace_sizes(),
                 guest_clock,
                 self.deadlines.lateness,
+                board.trace,
+                self.alerts.health,
             )
             self.namespaces.on_change = self._place_namespaces
         self.faults = Faults(
@@ -383,13 +385,22 @@ class Controller:
         media = [namespace.media for namespace in self.namespaces.blocks.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
-        worn = self.timing is not None and self.timing.drive.worn
-        if worn or (media and not any(one.writable for one in media)):
+        if media and not any(one.writable for one in media):
             warning |= CriticalWarning.READ_ONLY
+        if self.timing is not None:
+            wear = self.timing.drive.wear
+            if wear.available_spare < SPARE_THRESHOLD:
+                warning |= CriticalWarning.SPARE_BELOW_THRESHOLD
+            if wear.worn:
+                warning |= CriticalWarning.READ_ONLY
         return warning
 
     def smart_log(self) -> SmartLog:
-        return self.health.log(self.errors, self.critical_warning())
+        warning = self.critical_warning()
+        if self.timing is None:
+            return self.health.log(self.errors, warning)
+        wear = self.timing.drive.wear
+        return self.health.log(self.errors, warning, wear.available_spare, wear.percentage_used)
 
     def _memory(self, nsid: int) -> Shared | None:
         """What the programs of compute namespaces reach of a memory namespace."""

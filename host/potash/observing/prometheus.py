@@ -3,19 +3,22 @@
 Source: Prometheus documentation, "Exposition formats" and "Metric and label naming".
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from potash.observing.snapshot import AcceleratorState, Snapshot
+from potash.observing.snapshot import AcceleratorState, ModelledTime, Snapshot
 
 __all__ = ["CONTENT_TYPE", "METRICS", "text"]
 
 Labels = Mapping[str, object]
+
+HISTOGRAM = ("_bucket", "_sum", "_count")
+"""Endings of a histogram's samples."""
 
 
 class Metric(NamedTuple):
@@ -66,6 +69,19 @@ METRICS = (
     Metric(
         "potash_vta_modelled_cycles_total", "counter", "Cycles that a chip would take for them."
     ),
+    Metric(
+        "potash_lateness_seconds", "histogram", "How much later than modelled commands completed."
+    ),
+    Metric("potash_frozen_seconds_total", "counter", "Time that the guest stood still."),
+    Metric("potash_flash_pages_total", "counter", "Pages of 4 KiB programmed, by why."),
+    Metric("potash_flash_operations_total", "counter", "Operations of the flash, by kind."),
+    Metric("potash_mapping_accesses_total", "counter", "Accesses to the mapping's cache."),
+    Metric("potash_busy_seconds_total", "counter", "Busy time of resources, by kind."),
+    Metric("potash_resources", "gauge", "How many resources of a kind there are."),
+    Metric("potash_percentage_used", "gauge", "Wear of the flash, as in SMART."),
+    Metric("potash_available_spare", "gauge", "Spare of the flash in percent, as in SMART."),
+    Metric("potash_superblocks", "gauge", "Superblocks, by state."),
+    Metric("potash_superblock_erases", "gauge", "Quantiles of erase counts."),
 )
 
 
@@ -82,7 +98,8 @@ class _Page(Collector):
         for metric in METRICS:
             family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
             for name, labels, value in self._found:
-                if name == metric.name:
+                part = name.removeprefix(metric.name)
+                if not part or (part in HISTOGRAM and metric.kind == "histogram"):
                     family.add_sample(name, {key: str(one) for key, one in labels.items()}, value)
             if family.samples:
                 yield family
@@ -119,6 +136,47 @@ def _samples(given: Snapshot) -> Iterator[Sample]:
         yield Sample("potash_namespace_bytes", {"nsid": namespace["nsid"]}, namespace["bytes"])
     for accelerator in given["accelerators"]:
         yield from _of_accelerator(accelerator)
+    if given["modelled"] is not None:
+        yield from _of_modelled(given["modelled"])
+
+
+def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
+    late, wear = given["lateness"], given["wear"]
+    below = 0
+    for bucket in late["buckets"]:
+        below += bucket["commands"]
+        yield Sample("potash_lateness_seconds_bucket", {"le": bucket["most"]}, below)
+    yield Sample("potash_lateness_seconds_bucket", {"le": "+Inf"}, late["commands"])
+    yield Sample("potash_lateness_seconds_sum", {}, late["seconds"])
+    yield Sample("potash_lateness_seconds_count", {}, late["commands"])
+    yield Sample("potash_frozen_seconds_total", {}, given["frozen_seconds"])
+    free, retired, erases = wear["free"], wear["retired"], wear["erases"]
+    states = {"free": free, "used": wear["superblocks"] - free - retired, "retired": retired}
+    quantiles = dict(
+        zip(
+            (0.0, 0.5, 0.9, 0.99, 1.0),
+            (erases["least"], erases["p50"], erases["p90"], erases["p99"], erases["most"]),
+            strict=True,
+        )
+    )
+    labelled: Iterable[tuple[str, str, Mapping[Any, Any]]] = (
+        ("flash_pages_total", "reason", given["pages"]),
+        ("flash_operations_total", "operation", given["operations"]),
+        ("mapping_accesses_total", "result", given["mapping"]),
+        ("busy_seconds_total", "resource", _each(given["busy"], "seconds")),
+        ("resources", "resource", _each(given["busy"], "number")),
+        ("superblocks", "state", states),
+        ("superblock_erases", "quantile", quantiles),
+    )
+    for metric, label, values in labelled:
+        for key, value in values.items():
+            yield Sample(f"potash_{metric}", {label: key}, value)
+    yield Sample("potash_percentage_used", {}, wear["percentage_used"])
+    yield Sample("potash_available_spare", {}, wear["available_spare"])
+
+
+def _each(resources: Mapping[str, Any], what: str) -> dict[str, float]:
+    return {kind: one[what] for kind, one in resources.items()}
 
 
 def _of_accelerator(given: AcceleratorState) -> Iterator[Sample]:

@@ -1,8 +1,9 @@
 """What happened between two snapshots of a device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from potash.observing.snapshot import Rates, Snapshot
+from potash.observing.snapshot import ModelledTime, Rates, Snapshot
 
 
 def between(before: Snapshot, after: Snapshot) -> Rates:
@@ -32,6 +33,21 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
             one: min(1.0, max(0.0, (busy - busy_before.get(one, 0.0)) / seconds))
             for one, busy in busy_after.items()
         },
+        "busy": _shares(before["modelled"], after["modelled"]),
+    }
+
+
+def _shares(before: ModelledTime | None, after: ModelledTime | None) -> dict[str, float]:
+    """Of the guest's time in which resources of the modelled drive were busy."""
+    if before is None or after is None:
+        return {}
+    seconds = max(after["guest_seconds"] - before["guest_seconds"], 1e-9)
+    then: Mapping[str, Any] = before["busy"]
+    now: Mapping[str, Any] = after["busy"]
+    return {
+        kind: max(0.0, one["seconds"] - then[kind]["seconds"]) / seconds / one["number"]
+        for kind, one in now.items()
+        if one["number"]
     }
 
 

@@ -23,6 +23,7 @@ def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
         *columns(list(_queues(snapshot, rates)), ">>>>>><"),
         "",
         *columns(list(_accelerators(snapshot, rates)), ">>>>>>>>><"),
+        *_modelled(snapshot, rates),
         *_errors(snapshot),
     ]
     return [plain(line) for line in shown]
@@ -95,6 +96,30 @@ def _accelerators(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
             str(one["vta"]["streams"]),
             f"for {running:.1f} s" if running is not None else "",
         )
+
+
+def _modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
+    found = snapshot["modelled"]
+    if found is None:
+        return
+    late, wear, mapping = found["lateness"], found["wear"], found["mapping"]
+    busy = ", ".join(f"{kind} {share:.0%}" for kind, share in rates["busy"].items())
+    accesses = mapping["hits"] + mapping["misses"]
+    cached = f", mapping cached {mapping['hits'] / accesses:.0%}" if accesses else ""
+    factor = f" times {found['factor']}" if found["factor"] > 1 else ""
+    yield ""
+    yield (
+        f"modelled time{factor}: {late['commands']} commands, late by"
+        f" {late['p50'] * 1e6:.0f} µs (median), {late['p99'] * 1e6:.0f} µs (99 %),"
+        f" {late['most'] * 1e3:.1f} ms (most); the guest stood still"
+        f" {found['frozen_seconds']:.2f} s"
+    )
+    yield f"busy: {busy}; write amplification {found['write_amplification']:.2f}{cached}"
+    yield (
+        f"wear: {wear['percentage_used']} % used, {wear['available_spare']} % spare, erases"
+        f" {wear['erases']['least']} to {wear['erases']['most']}, {wear['free']} of"
+        f" {wear['superblocks']} superblocks free"
+    )
 
 
 def _errors(snapshot: Snapshot) -> list[str]:

@@ -110,6 +110,103 @@ class AcceleratorState(TypedDict):
     vta: Annotated[Vta, "The tensor accelerator."]
 
 
+class LatenessBucket(TypedDict):
+    """Commands that were later than the bucket before allows."""
+
+    most: Annotated[Amount, "Seconds that they were late at most."]
+    commands: Annotated[Count, "Number of commands."]
+
+
+class Lateness(TypedDict):
+    """How much later than at their modelled times commands were completed; in seconds."""
+
+    commands: Annotated[Count, "Number of commands with a modelled time."]
+    seconds: Annotated[Amount, "Sum of all."]
+    p50: Annotated[Amount, "Median, as the upper bound of its bucket."]
+    p99: Annotated[Amount, "99th percentile, likewise."]
+    most: Annotated[Amount, "The greatest."]
+    buckets: Annotated[Sequence[LatenessBucket], "Histogram; still later ones are in none."]
+
+
+class Pages(TypedDict):
+    """Pages of 4 KiB programmed, by why."""
+
+    host: Annotated[Count, "Written by hosts."]
+    relocated: Annotated[Count, "Relocated by garbage collection and wear levelling."]
+    translation: Annotated[Count, "Written from the mapping's cache."]
+    padding: Annotated[Count, "Left empty by FUA and Flush."]
+
+
+class Operations(TypedDict):
+    """Operations of the flash."""
+
+    senses: Annotated[Count, "Reads of rows."]
+    programs: Annotated[Count, "Programs of units."]
+    erases: Annotated[Count, "Erases of superblocks."]
+    suspensions: Annotated[Count, "Programs and erases suspended for a read."]
+
+
+class MappingCache(TypedDict):
+    """The cache of the mapping; none of both where all of it is in memory."""
+
+    hits: Annotated[Count, "Accesses that hit."]
+    misses: Annotated[Count, "Accesses that missed."]
+
+
+class Resource(TypedDict):
+    """A kind of resource."""
+
+    number: Annotated[Count, "How many there are."]
+    seconds: Annotated[Amount, "Busy time of all together."]
+
+
+class Busy(TypedDict):
+    """Busy time by resource, reservations for commands that are under way included."""
+
+    dies: Annotated[Resource, "Dies of flash."]
+    channels: Annotated[Resource, "Channels (buses) of flash."]
+    link: Annotated[Resource, "Directions of the PCIe link."]
+    cores: Annotated[Resource, "Cores of the firmware."]
+
+
+class EraseCounts(TypedDict):
+    """Distribution of the superblocks' erase counts."""
+
+    total: Annotated[Count, "Sum."]
+    least: Annotated[Count, "The smallest."]
+    p50: Annotated[Count, "Median."]
+    p90: Annotated[Count, "90th percentile."]
+    p99: Annotated[Count, "99th percentile."]
+    most: Annotated[Count, "The greatest."]
+
+
+class FlashWear(TypedDict):
+    """Wear of the modelled flash."""
+
+    percentage_used: Annotated[Count, "As in SMART."]
+    available_spare: Annotated[Count, "As in SMART."]
+    worn: Annotated[bool, "Whether writes are refused."]
+    superblocks: Annotated[Count, "Number of superblocks."]
+    free: Annotated[Count, "Those that are erased."]
+    retired: Annotated[Count, "Those at the end of their life."]
+    erases: Annotated[EraseCounts, "Erase counts."]
+
+
+class ModelledTime(TypedDict):
+    """The modelled time of the drive; times are in the guest's seconds, the factor included."""
+
+    factor: Annotated[Positive, "By which modelled times are multiplied."]
+    guest_seconds: Annotated[Amount, "The guest's clock."]
+    frozen_seconds: Annotated[Amount, "Time that the guest stood still."]
+    lateness: Annotated[Lateness, "How late completions were."]
+    pages: Annotated[Pages, "Pages programmed."]
+    write_amplification: Annotated[Amount, "Pages programmed for each that hosts wrote."]
+    operations: Annotated[Operations, "Operations of the flash."]
+    mapping: Annotated[MappingCache, "The cache of the mapping."]
+    busy: Annotated[Busy, "Busy time."]
+    wear: Annotated[FlashWear, "Wear of the flash."]
+
+
 class Snapshot(TypedDict):
     """A device's state and counters at a moment."""
 
@@ -124,6 +221,9 @@ class Snapshot(TypedDict):
     media: Annotated[Media, "The media executor."]
     mailbox: Annotated[Mailbox, "The mailbox between RPU and APU."]
     accelerators: Annotated[Sequence[AcceleratorState], "One for each accelerator."]
+    modelled: Annotated[
+        ModelledTime | None, "With --time modelled, the modelled drive; otherwise null."
+    ]
 
 
 class Rates(TypedDict):
@@ -140,6 +240,11 @@ class Rates(TypedDict):
     queues: Annotated[Mapping[int, Amount], "Commands by queue identifier."]
     accelerators: Annotated[
         Mapping[int, Share], "Share of the time in which it ran a job, by accelerator ID."
+    ]
+    busy: Annotated[
+        Mapping[str, Amount],
+        "Share of the guest's time in which the modelled drive's resources were busy, by kind;"
+        " above 1 where they are reserved for commands that are under way.",
     ]
 
 

@@ -12,6 +12,9 @@ from itertools import pairwise
 from typing import Protocol, TypedDict, Unpack
 
 from csd_spec.descriptors import dwords
+from csd_spec.opcodes import TIMING_LOG_PAGE
+from csd_spec.timing import SIZE as TIMING_LOG_SIZE
+from csd_spec.timing import TimingLog, TimingLogError
 from nvme_spec import commands
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.lists import IDENTIFY_SIZE, NAMESPACE_LIST_ENTRIES, decode_namespace_list
@@ -185,6 +188,13 @@ class Commands:
     def smart_log(self) -> SmartLog:
         """The SMART / Health Information log of the whole controller."""
         return SmartLog(self.log_page(LogId.SMART, SmartLog.SIZE, nsid=ALL_NAMESPACES))
+
+    def timing_log(self) -> TimingLog:
+        """The log page on modelled time, an extension. Raises DeviceMisbehaved for another page."""
+        try:
+            return TimingLog.decode(self.log_page(TIMING_LOG_PAGE, TIMING_LOG_SIZE))
+        except TimingLogError as error:
+            raise DeviceMisbehaved(str(error)) from None
 
     def log_page(
         self,

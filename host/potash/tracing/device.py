@@ -43,6 +43,8 @@ PROCESSES = {"potash": "device (RPU)", "potash-apu": "APU"}
 PLACES = {"potash": 0, "potash-apu": 1}
 """From the top of the trace; workers and their accelerators come below."""
 
+TIMES = ("time", "began", "ends")
+
 LANGUAGE = {
     "worker.job": "job",
     "worker.execution": "execution",
@@ -85,6 +87,8 @@ class DeviceTrace:
         self._commands: dict[tuple[int, int], deque[_Command]] = defaultdict(deque)
         self._lanes: dict[str, list[bool]] = defaultdict(list)
         """For each queue, which of its tracks are taken."""
+        self._flash_lanes: list[float] = []
+        """When the tracks of the modelled drive's requests are free again."""
         self._messages: dict[str, deque[int]] = defaultdict(deque)
         """Arrows of messages that have been sent and not received, by what names a message."""
         self._requests: dict[int, float] = {}
@@ -103,6 +107,7 @@ class DeviceTrace:
             "rpu.fetch": self._fetch,
             "rpu.forward": self._forward,
             "rpu.complete": self._complete,
+            "rpu.modelled": self._flash,
             "dma": self._dma,
             "media.at_once": lambda line: self._drawn(line, AT_ONCE, line["what"], "media"),
             "media.work": lambda line: self._drawn(
@@ -119,7 +124,7 @@ class DeviceTrace:
 
     def take(self, line: Line) -> None:
         """The next line. Raises KeyError, TypeError or ValueError for one that is no trace's."""
-        if not all(isinstance(line.get(key, 0.0), int | float) for key in ("time", "began")):
+        if not all(isinstance(line.get(key, 0.0), int | float) for key in TIMES):
             raise TypeError("a time is no number")
         take = self._takes.get(line["point"])
         if take is not None:
@@ -203,6 +208,19 @@ class DeviceTrace:
         if waiting:
             status, dw0 = describe(line["status"]), line["dw0"]
             self._draw(waiting.popleft(), line["time"], status, dw0)
+
+    def _flash(self, line: Line) -> None:
+        """A request to the modelled drive, for as long as that takes, on the first track free."""
+        process, began, ends = line["pid"] + MODELLED, line["began"], line["ends"]
+        free = (lane for lane, until in enumerate(self._flash_lanes) if until <= began)
+        lane = next(free, len(self._flash_lanes))
+        if not self._flash_lanes:
+            place = self._place + len(PLACES) + 1
+            self._document.name_process(process, f"{self._title}drive (modelled)", place)
+        self._flash_lanes[lane : lane + 1] = [ends]
+        track = f"requests ({lane + 1})"
+        self._document.sort_track(process, track, lane)
+        self._document.slice(process, track, line["op"].lower(), began, ends, category="modelled")
 
     def _end_commands(self, why: str) -> None:
         for waiting in self._commands.values():

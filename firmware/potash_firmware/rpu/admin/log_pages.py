@@ -43,6 +43,7 @@ from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import FEATURES, Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
+from potash_firmware.rpu.logs.timing import timing_log
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 
 DWORD = 4
@@ -296,6 +297,9 @@ PAGES: dict[int, Page] = {
     LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
     LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
     LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),
+    csd_spec.opcodes.TIMING_LOG_PAGE: Page(
+        lambda controller, *_: timing_log(controller.timing).encode()
+    ),
     csd_spec.opcodes.LOG_PAGE: Page(
         lambda controller, command, fields: controller.accelerators.forward(command, fields.length),
         any_nsid=True,

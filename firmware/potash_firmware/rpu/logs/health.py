@@ -115,12 +115,20 @@ class Health(_Counters):
         self._seconds_before = _counter(state, "power_on_seconds")
         errors.count = _counter(state, "errors")
 
-    def log(self, errors: ErrorLog, warning: CriticalWarning) -> SmartLog:
+    def log(
+        self,
+        errors: ErrorLog,
+        warning: CriticalWarning,
+        available_spare: int = 100,
+        percentage_used: int = 0,
+    ) -> SmartLog:
+        """The page; spare and use are those of the modelled flash, or that of none."""
         return SmartLog(
             critical_warning=warning,
             composite_temperature=self.temperature,
-            available_spare=100,
+            available_spare=available_spare,
             available_spare_threshold=SPARE_THRESHOLD,
+            percentage_used=percentage_used,
             data_units_read=-(-self.bytes_read // SMART_DATA_UNIT),
             data_units_written=-(-self.bytes_written // SMART_DATA_UNIT),
             host_read_commands=self.reads,

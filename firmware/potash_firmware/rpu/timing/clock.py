@@ -24,6 +24,11 @@ class GuestClock:
             return self._frozen
         return self._nanoseconds() - self.offset
 
+    @property
+    def behind(self) -> int:
+        """Nanoseconds that have passed for the host, and not here."""
+        return self.offset if self._frozen is None else self._nanoseconds() - self._frozen
+
     def freeze(self) -> None:
         """No time passes until `thaw`."""
         self._frozen = self.now()

@@ -15,6 +15,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.timing.policies import PolicyError
 from potash_device.timing.profile import PAGE
 from potash_device.timing.requests import FAILED, WORN, Op
+from potash_device.trace import Trace
 from potash_firmware.rpu.timing.clock import GuestClock
 from potash_firmware.rpu.timing.counts import Lateness
 from potash_firmware.rpu.timing.holding import RunningJob
@@ -39,8 +40,8 @@ class ModelledTime:
     """The modelled time of one controller.
 
     `sizes` are the bytes of namespaces with blocks, by identifier, `lateness` how much later than
-    their deadlines commands are completed. Raises ValueError for namespaces that the drive has no
-    room for.
+    their deadlines commands are completed; `retired` is called when superblocks have been. Raises
+    ValueError for namespaces that the drive has no room for.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class ModelledTime:
         sizes: Mapping[int, int],
         clock: GuestClock,
         lateness: Lateness,
+        trace: Trace,
+        retired: Callable[[], None],
     ) -> None:
         self.drive = settings.drive
         self.factor = settings.factor
@@ -56,6 +59,9 @@ class ModelledTime:
         self.lateness = lateness
         self.running: Callable[[], Iterable[RunningJob]] = tuple
         """The jobs that workers are at."""
+        self._trace = trace
+        self._retired = retired
+        self._good = self.drive.good
         self._layout = Layout(self.drive.profile.logical_pages)
         self._failure: PolicyError | None = None
         self.drive.on_failure = self._policy_failed
@@ -142,6 +148,13 @@ class ModelledTime:
             if done == FAILED:
                 raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
             end = max(end, done * factor + later)
+        if self.drive.good != self._good:
+            self._good = self.drive.good
+            self._retired()
+        if self._trace.sink is not None:
+            behind = self.clock.behind
+            times = {"began": (at + behind) / 1e9, "ends": (end + behind) / 1e9}
+            self._trace.sink("rpu.modelled", {"op": op.name, **times})
         return end
 
     def _policy_failed(self, error: PolicyError) -> None:

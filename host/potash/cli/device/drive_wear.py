@@ -54,11 +54,11 @@ def wear_of(report: DriveReport) -> reports.Wear:
     """The wear in a drive's report."""
     return reports.Wear(
         mapped=report.mapped,
-        percentage_used=report.percentage_used,
-        available_spare=report.available_spare,
-        worn=report.worn,
-        free=report.free,
-        retired=report.retired,
+        percentage_used=report.wear.percentage_used,
+        available_spare=report.wear.available_spare,
+        worn=report.wear.worn,
+        free=report.wear.free,
+        retired=report.wear.retired,
         erases=reports.Erases(*report.spread),
         histogram=[reports.EraseClass(*one) for one in report.erases],
     )

@@ -1,0 +1,45 @@
+"""The log page on modelled time: lateness, frozen time, and the modelled flash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from csd_spec.timing import TimingLog
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.modelled import ModelledTime
+
+
+def timing_log(timing: ModelledTime | None) -> TimingLog:
+    """What there is to say now; an empty page where time is not modelled."""
+    if timing is None:
+        return TimingLog()
+    drive, lateness, profile = timing.drive, timing.lateness, timing.drive.profile
+    wear, erases = drive.wear, drive.spread
+    return TimingLog(
+        modelled=1,
+        factor=timing.factor,
+        guest_ns=timing.clock.now(),
+        frozen_ns=timing.clock.behind,
+        commands=lateness.count,
+        late_ns=lateness.total,
+        late_p50_ns=lateness.percentile(0.5),
+        late_p99_ns=lateness.percentile(0.99),
+        late_most_ns=lateness.largest,
+        **drive.counters._asdict(),
+        dies=profile.total_dies,
+        channels=profile.channels,
+        cores=profile.cores,
+        percentage_used=wear.percentage_used,
+        available_spare=wear.available_spare,
+        worn=wear.worn,
+        superblocks=profile.blocks,
+        free=wear.free,
+        retired=wear.retired,
+        erases=erases.total,
+        erases_least=erases.least,
+        erases_p50=erases.p50,
+        erases_p90=erases.p90,
+        erases_p99=erases.p99,
+        erases_most=erases.most,
+    )

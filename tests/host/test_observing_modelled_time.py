@@ -1,0 +1,172 @@
+"""What a drive of modelled time says of it: log page, SMART, status, metrics, `top` and trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from csd_spec.timing import SIZE, TimingLog, TimingLogError
+from nvme_spec.logs import CriticalWarning
+from potash import timing
+from potash.cli.app import run_app
+from potash.observing import prometheus, status
+from potash.observing.rates import between
+from potash.observing.screen import lines
+from potash.observing.snapshot import Snapshot
+from potash.sdk import Device
+from potash.sdk.errors import DeviceMisbehaved
+from potash.vm.drive import serving
+from potash_device.timing.profile import scaled
+from support.prometheus import parse, value
+from support.tracing import Viewed
+
+SIZE_OF_DRIVE = 4 << 20
+FRAIL = """
+base = "z-nand"
+channels = 1
+dies = 1
+blocks = 100
+pages = 16
+planes = 1
+page_bytes = 4096
+program_pages = 1
+streams = 1
+buffer_bytes = 65_536
+capacity = 4_194_304
+cycles = 6
+"""
+PAGES = 100
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, timing.Drive]]:
+    """A drive that does not live long, as a socket, and its model."""
+    profile = tmp_path / "frail.toml"
+    profile.write_text(FRAIL)
+    model = timing.Drive(scaled(timing.profile(str(profile)), SIZE_OF_DRIVE))
+    options = ("--time", "modelled", "--drive", str(profile), "--size", str(SIZE_OF_DRIVE))
+    with serving(*options) as socket:
+        yield socket, model
+
+
+def write(device: Device, pages: int) -> None:
+    for first in range(0, pages, PAGES):
+        device.namespace(1).write(first % 900, bytes(4096 * PAGES))
+
+
+def test_the_log_page_and_smart_say_what_the_model_counts(
+    served: tuple[Path, timing.Drive],
+) -> None:
+    socket, model = served
+    with potash.sdk.open(f"vfio-user:{socket}") as device:
+        fresh = device.timing_log()
+        assert (fresh.modelled, fresh.factor, fresh.host, fresh.erases) == (1, 1, 0, 0)
+        assert (fresh.available_spare, fresh.superblocks) == (100, model.profile.blocks)
+        write(device, 4000)
+        for first in range(0, 4000, PAGES):
+            model.submit(10**12 + first * 10**9, timing.Op.WRITE, first % 900, PAGES)
+        log, smart = device.timing_log(), device.smart_log()
+        assert log.host == model.counters.host == 4000
+        assert log.commands >= 4000 // PAGES
+        assert log.late_p50_ns <= log.late_p99_ns <= log.late_most_ns <= log.late_ns
+        assert log.guest_ns > fresh.guest_ns and log.frozen_ns == 0
+        assert log.erases_least <= log.erases_p50 <= log.erases_p99 <= log.erases_most
+        assert 0 < smart.percentage_used == log.percentage_used == model.wear.percentage_used
+        assert log.die_ns >= log.programs * model.profile.program_ns[0]
+
+
+def test_a_drive_that_wears_out_says_so_in_smart(served: tuple[Path, timing.Drive]) -> None:
+    socket, _ = served
+    with potash.sdk.open(f"vfio-user:{socket}") as device:
+        for _ in range(40):
+            try:
+                write(device, 1000)
+            except potash.sdk.CommandFailed as error:
+                assert "write protected" in str(error).lower()
+                break
+        smart, log = device.smart_log(), device.timing_log()
+        assert (log.worn, smart.available_spare) == (1, 0)
+        warned = CriticalWarning.SPARE_BELOW_THRESHOLD | CriticalWarning.READ_ONLY
+        assert smart.critical_warning & warned == warned
+        assert log.retired > 0 and smart.percentage_used >= 50
+
+
+def test_without_modelled_time_the_page_is_empty(tmp_path: Path) -> None:
+    with (
+        serving("--size", "16M") as socket,
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        assert device.timing_log() == TimingLog()
+        assert status.ask(status.status_socket(str(socket)))["modelled"] is None
+
+
+def test_the_page_is_decoded_from_its_bytes() -> None:
+    log = TimingLog(modelled=1, host=4, relocated=2, hits=3, misses=1, erases_most=7)
+    assert len(log.encode()) == SIZE == 236
+    assert TimingLog.decode(log.encode() + bytes(300)) == log
+    assert (log.write_amplification, log.cache_hits) == (1.5, 0.75)
+    for wrong in (b"", bytes(SIZE), log.encode()[:-1]):
+        with pytest.raises(TimingLogError):
+            TimingLog.decode(wrong)
+
+
+def test_status_metrics_and_top_agree(served: tuple[Path, timing.Drive]) -> None:
+    socket, model = served
+    place = status.status_socket(str(socket))
+    with potash.sdk.open(f"vfio-user:{socket}") as device:
+        before = status.ask(place)
+        write(device, 1000)
+        after: Snapshot = status.ask(place)
+        found = after["modelled"]
+        assert found is not None
+        assert found["pages"]["host"] == 1000
+        late = found["lateness"]
+        assert sum(one["commands"] for one in late["buckets"]) <= late["commands"]
+        busy = between(before, after)["busy"]
+        assert set(busy) == {"dies", "channels", "link", "cores"} and busy["dies"] > 0
+        families = parse(prometheus.text(after).decode())
+        assert value(families, "potash_flash_pages_total", reason="host") == 1000
+        assert value(families, "potash_resources", resource="dies") == 1
+        assert value(families, "potash_lateness_seconds_bucket", le="+Inf") == late["commands"]
+        states = [
+            value(families, "potash_superblocks", state=one) for one in ("free", "used", "retired")
+        ]
+        assert sum(states) == model.profile.blocks
+        shown = "\n".join(lines(place, after, between(before, after)))
+        assert "modelled time:" in shown and "write amplification 1.00" in shown
+
+
+def test_the_trace_has_the_modelled_drive_as_a_process(tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    slow = tmp_path / "slow.toml"
+    slow.write_text('base = "tlc"\nsubmission_ns = 3_000_000\n')
+    options = ("--time", "modelled", "--drive", str(slow), "--size", "64M", "--trace", str(out))
+    with (
+        serving(*options) as socket,
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        device.namespace(1).write(0, bytes(4096))
+    found = Viewed(out)
+    modelled = found.one("write", "drive (modelled)", "requests (1)")
+    wall = found.one("write", "device", "queue 1")
+    assert wall.begin <= modelled.begin < modelled.end <= wall.end
+    assert modelled.end - modelled.begin > 3000  # microseconds
+
+
+def test_top_of_a_running_device(
+    served: tuple[Path, timing.Drive], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not run_app(["top", str(served[0]), "--once", "--json", "--interval", "0.05"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["modelled"]["wear"]["percentage_used"] == 0
+
+
+def test_a_page_of_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving("--size", "16M") as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
+        monkeypatch.setattr(Device, "log_page", lambda *_: bytes(SIZE))
+        with pytest.raises(DeviceMisbehaved):
+            device.timing_log()
