@@ -22,7 +22,7 @@ _IDENTIFY_HEADER = struct.Struct("<4sI8x")
 _ACCELERATOR_HEADER = struct.Struct("<IH2x")
 _CAPABILITY = struct.Struct("<I4xQ")
 _STATUS_HEADER = struct.Struct("<II24x")
-_STATUS_DESCRIPTOR = struct.Struct("<IIQ16x")
+_STATUS_DESCRIPTOR = struct.Struct("<IIQQ8x")
 _LOG_HEADER = struct.Struct("<II8x")
 _LOG_ENTRY = struct.Struct("<IQI")
 _LENGTH = struct.Struct("<I")
@@ -102,12 +102,14 @@ class StatusDescriptor(NamedTuple):
 
     The documentation leaves bytes 4:31 to the capability. 8:15 is the `amount` of bytes consumed
     or produced; for the firmware capability 4:7 is the active firmware's ID and 8:15 the 64-bit
-    value that the program returned (as an unsigned number).
+    value that the program returned (as an unsigned number). 16:23 of that one is an extension: the
+    nanoseconds that the job took of `modelled` time, 0 where time is not modelled.
     """
 
     capability: int
     firmware: int = 0
     amount: int = 0
+    modelled: int = 0
 
 
 class AcceleratorStatus(NamedTuple):
@@ -135,6 +137,12 @@ class AcceleratorStatus(NamedTuple):
         """What the program returned, as a signed 64-bit number; 0 when the status does not say."""
         value = self._amount(CapabilityId.FIRMWARE)
         return value - (1 << 64) if value >> 63 else value
+
+    @property
+    def modelled(self) -> int:
+        """Nanoseconds of modelled time that the job took; 0 when the status does not say."""
+        item = self.descriptor(CapabilityId.FIRMWARE)
+        return item.modelled if item is not None else 0
 
     def _amount(self, capability: CapabilityId) -> int:
         item = self.descriptor(capability)

@@ -36,7 +36,7 @@ from potash_firmware.apu_process import ApuProcess
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import SharedBuffers, pair
-from potash_firmware.mailbox.counters import Counters, Word
+from potash_firmware.mailbox.counters import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.migration.migration import PATIENCE
@@ -155,7 +155,8 @@ class Device:
             buffers = stack.enter_context(
                 SharedBuffers.create({one.id: one.plan for one in settings.accelerators})
             )
-            self.counters = stack.enter_context(Counters.create(len(settings.accelerators)))
+            rows = len(settings.accelerators) + (0 if settings.rpu.time is None else ENGINE_ROWS)
+            self.counters = stack.enter_context(Counters.create(rows))
             self.accelerators = {one.id: at for at, one in enumerate(settings.accelerators)}
             """Where in `counters` the accelerators are, by their identifiers."""
             kept = self._sidecar
@@ -178,11 +179,13 @@ class Device:
             self.link = ApuLink(buffers)
             self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
             stack.callback(self.rpu.controller.faults.release)
-            timing = self.rpu.controller.timing
-            if self._make_standstill is not None and timing is not None:
-                standstill = self._make_standstill(timing.clock)
+            self._share_rows()
+            job_time = self.rpu.controller.job_time
+            if self._make_standstill is not None and job_time is not None:
+                clock = self.rpu.controller.deadlines.clock
+                standstill = self._make_standstill(clock)
                 stack.callback(standstill.close)
-                self.holding = Holding(standstill, timing.clock, timing.running, self.link.end)
+                self.holding = Holding(standstill, clock, job_time.running, job_time.fail)
             self._buffers = {**buffers.descriptors(), "counters": self.counters.fd}
             self._readers: dict[str, int] = {}
             stack.callback(self._close_readers)
@@ -216,6 +219,14 @@ class Device:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, exception, traceback)
+
+    def _share_rows(self) -> None:
+        """Have the RPU see what jobs and executions have modelled so far."""
+        job_time = self.rpu.controller.job_time
+        if job_time is not None:
+            row, engines = self.counters.row, len(self.accelerators)
+            job_time.accelerator_row = lambda identifier: row(self.accelerators[identifier])
+            job_time.engine_row = lambda number: row(engines + number - 1)
 
     def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
         """The board's last moment: nobody is served, and the media executor has nothing left."""
@@ -397,6 +408,7 @@ class Device:
             count_cycles=settings.count_cycles,
             platform_status=settings.platform_status,
             log=settings.log,
+            processor=None if settings.rpu.time is None else settings.rpu.time.processor,
         )
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvme_spec.identify.capabilities import CommandSet
+from potash_device.timing.cores import Work
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 from potash_firmware.rpu.settings import ComputeSettings, NamespaceSettings, RpuSettings
+from potash_firmware.rpu.timing.modelled import TimeSettings
 from support.nvme_host import DATA, Cqe, Host, Queue
 
 LOAD, ACTIVATION, RANGE_SETS, EXECUTE = 0x85, 0x88, 0x89, 0x01
@@ -34,6 +36,7 @@ class Asked:
     ranges: Sequence[SharedRange]
     parameters: tuple[int, int]
     data: bytes
+    row: int = 0
     future: Future[Execution] = field(default_factory=Future)
     cancelled: bool = False
 
@@ -75,8 +78,9 @@ class FakeEngine:
         ranges: Sequence[SharedRange],
         parameters: tuple[int, int],
         data: memoryview,
+        row: int = 0,
     ) -> Future[Execution]:
-        asked = Asked(nsid, program, ranges, parameters, bytes(data))
+        asked = Asked(nsid, program, ranges, parameters, bytes(data), row)
         self.asked.append(asked)
         return asked.future
 
@@ -94,12 +98,16 @@ class FakeEngine:
     # The test's.
 
     def end(
-        self, asked: Asked | None = None, value: int = 0, outcome: Outcome = Outcome.RETURNED
+        self,
+        asked: Asked | None = None,
+        value: int = 0,
+        outcome: Outcome = Outcome.RETURNED,
+        work: Work | None = None,
     ) -> None:
         """An execution, the oldest one, ends."""
         asked = self.asked[0] if asked is None else asked
         self.asked.remove(asked)
-        asked.future.set_result(Execution(outcome, value))
+        asked.future.set_result(Execution(outcome, value, work))
         self._finished.append(asked.future)
 
     def end_cancelled(self) -> None:
@@ -117,7 +125,7 @@ class FakeEngine:
 class ComputeHost(Host):
     """A host of such a drive; every method of a command gives its completion."""
 
-    def __init__(self, compute: ComputeSettings = SMALL) -> None:
+    def __init__(self, compute: ComputeSettings = SMALL, time: TimeSettings | None = None) -> None:
         self.engine = FakeEngine()
         namespaces = (
             NamespaceSettings(BLOCKS),
@@ -126,7 +134,7 @@ class ComputeHost(Host):
             NamespaceSettings(OTHER_MEMORY, csi=CommandSet.MEMORY, size=OTHER_SIZE),
             NamespaceSettings(OTHER_COMPUTE, csi=CommandSet.COMPUTE),
         )
-        settings = RpuSettings(namespaces=namespaces, compute=compute)
+        settings = RpuSettings(namespaces=namespaces, compute=compute, time=time)
         super().__init__(settings=settings, engine=self.engine)
         self.css = 6
 
@@ -211,8 +219,10 @@ def range_descriptor(one: tuple[int, int, int]) -> bytes:
 
 
 @contextmanager
-def compute_host(compute: ComputeSettings = SMALL) -> Iterator[ComputeHost]:
+def compute_host(
+    compute: ComputeSettings = SMALL, time: TimeSettings | None = None
+) -> Iterator[ComputeHost]:
     """A device with two memory and two compute namespaces; enabled for all command sets."""
-    with ComputeHost(compute) as host:
+    with ComputeHost(compute, time) as host:
         host.enable()
         yield host

@@ -38,7 +38,7 @@ from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.pool import Pool, Worker, contents_of
 from potash_firmware.mailbox.counters import Word, add
-from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft
+from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft, JobOverdue
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
@@ -272,6 +272,7 @@ class Jobs:
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
         if job is not None and job.write_back == done.tag and accelerator.state is State.WRITING:
+            accelerator.outcome.modelled = done.modelled
             self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
 
@@ -368,12 +369,26 @@ class Jobs:
 
     def due(self, due: JobDue) -> None:
         """The RPU says that a job's modelled time has passed."""
-        job = self._jobs.get(due.accelerator)
-        accelerator = self._accelerators.get(due.accelerator)
-        if job is None or accelerator is None or accelerator.state is not State.RUNNING:
-            return  # The job has been stopped meanwhile.
-        if job.number == due.job and job.ending is not None:
+        job, accelerator = self._running(due.accelerator, due.job)
+        if accelerator is not None and job is not None and job.ending is not None:
+            accelerator.outcome.modelled = due.modelled
             self._end_program(accelerator, job.ending)
+
+    def overdue(self, overdue: JobOverdue) -> None:
+        """The RPU says that a job takes too long."""
+        job, accelerator = self._running(overdue.accelerator, overdue.job)
+        if accelerator is not None and job is not None and job.ending is None:
+            accelerator.log.add(
+                LogEntryType.LIMIT_EXCEEDED, "the guest has stood still for the job for too long"
+            )
+            self._interrupt(accelerator, Event.EXPIRED)
+
+    def _running(self, key: int, number: int) -> tuple[_Job | None, Accelerator | None]:
+        """A job that the RPU means, and its accelerator; None where it was stopped meanwhile."""
+        job, accelerator = self._jobs.get(key), self._accelerators.get(key)
+        if job is None or accelerator is None or accelerator.state is not State.RUNNING:
+            return None, None
+        return (job, accelerator) if job.number == number else (None, None)
 
     def _end_program(self, accelerator: Accelerator, ending: Returned | Faulted) -> None:
         if isinstance(ending, Returned):
@@ -404,7 +419,9 @@ class Jobs:
         job = self._jobs[key]
         if outcome.length > job.run.output_length:
             raise ChannelError(f"a worker claims {outcome.length} bytes of output")
-        accelerator.outcome = Outcome(job.run.input_length, outcome.length, outcome.value)
+        accelerator.outcome = Outcome(
+            job.run.input_length, outcome.length, outcome.value, accelerator.outcome.modelled
+        )
         add(accelerator.row, Word.INPUT, job.run.input_length)
         add(accelerator.row, Word.OUTPUT, outcome.length)
         accelerator.log.add(

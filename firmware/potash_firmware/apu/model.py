@@ -60,11 +60,13 @@ class Buffers:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the last job did: bytes consumed and produced, and the program's 64-bit r0."""
+    """What the last job did: bytes consumed and produced, the program's 64-bit r0, and how many
+    nanoseconds it took, where time is modelled."""
 
     consumed: int = 0
     produced: int = 0
     return_value: int = 0
+    modelled: int = 0
 
 
 class Accelerator:
@@ -116,7 +118,9 @@ class Accelerator:
         return AcceleratorStatus(
             meanings[self.state],
             (
-                StatusDescriptor(CapabilityId.FIRMWARE, active, outcome.return_value),
+                StatusDescriptor(
+                    CapabilityId.FIRMWARE, active, outcome.return_value, outcome.modelled
+                ),
                 StatusDescriptor(CapabilityId.INPUT_BUFFER, 0, outcome.consumed),
                 StatusDescriptor(CapabilityId.OUTPUT_BUFFER, 0, outcome.produced),
             ),

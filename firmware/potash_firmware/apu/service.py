@@ -33,7 +33,7 @@ from potash_firmware.apu.pool import NurseryLost, Pool, Worker, cause
 from potash_firmware.apu.state import StateArea
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, execution
 from potash_firmware.mailbox.counters import Counters
-from potash_firmware.mailbox.job_time import JobDue
+from potash_firmware.mailbox.job_time import JobDue, JobOverdue
 from potash_firmware.mailbox.messages import (
     Alive,
     JobEnded,
@@ -218,6 +218,8 @@ class Service:
                 self._jobs.checked(message)
             case JobDue():
                 self._jobs.due(message)
+            case JobOverdue():
+                self._jobs.overdue(message)
             case Ping(tag):
                 self._port.send(Alive(tag))
             case _:

@@ -62,7 +62,16 @@ class JobLeft:
 
 @dataclass(frozen=True, slots=True)
 class JobDue:
-    """RPU to APU: the modelled time of a job's program has passed."""
+    """RPU to APU: the modelled time of a job's program has passed, `modelled` nanoseconds."""
+
+    accelerator: int
+    job: int
+    modelled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobOverdue:
+    """RPU to APU: a job takes too long; it is ended as one that exceeds its limit."""
 
     accelerator: int
     job: int
@@ -75,10 +84,12 @@ class Kind(IntEnum):
     JOB_COUNTED = 49
     JOB_LEFT = 50
     JOB_DUE = 51
+    JOB_OVERDUE = 52
 
 
 WORK = struct.Struct(f"<{len(KINDS) + len(Work._fields) - 1}Q")
 JOB = struct.Struct("<BxHI")
+DUE = struct.Struct("<BxHIQ")
 _COUNTED = struct.Struct("<BBHII")
 _READ = struct.Struct("<QQQI")
 

@@ -73,10 +73,14 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class WriteBackDone:
-    """RPU to APU: a write-back ended; `error` is its errno, 0 when all blocks are written."""
+    """RPU to APU: a write-back ended; `error` is its errno, 0 when all blocks are written.
+
+    `modelled` are the nanoseconds that its job has taken, where time is modelled.
+    """
 
     tag: int
     error: int = 0
+    modelled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,16 @@ class Alive:
     tag: int = 0
 
 
-ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping | job_time.JobDue | execution.ToApu
+ToApu = (
+    Request
+    | Reset
+    | WriteBackDone
+    | ReadChecked
+    | Ping
+    | job_time.JobDue
+    | job_time.JobOverdue
+    | execution.ToApu
+)
 ToRpu = (
     Reply
     | WriteBack
@@ -197,7 +210,7 @@ class Kind(IntEnum):
 _REQUEST = struct.Struct("<BBBxI I6I iI")
 _TAG = struct.Struct("<BxxxI")
 _RESET = struct.Struct("<BBxxI")
-_WRITE_BACK_DONE = struct.Struct("<BxxxII")
+_WRITE_BACK_DONE = struct.Struct("<BxxxIIxxxxQ")
 _REPLY = struct.Struct("<BBHIII")
 _WRITE_BACK = struct.Struct("<BBHIHxxQ")
 _PIECE = struct.Struct("<IQQ")
@@ -323,7 +336,10 @@ _CODECS: dict[int, Codec] = {
         job_time.JobCounted, job_time.pack_counted, job_time.unpack_counted
     ),
     job_time.Kind.JOB_LEFT: Codec.plain(job_time.Kind.JOB_LEFT, job_time.JobLeft, job_time.JOB),
-    job_time.Kind.JOB_DUE: Codec.plain(job_time.Kind.JOB_DUE, job_time.JobDue, job_time.JOB),
+    job_time.Kind.JOB_DUE: Codec.plain(job_time.Kind.JOB_DUE, job_time.JobDue, job_time.DUE),
+    job_time.Kind.JOB_OVERDUE: Codec.plain(
+        job_time.Kind.JOB_OVERDUE, job_time.JobOverdue, job_time.JOB
+    ),
     **execution.CODECS,
 }
 _PACKERS = {codec.message: codec.pack for codec in _CODECS.values()}

@@ -62,6 +62,7 @@ from potash_firmware.rpu.timing.deadlines import Deadlines
 from potash_firmware.rpu.transfer import Transfer
 
 if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.jobs import JobTime
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
 
@@ -171,8 +172,19 @@ class Controller:
             self._erase_copies,
         )
 
+        self.job_time: JobTime | None = None
+        """The modelled time of jobs and executions, likewise."""
+        if self.timing is not None:
+            from potash_firmware.rpu.timing.jobs import JobTime
+
+            self.job_time = JobTime(self.timing, self.deadlines, apu)
         self.compute = Compute(
-            settings.compute, engine, self.transfer, self.outstanding, self._memory
+            settings.compute,
+            engine,
+            self.transfer,
+            self.outstanding,
+            self._memory,
+            self.job_time,
         )
         self.apu = apu
         self.accelerators = AcceleratorCommands(apu, self.transfer)
@@ -184,6 +196,8 @@ class Controller:
             self.failures,
             self.faults,
             self.sanitizing,
+            self.deadlines,
+            self.job_time,
         )
 
         source = Source(
@@ -299,6 +313,8 @@ class Controller:
         self.statistics.resets += 1
         self.outstanding.clear()
         self.deadlines.clear()
+        if self.job_time is not None:
+            self.job_time.reset()
         self.media_work.reset()
         self.tasks.reset()
         self.events.clear()

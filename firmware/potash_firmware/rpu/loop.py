@@ -32,6 +32,7 @@ from potash_device.controller.queues import (
     InvalidDoorbell,
 )
 from potash_firmware.mailbox import RpuPort
+from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobLeft
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
@@ -196,6 +197,8 @@ class Rpu:
     def apu_started(self, port: RpuPort) -> None:
         """An APU runs and listens at the other end of `port`."""
         self._write_backs.apu_lost()
+        if self.controller.job_time is not None:
+            self.controller.job_time.reset()
         self._apu.connect(port)
 
     def service(self, *, media: bool = True, apu: bool = True) -> bool:
@@ -369,6 +372,8 @@ class Rpu:
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
+            elif isinstance(message, JobBegan | JobCounted | JobLeft):
+                self._take_job(message)
         for ended in self._engine.finished():
             self._compute.finished(ended)
             come = self._media_work.finished(ended)
@@ -382,6 +387,19 @@ class Rpu:
                 self._commands.resume(task, None)
         for grant in self._apu.grants():
             self._granted(grant)
+
+    def _take_job(self, message: JobBegan | JobCounted | JobLeft) -> None:
+        """The APU says what has become of a job whose time is modelled."""
+        job_time = self.controller.job_time
+        if job_time is None:
+            return
+        match message:
+            case JobBegan():
+                job_time.began(message)
+            case JobCounted():
+                job_time.counted(message)
+            case JobLeft():
+                job_time.left(message)
 
     def _answered(self, answer: Answer) -> None:
         """The APU has answered a command, whose slot is free when the host has its data."""

@@ -92,6 +92,7 @@ class Engines:
         ranges: Sequence[SharedRange] = (),
         parameters: tuple[int, int] = (0, 0),
         data: bytes | memoryview = b"",
+        row: int = 0,
     ) -> Future[Execution]:
         future: Future[Execution] = Future()
         if not self._connected:
@@ -111,7 +112,7 @@ class Engines:
             self._share(one.memory, ShareMemory)
         named = tuple(MemoryRange(one.memory.serial, one.offset, one.length) for one in ranges)
         try:
-            self._send(Execute(tag, nsid, program, parameters, named, len(data), descriptor))
+            self._send(Execute(tag, nsid, program, parameters, named, len(data), descriptor, row))
         finally:
             if data:
                 os.close(descriptor)
@@ -163,7 +164,7 @@ class Engines:
     def answered(self, message: Executed | ProgramChecked) -> None:
         """The APU has answered."""
         if isinstance(message, Executed) and message.tag in self._executions:
-            execution = Execution(message.outcome, message.value)
+            execution = Execution(message.outcome, message.value, message.work)
             self._end(self._executions.pop(message.tag), execution)
         elif isinstance(message, ProgramChecked) and message.tag in self._checks:
             self._end(self._checks.pop(message.tag), message.outcome)

@@ -4,13 +4,17 @@ A job is done when its output is on the media, so killing a worker or the APU ca
 The blocks that a job reads are checked here, too, as the APU does not know uncorrectable blocks.
 """
 
+from __future__ import annotations
+
 import errno
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+from nvme_spec.status import NvmeError
 from potash_device.media.errors import MediaError
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, WriteBackDone
@@ -21,6 +25,10 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
+from potash_firmware.rpu.timing.deadlines import Deadlines
+
+if TYPE_CHECKING:  # it takes NumPy, as in the controller
+    from potash_firmware.rpu.timing.jobs import JobTime
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +53,10 @@ class _Work:
     tag: int
     left: int
     error: int = 0
+    due: int | None = None
+    """When the modelled drive has written it, nanoseconds of guest time."""
+    modelled: int = 0
+    """Nanoseconds that the job has taken then."""
 
 
 class _Begun(NamedTuple):
@@ -66,6 +78,8 @@ class WriteBacks:
     failures: MediaFailures
     faults: Faults
     sanitizing: Sanitizing
+    deadlines: Deadlines
+    job_time: JobTime | None
     _parts: dict[int, list[WriteBack]] = field(default_factory=dict)
     _begun: dict[Future[None], _Begun] = field(default_factory=dict)
 
@@ -88,8 +102,32 @@ class WriteBacks:
             self._answer(message.tag, error)
             return
         work = _Work(message.tag, len(pieces))
+        if self.job_time is not None:
+            self._charge(self.job_time, work, message.accelerator, pieces)
+            if work.error:
+                self._answer(message.tag, work.error)
+                return
         for nsid, items in pieces.items():
             self._begin(work, message.accelerator, self.namespaces.attached_blocks[nsid], items)
+
+    def _charge(
+        self,
+        job_time: JobTime,
+        work: _Work,
+        accelerator: int,
+        pieces: Mapping[int, list[Piece]],
+    ) -> None:
+        """Find out when the modelled drive has written what it is asked to; it may refuse."""
+        for nsid, items in pieces.items():
+            for item in items:
+                try:
+                    due, modelled = job_time.write(accelerator, nsid, item.first, item.length)
+                except NvmeError as error:
+                    log.error("a job's output could not be written: %s", error)
+                    work.error = errno.EROFS
+                    return
+                work.due = max(work.due or due, due)
+                work.modelled = max(work.modelled, modelled)
 
     def apu_lost(self) -> None:
         """Nobody will send the rest of what has come in part."""
@@ -183,12 +221,16 @@ class WriteBacks:
             work.error = work.error or known or errno.EIO
         work.left -= 1
         if not work.left:
-            self._answer(work.tag, work.error)
+            answer = partial(self._answer, work.tag, work.error, work.modelled)
+            if work.due is None:
+                answer()
+            else:
+                self.deadlines.call(work.due, answer)
         return True
 
-    def _answer(self, tag: int, error: int) -> None:
+    def _answer(self, tag: int, error: int, modelled: int = 0) -> None:
         if self.apu.port is not None:
-            self.apu.send(WriteBackDone(tag, error))
+            self.apu.send(WriteBackDone(tag, error, modelled))
 
 
 def _by_namespace(parts: Iterable[WriteBack]) -> dict[int, list[Piece]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
+from potash_device.timing.cores import Work
 from potash_firmware.mailbox.execution import Outcome
 
 
@@ -38,6 +39,8 @@ class Execution(NamedTuple):
 
     outcome: Outcome
     value: int = 0
+    work: Work | None = None
+    """What it has counted, where time is modelled."""
 
 
 class Engine(Protocol):
@@ -62,11 +65,13 @@ class Engine(Protocol):
         ranges: Sequence[SharedRange],
         parameters: tuple[int, int],
         data: memoryview,
+        row: int = 0,
     ) -> Future[Execution]:
         """Run a program, or the device-defined one of that index, on ranges, CPARAM1 and CPARAM2.
 
-        `data` is its own after the call. How many run at once is the engine's affair; the caller
-        has a few of each namespace in flight and keeps the rest waiting.
+        `data` is its own after the call; `row` is as in the message of this name. How many run at
+        once is the engine's affair; the caller has a few of each namespace in flight and keeps the
+        rest waiting.
         """
 
     def cancel(self, execution: Future[Execution]) -> None:

@@ -7,20 +7,27 @@ of its queue or of a namespace, and a reset; it counts until the engine has rele
 Source: Computational Programs Command Set 1.1, figures 16 to 23, as implementers have them.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 from nvme_spec.computational import MEMORY_RANGE_SIZE, Execute, MemoryRange
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.execution import Outcome
-from potash_firmware.rpu.command import Command, Pending
+from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.compute.engine import Engine, Execution, SharedRange
 from potash_firmware.rpu.compute.programs import Program, Programs
 from potash_firmware.rpu.compute.ranges import RangeSet, RangeSets
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.transfer import Transfer, check_size
+
+if TYPE_CHECKING:  # it takes NumPy, as in the controller
+    from potash_firmware.rpu.timing.jobs import JobTime, Timed
 
 RUN_LIMIT = 4
 """Execute commands of one namespace that are with the engine at once."""
@@ -50,6 +57,8 @@ class Run:
     execution: Future[Execution] | None = None
     stopped: NvmeError | None = None
     """What it ends with, if it was stopped."""
+    timed: Timed | None = None
+    """Its time, where that is modelled."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +66,7 @@ class Turn:
     """The token of a command that waits for its turn."""
 
     run: Run
-    runs: "Runs"
+    runs: Runs
 
     def drop(self) -> None:
         """Its command is gone."""
@@ -74,6 +83,8 @@ class Runs:
     outstanding: Outstanding
     ready: deque[Turn]
     """Commands of all namespaces whose turn has come, or that were stopped while they waited."""
+    job_time: JobTime | None = None
+    """What executions take, where that is modelled."""
     running: set[Run] = field(default_factory=set)
     """Those with the engine, and those whose turn has come."""
     _turns: deque[Turn] = field(default_factory=deque)
@@ -81,6 +92,9 @@ class Runs:
     def begin(self, command: Command, programs: Programs, sets: RangeSets) -> Pending:
         """Take an Execute Program command. Raises NvmeError."""
         run, ranges = self._prepare(command, programs, sets)
+        if self.job_time is not None:
+            overdue = NvmeError(Status.INTERNAL_ERROR, detail="the guest has stood still too long")
+            run.timed = self.job_time.arrive(self.nsid, partial(self.stop, run, overdue))
         if len(self.running) < RUN_LIMIT and not self._turns:
             self.running.add(run)
             return self._give(run, lambda: ranges)
@@ -136,12 +150,19 @@ class Runs:
             self.release(run)
             raise
         image = run.program.image
-        run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data)
+        row = 0 if run.timed is None else run.timed.row
+        run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data, row)
         return Pending(
             run.execution,
-            lambda execution: self._outcome(run, execution.result()),
+            lambda execution: self._end(run, execution.result()),
             stop=lambda error: self.stop(run, error),
         )
+
+    def _end(self, run: Run, execution: Execution) -> Result:
+        """How the command ends, when the modelled core would have ended. Raises NvmeError."""
+        if self.job_time is None or run.timed is None:
+            return self._outcome(run, execution)
+        return self.job_time.keep(run.timed, lambda: self._outcome(run, execution))
 
     def _outcome(self, run: Run, execution: Execution) -> int:
         """What a program has returned. Raises NvmeError."""
@@ -195,6 +216,11 @@ class Runs:
     def release(self, run: Run) -> None:
         """It does not run any more: others may."""
         self.running.discard(run)
+        if self.job_time is not None and run.timed is not None:
+            execution = run.execution
+            ended = execution is not None and execution.done()
+            work = execution.result().work if execution is not None and ended else None
+            self.job_time.executed(run.timed, work)
         while self._turns and len(self.running) < RUN_LIMIT:
             turn = self._turns.popleft()
             self.running.add(turn.run)

@@ -4,10 +4,12 @@ It belongs to the namespaces: a controller reset keeps programs, activation and 
 lost with the namespace, with power, and before another host may be served.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.compute.engine import Engine, Execution
@@ -17,6 +19,9 @@ from potash_firmware.rpu.compute.runs import Runs, Turn
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_firmware.rpu.transfer import Transfer
+
+if TYPE_CHECKING:  # it takes NumPy, as in the controller
+    from potash_firmware.rpu.timing.jobs import JobTime
 
 LOADED_LIMIT = 256
 """Programs of all namespaces: each holds a descriptor, of which a process has not many."""
@@ -41,6 +46,7 @@ class Compute:
     transfer: Transfer
     outstanding: Outstanding
     memory: Memory
+    job_time: JobTime | None = None
     _states: dict[int, ComputeState] = field(default_factory=dict)
     ready: deque[Turn] = field(default_factory=deque)
     """Commands that have waited, and may begin or end now: resume each, or drop it."""
@@ -50,7 +56,9 @@ class Compute:
         state = self._states.get(nsid)
         if state is None:
             self.engine.open(nsid)
-            runs = Runs(nsid, self.engine, self.transfer, self.outstanding, self.ready)
+            runs = Runs(
+                nsid, self.engine, self.transfer, self.outstanding, self.ready, self.job_time
+            )
             programs = Programs(nsid, self.settings, self.engine, runs.uses, self._has_room)
             sets = RangeSets(self.settings, self.memory, runs.uses)
             state = self._states[nsid] = ComputeState(programs, sets, runs)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
@@ -19,6 +20,12 @@ POLLED = 300_000
 
 _COMPACT = 1024
 """Entries beyond which those are removed that nobody waits for any more."""
+
+
+class _Call(NamedTuple):
+    """In the place of a token: what is no command's."""
+
+    step: Callable[[], None]
 
 
 class Deadlines:
@@ -45,7 +52,7 @@ class Deadlines:
     def next(self) -> int | None:
         """The earliest deadline that a command waits for, in nanoseconds of guest time."""
         heap = self._heap
-        while heap and not self._holds(heap[0][2]):
+        while heap and not self._is_wanted(heap[0][2]):
             heappop(heap)
         return heap[0][0] if heap else None
 
@@ -63,12 +70,19 @@ class Deadlines:
         return bool(self._heap) and self._heap[0][0] <= self.clock.now()
 
     def passed(self) -> Iterator[object]:
-        """The tokens whose deadline has passed, in order of deadlines, then as they came."""
+        """The tokens whose deadline has passed, in order of deadlines, then as they came.
+
+        Takes the steps of `call` in between.
+        """
         if not self._heap:
             return
         now = self.clock.now()
         while self._heap and self._heap[0][0] <= now:
-            yield heappop(self._heap)[2]
+            token = heappop(self._heap)[2]
+            if isinstance(token, _Call):
+                token.step()
+            else:
+                yield token
 
     def wait(
         self,
@@ -77,13 +91,24 @@ class Deadlines:
         recall: Callable[[], bool] | None = nothing_to_undo,
     ) -> Pending:
         """Go on with `resume` at `due`, nanoseconds of guest time."""
+        token = object()
+        self.put(due, token)
+        return Pending(token, lambda _: resume(), recall)
+
+    def put(self, due: int, token: object) -> None:
+        """Have the command go on at `due` that waits for `token`."""
         if len(self._heap) >= self._limit:
-            self._heap = [one for one in self._heap if self._holds(one[2])]
+            self._heap = [one for one in self._heap if self._is_wanted(one[2])]
             heapify(self._heap)
             self._limit = max(_COMPACT, 2 * len(self._heap))
-        token = object()
         heappush(self._heap, (due, next(self._sequence), token))
-        return Pending(token, lambda _: resume(), recall)
+
+    def call(self, due: int, step: Callable[[], None]) -> None:
+        """Take a step at `due` that is no command's, in `passed`."""
+        self.put(due, _Call(step))
+
+    def _is_wanted(self, token: object) -> bool:
+        return isinstance(token, _Call) or self._holds(token)
 
     def keep(self, due: int | None, step: Callable[[], Result]) -> Result:
         """Take `step`, and end as it ends, however long it waits, but not before `due` if there is

@@ -7,18 +7,18 @@ each at pages of its own. Nanoseconds are those of guest time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nvme_spec.status import NvmeError, Status
+from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.policies import PolicyError
 from potash_device.timing.profile import PAGE
 from potash_device.timing.requests import FAILED, WORN, Op
 from potash_device.trace import Trace
 from potash_firmware.rpu.timing.clock import GuestClock
 from potash_firmware.rpu.timing.counts import Lateness
-from potash_firmware.rpu.timing.holding import RunningJob
 from potash_firmware.rpu.timing.layout import Layout
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
@@ -34,6 +34,8 @@ class TimeSettings:
     drive: Drive
     factor: int = 1
     """By which every modelled time is multiplied."""
+    processor: CoreProfile = DEFAULT
+    """The cores that run programs and models."""
 
 
 class ModelledTime:
@@ -55,10 +57,9 @@ class ModelledTime:
     ) -> None:
         self.drive = settings.drive
         self.factor = settings.factor
+        self.processor = settings.processor
         self.clock = clock
         self.lateness = lateness
-        self.running: Callable[[], Iterable[RunningJob]] = tuple
-        """The jobs that workers are at."""
         self._trace = trace
         self._retired = retired
         self._good = self.drive.good

@@ -18,6 +18,7 @@ from potash.sdk.errors import PotashError
 from potash.vm.monitor import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.media.drive import Drive as MediaDrive
+from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.profile import PAGE, PROFILES, ProfileError, scaled
 
 if TYPE_CHECKING:
@@ -137,7 +138,14 @@ def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
     with showing() as progress:
         progress("Preparing the model of the drive", None)
         drive.prepare()
-    return TimeSettings(drive, section.factor)
+    return TimeSettings(drive, section.factor, _processor(section.drive))
+
+
+def _processor(drive: str) -> CoreProfile:
+    """The cores of a profile; a drive's state says nothing of them."""
+    from potash_device.timing import named
+
+    return DEFAULT if Path(drive).suffix == ".npz" else named.cores(drive)
 
 
 def _drive(section: TimeSection, capacity: int) -> Drive:

@@ -1,0 +1,253 @@
+"""The modelled time of jobs on accelerators and of executions in compute namespaces.
+
+A worker executes a program as fast as it can and counts what it does. From that follows when the
+modelled core would have ended; blocks that the program has read pass through the modelled drive at
+the times at which the core would have asked for them. What a program comes to is kept until then.
+Each accelerator and each compute namespace has one core.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from nvme_spec.status import NvmeError
+from potash_device.timing.cores import Cores, Job, Price, Work
+from potash_device.timing.requests import Op
+from potash_firmware.mailbox.counters import ENGINE_ROWS, Row, Word, unshared_row
+from potash_firmware.mailbox.job_time import (
+    JobBegan,
+    JobCounted,
+    JobDue,
+    JobLeft,
+    JobOverdue,
+    Read,
+)
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
+from potash_firmware.rpu.timing.deadlines import Deadlines
+from potash_firmware.rpu.timing.holding import RunningJob
+from potash_firmware.rpu.timing.modelled import ModelledTime
+
+log = logging.getLogger(__name__)
+
+READS_AT_ONCE = 64
+"""Reads of a job that are given to the modelled drive before others are served."""
+
+
+@dataclass(eq=False)
+class Timed:
+    """A job or an execution, until it is known when it ends; then `due` says so."""
+
+    place: Job
+    cancel: Callable[[], None]
+    known: Callable[[int], None]
+    """Called with that time, which may lie ahead."""
+    row: int = 0
+    """As `Execute.row`."""
+    live: Row = field(default_factory=unshared_row)
+    work: Work | None = None
+    """All that it has counted, once its worker has ended."""
+    reads: list[Read] = field(default_factory=list)
+    due: int | None = None
+    served: int = 0
+    """Reads that the drive has been given."""
+    at: int = 0
+    """When the last of these completed, and what the core had worked before: `worked`."""
+    worked: int = 0
+
+
+class _Ended(NamedTuple):
+    """A job whose output is written: when it began, and when its program ended."""
+
+    start: int
+    due: int
+
+
+class JobTime:
+    """The modelled time of all jobs of one controller."""
+
+    def __init__(self, timing: ModelledTime, deadlines: Deadlines, apu: ApuLink) -> None:
+        self._timing = timing
+        self._deadlines = deadlines
+        self._apu = apu
+        self._price = Price(timing.processor)
+        self._cores = Cores()
+        self._timed: dict[Job, Timed] = {}
+        self._accelerators: dict[int, tuple[int, Timed]] = {}
+        """The job of each, and its number."""
+        self._ended: dict[int, _Ended] = {}
+        """The last job of each accelerator whose program has ended."""
+        self._rows = list(range(ENGINE_ROWS, 0, -1))
+        self.accelerator_row: Callable[[int], Row] = lambda _: unshared_row()
+        """The shared counters of an accelerator, by its identifier."""
+        self.engine_row: Callable[[int], Row] = lambda _: unshared_row()
+        """Those of an execution, by its row, 1 the first."""
+
+    def reset(self) -> None:
+        """The session is over: what runs on accelerators is stopped, and nobody waits for it."""
+        for _, timed in self._accelerators.values():
+            self._drop(timed)
+        self._accelerators.clear()
+        self._ended.clear()
+
+    # Jobs on accelerators.
+
+    def began(self, message: JobBegan) -> None:
+        """A job has begun."""
+        accelerator, number = message.accelerator, message.job
+        before = self._accelerators.pop(accelerator, None)
+        if before is not None:
+            self._drop(before[1])
+        timed = self._arrive(
+            ("accelerator", accelerator),
+            lambda: self._send(JobOverdue(accelerator, number)),
+            lambda due: self._deadlines.call(due, partial(self._job_due, accelerator, number, due)),
+        )
+        timed.live = self.accelerator_row(accelerator)
+        timed.live[Word.MODELLED] = 0
+        self._accelerators[accelerator] = number, timed
+
+    def counted(self, message: JobCounted) -> None:
+        """What a job has counted."""
+        number, timed = self._accelerators.get(message.accelerator, (None, None))
+        if timed is None or number != message.job or timed.work is not None:
+            return  # of before a reset
+        timed.reads += message.reads
+        if not message.more:
+            timed.work = message.work
+            self._settle(timed)
+
+    def left(self, message: JobLeft) -> None:
+        """A job has ended, or was stopped."""
+        number, timed = self._accelerators.get(message.accelerator, (None, None))
+        if timed is not None and number == message.job:
+            del self._accelerators[message.accelerator]
+            self._drop(timed)
+
+    def _job_due(self, accelerator: int, number: int, due: int) -> None:
+        found, timed = self._accelerators.get(accelerator, (None, None))
+        if timed is not None and found == number:
+            assert timed.place.start is not None
+            self._ended[accelerator] = _Ended(timed.place.start, due)
+            self._send(JobDue(accelerator, number, due - timed.place.start))
+
+    def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
+        """When bytes of a job's output are written, and how long after its beginning that is.
+
+        Raises NvmeError.
+        """
+        start, due = self._ended.get(accelerator, (self._timing.clock.now(),) * 2)
+        done = self._timing.charge(nsid, Op.WRITE, first, length, due)
+        return done, done - start
+
+    # Executions.
+
+    def arrive(self, nsid: int, cancel: Callable[[], None]) -> Timed:
+        """An Execute command has come; `executed` has to follow."""
+        timed = self._arrive(("engine", nsid), cancel, lambda _: None)
+        timed.row = self._rows.pop() if self._rows else 0
+        if timed.row:
+            timed.live = self.engine_row(timed.row)
+            timed.live[Word.MODELLED] = 0
+        return timed
+
+    def executed(self, timed: Timed, work: Work | None) -> None:
+        """An execution has ended, or nothing came of it where there is no work."""
+        if timed.row:
+            self._rows.append(timed.row)
+            timed.row, timed.live = 0, unshared_row()
+        if work is None:
+            self._drop(timed)
+        else:
+            timed.work = work
+            self._settle(timed)
+
+    def keep(self, timed: Timed, end: Callable[[], Result]) -> Result:
+        """End as `end` does, when the execution would have ended."""
+        if timed.due is not None:
+            return self._deadlines.keep(timed.due, end)
+        timed.known = lambda due: self._deadlines.put(due, timed)
+        return Pending(timed, lambda _: self.keep(timed, end), nothing_to_undo)
+
+    # What runs.
+
+    def running(self) -> Iterator[RunningJob]:
+        """What workers are at."""
+        factor = self._timing.factor
+        lost = set()  # with their APU, which the next one is to say
+        if self._apu.port is None:
+            lost = {timed for _, timed in self._accelerators.values()}
+        for place, timed in self._timed.items():
+            if timed.work is None and place.start is not None and timed not in lost:
+                yield RunningJob(place, place.start, timed.live[Word.MODELLED] * factor)
+
+    def fail(self) -> None:
+        """Have all that runs end, as it takes too long."""
+        for timed in [one for one in self._timed.values() if one.work is None]:
+            timed.cancel()
+
+    def _arrive(
+        self, core: Hashable, cancel: Callable[[], None], known: Callable[[int], None]
+    ) -> Timed:
+        place = self._cores.begin(core, self._timing.clock.now())
+        timed = self._timed[place] = Timed(place, cancel, known)
+        return timed
+
+    def _drop(self, timed: Timed) -> None:
+        """Nothing comes of it."""
+        if self._timed.pop(timed.place, None) is not None:
+            now = self._timing.clock.now()
+            following = self._cores.drop(timed.place, now)
+            self._end(timed, now, following)
+
+    def _settle(self, timed: Timed) -> None:
+        """Find out when it ends, if it is known when it has begun and what it has done."""
+        start = timed.place.start
+        if timed.work is not None and start is not None:
+            timed.at = start
+            self._go_on(timed)
+
+    def _go_on(self, timed: Timed) -> None:
+        """Give the drive the reads whose time has come, and end behind the last."""
+        if timed.place not in self._timed:
+            return  # it was stopped meanwhile
+        assert timed.work is not None
+        factor, clock = self._timing.factor, self._timing.clock
+        for _ in range(READS_AT_ONCE):
+            if timed.served == len(timed.reads):
+                break
+            read = timed.reads[timed.served]
+            at = timed.at + (read.at - timed.worked) * factor
+            if at > clock.now():
+                self._deadlines.call(at, partial(self._go_on, timed))
+                return
+            timed.at, timed.worked = self._read(read, at), read.at
+            timed.served += 1
+        else:
+            self._deadlines.call(clock.now() + 1, partial(self._go_on, timed))
+            return
+        del self._timed[timed.place]
+        due = timed.at + max(0, self._price(timed.work) - timed.worked) * factor
+        self._end(timed, due, self._cores.end(timed.place, due))
+
+    def _read(self, read: Read, at: int) -> int:
+        """When the drive has read something that it is asked for at a time."""
+        try:
+            return self._timing.charge(read.nsid, Op.READ, read.first, read.length, at)
+        except (NvmeError, ValueError) as error:
+            log.debug("a read of a job is not modelled: %s", error)
+            return at
+
+    def _end(self, timed: Timed, due: int, following: Job | None) -> None:
+        timed.due = due
+        timed.known(due)
+        if following is not None:
+            self._settle(self._timed[following])
+
+    def _send(self, message: JobDue | JobOverdue) -> None:
+        if self._apu.port is not None:
+            self._apu.send(message)

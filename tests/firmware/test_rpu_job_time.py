@@ -1,0 +1,355 @@
+"""When jobs and executions end whose time is modelled, with the test in the APU's place.
+
+Expected times are sums of what the core takes for the counted work, and what a second drive of the
+same profile answers, which is asked directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from potash_device.timing.cores import CoreProfile, Price, Work
+from potash_device.timing.drive import Drive
+from potash_device.timing.requests import Op
+from potash_firmware.mailbox import ApuPort
+from potash_firmware.mailbox.counters import Word, unshared_row
+from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.job_time import (
+    JobBegan,
+    JobCounted,
+    JobDue,
+    JobLeft,
+    JobOverdue,
+    Read,
+)
+from potash_firmware.mailbox.messages import (
+    ToApu,
+    ToRpu,
+    WriteBack,
+    WriteBackDone,
+)
+from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.timing.jobs import READS_AT_ONCE, JobTime
+from potash_firmware.rpu.timing.modelled import TimeSettings
+from support.compute import COMPUTE, OTHER_COMPUTE, ComputeHost, compute_host
+from support.modelled_time import PROFILE
+from support.nvme_host import PAGE, Host, Queue
+
+SECOND = 10**9
+CORE = CoreProfile(dispatch_ns=1000, clock_hz=1_000_000_000)
+PRICE = Price(CORE)
+WORK = Work((5000, 0, 0, 0, 0, 0, 0, 2), helpers=1)
+
+
+def settings(factor: int = 1) -> TimeSettings:
+    return TimeSettings(Drive(PROFILE), factor, CORE)
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host(settings=RpuSettings(time=settings())) as host:
+        host.enable()
+        yield host
+
+
+@pytest.fixture
+def apu(host: Host) -> ApuPort:
+    return host.connect_apu()
+
+
+def job_time(host: Host) -> JobTime:
+    found = host.rpu.controller.job_time
+    assert found is not None
+    return found
+
+
+def say(host: Host, *messages: ToRpu) -> None:
+    assert host.apu is not None
+    for message in messages:
+        host.apu.send(message)
+    host.service()
+
+
+def at(host: Host, ns: int) -> list[ToApu]:
+    """What the APU hears at a time."""
+    assert host.apu is not None
+    host.now = ns / SECOND
+    host.service()
+    heard: list[ToApu] = []
+    while (message := host.apu.receive()) is not None:
+        heard.append(message)
+    return heard
+
+
+def only_at(host: Host, ns: int) -> list[ToApu]:
+    """The same, after a nanosecond in which nothing is heard."""
+    assert not at(host, ns - 1)
+    return at(host, ns)
+
+
+# Accelerators
+
+
+def test_a_job_is_due_when_its_core_would_have_done_its_work(host: Host, apu: ApuPort) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7))
+    at(host, SECOND + 300)  # its emulation takes no time, or some
+    say(host, JobCounted(0, 7, WORK))
+    took = 1000 + 5000 + 2 * 4 + 300
+    assert PRICE(WORK) == took
+    assert only_at(host, SECOND + took) == [JobDue(0, 7, took)]
+
+
+def test_a_job_that_is_behind_is_due_at_once_and_has_taken_what_it_takes(
+    host: Host, apu: ApuPort
+) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7))
+    at(host, 2 * SECOND)
+    say(host, JobCounted(0, 7, WORK))
+    assert at(host, 2 * SECOND) == [JobDue(0, 7, PRICE(WORK))]
+
+
+def test_reads_of_a_job_pass_through_the_drive_one_behind_the_other(
+    host: Host, apu: ApuPort
+) -> None:
+    model = Drive(PROFILE)
+    for drive in (model, settings_of(host)):
+        drive.submit(0, Op.WRITE, 0, 8)
+    at(host, SECOND)
+    reads = (Read(1000, 1, 0, 2 * PAGE), Read(1500, 1, 2 * PAGE, PAGE), Read(1500, 1, 0, 1))
+    say(host, JobBegan(0, 7), JobCounted(0, 7, Work(), reads[:1], more=True))
+    say(host, JobCounted(0, 7, WORK, reads[1:]))
+    first = model.submit(SECOND + 1000, Op.READ, 0, 2)
+    second = model.submit(first + 500, Op.READ, 2, 1)
+    third = model.submit(second, Op.READ, 0, 1)
+    due = third + PRICE(WORK) - 1500
+    for time in (first + 500, second):
+        assert host.rpu.controller.deadlines.next is not None
+        assert not at(host, time)
+    assert only_at(host, due) == [JobDue(0, 7, due - SECOND)]
+
+
+def settings_of(host: Host) -> Drive:
+    """The drive that a host's device models."""
+    timing = host.rpu.controller.timing
+    assert timing is not None
+    return timing.drive
+
+
+def test_a_job_with_many_reads_does_not_keep_others_waiting(host: Host, apu: ApuPort) -> None:
+    settings_of(host).submit(0, Op.WRITE, 0, 1)
+    count = 5 * READS_AT_ONCE + 3
+    reads = tuple(Read(1000, 1, 0, PAGE) for _ in range(count))
+    at(host, SECOND)
+    say(host, JobBegan(0, 7))
+    at(host, 2 * SECOND)  # the time of all has come
+    say(host, JobCounted(0, 7, WORK, reads))
+    passes = 0
+    while not (heard := at(host, 2 * SECOND + passes)):
+        passes += 1
+    assert passes == 5
+    one = Drive(PROFILE)
+    one.submit(0, Op.WRITE, 0, 1)
+    took = one.submit(SECOND, Op.READ, 0, 1) - SECOND
+    assert heard == [JobDue(0, 7, PRICE(WORK) + count * took)]
+
+
+def test_what_a_job_writes_is_written_when_the_drive_has_it(host: Host, apu: ApuPort) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobCounted(0, 7, WORK))
+    due = SECOND + PRICE(WORK)
+    (message,) = at(host, due + 5000)
+    assert message == JobDue(0, 7, PRICE(WORK))
+    # The APU takes its time, which is none that is modelled.
+    at(host, due + 9000)
+    say(host, WriteBack(3, 0, 0, ((1, 0, PAGE), (1, 4 * PAGE, 2 * PAGE))))
+    host.executor.run_all()
+    model = Drive(PROFILE)
+    model.submit(due, Op.WRITE, 0, 1)
+    written = model.submit(due, Op.WRITE, 4, 2)
+    assert written > due + 9000
+    assert only_at(host, written) == [WriteBackDone(3, 0, written - SECOND)]
+
+
+def test_a_factor_multiplies_what_jobs_take() -> None:
+    with Host(settings=RpuSettings(time=settings(factor=10))) as host:
+        host.enable()
+        host.connect_apu()
+        at(host, SECOND)
+        say(host, JobBegan(0, 7), JobCounted(0, 7, WORK))
+        assert only_at(host, SECOND + 10 * PRICE(WORK)) == [JobDue(0, 7, 10 * PRICE(WORK))]
+
+
+@pytest.mark.parametrize("how", ["left", "reset", "lost"])
+def test_a_job_that_is_gone_is_never_due(host: Host, apu: ApuPort, how: str) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobCounted(0, 7, WORK))
+    if how == "left":
+        say(host, JobLeft(0, 7))
+    elif how == "reset":
+        host.disable()
+    else:
+        apu.close()
+        host.link.disconnect()
+        host.connect_apu()
+    heard = at(host, 2 * SECOND)
+    assert not any(isinstance(one, JobDue) for one in heard)
+    say(host, JobBegan(0, 8), JobCounted(0, 7, WORK), JobCounted(0, 8, WORK))
+    assert at(host, 3 * SECOND)[-1] == JobDue(0, 8, PRICE(WORK))
+
+
+def test_without_a_model_nothing_is_answered() -> None:
+    with Host() as host:
+        host.enable()
+        host.connect_apu()
+        say(host, JobBegan(0, 7), JobCounted(0, 7, WORK), JobLeft(0, 7))
+        assert not at(host, SECOND)
+        assert host.rpu.controller.job_time is None
+
+
+# Compute namespaces
+
+
+@pytest.fixture
+def computer() -> Iterator[ComputeHost]:
+    with compute_host(time=settings()) as host:
+        host.now = 1.0
+        yield host
+
+
+@pytest.fixture
+def queue(computer: ComputeHost) -> Queue:
+    return computer.create_io_queue()
+
+
+def answered(host: ComputeHost, queue: Queue, ns: int) -> list[int]:
+    """Commands that have been answered by a time."""
+    host.now = ns / SECOND
+    host.service()
+    return [one.cid for one in host.reap(queue)]
+
+
+def test_an_execution_ends_when_its_core_would_have_done_its_work(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1)
+    computer.engine.end(value=5, work=WORK)
+    due = SECOND + PRICE(WORK)
+    assert not answered(computer, queue, due - 1)
+    computer.now = due / SECOND
+    computer.service()
+    ((cid, status, value),) = [(one.cid, one.status, one.dw0) for one in computer.reap(queue)]
+    assert (cid, status, value) == (1, 0, 5)
+
+
+def test_executions_of_a_namespace_take_one_core_in_their_order(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    """Whichever ends first here: the second and the third wait for the first."""
+    for cid in (1, 2, 3):
+        computer.begin(queue, 1, cid)
+    computer.begin(queue, 1, 4, nsid=OTHER_COMPUTE)
+    works = [WORK, Work((100,) + (0,) * 7), Work((200,) + (0,) * 7), Work()]
+    asked = list(computer.engine.asked)
+    for index in (2, 1, 3, 0):
+        computer.engine.end(asked[index], work=works[index])
+        computer.service()
+    ends = {4: SECOND + PRICE(works[3])}
+    ends[1] = SECOND + PRICE(works[0])
+    ends[2] = ends[1] + PRICE(works[1])
+    ends[3] = ends[2] + PRICE(works[2])
+    for cid, end in sorted(ends.items(), key=lambda one: one[1]):
+        assert not answered(computer, queue, end - 1)
+        assert answered(computer, queue, end) == [cid]
+
+
+def test_an_execution_that_fails_takes_its_time_too(computer: ComputeHost, queue: Queue) -> None:
+    computer.begin(queue, 1)
+    computer.engine.end(outcome=Outcome.FAULTED, work=WORK)
+    assert not answered(computer, queue, SECOND + PRICE(WORK) - 1)
+    assert answered(computer, queue, SECOND + PRICE(WORK)) == [1]
+
+
+def test_one_that_is_lost_ends_at_once_and_frees_its_core(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1, 1)
+    computer.begin(queue, 1, 2)
+    first, second = computer.engine.asked
+    computer.engine.end(second, work=WORK)
+    assert not answered(computer, queue, SECOND + 5000)
+    computer.engine.end(first, outcome=Outcome.LOST)
+    assert answered(computer, queue, SECOND + 6000) == [1]
+    assert not answered(computer, queue, SECOND + 6000 + PRICE(WORK) - 1)
+    assert answered(computer, queue, SECOND + 6000 + PRICE(WORK)) == [2]
+
+
+def test_an_execution_that_waits_for_its_time_can_be_aborted(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1, 9)
+    computer.engine.end(work=WORK)
+    computer.service()
+    assert computer.command(computer.admin, 0x08, cdws=(9 << 16 | queue.qid,)).dw0 == 0
+    ((cid, status),) = [(one.cid, one.status) for one in computer.reap(queue)]
+    assert (cid, status) == (9, 0x007)
+    assert not answered(computer, queue, 2 * SECOND)
+
+
+def test_the_number_of_executions_is_not_limited_by_the_rows(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    rows = []
+    for number in range(200):
+        computer.begin(queue, 1)
+        (asked,) = computer.engine.asked
+        rows.append(asked.row)
+        computer.engine.end(work=Work())
+        assert answered(computer, queue, SECOND * (2 + number)) == [1]
+    assert set(rows) == {1}
+
+
+# What runs
+
+
+def test_what_runs_is_told_with_what_it_has_modelled(host: Host, apu: ApuPort) -> None:
+    found = job_time(host)
+    row = unshared_row()
+    row[Word.MODELLED] = 99
+    found.accelerator_row = {0: row}.__getitem__
+    at(host, SECOND)
+    assert not list(found.running())
+    say(host, JobBegan(0, 7))
+    ((key, start, modelled),) = found.running()
+    assert (start, modelled) == (SECOND, 0)
+    row[Word.MODELLED] = 1234
+    assert list(found.running()) == [(key, SECOND, 1234)]
+    say(host, JobCounted(0, 7, Work(), (), more=True))
+    assert list(found.running())
+    say(host, JobCounted(0, 7, WORK))
+    assert not list(found.running())
+
+
+def test_what_runs_for_too_long_is_ended(host: Host, apu: ApuPort) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7))
+    job_time(host).fail()
+    assert at(host, SECOND) == [JobOverdue(0, 7)]
+
+
+def test_executions_that_run_for_too_long_are_cancelled(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1, nsid=COMPUTE)
+    found = job_time(computer)
+    ((_, start, modelled),) = found.running()
+    assert (start, modelled) == (SECOND, 0)
+    found.fail()
+    computer.engine.end_cancelled()
+    computer.service()
+    ((status, dnr),) = [(one.status, one.dnr) for one in computer.reap(queue)]
+    assert (status, dnr) == (0x006, True)
+    assert not list(found.running())
