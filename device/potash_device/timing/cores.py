@@ -32,7 +32,7 @@ class Work(NamedTuple):
     helpers: int = 0
     """Calls of helpers."""
     bytes: int = 0
-    """That the cores moved in DRAM: blocks, inputs and outputs of models, copies."""
+    """That the cores moved in DRAM: models, their inputs and outputs, copies."""
     vta_cycles: int = 0
     """Of the tensor accelerator, as its own timing model counts them."""
     macs: int = 0

@@ -63,12 +63,15 @@ Argument = Buffer | int | _Placeholder
 class JobResult(NamedTuple):
     """A job's output, its status, and the accelerator's log of it.
 
-    `output` is empty if the output is in a file on the drive.
+    `output` is empty if the output is in a file on the drive. `measured` is how long the job took
+    as this host has seen it, in nanoseconds; `status.modelled` how long it took in modelled time, 0
+    where that is not modelled.
     """
 
     output: bytes
     status: AcceleratorStatus
     log: tuple[LogEntry, ...]
+    measured: int = 0
 
     @property
     def printed(self) -> list[str]:
@@ -162,10 +165,12 @@ class Accelerator(AcceleratorCommands):
             self.select(firmware_id)
             report(f"select firmware {firmware_id}")
             try:
+                began = self._clock()
                 self.start(args=values)
                 started = True
                 report("start")
                 status = self.wait(timeout, progress=progress)
+                measured = round((self._clock() - began) * 1e9)
             except BaseException as error:
                 if not started and isinstance(error, CommandFailed):
                     raise  # there is no job, or it is another host's
@@ -180,7 +185,8 @@ class Accelerator(AcceleratorCommands):
                 raise self._failure(status, log)
             report(f"done: {status.produced} bytes of output, return value {status.return_value}")
             source.confirm()
-            return JobResult(sink.collect(self, status.produced, reporter), status, entries)
+            collected = sink.collect(self, status.produced, reporter)
+            return JobResult(collected, status, entries, measured)
         finally:
             source.close()
             sink.close(still_written=still_written)

@@ -306,7 +306,14 @@ def _say_status(one: Accelerator, found: AcceleratorStatus) -> None:
     known = found.status in StatusId.__members__.values()
     state = StatusId(found.status).name.lower() if known else f"status {found.status}"
     report = reports.Status(
-        one.id, state, found.status, active, found.return_value, found.consumed, found.produced
+        one.id,
+        state,
+        found.status,
+        active,
+        found.return_value,
+        found.consumed,
+        found.produced,
+        found.modelled or None,
     )
     lines = [
         f"accelerator {one.id}: {state}",
@@ -315,6 +322,8 @@ def _say_status(one: Accelerator, found: AcceleratorStatus) -> None:
         f"  consumed: {found.consumed} bytes",
         f"  produced: {found.produced} bytes",
     ]
+    if found.modelled:
+        lines.append(f"  modelled: {found.modelled / 1e6:.3f} ms")
     say(report, lines)
 
 

@@ -7,6 +7,9 @@ from typing import Annotated
 from potash.schema import Count, Form, Signed64
 
 ReturnValue = Annotated[Signed64, "What the program returned (r0), as a signed number of 64 bits."]
+ModelledTime = Annotated[
+    Count | None, "Modelled time that the job took, in ns; null where time is not modelled."
+]
 
 AcceleratorId = Annotated[Count, "The accelerator's ID."]
 FirmwareId = Annotated[Count, "The firmware's ID."]
@@ -86,6 +89,7 @@ class Status:
     return_value: ReturnValue
     consumed: Annotated[Count, "Number of input bytes that the job read."]
     produced: Annotated[Count, "Number of output bytes that the job produced."]
+    modelled_ns: ModelledTime
 
 
 @dataclass(frozen=True)
@@ -155,3 +159,5 @@ class JobEnded:
         InPlace,
         "Whether the drive used files in place, without transferring them through the host.",
     ]
+    measured_ns: Annotated[Count, "Time that the job took as this host measured it, in ns."]
+    modelled_ns: ModelledTime

@@ -199,7 +199,12 @@ def _report(result: JobResult, output: Path, in_place: reports.InPlace) -> None:
     value, produced = result.status.return_value, result.status.produced
     if not as_json():
         _show_printed(result.printed)
-    report = reports.JobEnded(str(output), produced, value, result.printed, in_place)
+    modelled = result.status.modelled or None
+    report = reports.JobEnded(
+        str(output), produced, value, result.printed, in_place, result.measured, modelled
+    )
     where = "" if aside else f" in {output}"
     line = f"{produced} bytes{where}; the program returned {returned(value)}"
+    if modelled is not None:
+        line += f"; modelled {modelled / 1e6:.3f} ms, measured {result.measured / 1e6:.3f} ms"
     say(report, [line], aside=aside)

@@ -1,0 +1,155 @@
+"""`potash serve --time modelled`: what jobs take, as a client of the socket is told."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from csd_spec.status import StatusId
+from potash.cli.app import run_app
+from potash.sdk.accelerator import JobResult
+from potash.vm.drive import serving
+from potash_device.timing.cores import DEFAULT, Price, Work
+from potash_device.vta import timing
+from potash_device.vta.config import Config
+from potash_device.vta.core import Core
+from potash_device.vta.timing import parameters
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.runtime import Model
+from potash_firmware.vta_runtime import Runtime
+from support.apu import program
+from support.bpf import exit_, insn, load, mov, store
+from support.docs import ROOT
+
+MODELLED = ("--time", "modelled", "--size", "64M")
+ADD = ROOT / "examples" / "add"
+DIGITS = ROOT / "examples" / "digits"
+
+LOOPS = 100_000
+LOOP = program(
+    mov(0, 0),
+    mov(3, 0),
+    load(4, 1),
+    insn(0x0F, 0, 4),
+    insn(0x2F, 4, 4),
+    insn(0x07, 3, imm=1),
+    insn(0xA5, 3, offset=-5, imm=LOOPS),
+    store(2, 0),
+    exit_,
+)
+LOOP_NS = Price(DEFAULT)(Work((2 + 2 * LOOPS, LOOPS, 0, LOOPS, 1, 0, LOOPS, 1)))
+"""A product, two sums, a load and a jump each time; two moves, a store and the exit."""
+
+
+def run(socket: Path, image: bytes | Path, data: bytes, **options: object) -> JobResult:
+    with potash.sdk.open(f"vfio-user:{socket}") as device:
+        return device.accelerator().run(image, data, timeout=60, **options)  # type: ignore[arg-type]  # as `run` has them
+
+
+@pytest.mark.parametrize("engine", ["native", "interpreter"])
+def test_a_program_takes_the_time_of_its_instructions_whatever_runs_it(engine: str) -> None:
+    with serving(*MODELLED, "--engine", engine) as socket:
+        results = [run(socket, LOOP, bytes(64)) for _ in range(3)]
+    assert [one.status.modelled for one in results] == [LOOP_NS] * 3
+    assert all(one.measured >= LOOP_NS for one in results)
+
+
+def test_a_factor_multiplies_what_jobs_take_too() -> None:
+    with serving(*MODELLED, "--time-factor", "20") as socket:
+        result = run(socket, LOOP, bytes(64))
+    assert result.status.modelled == 20 * LOOP_NS
+    assert result.measured >= 20 * LOOP_NS
+
+
+def vta_cycles(model: bytes, inputs: bytes) -> int:
+    """Cycles of the streams of one run of a model, by the readable timing model."""
+    config = Config.default()
+    core = Core.create(config, 64 << 20)
+    streams: list[bytes] = []
+    core.observer = lambda stream, began: streams.append(stream)
+    with Runtime(core) as runtime:
+        delegate = VtaDelegate(runtime)
+        loaded = Model(model, delegate=delegate)
+        loaded(inputs, memoryview(bytearray(1 << 20)))
+        assert loaded.macs == 0
+    assert streams
+    return sum(timing.run(config, parameters.PYNQ, one, compiled=False).cycles for one in streams)
+
+
+def test_a_model_takes_the_cycles_of_the_tensor_accelerator() -> None:
+    model = (DIGITS / "model.tflite").read_bytes()
+    images = (DIGITS / "images.bin").read_bytes()
+    count = 3
+    cycles = count * vta_cycles(model, images[:64])
+    with serving(*MODELLED) as socket:
+        data = model + images[: count * 64]
+        numbers = [len(model), 64, count, 10]
+        results = [run(socket, DIGITS / "program.o", data, args=numbers) for _ in range(2)]
+    first, second = (one.status.modelled for one in results)
+    assert first == second
+    assert first - cycles * 10 < 200_000, "programs and bytes besides, at 10 ns for a cycle"
+    assert first > cycles * 10
+
+
+def test_a_job_reads_and_writes_blocks_at_the_times_of_the_drive(tmp_path: Path) -> None:
+    data = (ADD / "input.bin").read_bytes()
+    with serving(*MODELLED) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
+        accelerator = device.accelerator()
+        plain = accelerator.run(ADD / "program.o", data, args=[520, 1024])
+        local = accelerator.run(
+            ADD / "program.o", data, args=[520, 1024], local=potash.sdk.LocalStorage(0)
+        )
+    assert plain.output == local.output
+    # A read of flash, and a write to the drive's buffer, at least.
+    assert local.status.modelled - plain.status.modelled > 5_000
+
+
+def test_reports_have_modelled_and_measured_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, data = tmp_path / "p.o", tmp_path / "in"
+    image.write_bytes(LOOP)
+    data.write_bytes(bytes(64))
+
+    def said(*arguments: object) -> str:
+        assert run_app([str(one) for one in arguments]) == 0
+        return capsys.readouterr().out
+
+    with serving(*MODELLED) as socket:
+        device = f"vfio-user:{socket}"
+        job = ("run", device, image, data, tmp_path / "out")
+        report = json.loads(said(*job, "--json"))
+        assert report["modelled_ns"] == LOOP_NS
+        assert report["measured_ns"] >= LOOP_NS
+        assert f"modelled {LOOP_NS / 1e6:.3f} ms, measured" in said(*job)
+        script = tmp_path / "script"
+        script.write_text(
+            f"enable\nfw send {image}\nwrite {data}\nstart --firmware 0\nwait\nstatus --json\n"
+        )
+        shown = said("acc", "shell", device, script)
+        assert f"  modelled: {LOOP_NS / 1e6:.3f} ms\n" in shown
+        assert json.loads(shown[shown.rindex("{") :])["modelled_ns"] == LOOP_NS
+    with serving("--size", "64M") as socket:
+        device = f"vfio-user:{socket}"
+        report = json.loads(said("run", device, image, data, tmp_path / "out", "--json"))
+        assert report["modelled_ns"] is None
+
+
+def test_a_job_that_is_not_due_is_stopped_at_once() -> None:
+    with (
+        serving(*MODELLED, "--time-factor", "1000") as socket,
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        accelerator = device.accelerator()
+        accelerator.enable()
+        accelerator.send_firmware(LOOP, 0)
+        accelerator.write_input(bytes(64))
+        accelerator.start(0)
+        time.sleep(0.5)  # its program has ended long ago
+        assert accelerator.status().status == StatusId.RUNNING
+        accelerator.stop()
+        assert accelerator.status().modelled == 0
