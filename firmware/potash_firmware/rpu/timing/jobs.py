@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nvme_spec.status import NvmeError
 from potash_device.timing.cores import Cores, Job, Price, Work
@@ -26,7 +26,6 @@ from potash_firmware.mailbox.job_time import (
     JobOverdue,
     Read,
 )
-from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
 from potash_firmware.rpu.timing.deadlines import Deadlines
 from potash_firmware.rpu.timing.holding import RunningJob
@@ -36,6 +35,15 @@ log = logging.getLogger(__name__)
 
 READS_AT_ONCE = 64
 """Reads of a job that are given to the modelled drive before others are served."""
+
+
+class Apu(Protocol):
+    """The link to the APU, `port` None while there is none."""
+
+    @property
+    def port(self) -> object | None: ...
+
+    def send(self, message: JobDue | JobOverdue) -> None: ...
 
 
 @dataclass(eq=False)
@@ -70,7 +78,7 @@ class _Ended(NamedTuple):
 class JobTime:
     """The modelled time of all jobs of one controller."""
 
-    def __init__(self, timing: ModelledTime, deadlines: Deadlines, apu: ApuLink) -> None:
+    def __init__(self, timing: ModelledTime, deadlines: Deadlines, apu: Apu) -> None:
         self._timing = timing
         self._deadlines = deadlines
         self._apu = apu
