@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from csd_spec.program import Processor
 from potash_firmware.apu.models import Models
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.mailbox.device_programs import DESCRIPTIONS, DeviceProgram
@@ -177,7 +176,7 @@ def _filter(ranges: Views, parameters: tuple[int, int]) -> int:
 
 def _infer(ranges: Views, parameters: tuple[int, int], models: Models) -> int:
     model = _counted(ranges[0], parameters[0])
-    return models.load_again(model, Processor.VTA)(ranges[1], ranges[2])
+    return models.infer_vta(model, ranges[1], ranges[2])
 
 
 _FUNCTIONS: Mapping[DeviceProgram, Callable[[Views, tuple[int, int]], int]] = {

@@ -6,6 +6,8 @@ Each worker has a tensor accelerator of its own, made when a program first wants
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
 
 from csd_spec.program import Processor
 from potash_device.trace import COMPUTE
@@ -13,7 +15,8 @@ from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.apu.meter import Meter
 from potash_firmware.tflite import runtime
-from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.delegate import NO_ROOM, VtaDelegate
+from potash_firmware.tflite.validation import ModelError
 from potash_firmware.vta_runtime import Runtime
 
 RunModel = Callable[[memoryview, memoryview], int]
@@ -33,8 +36,23 @@ LARGE = 32 * 1024
 compiled in less time than it takes to ask."""
 
 
+KEPT, KEPT_BYTES = 4, 64 << 20
+"""Models that stay loaded, and bytes that these have, at most."""
+
+
+class _Kept(NamedTuple):
+    """A model that stays loaded."""
+
+    processor: Processor
+    model: bytes
+    run: RunModel
+
+
 class Models:
     """Runs models on the APU's own cores or on a tensor accelerator with configuration `vta`.
+
+    A model that `infer_apu` or `infer_vta` has run stays loaded for the next time, unless it keeps
+    something from one run to the next, so that nobody can tell but by the time that it takes.
 
     `meter` counts what they do. `before_large` is called with a model that takes the tensor
     accelerator long to be ready for, before it is loaded.
@@ -50,23 +68,67 @@ class Models:
         self._meter = meter if meter is not None else Meter()
         self._delegate: VtaDelegate | None = None
         self._before_large = before_large
-        self._last: tuple[Processor, bytes, RunModel] | None = None
+        self._kept: list[_Kept] = []
+        """The one used last at the end."""
 
     def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model on the APU; returns the bytes of `output` written. Raises ModelError."""
-        return self.load(model, Processor.APU)(inputs, output)
+        return self._infer(bytes(model), Processor.APU, inputs, output)
 
     def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model with the tensor accelerator for what it supports. Raises ModelError."""
-        return self.load(model, Processor.VTA)(inputs, output)
+        return self._infer(bytes(model), Processor.VTA, inputs, output)
 
     def load(self, model: memoryview, processor: Processor) -> RunModel:
         """A model that is loaded once and runs many times. Raises ModelError."""
+        contents = bytes(model)
+        return self._runs(contents, processor, self._loaded(contents, processor))
+
+    def _infer(
+        self, model: bytes, processor: Processor, inputs: memoryview, output: memoryview
+    ) -> int:
+        """Run a model as if it had been loaded for this alone."""
+        kept = next(
+            (one for one in self._kept if one.processor is processor and one.model == model), None
+        )
+        if kept is not None:
+            self._kept.remove(kept)
+            with suppress(ModelError):
+                length = kept.run(inputs, output)
+                if self._meter.ledger is not None:
+                    # An execution takes the same time in any worker.
+                    self._meter.ledger.moved(len(model))
+                self._kept.append(kept)
+                return length
+            # Shapes that depend on the inputs may be others now; if it is wrong it fails again.
+        loaded = self._loaded(model, processor)
+        run = self._runs(model, processor, loaded)
+        length = run(inputs, output)
+        if loaded.is_function and loaded.as_loaded and len(model) <= KEPT_BYTES:
+            self._kept.append(_Kept(processor, model, run))
+            while len(self._kept) > KEPT or sum(len(one.model) for one in self._kept) > KEPT_BYTES:
+                del self._kept[0]
+        return length
+
+    def _loaded(self, model: bytes, processor: Processor) -> runtime.Model:
+        """Load a model; those that are kept go where there is too little memory beside them."""
         with COMPUTE.span("tflite.load", bytes=len(model), processor=processor.name):
             delegate = self._accelerated() if processor is Processor.VTA else None
             if delegate is not None and len(model) >= LARGE:
-                self._before_large(bytes(model))
-            loaded = runtime.Model(model, delegate=delegate)
+                self._before_large(model)
+            try:
+                loaded = runtime.Model(model, delegate=delegate)
+            except (ModelError, MemoryError):
+                if not self._kept:
+                    raise
+            else:
+                if not self._kept or delegate is None or NO_ROOM not in delegate.left.values():
+                    return loaded
+                del loaded
+            self._kept.clear()
+            return runtime.Model(model, delegate=delegate)
+
+    def _runs(self, model: bytes, processor: Processor, loaded: runtime.Model) -> RunModel:
         ledger = self._meter.ledger
         if ledger is not None:
             ledger.moved(len(model))
@@ -81,16 +143,6 @@ class Models:
             return length
 
         return run
-
-    def load_again(self, model: memoryview, processor: Processor) -> RunModel:
-        """As `load`, which is done once for a model that is asked for again and again."""
-        last = self._last
-        if last is None or last[0] is not processor or last[1] != model:
-            self._last = None  # which is not to take memory beside its successor
-            self._last = last = processor, bytes(model), self.load(model, processor)
-        elif self._meter.ledger is not None:
-            self._meter.ledger.moved(len(model))  # an execution takes the same time in any worker
-        return last[2]
 
     def _accelerated(self) -> VtaDelegate:
         if self._delegate is None:

@@ -20,6 +20,7 @@ from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.partition import ShapeError
+from potash_firmware.tflite.state import keeps_state
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.vta_runtime import VtaMemoryError
 
@@ -57,7 +58,8 @@ class Model:
         self, model: BytesLike, *, delegate: VtaDelegate | None, reference: bool = False
     ) -> None:
         self._delegate = delegate
-        self._load = functools.partial(_prepare, bytes(model), delegate, reference)
+        self._contents = bytes(model)
+        self._load = functools.partial(_prepare, self._contents, delegate, reference)
         self._interpreter = self._load()
         self._left: Left = {}
         self._has_run = False
@@ -91,6 +93,16 @@ class Model:
             claimed = {one.node for one in first if one.claimed}
             self._macs = macs.count(self._interpreter, claimed)
         return self._macs
+
+    @functools.cached_property
+    def is_function(self) -> bool:
+        """Whether what it gives depends on nothing but its inputs."""
+        return not keeps_state(self._contents)
+
+    @property
+    def as_loaded(self) -> bool:
+        """Whether no run has found shapes other than those in the file."""
+        return not self._left
 
     def __call__(self, inputs: BytesLike, output: memoryview) -> int:
         """Run it on `inputs`; give the number of bytes written to the beginning of `output`.
