@@ -15,7 +15,7 @@ from potash_device.timing.drive import Drive
 from potash_device.timing.policies import PolicyError
 from potash_device.timing.profile import Profile, Rate
 from potash_device.timing.requests import Op
-from potash_device.timing.saving import StateError, load, save
+from potash_device.timing.saving import StateError, load, load_pieces, save
 from support.drive_time import policies, problems, profiles, requests
 
 
@@ -90,6 +90,23 @@ def test_a_state_that_contradicts_itself_is_refused(
     getattr(written.state, name)[index] = value
     with pytest.raises(StateError, match=expected):
         load(saved(written))
+
+
+def test_pieces_of_namespaces_are_kept_too(written: Drive) -> None:
+    pieces = [(1, 0, 7), (3, 7, 2), (1, 9, 4)]
+    file = io.BytesIO()
+    save(written, file, pieces)
+    file.seek(0)
+    assert load_pieces(file) == pieces
+    assert load_pieces(saved(written)) == []
+    arrays: dict[str, Any] = dict(np.load(file))
+    for wrong in (np.zeros(3), np.zeros((1, 2), np.int64), np.zeros((1 << 18, 3), np.int64)):
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays | {"pieces": wrong})
+        with pytest.raises(StateError):
+            load_pieces(io.BytesIO(file.getvalue()))
+    with pytest.raises(StateError):
+        load_pieces(io.BytesIO(b"no file of NumPy's"))
 
 
 def test_damaged_files_are_refused(written: Drive) -> None:

@@ -209,6 +209,18 @@ def test_namespaces_share_the_drive() -> None:
         assert mapped() == []
 
 
+def test_namespaces_that_end_within_a_page_have_room() -> None:
+    shapes = (NamespaceShape(MIB // 2 + 512, 512), NamespaceShape(MIB // 2 - 512, 512))
+    with MediaDrive.open(None, shapes) as drive, Host(settings=modelled(), drive=drive) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        for nsid, lba in ((1, 1024), (2, 1022)):  # the last block of each
+            send(host, queue, WRITE, nsid, lba, 0, 0, nsid=nsid)
+        assert set(completions(host, queue)) == {1, 2}
+        places = timing_of(host).drive.state.places
+        assert (places >= 0).nonzero()[0].tolist() == [128, 255]
+
+
 def test_a_worn_drive_refuses_writes_and_is_read() -> None:
     worn = replace(PROFILE, cycles=1)
     media = MemoryMedia.create(MIB)

@@ -43,13 +43,17 @@ class _Paths:
     list: Path
     sidecar: Path
     flash: Path
+    time: Path
 
     @classmethod
     def of(cls, path: Path) -> "_Paths":
         if path.is_dir():
-            parts = (path / part for part in ("namespaces.toml", "sidecar", "flash"))
+            parts = (path / part for part in ("namespaces.toml", "sidecar", "flash", "time.npz"))
             return cls(True, lambda nsid: path / f"namespace-{nsid}", *parts)
-        parts = (path.with_name(f"{path.name}.{part}") for part in ("toml", "sidecar", "flash"))
+        parts = (
+            path.with_name(f"{path.name}.{part}")
+            for part in ("toml", "sidecar", "flash", "time.npz")
+        )
         return cls(False, lambda nsid: path, *parts)
 
 
@@ -83,6 +87,11 @@ class Drive:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def time_state(self) -> Path | None:
+        """Where the state of the drive's modelled flash is kept; None where nothing is."""
+        return None if self._paths is None or self.read_only else self._paths.time
 
     @property
     def block_sizes(self) -> dict[int, int]:

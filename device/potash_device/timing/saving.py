@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import IO
 
@@ -33,6 +34,8 @@ from potash_device.timing.state import (
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
 LARGEST_PROFILE = 1 << 16
 """Bytes."""
+LARGEST_PIECES = 1 << 20
+"""Bytes."""
 LARGEST_HEADER = 1 << 12
 """Bytes of an array's, in its file."""
 
@@ -43,15 +46,34 @@ _DAMAGED = (
 """What NumPy raises for files that are not its own, and what follows from wrong ones."""
 
 
+Piece = tuple[int, int, int]
+"""A namespace, and the first of its pages and their number, in the order of its bytes."""
+
+
 class StateError(ValueError):
     """A file that holds no drive; a sentence."""
 
 
-def save(drive: Drive, file: IO[bytes]) -> None:
-    """Write a drive in NumPy's .npz form."""
+def save(drive: Drive, file: IO[bytes], pieces: Iterable[Piece] = ()) -> None:
+    """Write a drive in NumPy's .npz form, and which pieces of it namespaces have, if it has any."""
     profile = np.frombuffer(json.dumps(asdict(drive.profile)).encode(), np.uint8)
     arrays = {name: getattr(drive.state, name) for name in ARRAYS}
-    np.savez_compressed(file, profile=profile, **arrays)
+    placed = np.array(list(pieces), np.int64).reshape(-1, 3)
+    np.savez_compressed(file, profile=profile, pieces=placed, **arrays)
+
+
+def load_pieces(file: IO[bytes]) -> list[Piece]:
+    """The pieces in a file. Raises StateError."""
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            if found.zip.getinfo("pieces.npy").file_size > LARGEST_PIECES:
+                raise StateError("pieces has the wrong size")
+            read = found["pieces"]
+    except _DAMAGED as error:
+        raise StateError("this is no state of a drive: it is damaged") from error
+    if read.dtype != np.int64 or read.ndim != 2 or read.shape[1] != 3:
+        raise StateError("this is no state of a drive: pieces has the wrong size")
+    return [(nsid, first, count) for nsid, first, count in read.tolist()]
 
 
 def load(file: IO[bytes], policies: Policies | None = None) -> Drive:

@@ -1,20 +1,44 @@
 """Which pages of the modelled drive each namespace has."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
+
+Piece = tuple[int, int, int]
+"""The namespace, the first page and the number of pages."""
 
 
 class Layout:
-    """Pages of a drive, given to namespaces in as few pieces as there are."""
+    """Pages of a drive, given to namespaces in as few pieces as possible; they have `pieces` of
+    them already. Raises ValueError for pieces that overlap, or are not there."""
 
-    def __init__(self, pages: int) -> None:
-        self._free = [(0, pages)]
+    def __init__(self, pages: int, pieces: Collection[Piece] = ()) -> None:
+        self._free: list[tuple[int, int]] = []
         """First page and number, in ascending order, never two that touch."""
         self.placed: dict[int, list[tuple[int, int]]] = {}
         """The pieces of each namespace, in the order of its bytes."""
+        end = 0
+        for _, first, count in sorted(pieces, key=lambda piece: piece[1]):
+            if first < end or count < 1 or first + count > pages:
+                raise ValueError("pieces of namespaces overlap, or leave the drive")
+            if first > end:
+                self._free.append((end, first - end))
+            end = first + count
+        if end < pages:
+            self._free.append((end, pages - end))
+        for nsid, first, count in pieces:
+            self.placed.setdefault(nsid, []).append((first, count))
+
+    @property
+    def free(self) -> int:
+        """Pages that no namespace has."""
+        return sum(count for _, count in self._free)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [(nsid, *piece) for nsid, pieces in self.placed.items() for piece in pieces]
 
     def place(self, nsid: int, pages: int) -> None:
         """Give a namespace its pages. Raises ValueError where so many are not free."""
-        if pages > sum(count for _, count in self._free):
+        if pages > self.free:
             raise ValueError(
                 f"the modelled drive has no room for {pages} pages of namespace {nsid}"
             )
@@ -55,21 +79,3 @@ class Layout:
             first = max(0, first - length)
         if count:
             raise ValueError(f"namespace {nsid} ends before these pages")
-
-    @classmethod
-    def restored(cls, pages: int, placed: Mapping[int, list[tuple[int, int]]]) -> "Layout":
-        """One with these pieces. Raises ValueError where they overlap, or are not there."""
-        layout = cls(pages)
-        used = sorted((first, count) for pieces in placed.values() for first, count in pieces)
-        at, free = 0, []
-        for first, count in used:
-            if first < at or count < 1:
-                raise ValueError("pieces of namespaces overlap")
-            if first > at:
-                free.append((at, first - at))
-            at = first + count
-        if at > pages:
-            raise ValueError("pieces of namespaces are not there")
-        layout._free = [*free, (at, pages - at)] if at < pages else free
-        layout.placed = {nsid: list(pieces) for nsid, pieces in placed.items()}
-        return layout

@@ -19,7 +19,7 @@ from potash_device.timing.requests import FAILED, WORN, Op
 from potash_device.trace import Trace
 from potash_firmware.rpu.timing.clock import GuestClock
 from potash_firmware.rpu.timing.counts import Lateness
-from potash_firmware.rpu.timing.layout import Layout
+from potash_firmware.rpu.timing.layout import Layout, Piece
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
     from potash_device.timing.drive import Drive
@@ -36,6 +36,8 @@ class TimeSettings:
     """By which every modelled time is multiplied."""
     processor: CoreProfile = DEFAULT
     """The cores that run programs and models."""
+    pieces: tuple[Piece, ...] = ()
+    """What namespaces have of a drive that was used before."""
 
 
 class ModelledTime:
@@ -43,7 +45,7 @@ class ModelledTime:
 
     `sizes` are the bytes of namespaces with blocks, by identifier, `lateness` how much later than
     their deadlines commands are completed; `retired` is called when superblocks have been. Raises
-    ValueError for namespaces that the drive has no room for.
+    ValueError for namespaces that the drive has no room for, and for pieces that it does not have.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class ModelledTime:
         self._trace = trace
         self._retired = retired
         self._good = self.drive.good
-        self._layout = Layout(self.drive.profile.logical_pages)
+        self._layout = Layout(self.drive.profile.logical_pages, settings.pieces)
         self._failure: PolicyError | None = None
         self.drive.on_failure = self._policy_failed
         self.place(sizes)
@@ -71,11 +73,20 @@ class ModelledTime:
     def place(self, sizes: Mapping[int, int]) -> None:
         """There are other namespaces: those that are gone are trimmed. Raises ValueError."""
         layout = self._layout
-        for nsid in [one for one in layout.placed if one not in sizes]:
+        pages = {nsid: -(-size // PAGE) for nsid, size in sizes.items()}
+        for nsid in [one for one in layout.placed if layout.pages(one) != pages.get(one)]:
             self._submit(Op.TRIM, layout.remove(nsid), self.clock.now())
-        for nsid, size in sizes.items():
+        for nsid, count in pages.items():
             if nsid not in layout.placed:
-                layout.place(nsid, -(-size // PAGE))
+                # Namespaces that end within a page may have more pages in all than the drive; the
+                # last one shares the page before its last.
+                excess = count - layout.free
+                layout.place(nsid, count - excess if 0 < excess <= len(pages) else count)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What namespaces have of the drive."""
+        return self._layout.pieces
 
     def charge(
         self, nsid: int, op: Op, offset: int, length: int, at: int | None = None, fua: bool = False
@@ -85,12 +96,15 @@ class ModelledTime:
 
         Bytes are extended to pages, or for TRIM reduced to them. A request of the future is served
         as if it came now, and completes as much later. Raises NvmeError where the drive is worn
-        out or a policy fails, and ValueError for bytes that the namespace does not have.
+        out or a policy fails.
         """
         at = self.clock.now() if at is None else at
         first, end = offset // PAGE, -(-(offset + length) // PAGE)
         if op is Op.TRIM:
             first, end = -(-offset // PAGE), (offset + length) // PAGE
+        end = min(end, self._layout.pages(nsid))
+        if op is not Op.TRIM:
+            first = min(first, end - 1)
         pieces = self._layout.find(nsid, first, max(0, end - first))
         return self._submit(op, pieces, at, fua=fua)
 

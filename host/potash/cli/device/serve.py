@@ -27,7 +27,7 @@ from potash.cli.device.configured import (
 )
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.moving import Moving, load_state, moving_options, save_state
-from potash.cli.device.time_options import modelled, standing, time_options, time_section
+from potash.cli.device.time_options import keep, modelled, standing, time_options, time_section
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.configuration import (
@@ -375,6 +375,8 @@ def _serve(
         run_until(device, stop)
         if moving.save is not None:
             save_state(device, moving.save)
+        elif device.rpu.migration.owns_media:
+            keep(device.rpu.controller.timing, drive)
 
 
 def device_settings(wanted: Configuration) -> DeviceSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from potash.cli.device.configured import DEFAULTS
 from potash.cli.drive.common import together
 from potash.cli.progress import showing
 from potash.configuration import MOST_FACTOR, MOST_SECONDS, TIME_MODES, TimeSection
+from potash.files import replacing
 from potash.sdk.errors import PotashError
 from potash.vm.monitor import require_monitor
 from potash.vm.standstill import Clock, Standstill
@@ -21,9 +23,11 @@ from potash_device.media.drive import Drive as MediaDrive
 from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.profile import PAGE, PROFILES, ProfileError, scaled
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from potash_device.timing.drive import Drive
-    from potash_firmware.rpu.timing.modelled import TimeSettings
+    from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
 MODELLED = TIME_MODES[1]
 
@@ -126,8 +130,11 @@ def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
     from potash import timing
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
+    pieces: tuple[tuple[int, int, int], ...] = ()
     try:
         drive = _drive(section, _pages(media) * PAGE)
+        if media.time_state is not None and media.time_state.exists():
+            drive, pieces = _kept(media.time_state, drive)
     except (ProfileError, timing.PolicyError) as error:
         raise PotashError(f"--drive {section.drive}: {error}") from None
     except MemoryError:
@@ -138,7 +145,41 @@ def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
     with showing() as progress:
         progress("Preparing the model of the drive", None)
         drive.prepare()
-    return TimeSettings(drive, section.factor, _processor(section.drive))
+    return TimeSettings(drive, section.factor, _processor(section.drive), pieces)
+
+
+def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
+    """Keep the state of the modelled drive beside the media, if there are both.
+
+    Raises PotashError where it cannot be written.
+    """
+    if timing is None or media.time_state is None:
+        return
+    from potash_device.timing.saving import save
+
+    with replacing(media.time_state) as file:
+        save(timing.drive, file, timing.pieces)
+
+
+def _kept(path: Path, new: Drive) -> tuple[Drive, tuple[tuple[int, int, int], ...]]:
+    """The drive in a file, and what namespaces have of it, or else the new one where that has
+    another geometry, or the file holds none."""
+    from potash_device.timing.saving import load, load_pieces
+    from potash_firmware.rpu.timing.layout import Layout
+
+    try:
+        with path.open("rb") as file:
+            found = load(file, new.policies)
+            file.seek(0)
+            pieces = load_pieces(file)
+        Layout(found.profile.logical_pages, pieces)
+    except (OSError, ValueError) as error:
+        log.warning("the modelled drive is empty, as %s cannot be used: %s", path, error)
+        return new, ()
+    if found.profile != new.profile:
+        log.warning("the modelled drive is another one than in %s, and begins anew", path)
+        return new, ()
+    return found, tuple(pieces)
 
 
 def _processor(drive: str) -> CoreProfile:
@@ -165,4 +206,4 @@ def _drive(section: TimeSection, capacity: int) -> Drive:
 def _pages(media: MediaDrive) -> int:
     """Of all namespaces with blocks that there are and can be."""
     pages = sum(-(-one.size // PAGE) for one in media.namespaces.values())
-    return pages + -(-(media.capacity - media.allocated) // PAGE)
+    return max(pages, -(-media.capacity // PAGE))

@@ -1,0 +1,106 @@
+"""The state of a modelled drive that is kept beside its media."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from potash import timing
+from potash.cli.device.time_options import keep, modelled
+from potash.configuration import TimeSection
+from potash.vm.drive import serving
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
+from potash_device.timing.saving import save
+from potash_device.trace import Trace
+from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.counts import Lateness
+from potash_firmware.rpu.timing.modelled import ModelledTime
+
+MIB = 1 << 20
+SHAPES = (NamespaceShape(32 * MIB), NamespaceShape(16 * MIB, 512))
+TLC = TimeSection("modelled", "tlc")
+
+
+def started(media: Drive, section: TimeSection = TLC) -> ModelledTime:
+    """As a device does."""
+    settings = modelled(section, media)
+    assert settings is not None
+    sizes = {nsid: one.size for nsid, one in media.namespaces.items()}
+    return ModelledTime(settings, sizes, GuestClock(), Lateness(), Trace(), lambda: None)
+
+
+def used(path: Path) -> list[int]:
+    """Have a page of each namespace be written, and keep that; where they are on flash."""
+    with Drive.open(path, SHAPES) as media:
+        time = started(media)
+        time.write(1, 4096 * 7, 4096)
+        time.write(2, 0, 512)
+        keep(time, media)
+        places: list[int] = time.drive.state.places.tolist()
+        return places
+
+
+def test_a_drive_goes_on_where_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "drive"
+    places = used(path)
+    assert sum(place >= 0 for place in places) == 2
+    with Drive.open(path) as media:
+        time = started(media)
+        assert time.drive.state.places.tolist() == places
+        assert time.pieces == [(1, 0, 8192), (2, 8192, 4096)]
+
+
+def test_a_namespace_that_is_gone_meanwhile_has_no_pages(tmp_path: Path) -> None:
+    path = tmp_path / "drive"
+    used(path)
+    with Drive.open(path) as media:
+        media.delete([1])
+    with Drive.open(path, capacity=48 * MIB) as media:
+        time = started(media)
+        assert time.pieces == [(2, 8192, 4096)]
+        assert (time.drive.state.places >= 0).nonzero()[0].tolist() == [8192]
+
+
+@pytest.mark.parametrize("how", ["another", "damaged", "overlap"])
+def test_another_geometry_or_a_damaged_file_begins_anew(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, section, said = tmp_path / "drive", TLC, "cannot be used"
+    used(path)
+    state = path / "time.npz"
+    if how == "another":
+        section, said = TimeSection("modelled", "z-nand"), "begins anew"
+    elif how == "damaged":
+        state.write_bytes(state.read_bytes()[:-100])
+    else:
+        found = timing.restored(state)
+        with state.open("wb") as file:
+            save(found, file, [(1, 0, 9)] * 2)
+    with caplog.at_level(logging.WARNING), Drive.open(path) as media:
+        time = started(media, section)
+        assert not (time.drive.state.places >= 0).any()
+    assert said in caplog.text
+
+
+def test_a_device_keeps_it_when_it_ends(tmp_path: Path) -> None:
+    media = tmp_path / "drive.img"
+    options = ("--time", "modelled", "--media", str(media), "--size", "32M")
+    with (
+        serving(*options) as socket,
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        device.namespace(1).write(3, b"x" * 4096)
+    found = timing.restored(tmp_path / "drive.img.time.npz")
+    assert (found.state.places >= 0).nonzero()[0].tolist() == [3]
+
+
+def test_a_drive_in_memory_or_that_is_only_read_keeps_nothing(tmp_path: Path) -> None:
+    with Drive.open(None, SHAPES) as media:
+        assert media.time_state is None
+        keep(started(media), media)
+    path = tmp_path / "drive"
+    used(path)
+    with Drive.open(path, read_only=True) as media:
+        assert media.time_state is None
