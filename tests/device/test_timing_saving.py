@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,8 @@ def written() -> Drive:
         ("filled", 0, 16, "superblocks"),
         ("filled", 0, -1, "superblocks"),
         ("erases", 3, -1, "superblocks"),
+        ("erases", 3, 1 << 62, "superblocks"),
+        ("closed_at", 3, 1 << 62, "superblocks"),
         ("places", 0, 12 * 16, "mapping"),
         ("places", 0, -2, "mapping"),
         ("places", 0, 17, "mapping"),  # page 1 is there
@@ -127,3 +130,25 @@ def test_damaged_files_are_refused(written: Drive) -> None:
         np.savez_compressed(file, **arrays | change)
         with pytest.raises(StateError):
             load(io.BytesIO(file.getvalue()))
+
+
+def test_a_file_with_wrong_bytes_is_refused_or_a_sound_drive(written: Drive) -> None:
+    good, random = saved(written).getvalue(), Random(1)
+    refused = 0
+    for _ in range(1500):
+        data = bytearray(good)
+        for _ in range(random.choice([1, 2, 5])):
+            # Most of what matters to the container are its directory and its headers.
+            at = random.choice([random.randrange(len(data)), -random.randrange(1, 600)])
+            data[at] = random.randrange(256)
+        try:
+            drive = load(io.BytesIO(data))
+        except StateError as error:
+            assert str(error).startswith("this is no state of a drive: ")
+            assert "\n" not in str(error)
+            refused += 1
+        else:
+            assert problems(drive.profile, drive.state) == []
+            drive.run(requests(drive.profile, 20, 1))
+            assert problems(drive.profile, drive.state) == []
+    assert refused > 1000

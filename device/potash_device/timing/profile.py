@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 PAGE = 4096
@@ -196,11 +196,13 @@ def _check(name: str, kind: str, value: object) -> None:
     """Raises ProfileError for a value that its field cannot have."""
     if kind == "bool":
         if not isinstance(value, bool):
-            raise ProfileError(f"{name} is {value!r}; it must be true or false")
+            raise ProfileError(f"{name} is {value!r:.40}; it must be true or false")
         return
     several = kind != "int"
     if several and not isinstance(value, tuple):
-        raise ProfileError(f"{name} is {value!r}; it must be a list of whole numbers")
+        raise ProfileError(f"{name} is {value!r:.40}; it must be a list of whole numbers")
+    if not several and isinstance(value, tuple):
+        raise ProfileError(f"{name} is a list; it must be one whole number")
     numbers = value if isinstance(value, tuple) else (value,)
     if kind == "Rate" and (len(numbers) != 2 or numbers[0] == 0):
         raise ProfileError(f"{name} must be two numbers: bytes, and the nanoseconds they take")
@@ -210,7 +212,7 @@ def _check(name: str, kind: str, value: object) -> None:
     for number in numbers:
         if type(number) is not int or not least <= number <= most:
             raise ProfileError(
-                f"{name} has {number!r}; it must be a whole number, {least} to {most}"
+                f"{name} has {number!r:.40}; it must be a whole number, {least} to {most}"
             )
 
 
@@ -255,8 +257,8 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
         key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }
     base = values.pop("base", None)
-    if base is not None and base not in PROFILES:
-        raise ProfileError(f"base is {base!r}; it must be one of {', '.join(PROFILES)}")
+    if base is not None and (not isinstance(base, str) or base not in PROFILES):
+        raise ProfileError(f"base is {base!r:.40}; it must be one of {', '.join(PROFILES)}")
     known = [field.name for field in fields(Profile)]
     for key in values:
         if key not in known:
@@ -269,11 +271,10 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
             values[name] = Rate(*values[name])
     if base is not None:
         return replace(PROFILES[base], **values)
-    try:
-        return Profile(**values)
-    except TypeError:
-        needed = [field.name for field in fields(Profile) if field.name not in values]
-        raise ProfileError(f"{needed[0]} is missing; or name a base") from None
+    for field in fields(Profile):
+        if field.default is MISSING and field.name not in values:
+            raise ProfileError(f"{field.name} is missing; or name a base")
+    return Profile(**values)
 
 
 _GIB = 1 << 30

@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Policies
+from potash_device.timing.policies import Policies, PolicyError
 from potash_device.timing.profile import PAGE, ProfileError, from_mapping
 from potash_device.timing.state import (
     BUFFERED,
@@ -36,12 +36,14 @@ LARGEST_PROFILE = 1 << 16
 """Bytes."""
 LARGEST_PIECES = 1 << 20
 """Bytes."""
+LARGEST_COUNT = 1 << 48
+"""Of superblocks that were erased or filled, so that sums of them fit into 64 bits."""
 LARGEST_HEADER = 1 << 12
 """Bytes of an array's, in its file."""
 
 _DAMAGED = (
-    *(ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),
 )
 """What NumPy raises for files that are not its own, and what follows from wrong ones."""
 
@@ -80,6 +82,8 @@ def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
     """The drive in a file. Raises StateError, and what `Drive` does."""
     try:
         return _load(file, policies)
+    except PolicyError:
+        raise
     except _DAMAGED as error:
         said = error if isinstance(error, StateError | ProfileError) else "it is damaged"
         raise StateError(f"this is no state of a drive: {said}") from error
@@ -120,6 +124,7 @@ def _check(drive: Drive) -> None:
         or (s.filled < 0).any()
         or (s.filled[s.open >= 0] >= size).any()
         or min(s.erases.min(), s.closed_at.min()) < 0
+        or max(s.erases.max(), s.closed_at.max()) > LARGEST_COUNT
     ):
         raise StateError("its superblocks contradict each other")
     used = s.places[s.places >= 0].astype(np.int64)

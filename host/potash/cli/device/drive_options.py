@@ -71,10 +71,14 @@ def prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed:
 
 @contextlib.contextmanager
 def modelling() -> Iterator[None]:
-    """A policy that fails ends the command."""
+    """A policy that fails ends the command, and a drive that memory has no room for."""
     from potash import timing
 
     try:
         yield
     except timing.PolicyError as error:
         raise PotashError(str(error)) from error
+    except MemoryError:
+        raise PotashError(
+            "this machine has not enough memory for the model of this drive; make it smaller"
+        ) from None
