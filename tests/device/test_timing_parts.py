@@ -1,0 +1,274 @@
+"""Parts of a modelled drive, each against an oracle of its own: cache, suspend, streams, wear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash_device.timing.calendars import MOST_GAPS
+from potash_device.timing.closed_forms import greedy_amplification
+from potash_device.timing.drive import Drive
+from potash_device.timing.policies import Gap, Policies, PolicyError, Superblocks
+from potash_device.timing.profile import ENTRIES, PAGE, Profile, Rate
+from potash_device.timing.reference import Reference
+from potash_device.timing.requests import REQUEST, WORN, Op
+from potash_device.timing.state import NEVER
+from support.drive_time import policies, problems, profiles, requests
+
+SECOND = 10**9
+PLAIN = Profile(
+    channels=4,
+    dies=1,
+    planes=1,
+    blocks=128,
+    pages=64,
+    page_bytes=PAGE,
+    program_pages=1,
+    capacity=96 * 256 * PAGE,
+    read_ns=(1000,),
+    program_ns=(5000,),
+    erase_ns=20_000,
+    bus=Rate(PAGE, 100),
+    link=Rate(PAGE, 10),
+)
+"""A superblock has 256 pages; a page takes 100 ns of a bus and 10 ns of the link."""
+
+
+def asked(op: Op, firsts: object, stream: int = 0) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    pages = np.asarray(firsts)
+    found = np.zeros(len(pages), REQUEST)
+    found["op"], found["first"], found["count"], found["stream"] = op, pages, 1, stream
+    return found
+
+
+# The cache of the mapping.
+
+TRANSLATIONS = 24
+"""Of the drive: 96 * 256 / 1024."""
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8, 23])
+def test_the_cache_of_the_mapping_is_a_clock(slots: int) -> None:
+    """A second-chance queue, as textbooks have it, of pages and whether they are dirty."""
+    random = np.random.default_rng(slots)
+    drive = Drive(replace(PLAIN, mapping_cache=slots * PAGE))
+    operations = asked(Op.READ, random.integers(0, drive.profile.logical_pages, 3000))
+    operations["op"] = random.choice([Op.READ, Op.WRITE, Op.TRIM], 3000)
+    drive.run(operations)
+    queue: list[list[int]] = []  # the next to be looked at first: number, used, dirty
+    hits = written = 0
+    for operation in operations.tolist():
+        number, changes = operation[2] // ENTRIES, operation[1] != Op.READ
+        entry = next((one for one in queue if one[0] == number), None)
+        if entry is not None:
+            hits += 1
+            entry[1], entry[2] = True, entry[2] or changes
+            continue
+        if len(queue) == slots:
+            while queue[0][1]:
+                queue.append([queue[0][0], False, queue.pop(0)[2]])
+            written += queue.pop(0)[2]
+        queue.append([number, True, changes])
+    assert (drive.counters.hits, drive.counters.misses) == (hits, 3000 - hits)
+    assert drive.counters.translation == written
+    assert drive.report.cache_hits == hits / 3000
+
+
+@pytest.mark.parametrize("slots", [4, 12, 18])
+def test_uniform_accesses_hit_by_the_share_that_is_cached(slots: int) -> None:
+    drive, random = Drive(replace(PLAIN, mapping_cache=slots * PAGE)), np.random.default_rng(5)
+    drive.run(asked(Op.WRITE, random.integers(0, drive.profile.logical_pages, 20_000)))
+    share = slots / TRANSLATIONS
+    assert drive.report.cache_hits == pytest.approx(share, abs=0.01)
+    # Each miss but the first ones evicts a changed page; nothing has been collected yet.
+    assert drive.counters.relocated == 0
+    assert drive.counters.write_amplification == pytest.approx(2 - share, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
+def test_a_miss_reads_a_translation_page_first(kind: type[Drive | Reference]) -> None:
+    drive = kind(replace(PLAIN, mapping_cache=PAGE))
+    drive.submit(0, Op.WRITE, 0, 8)
+    for other in (ENTRIES, 2 * ENTRIES):  # writes the translation page of page 0
+        drive.submit(0, Op.WRITE, other, 8)
+    drive.submit(SECOND, Op.READ, ENTRIES, 1)
+    now = 2 * SECOND
+    assert drive.submit(now, Op.READ, 0, 1) - now == (1000 + 100) + (1000 + 100 + 10)
+    assert drive.submit(2 * now, Op.READ, 4, 1) - 2 * now == 1000 + 100 + 10  # it is cached now
+
+
+# Suspending programs and erases.
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
+@pytest.mark.parametrize("suspend", [-1, 0, 50, 300])
+@pytest.mark.parametrize("reads", [1, 2, 5])
+def test_reads_suspend_a_program_each_at_its_price(
+    kind: type[Drive | Reference], suspend: int, reads: int
+) -> None:
+    profile = replace(
+        PLAIN,
+        channels=1,
+        blocks=16,
+        capacity=4 * 64 * PAGE,
+        suspend_ns=suspend,
+        buffer_bytes=2 * PAGE,
+    )
+    drive = kind(profile)
+    drive.submit(0, Op.WRITE, 0, 8, fua=True)
+    start = SECOND + 10 + 100  # of the program, after link and bus
+    drive.submit(SECOND, Op.WRITE, 8, 1)
+    apart = 1700  # a read is done before the next comes, and all before the program is
+    for number in range(reads):
+        at = SECOND + 200 + number * apart
+        done = drive.submit(at, Op.READ, number, 1)
+        if suspend >= 0:
+            assert done == at + suspend + 1000 + 100 + 10
+        else:
+            assert done == start + 5000 + (number + 1) * 1000 + 100 + 10
+    stolen = reads * (1000 + 2 * suspend) if suspend >= 0 else 0
+    # The next program has to wait for the one that was suspended, or for the reads behind it.
+    behind = start + 5000 + (stolen if suspend >= 0 else reads * 1000)
+    assert drive.submit(SECOND + 200 + reads * apart, Op.WRITE, 9, 1, fua=True) == behind + 5000
+    assert drive.counters.suspensions == (reads if suspend >= 0 else 0)
+
+
+# Streams.
+
+
+def test_streams_keep_hot_pages_apart_from_cold_ones() -> None:
+    """Cold superblocks stay as they are, so hot pages have all spare superblocks: the closed form
+    of a smaller drive."""
+    profile = replace(PLAIN, streams=2, blocks=256, capacity=210 * 256 * PAGE)
+    drive, random = Drive(profile), np.random.default_rng(6)
+    half = profile.logical_pages // 2
+    fill = asked(Op.WRITE, np.arange(2 * half) // 2)
+    fill["stream"] = np.arange(2 * half) % 2
+    fill["first"] += fill["stream"] * half
+    drive.run(fill)
+    sides = drive.state.owners.reshape(profile.blocks, -1)
+    for owners in sides:
+        kinds = set((owners[owners >= 0] >= half).tolist())
+        assert len(kinds) <= 1
+    drive.run(asked(Op.WRITE, random.integers(0, half, 10 * half)))
+    drive.rest()
+    drive.run(asked(Op.WRITE, random.integers(0, half, 8 * half)))
+    cold = -(-half // profile.superblock_pages)
+    kept = profile.reserve + 0.5 + 2 * 0.5
+    alpha = (profile.blocks - cold - kept) * profile.superblock_pages / half
+    expected = greedy_amplification(alpha, profile.superblock_pages)
+    assert drive.counters.write_amplification == pytest.approx(expected, rel=0.01)
+
+
+# Wear.
+
+
+class CountingGap(Gap):
+    moved = 0
+
+    def victim(self, superblocks: Superblocks) -> int | None:
+        chosen = super().victim(superblocks)
+        self.moved += chosen is not None
+        return chosen
+
+
+@pytest.mark.parametrize("gap", [10, 20])
+def test_levelling_moves_cold_superblocks_once_for_each_gap(gap: int) -> None:
+    """Cold pages are moved to the most erased superblocks, and stay there until the others, which
+    share all erases of hot pages, have `gap` more."""
+    profile = replace(PLAIN, blocks=64, pages=16, capacity=48 * 64 * PAGE)
+    hot, cold, random = 8, 40, np.random.default_rng(2)
+    wear = CountingGap(gap)
+    drive = Drive(profile, Policies(wear=wear))
+    drive.run(asked(Op.WRITE, range(profile.logical_pages)))
+    drive.run(asked(Op.WRITE, random.integers(0, hot * 64, 200_000)))
+    moved, erased = wear.moved, drive.counters.erased
+    drive.run(asked(Op.WRITE, random.integers(0, hot * 64, 300_000)))
+    moved = wear.moved - moved
+    others = drive.counters.erased - erased - moved
+    assert int(np.ptp(drive.state.erases)) <= gap + 2
+    assert moved == pytest.approx(others * cold / ((profile.blocks - cold) * gap), rel=0.1)
+
+
+def test_spare_falls_to_nothing_as_superblocks_are_retired() -> None:
+    profile = replace(PLAIN, blocks=40, pages=16, capacity=24 * 64 * PAGE, cycles=12)
+    drive, random = Drive(profile), np.random.default_rng(8)
+    seen: list[tuple[int, int]] = []
+    spare = profile.blocks - profile.least_blocks + 1
+    while not drive.worn:
+        found = drive.run(asked(Op.WRITE, random.integers(0, profile.logical_pages, 64)))
+        report = drive.report.wear
+        assert report.retired == int((drive.state.erases == 12).sum())
+        assert report.available_spare == max(0, 100 * (spare - report.retired) // spare)
+        assert report.percentage_used == drive.state.erases.sum() * 100 // (40 * 12)
+        assert report.worn == (report.available_spare == 0)
+        seen.append((report.available_spare, -report.percentage_used))
+    assert seen == sorted(seen, reverse=True) and seen[0] == (100, 0)
+    assert report.percentage_used > 90  # the least erased are used first
+    assert (found == WORN).any()
+    # Everything that was written is read, and written no more.
+    pages = np.flatnonzero(drive.state.places[: profile.logical_pages] >= 0)
+    later = asked(Op.READ, pages)
+    later["time"] = drive.now + SECOND
+    assert (drive.run(later) > drive.now).all()
+    again = asked(Op.WRITE, pages[:4])
+    again["time"] = drive.now
+    assert (drive.run(again) == WORN).all()
+    assert drive.submit(drive.now, Op.FLUSH) >= 0
+
+
+# What holds after each request.
+
+
+def broken(drive: Drive) -> list[str]:
+    """What is impossible in a drive at any time."""
+    profile, state = drive.profile, drive.state
+    wrong = problems(profile, state)
+    for which, count in enumerate(state.intervals.tolist()):
+        ends = np.stack([state.begins[which, :count], state.ends[which, :count]], axis=1).ravel()
+        if count > MOST_GAPS or (np.diff(ends) < 0).any():
+            wrong.append(f"the intervals of calendar {which} overlap")
+    units = state.programmed.reshape(profile.blocks, -1)
+    rows = units.reshape(profile.blocks, -1, profile.total_dies)
+    later, before = rows[:, 1:], rows[:, :-1]
+    if (before > later)[later != NEVER].any():
+        wrong.append("a unit is programmed before the one below it")
+    if (rows[:, 0] < state.erased[:, None]).any():
+        wrong.append("a unit is programmed before its superblock is erased")
+    counters = state.counters
+    if (counters < 0).any() or drive.counters.programs * profile.unit_pages > sum(
+        (drive.counters.host, drive.counters.relocated, drive.counters.translation,
+         drive.counters.padding)
+    ):  # fmt: skip
+        wrong.append("more is programmed than was written")
+    return wrong
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(), st.integers(0, 1 << 20))
+def test_a_drive_is_sound_after_each_request(profile: Profile, seed: int) -> None:
+    drive, every = Drive(profile, policies(seed)), requests(profile, 150, seed)
+    unit = profile.unit_pages
+    for time, op, first, count, stream, fua in every.tolist():
+        before, erases = drive.counters, drive.state.erases.copy()
+        try:
+            done = drive.submit(time, Op(op), first, count, stream, bool(fua))
+        except PolicyError:
+            assert broken(drive) == []
+            return
+        assert broken(drive) == []
+        assert done == WORN or done >= time + profile.submission_ns + profile.completion_ns
+        assert drive.now == time and (drive.state.erases >= erases).all()
+        took = drive.counters.since(before)
+        assert min(took) >= 0
+        assert took.erased == (drive.state.erases - erases).sum()
+        if op == Op.WRITE:
+            assert took.host <= count and (took.host == count or done == WORN)
+            assert 0 <= took.padding < unit * (profile.streams + 1)
+        if op != Op.FORMAT:  # which erases superblocks that are not full
+            written = took.host + took.relocated + took.translation + took.padding
+            assert abs(took.programs * unit - written) < unit * profile.frontiers
