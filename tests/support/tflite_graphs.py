@@ -430,29 +430,44 @@ def _concatenation(net: _Drawing) -> Tensor | None:
     return net.graph.concatenation([pieces[at] for at in order], axis)
 
 
+def _function(net: _Drawing) -> Tensor | None:
+    """A table of values."""
+    x = net.tensor()
+    if x is None:
+        return None
+    output = net.graph.tensor(x.shape, *net.quantization())
+    match net.random.integers(5):
+        case 0:
+            output = net.graph.tensor(x.shape, 1 / 256, -128)
+            return net.graph.operator(schema.BuiltinOperator.LOGISTIC, [x], output)
+        case 1:
+            output = net.graph.tensor(x.shape, 1 / 128, 0)
+            return net.graph.operator(schema.BuiltinOperator.TANH, [x], output)
+        case 2:
+            return net.graph.operator(schema.BuiltinOperator.QUANTIZE, [x], output, version=2)
+        case 3:
+            factors = net.constant((x.shape or (1,))[-1:], Quantization(0.01, 3))
+            return net.graph.operator(schema.BuiltinOperator.PRELU, [x, factors], output)
+        case _:
+            options = schema.LeakyReluOptionsT()
+            options.alpha = 0.25
+            code = schema.BuiltinOperator.LEAKY_RELU
+            return net.graph.operator(code, [x], output, options, version=2)
+
+
 def _elsewhere(net: _Drawing) -> Tensor | None:
     """Something that the delegate has no operator for."""
     x = net.tensor()
     if x is None:
         return None
-    match net.random.integers(3):
-        case 0:
-            output = net.graph.tensor(x.shape, 1 / 256, -128)
-            return net.graph.operator(schema.BuiltinOperator.LOGISTIC, [x], output)
-        case 1:
-            output = net.graph.tensor(x.shape, *net.quantization())
-            return net.graph.operator(schema.BuiltinOperator.QUANTIZE, [x], output, version=2)
-        case _:
-            options = schema.LeakyReluOptionsT()
-            options.alpha = 0.25
-            output = net.graph.tensor(x.shape, *net.quantization())
-            code = schema.BuiltinOperator.LEAKY_RELU
-            return net.graph.operator(code, [x], output, options, version=2)
+    output = net.graph.tensor(x.shape, *net.quantization())
+    return net.graph.operator(schema.BuiltinOperator.ABS, [x], output)
 
 
 _NODES: tuple[Callable[[_Drawing], Tensor | None], ...] = (
     _conv2d, _conv2d, _conv2d, _depthwise_conv2d, _fully_connected,
     _add, _add, _sub, _mul, _minimum, _maximum,
     _max_pool2d, _average_pool2d, _mean, _relu, _relu6, _relu_n1_to_1,
-    _pad, _pad, _reshape, _reshape, _transpose, _concatenation, _concatenation, _elsewhere,
+    _pad, _pad, _reshape, _reshape, _transpose, _concatenation, _concatenation, _function,
+    _elsewhere,
 )  # fmt: skip

@@ -123,6 +123,7 @@ typedef struct {
 } TfLitePoolParams;
 typedef struct { int activation, weights_format; bool keep_num_dims; } TfLiteFullyConnectedParams;
 typedef struct { int axis, activation; } TfLiteConcatenationParams;
+typedef struct { float alpha; } TfLiteLeakyReluParams;
 """
 
 # Untyped on purpose: the fields come from the declarations above, which no checker reads.
@@ -244,6 +245,7 @@ class Options:
     size: tuple[int, int] = (0, 0)
     axis: int = 0
     weights_format: int = 0
+    alpha: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,7 @@ _STRUCTURES: Mapping[int, str] = {
     BuiltinOperator.MAX_POOL_2D: "TfLitePoolParams",
     BuiltinOperator.FULLY_CONNECTED: "TfLiteFullyConnectedParams",
     BuiltinOperator.CONCATENATION: "TfLiteConcatenationParams",
+    BuiltinOperator.LEAKY_RELU: "TfLiteLeakyReluParams",
 }
 
 
@@ -278,13 +281,14 @@ def _read_options(structure: str, data: CData) -> Options:
         return getattr(its, down, default), getattr(its, across, default)
 
     return Options(
-        activation=its.activation,
+        activation=getattr(its, "activation", Activation.NONE),
         padding=getattr(its, "padding", 0),
         stride=pair("stride_height", "stride_width", 1),
         dilation=pair("dilation_height_factor", "dilation_width_factor", 1),
         size=pair("filter_height", "filter_width", 0),
         axis=getattr(its, "axis", 0),
         weights_format=getattr(its, "weights_format", 0),
+        alpha=getattr(its, "alpha", 0.0),
     )
 
 

@@ -18,7 +18,15 @@ from potash_firmware.tflite.lowering import (
     Refusal,
     Settings,
 )
-from potash_firmware.tflite.operators import added, addition, convolution, moves, pointwise, pooling
+from potash_firmware.tflite.operators import (
+    added,
+    addition,
+    convolution,
+    moves,
+    pointwise,
+    pooling,
+    tables,
+)
 from potash_firmware.tflite.quantization import QuantizationError
 from potash_firmware.vta_runtime.schedules import ScheduleError
 
@@ -30,17 +38,23 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.CONV_2D: convolution.lower,
         BuiltinOperator.DEPTHWISE_CONV_2D: convolution.lower_depthwise,
         BuiltinOperator.FULLY_CONNECTED: convolution.lower_fully_connected,
+        BuiltinOperator.HARD_SWISH: tables.lower,
+        BuiltinOperator.LEAKY_RELU: tables.lower,
+        BuiltinOperator.LOGISTIC: tables.lower,
         BuiltinOperator.MAXIMUM: pointwise.lower_extreme,
         BuiltinOperator.MAX_POOL_2D: pooling.lower_max,
         BuiltinOperator.MEAN: pooling.lower_mean,
         BuiltinOperator.MINIMUM: pointwise.lower_extreme,
         BuiltinOperator.MUL: pointwise.lower_mul,
         BuiltinOperator.PAD: moves.lower_pad,
+        BuiltinOperator.PRELU: tables.lower_prelu,
+        BuiltinOperator.QUANTIZE: tables.lower,
         BuiltinOperator.RELU: pointwise.lower_rectifier,
         BuiltinOperator.RELU6: pointwise.lower_rectifier,
         BuiltinOperator.RELU_N1_TO_1: pointwise.lower_rectifier,
         BuiltinOperator.RESHAPE: moves.lower_reshape,
         BuiltinOperator.SUB: addition.lower,
+        BuiltinOperator.TANH: tables.lower,
         BuiltinOperator.TRANSPOSE: moves.lower_transpose,
     }
 )
@@ -60,7 +74,8 @@ def lower(node: Node, settings: Settings) -> Lowering | Refusal:
     try:
         return its(node, settings)
     except Refusal as refusal:
-        return refusal
+        # Its frames would keep the interpreter, in a circle.
+        return refusal.with_traceback(None)
     except (QuantizationError, ScheduleError) as error:
         return Refusal(str(error))
     except Exception as error:

@@ -75,9 +75,15 @@ def tensors(node: Node, settings: Settings, inputs: int, what: str) -> tuple[lis
     return sources, output
 
 
-def lowering(sources: Sequence[Tensor], output: Tensor, settings: Settings, emit: Emit) -> Lowering:
+def lowering(
+    sources: Sequence[Tensor],
+    output: Tensor,
+    settings: Settings,
+    emit: Emit,
+    layout: Layout | None = None,
+) -> Lowering:
     """The operator that `emit` appends, which is called once for each assignment of inputs to
-    planes.
+    planes, on tensors in any layout or in the given one.
 
     Raises Refusal where there is no room for the steps, and what `emit` raises.
     """
@@ -90,7 +96,7 @@ def lowering(sources: Sequence[Tensor], output: Tensor, settings: Settings, emit
             known[key] = operands.steps(emit)
         return known[key]
 
-    for given in (Layout.flat(output.shape), None):
+    for given in (layout,) if layout else (Layout.flat(output.shape), None):
         operands = _place(sources, output, [given] * len(sources), config)
         try:
             _schedule(Extent(1, 1, 1, 1), operands, steps_of(operands), config)
@@ -98,7 +104,7 @@ def lowering(sources: Sequence[Tensor], output: Tensor, settings: Settings, emit
             raise Refusal("the VTA's accumulator memory is too small") from None
 
     def place(given: Layouts) -> Placement:
-        operands = _place(sources, output, given, config)
+        operands = _place(sources, output, [layout] if layout else given, config)
         steps = steps_of(operands)
 
         def run(

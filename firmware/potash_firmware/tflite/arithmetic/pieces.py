@@ -1,0 +1,224 @@
+"""Any function of int8 values as a line with bends: floor((sum of lines) / 2^shift), clamped.
+
+The ALU has no tables. But between a result and the next larger integer there is room for a line:
+from each bend it goes on as far as one line is right. With slopes f0, f1, … between bends b1, b2, …
+
+    y = (f0 * x + (f1 - f0) * max(x, b1) + (f2 - f1) * max(x, b2) + … + c) >> shift
+
+is made of the ALU's operations. The lines that reach furthest are searched for, and gone on with
+from where they end. What is found is compared with what is wanted for all 256 values.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Steps
+from potash_firmware.tflite.quantization import INT8_MIN
+from potash_firmware.vta_runtime.schedules import TILE, Plane
+
+Values = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+
+COUNT = 256
+MOST_PIECES = 64
+"""With more the search is given up."""
+
+_IMMEDIATE, _WORD = (1 << 15) - 1, (1 << 31) - 1
+_SHIFTS = (*((shift, _IMMEDIATE) for shift in range(20, 9, -1)), (20, _WORD))
+"""Shifts, and what factors may be at most: immediates are for free, a vector takes memory."""
+_MARGINS = (2.0**-14, 2.0**-11, 2.0**-8)
+"""Room that is left for rounded slopes: the more of it, the more pieces."""
+_FREE = 256.0
+"""How far a line may be beyond what it is clamped to."""
+_BEAM, _ENDS = 3, 2
+"""So many lines are gone on with, from so many of the last values that they reach."""
+_STEEPEST, _SLOPES, _REFINEMENTS = 600.0, 25, 7
+"""Slopes are searched for among so many, so often among those between neighbours of the best."""
+
+
+class Pieces(NamedTuple):
+    """The slopes, in units of 2^-shift, the bends between them, the offset, and the limits."""
+
+    slopes: tuple[int, ...]
+    bends: tuple[int, ...]
+    offset: int
+    shift: int
+    low: int
+    high: int
+
+    def sums(self, x: Values) -> Values:
+        """The sum of the lines."""
+        total: Values = self.slopes[0] * x + self.offset
+        for before, after, bend in zip(self.slopes, self.slopes[1:], self.bends, strict=False):
+            total = total + (after - before) * np.maximum(x, bend)
+        return total
+
+    def values(self, x: Values) -> Values:
+        """What it gives."""
+        found: Values = np.clip(self.sums(x) >> self.shift, self.low, self.high)
+        return found
+
+
+def fit(wanted: Values) -> Pieces | None:
+    """Pieces that give the integers `wanted` for the values from -128 to 127; None where none are
+    found."""
+    low, high = int(wanted.min()), int(wanted.max())
+    if low == high:
+        return Pieces((0,), (), low, 0, low, high)
+    for margin in _MARGINS:
+        floor = np.where(wanted == low, -_FREE, wanted + margin)
+        ceiling = np.where(wanted == high, _FREE, wanted + 1 - margin)
+        corners = _corners(floor, ceiling)
+        if corners is None:
+            return None
+        for shift, most in _SHIFTS:
+            found = _rounded(corners, shift, most, wanted)
+            if found is not None:
+                return found
+    return None
+
+
+class _Corner(NamedTuple):
+    """Where a line begins: the index of a value, the height there, and the corner before it."""
+
+    at: int
+    height: float
+    before: "_Corner | None"
+
+
+class _Window(NamedTuple):
+    """Heights that a line from a corner may have at a value."""
+
+    at: int
+    lowest: float
+    highest: float
+    before: _Corner | None
+
+
+def _corners(floor: Reals, ceiling: Reals) -> list[tuple[int, float]] | None:
+    """The ends of lines from the first value to the last."""
+    windows = [_Window(0, floor[0], ceiling[0], None)]
+    for _ in range(MOST_PIECES):
+        lines = sorted(
+            (_furthest(window, floor, ceiling) for window in windows), key=lambda one: -one[0]
+        )
+        windows = []
+        for last, corner, slope in lines[:_BEAM]:
+            if last == COUNT - 1:
+                return _path(_Corner(last, corner.height + slope * (last - corner.at), corner))
+            x = np.arange(corner.at + 1, last + 1)
+            least = np.maximum.accumulate((floor[x] - corner.height) / (x - corner.at))
+            most = np.minimum.accumulate((ceiling[x] - corner.height) / (x - corner.at))
+            for at, low, high in list(zip(x.tolist(), least, most, strict=True))[-_ENDS:]:
+                length = at - corner.at
+                ends = corner.height + low * length, corner.height + high * length
+                windows.append(_Window(at, *ends, corner))
+    return None
+
+
+def _path(corner: _Corner | None) -> list[tuple[int, float]]:
+    ends = []
+    while corner is not None:
+        ends.append((corner.at, corner.height))
+        corner = corner.before
+    return ends[::-1]
+
+
+def _furthest(window: _Window, floor: Reals, ceiling: Reals) -> tuple[int, _Corner, float]:
+    """The last value that a line through the window reaches, where that one begins, and its slope.
+
+    It reaches the next value always: there is room at each.
+    """
+    low, high = floor[window.at :].copy(), ceiling[window.at :].copy()
+    low[0], high[0] = window.lowest, window.highest
+    # The last value that is known to be reached, and the first that is not.
+    known, beyond, step = 1, len(low), 1
+    best = _line(low[:2], high[:2])
+    while beyond - known > 1:
+        tried = min(known + step, (known + beyond) // 2 if beyond < len(low) else len(low) - 1)
+        found = _line(low[: tried + 1], high[: tried + 1])
+        if found.room >= 0:
+            known, best, step = tried, found, 2 * step
+        else:
+            beyond = tried
+    return window.at + known, _Corner(window.at, best.height, window.before), best.slope
+
+
+class _Line(NamedTuple):
+    """A line with the most room above and below: its height at the first value."""
+
+    room: float
+    height: float
+    slope: float
+
+
+def _line(low: Reals, high: Reals) -> _Line:
+    """The line between `low` and `high` for 0, 1, …: its room is a concave function of the
+    slope."""
+    x = np.arange(len(low))
+    first, last = -_STEEPEST, _STEEPEST
+    for _ in range(_REFINEMENTS):
+        slopes = np.linspace(first, last, _SLOPES)
+        below = (low - slopes[:, None] * x).max(axis=1)
+        above = (high - slopes[:, None] * x).min(axis=1)
+        best = int((above - below).argmax())
+        first, last = slopes[max(best - 1, 0)], slopes[min(best + 1, _SLOPES - 1)]
+    room = float(above[best] - below[best])
+    return _Line(room, float(above[best] + below[best]) / 2, float(slopes[best]))
+
+
+def _rounded(
+    corners: Sequence[tuple[int, float]], shift: int, most_factor: int, wanted: Values
+) -> Pieces | None:
+    """The lines with slopes in units of 2^-shift; None where these are too large, or wrong."""
+    slopes: list[int] = []
+    begin, height = corners[0][0], corners[0][1] * 2.0**shift
+    for end, top in corners[1:]:
+        # Towards where the next line begins, whatever the rounding of the last one was.
+        slopes.append(round((top * 2.0**shift - height) / (end - begin)))
+        height += slopes[-1] * (end - begin)
+        begin = end
+    changes = [slopes[0], *np.diff(slopes).tolist()]
+    if max(map(abs, changes)) > most_factor:
+        return None
+    x = np.arange(COUNT) + INT8_MIN
+    bends = tuple(at + INT8_MIN for at, _ in corners[1:-1])
+    low, high = int(wanted.min()), int(wanted.max())
+    sums = Pieces(tuple(slopes), bends, 0, shift, low, high).sums(x)
+    least = ((wanted << shift) - sums)[wanted > low].max()
+    most = ((wanted + 1 << shift) - 1 - sums)[wanted < high].min()
+    offset = int(least + most) // 2
+    made = Pieces(tuple(slopes), bends, offset, shift, low, high)
+    fits = least <= most and np.abs(sums + offset).max() < 1 << 31
+    return made if fits and (made.values(x) == wanted).all() else None
+
+
+def emit(steps: Steps, pieces: Pieces, scratch: Sequence[Plane]) -> None:
+    """Append the pieces of the tile. Two planes are overwritten.
+
+    Intermediate sums of products may exceed 32 bits, as long as the whole does not.
+    """
+    bent, piece = scratch[:2]
+    if pieces.bends:
+        steps.copy(TILE, bent)
+    steps.add(AluOpcode.MUL, pieces.slopes[0])
+    for number, bend in enumerate(pieces.bends):
+        # The bends ascend, so that the larger of x and the last one may take the place of x.
+        steps.add(AluOpcode.MAX, bend, bent)
+        target = bent
+        if number + 1 < len(pieces.bends):
+            steps.copy(bent, piece)
+            target = piece
+        steps.add(AluOpcode.MUL, pieces.slopes[number + 1] - pieces.slopes[number], target)
+        steps.add(AluOpcode.ADD, target)
+    if pieces.offset:
+        # The low 32 bits, as of the sums themselves.
+        steps.add(AluOpcode.ADD, int(np.int64(pieces.offset).astype(np.int32)))
+    if pieces.shift:
+        steps.add(AluOpcode.SHR, pieces.shift)
+    steps.add(AluOpcode.MAX, pieces.low)
+    steps.add(AluOpcode.MIN, pieces.high)

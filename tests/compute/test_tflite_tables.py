@@ -1,0 +1,206 @@
+"""Operators that are tables of their values' results, on the VTA: every result as TensorFlow Lite's
+reference kernels have it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash.models.builder import GraphBuilder, Padding
+from potash_device.vta.config import Config
+from potash_firmware.tflite.arithmetic import pieces
+from potash_firmware.tflite.runtime import inspect
+from support.tflite import Bench, Int8, bench, nothing_kept, reference
+
+__all__ = ["nothing_kept"]
+
+Code = schema.BuiltinOperator
+GRID = np.arange(-128, 128, dtype=np.int8)
+
+PAIRS = Config(
+    log_batch=1,
+    log_block_in=3,
+    log_block_out=3,
+    log_uop_buff_size=9,
+    log_inp_buff_size=10,
+    log_wgt_buff_size=12,
+    log_acc_buff_size=13,
+)
+"""2x8x8, 128 accumulators: images are in pairs, and tiles are small."""
+
+FUNCTIONS = {
+    Code.QUANTIZE: 1,
+    Code.LOGISTIC: 2,
+    Code.TANH: 2,
+    Code.HARD_SWISH: 1,
+    Code.LEAKY_RELU: 2,
+}
+"""Operators, and the versions of those for int8."""
+FIXED = {Code.LOGISTIC: (1 / 256, -128), Code.TANH: (1 / 128, 0)}
+"""Scales and zero points that outputs have to have."""
+
+
+@pytest.fixture(scope="module")
+def vta() -> Iterator[Bench]:
+    with bench(dram_bytes=1 << 24) as made:
+        yield made
+
+
+def same(vta: Bench, model: bytes, inputs: Sequence[Int8]) -> Int8:
+    expected = reference(model, inputs)
+    assert vta.infer(model, inputs, len(expected)) == expected
+    assert set(vta.reasons) == {None}
+    return np.frombuffer(expected, np.int8)
+
+
+def function(
+    code: int, scales: tuple[float, float], zero_points: tuple[int, int], alpha: float = 0.1
+) -> bytes:
+    graph = GraphBuilder()
+    x = graph.tensor(GRID.shape, scales[0], zero_points[0])
+    y = graph.tensor(GRID.shape, *FIXED.get(code, (scales[1], zero_points[1])))
+    options = None
+    if code == Code.LEAKY_RELU:
+        options = schema.LeakyReluOptionsT()
+        options.alpha = alpha
+    graph.operator(code, (x,), y, options, version=FUNCTIONS[code])
+    return graph.finish([x], [y])
+
+
+@pytest.mark.parametrize("code", FUNCTIONS)
+@settings(max_examples=25, deadline=None)
+@given(
+    scales=st.tuples(*[st.floats(0.004, 0.5)] * 2),
+    zero_points=st.tuples(*[st.integers(-128, 127)] * 2),
+    alpha=st.sampled_from([0.01, 0.1, 0.3, 0.5, 1.7, -0.2]),
+)
+def test_every_value_is_what_the_reference_kernel_gives(
+    vta: Bench,
+    code: int,
+    scales: tuple[float, float],
+    zero_points: tuple[int, int],
+    alpha: float,
+) -> None:
+    model = function(code, scales, zero_points, alpha)
+    try:
+        reference(model, [GRID])
+    except RuntimeError:
+        # Some scales are too far from each other for it.
+        return
+    same(vta, model, [GRID])
+
+
+def test_a_function_is_as_few_lines_as_it_looks(vta: Bench) -> None:
+    for code, least, most in ((Code.QUANTIZE, 2, 12), (Code.LEAKY_RELU, 5, 80)):
+        vta.streams.clear()
+        same(vta, function(code, (0.05, 0.07), (3, -9)), [GRID])
+        assert least <= vta.counts["Alu"] <= most
+    vta.streams.clear()
+    same(vta, function(Code.LOGISTIC, (0.05, 0), (3, 0)), [GRID])
+    # In two tiles, as of any tensor.
+    assert vta.counts["Alu"] < 2 * 120
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-128, 127), min_size=256, max_size=256) | st.just([7] * 256))
+def test_pieces_are_right_or_there_are_none(wanted: list[int]) -> None:
+    table = np.array(wanted, np.int64)
+    found = pieces.fit(table)
+    assert found is None or (found.values(GRID.astype(np.int64)) == table).all()
+
+
+@pytest.mark.parametrize("steps", [[-128] * 100 + [127] * 156, [5] * 255 + [6], [3, *[-3] * 255]])
+def test_pieces_of_a_step(steps: list[int]) -> None:
+    table = np.array(steps, np.int64)
+    found = pieces.fit(table)
+    assert found is not None
+    assert (found.values(GRID.astype(np.int64)) == table).all()
+    assert len(found.slopes) <= 3
+
+
+def prelu(
+    shape: Sequence[int],
+    factors: Any,
+    scales: tuple[float, float],
+    zero_points: tuple[int, int],
+    factor_scale: float = 0.01,
+    factor_zero_point: int = 0,
+) -> bytes:
+    graph = GraphBuilder()
+    x = graph.tensor(shape, scales[0], zero_points[0])
+    y = graph.tensor(shape, scales[1], zero_points[1])
+    alpha = graph.constant(np.array(factors, np.int8), factor_scale, factor_zero_point)
+    graph.operator(Code.PRELU, (x, alpha), y)
+    return graph.finish([x], [y])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    scales=st.tuples(*[st.floats(0.01, 0.2)] * 2),
+    zero_points=st.tuples(*[st.integers(-128, 127)] * 2),
+    factor_scale=st.sampled_from([0.001, 0.0078, 0.03]),
+    factor_zero_point=st.integers(-20, 20),
+    seed=st.integers(0, 100),
+)
+def test_rectifiers_with_factors(
+    vta: Bench,
+    scales: tuple[float, float],
+    zero_points: tuple[int, int],
+    factor_scale: float,
+    factor_zero_point: int,
+    seed: int,
+) -> None:
+    factors = np.random.default_rng(seed).integers(-128, 128, (1, 1, 20), np.int8)
+    shape = (1, 16, 16, 20)
+    model = prelu(shape, factors, scales, zero_points, factor_scale, factor_zero_point)
+    x = np.broadcast_to(GRID.reshape(1, 16, 16, 1), shape).copy()
+    same(vta, model, [x])
+
+
+@pytest.mark.parametrize("shape", [(256,), (4, 64), (1, 1, 1, 3), (2, 5, 3, 8)])
+@pytest.mark.parametrize("config", [None, PAIRS])
+def test_rectifiers_of_any_shape(shape: tuple[int, ...], config: Config | None) -> None:
+    random = np.random.default_rng(1)
+    x = random.integers(-128, 128, shape, np.int8)
+    with bench(config, dram_bytes=1 << 22) as made:
+        for factors in ([30], random.integers(-128, 128, shape[-1], np.int8)):
+            model = prelu(shape, factors, (0.05, 0.04), (7, -11))
+            same(made, model, [x])
+
+
+def test_a_rectifier_behind_a_convolution_is_in_its_partition(vta: Bench) -> None:
+    random = np.random.default_rng(2)
+    graph = GraphBuilder()
+    x = graph.tensor((1, 8, 8, 3), 0.05, 3)
+    w = graph.constant(random.integers(-127, 128, (20, 3, 3, 3)).astype(np.int8), 0.01)
+    y = graph.conv2d(x, w, None, 0.1, 2, padding=Padding.SAME)
+    alpha = graph.constant(random.integers(-128, 128, (1, 1, 20), np.int8), 0.01)
+    y = graph.operator(Code.PRELU, (y, alpha), graph.tensor((1, 8, 8, 20), 0.08, -5))
+    y = graph.operator(Code.LOGISTIC, (y,), graph.tensor((1, 8, 8, 20), 1 / 256, -128), version=2)
+    y = graph.max_pool2d(graph.operator(Code.QUANTIZE, (y,), graph.tensor(y.shape, 0.02, 4)), 2)
+    model = graph.finish([x], [y])
+    vta.streams.clear()
+    same(vta, model, [random.integers(-128, 128, (1, 8, 8, 3), np.int8)])
+    assert len(vta.streams) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            prelu((1, 2, 2, 8), np.ones((2, 2, 8)), (0.1, 0.1), (0, 0)),
+            "the rectifier has other factors than one for each channel",
+        ),
+        (
+            prelu((1, 2, 2, 8), np.ones((2, 2, 1)), (0.1, 0.1), (0, 0)),
+            "the rectifier has other factors than one for each channel",
+        ),
+    ],
+)
+def test_what_is_not_done_says_why(vta: Bench, model: bytes, reason: str) -> None:
+    (report,) = inspect(model, vta.delegate)
+    assert report.reason == reason
