@@ -1,5 +1,6 @@
 """Instructions by kind: what an engine counts is what a plain trace of the program says."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,9 @@ import pytest
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Interpreter
+from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
+from potash_firmware.bpf.native.context import SIZE, Word
 from potash_firmware.bpf.tally import Kind, Tally
 from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, store
 from support.bpf_extremes import extremes
@@ -141,6 +144,18 @@ def test_progress_is_reported_and_counts_stay_exact(monkeypatch: pytest.MonkeyPa
     assert tally.counts == expected
     assert len(heard) == 1
     assert sum(expected) // 2 <= heard[0] < sum(expected)
+
+
+def test_code_that_does_not_count_has_nothing_of_counting() -> None:
+    code = b"".join([*LOOP[:-1], call(7), exit_])
+    used = {}
+    for by_kind in (True, False):
+        text = compiler.assembly(code, 0, by_kind=by_kind)
+        used[by_kind] = {int(one) for one in re.findall(r"%context, i64 (\d+)", text)}
+    counting = set(range(Word.RESERVE, SIZE))
+    assert used[True] & counting
+    assert not used[False] & counting
+    assert used[False] < used[True]
 
 
 def test_the_limit_counts_beyond_pauses(monkeypatch: pytest.MonkeyPatch) -> None:

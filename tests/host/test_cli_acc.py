@@ -77,7 +77,7 @@ log --json
     assert written == {"accelerator": 0, "offset": 0, "written": 2568}
     assert ended == again == {
         "accelerator": 0, "status": "done", "status_id": 2, "firmware": 3, "return_value": 0,
-        "consumed": 2568, "produced": 1024,
+        "consumed": 2568, "produced": 1024, "modelled_ns": None,
     }  # fmt: skip
     assert (read["read"], back["read"]) == (1024, size)
     assert (tmp_path / "output").read_bytes() == (ADD / "expected.bin").read_bytes()
