@@ -185,7 +185,10 @@ class Standstill:
             return
         if self.timeout == 0.0:
             self.over = True
-            log.error("the guest stood still for %g seconds, and goes on", self._limit)
+            log.error(
+                "the guest stood still for %g seconds and goes on; what it was stopped for fails",
+                self._limit,
+            )
         try:
             self._monitor.service()
         except GuestError as error:

@@ -5,13 +5,10 @@ has modelled so far, and releases it when the model is ahead by a quantum. Singl
 nobody: they take less time than a stop.
 """
 
-import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple, Protocol
 
 from potash_firmware.rpu.timing.clock import GuestClock
-
-log = logging.getLogger(__name__)
 
 QUANTUM = 5_000_000
 """Nanoseconds by which the model has to be ahead before the guest goes on."""
@@ -109,7 +106,6 @@ class Holding:
         self._attached = connected
         still.service()
         if still.over and self._holders:
-            log.error("the emulation of a job takes too long for its guest; the job fails")
             self._failed |= self._holders
             self._keep(set())
             self._fail()

@@ -1,0 +1,104 @@
+"""Jobs whose emulation takes longer than their modelled time, as a guest's own clock sees them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from potash.vm.drive import monitor_of, serving
+from potash.vm.guest import Guest
+from potash.vm.images import GuestImages
+from support.compute_programs import program
+
+TURNS = 30_000
+LOOP = program(
+    f"""
+    r0 = 0
+    r1 = {TURNS}
+    next:
+        r0 += 1
+        if r0 < r1 goto next
+    exit
+    """
+)
+CYCLES = 3 + (1 + 2) * TURNS
+MODELLED_MS = 20
+PROFILE = f"""
+base = "z-nand"
+[processor]
+dispatch_ns = 0
+clock_hz = {CYCLES * 1000 // MODELLED_MS}
+cycles = {{ alu = 1, branch = 2 }}
+"""
+"""On this processor, the loop takes 20 ms; the interpreter takes longer, on a busy machine ten
+times as long."""
+
+LIMIT = 5
+"""Seconds that the guest may stand still at a time."""
+
+MEASURE = """
+import json, time
+import potash.sdk
+
+def least(run):
+    times = []
+    for _ in range(6):
+        began = time.monotonic_ns()
+        run()
+        times.append((time.monotonic_ns() - began) / 1e6)
+    return min(times)
+
+with potash.sdk.open("/dev/nvme0n1") as device:
+    compute = device.compute_namespace()
+    compute.load(12, "/tmp/program.o")
+    compute.load(13, "/tmp/nothing.o")
+    accelerator = device.accelerator()
+    accelerator.run("/tmp/program.o", b"1234")
+    def job():
+        accelerator.start()
+        accelerator.wait(30, poll=(0.0005, 0.0005))
+    print(json.dumps([
+        least(lambda: compute.execute(13)), least(lambda: compute.execute(12)), least(job)
+    ]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("modelled")
+    (made / "slow.toml").write_text(PROFILE)
+    (made / "program.o").write_bytes(LOOP)
+    (made / "endless.o").write_bytes(program("again:\n goto again"))
+    (made / "nothing.o").write_bytes(program("r0 = 0\nexit"))
+    (made / "measure.py").write_text(MEASURE)
+    return made
+
+
+@pytest.fixture(scope="module")
+def modelled(images: GuestImages, folder: Path) -> Iterator[Guest]:
+    options = ("--time", "modelled", "--drive", str(folder / "slow.toml"), "--size", "64M")
+    more = ("--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter")
+    limit = ("--still-limit", str(LIMIT))
+    with (
+        serving(*options, *more, *limit, stops=True) as socket,
+        Guest(images, socket, namespaces=3, monitors=[monitor_of(socket)]) as guest,
+    ):
+        for name in ("program.o", "nothing.o", "endless.o", "measure.py"):
+            guest.copy_in(folder / name, f"/tmp/{name}")
+        yield guest
+
+
+def test_a_job_takes_its_modelled_time_in_the_guest_s_own_clock(modelled: Guest) -> None:
+    """However long the interpreter takes for it on this machine."""
+    stopped = time.monotonic() - modelled.machine.seconds()
+    done = modelled.capture(["python3", "-s", "/tmp/measure.py"], timeout=120.0)
+    assert done.code == 0, done
+    nothing, execution, job = json.loads(done.stdout)
+    stopped = time.monotonic() - modelled.machine.seconds() - stopped
+    assert stopped > 0
+    assert MODELLED_MS <= execution <= MODELLED_MS + nothing + 2
+    assert MODELLED_MS <= job <= 2 * MODELLED_MS  # a poll is several commands, of several processes
