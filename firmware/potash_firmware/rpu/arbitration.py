@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nvme_spec.features import UNLIMITED_BURST, Arbitration, FeatureId
 from potash_device.controller.queues import SubmissionQueue
-from potash_firmware.rpu.command_sets.memory.fast_path import MemoryFastPath
+from potash_firmware.rpu.command_sets.memory.fast_path import MemoryFastPath, NoMemoryFastPath
 from potash_firmware.rpu.command_sets.nvm.fast_path import FastPath, NoFastPath
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
@@ -43,7 +43,8 @@ class Arbiter:
     ) -> None:
         fast_path = FastPath if controller.timing is None else NoFastPath
         self.fast_path = fast_path(controller, commands.complete_successes)
-        self.memory_path = MemoryFastPath(controller, commands.complete_successes)
+        memory_path = MemoryFastPath if controller.timing is None else NoMemoryFastPath
+        self.memory_path = memory_path(controller, commands.complete_successes)
         self._board = controller.board
         self._lifecycle = lifecycle
         self._commands = commands

@@ -1,4 +1,5 @@
-"""The commands on blocks of a drive whose time is modelled: each completes when the model says.
+"""The commands that move data, of a drive whose time is modelled: each completes when the model
+says.
 
 They are executed at once, as without a model, and what they come to is kept until then. What these
 here ask of the drive is known before they begin, so that a write that the drive refuses is not
@@ -9,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.command_sets.memory.access import target as memory_target
 from potash_firmware.rpu.command_sets.nvm.blocks import Target, target
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler, Table
@@ -40,7 +43,17 @@ def _trim(timing: ModelledTime, blocks: Target) -> int:
     return timing.trim(blocks.namespace.nsid, [(blocks.offset, blocks.length)])
 
 
-_CHARGES: dict[int, Charge] = {
+def _memory(*, sent: bool) -> Charge:
+    """Of a command on memory, with the fields of Memory Read."""
+
+    def charge(controller: Controller, timing: ModelledTime, command: Command) -> int:
+        _, _, length = memory_target(controller, command)
+        return timing.memory(length, length if sent else 0)
+
+    return charge
+
+
+_BLOCKS: dict[int, Charge] = {
     IoOpcode.FLUSH: lambda controller, timing, command: timing.flush(),
     IoOpcode.READ: _blocks(_read),
     IoOpcode.WRITE: _blocks(_write),
@@ -48,16 +61,25 @@ _CHARGES: dict[int, Charge] = {
     IoOpcode.VERIFY: _blocks(_read, moves_data=False),
     IoOpcode.WRITE_ZEROES: _blocks(_trim, moves_data=False),
 }
+_MEMORY: dict[int, Charge] = {
+    MemoryOpcode.MEMORY_READ: _memory(sent=True),
+    MemoryOpcode.MEMORY_WRITE: _memory(sent=True),
+    MemoryOpcode.MEMORY_FILL: _memory(sent=False),
+}
+_CHARGES = {CommandSet.NVM: _BLOCKS, CommandSet.MEMORY: _MEMORY}
 
 
 def timed(tables: Mapping[CommandSet, Table]) -> dict[CommandSet, Table]:
-    """The tables of commands, whose handlers wait for modelled time where they are on blocks."""
-    rows = {
-        opcode: replace(row, handler=_timed(row.handler, _CHARGES[opcode]))
-        for opcode, row in tables[CommandSet.NVM].items()
-        if opcode in _CHARGES
-    }
-    return {**tables, CommandSet.NVM: {**tables[CommandSet.NVM], **rows}}
+    """The tables of commands, whose handlers wait for modelled time where they move data."""
+    found = dict(tables)
+    for commands, charges in _CHARGES.items():
+        rows = {
+            opcode: replace(row, handler=_timed(row.handler, charges[opcode]))
+            for opcode, row in tables[commands].items()
+            if opcode in charges
+        }
+        found[commands] = {**tables[commands], **rows}
+    return found
 
 
 def _timed(handler: Handler, charge: Charge) -> Handler:

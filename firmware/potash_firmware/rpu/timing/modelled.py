@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nvme_spec.status import NvmeError, Status
 from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.policies import PolicyError
-from potash_device.timing.profile import PAGE
+from potash_device.timing.profile import PAGE, Rate
 from potash_device.timing.requests import FAILED, WORN, Op
 from potash_device.trace import Trace
 from potash_firmware.rpu.timing.clock import GuestClock
@@ -67,6 +67,8 @@ class ModelledTime:
         self._good = self.drive.good
         self._layout = Layout(self.drive.profile.logical_pages, settings.pieces)
         self._failure: PolicyError | None = None
+        self._memory_free = 0
+        """When the DRAM of memory namespaces has done what it was asked."""
         self.drive.on_failure = self._policy_failed
         self.place(sizes)
 
@@ -130,6 +132,18 @@ class ModelledTime:
         read = max((self.read(nsid, first, size) for first, size in sources), default=None)
         return self.write(nsid, offset, length, after=read, fua=fua)
 
+    def memory(self, touched: int, sent: int = 0, after: int | None = None) -> int:
+        """When a command on memory namespaces completes that comes now.
+
+        It reads and writes `touched` bytes of DRAM, which does one thing at a time, not before
+        `after`; `sent` of them go over the link.
+        """
+        profile, factor = self.drive.profile, self.factor
+        begins = self.clock.now() + (profile.submission_ns + profile.other_command_ns) * factor
+        begins = max(begins, self._memory_free, begins if after is None else after)
+        self._memory_free = begins + _taken(touched, self.processor.dram) * factor
+        return self._memory_free + (_taken(sent, profile.link) + profile.completion_ns) * factor
+
     def trim(self, nsid: int, ranges: Iterable[tuple[int, int]]) -> int:
         """As `charge`, of several ranges."""
         ends = (self.charge(nsid, Op.TRIM, first, size) for first, size in ranges)
@@ -175,3 +189,8 @@ class ModelledTime:
     def _policy_failed(self, error: PolicyError) -> None:
         self._failure = error
         log.error("the built-in policy replaces one that has failed: %s", error)
+
+
+def _taken(length: int, rate: Rate) -> int:
+    """Nanoseconds for bytes at a rate, rounded up."""
+    return -(-length * rate.ns // rate.bytes)

@@ -30,7 +30,7 @@ def require_granularity(start: int, length: int) -> None:
 
 def read(controller: Controller, command: Command) -> Result:
     """Memory to guest memory."""
-    namespace, start, length = _target(controller, command)
+    namespace, start, length = target(controller, command)
     check_size(length)
     if length:
         controller.transfer.send(command, namespace.memory.bytes[start : start + length])
@@ -39,7 +39,7 @@ def read(controller: Controller, command: Command) -> Result:
 
 def write(controller: Controller, command: Command) -> Result:
     """Guest memory to memory."""
-    namespace, start, length = _target(controller, command)
+    namespace, start, length = target(controller, command)
     check_size(length)
     if length:
         views = controller.transfer.views(command, length, write=False)
@@ -49,7 +49,7 @@ def write(controller: Controller, command: Command) -> Result:
 
 def fill(controller: Controller, command: Command) -> Result:
     """Zeroes to memory."""
-    namespace, start, length = _target(controller, command)
+    namespace, start, length = target(controller, command)
     if length <= AT_ONCE:
         namespace.memory.bytes[start : start + length] = _ZEROES[:length]
         return None
@@ -67,7 +67,7 @@ def flush(controller: Controller, command: Command) -> Result:
     return None
 
 
-def _target(controller: Controller, command: Command) -> tuple[MemoryNamespace, int, int]:
+def target(controller: Controller, command: Command) -> tuple[MemoryNamespace, int, int]:
     """The namespace, first byte and length. Raises NvmeError."""
     namespace = controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)
     fields = MemoryAccess.decode(command.entry.cdws)

@@ -8,9 +8,11 @@ Source: NVM Express Subsystem Local Memory Command Set Specification 1.0
 section 3.3.2 (source ranges).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nvme_spec.memory_commands import MemoryCopy
 from nvme_spec.ranges import (
@@ -36,6 +38,9 @@ from potash_firmware.rpu.command_sets.sources import require_copyable, source_me
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
+
+if TYPE_CHECKING:  # it takes NumPy, as in the controller
+    from potash_firmware.rpu.timing.modelled import ModelledTime
 
 
 class Source(NamedTuple):
@@ -87,7 +92,20 @@ def copy(controller: Controller, command: Command) -> Result:
         ):
             raise NvmeError(Status.OVERLAPPING_IO_RANGE, "a range is copied over itself")
     target = namespace.memory.bytes[fields.sdaddr : fields.sdaddr + total]
-    return _take(controller, command, _steps(sources, target), at_once=total <= AT_ONCE)
+    due = None
+    if controller.timing is not None:
+        due = _modelled(controller.timing, sources, total)
+    return controller.deadlines.keep(
+        due, lambda: _take(controller, command, _steps(sources, target), at_once=total <= AT_ONCE)
+    )
+
+
+def _modelled(timing: ModelledTime, sources: Sequence[Source], total: int) -> int:
+    """When a modelled drive has copied so many bytes. Raises NvmeError."""
+    reads = [one for one in sources if isinstance(one.namespace, Namespace)]
+    read = [timing.read(one.namespace.nsid, one.first, one.length) for one in reads]
+    memory = total - sum(one.length for one in reads)
+    return timing.memory(total + memory, after=max(read, default=None))
 
 
 def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRange) -> Source:
@@ -149,7 +167,7 @@ def _take(
             lambda future: finish(namespace, future),
         )
 
-    def finish(namespace: Namespace | MemoryNamespace, future: "Future[None]") -> Result:
+    def finish(namespace: Namespace | MemoryNamespace, future: Future[None]) -> Result:
         try:
             future.result()
         except MediaError as error:

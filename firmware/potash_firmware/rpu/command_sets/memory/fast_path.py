@@ -89,3 +89,10 @@ class MemoryFastPath:
                 commands[queue.qid, _CSI, _WRITE] += writes
             self._complete(queue, cids)
         return len(cids)
+
+
+class NoMemoryFastPath(MemoryFastPath):
+    """That of a drive whose time is modelled, which is asked for each command."""
+
+    def run(self, queue: SubmissionQueue, limit: int) -> int:
+        return 0

@@ -1,0 +1,105 @@
+"""Commands on memory namespaces whose time is modelled, against sums worked out by hand.
+
+PROFILE: 500 ns to the firmware, 1000 ns of it, 700 ns to the host; a link of 4 bytes a nanosecond.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from potash_device.timing.cores import CoreProfile
+from potash_device.timing.drive import Drive
+from potash_device.timing.profile import Rate
+from potash_device.timing.requests import Op
+from potash_firmware.rpu.timing.modelled import TimeSettings
+from support.compute import BLOCKS, MEMORY, OTHER_MEMORY, ComputeHost, compute_host
+from support.memory import COPY, FILL, FLUSH, READ, WRITE
+from support.modelled_time import PROFILE, completions, model, timing_of
+from support.nvme_host import DATA, PAGE, Queue
+
+SECOND = 10**9
+CORE = CoreProfile(dram=Rate(2, 1))
+BEFORE, AFTER = 1500, 700
+DRAM = PAGE // 2
+"""Nanoseconds of a page."""
+LINK = PAGE // 4
+
+
+@pytest.fixture
+def host() -> Iterator[ComputeHost]:
+    with compute_host(time=TimeSettings(Drive(PROFILE), processor=CORE)) as found:
+        found.now = 1.0
+        yield found
+
+
+@pytest.fixture
+def queue(host: ComputeHost) -> Queue:
+    return host.create_io_queue()
+
+
+def send(host: ComputeHost, queue: Queue, opcode: int, cid: int, *, length: int = PAGE) -> None:
+    host.place(
+        queue, opcode, cid, nsid=MEMORY, prp1=DATA, prp2=DATA + PAGE, cdws=(0, 0, length)
+    )  # fmt: skip
+    host.ring(queue)
+    host.service()
+
+
+@pytest.mark.parametrize(
+    ("opcode", "expected"),
+    [
+        (READ, BEFORE + DRAM + LINK + AFTER),
+        (WRITE, BEFORE + DRAM + LINK + AFTER),
+        (FILL, BEFORE + DRAM + AFTER),
+    ],
+)
+def test_a_page_takes_its_time(host: ComputeHost, queue: Queue, opcode: int, expected: int) -> None:
+    send(host, queue, opcode, 1)
+    assert completions(host, queue) == {1: SECOND + expected}
+
+
+def test_the_memory_does_one_thing_at_a_time(host: ComputeHost, queue: Queue) -> None:
+    for cid in (1, 2, 3):
+        send(host, queue, FILL, cid)
+    assert completions(host, queue) == {
+        cid: SECOND + BEFORE + cid * DRAM + AFTER for cid in (1, 2, 3)
+    }
+
+
+def test_flush_takes_no_time(host: ComputeHost, queue: Queue) -> None:
+    send(host, queue, FLUSH, 1, length=0)
+    assert [one.cid for one in host.reap(queue)] == [1]
+
+
+def test_a_refused_command_is_refused_at_once(host: ComputeHost, queue: Queue) -> None:
+    send(host, queue, FILL, 1, length=1)
+    assert [(one.cid, one.status) for one in host.reap(queue)] == [(1, 2)]
+
+
+def copy(host: ComputeHost, queue: Queue, form: int, length: int, *ranges: bytes) -> None:
+    host.put(b"".join(ranges))
+    place = (0, 0, form << 8 | len(ranges) - 1)
+    host.place(
+        queue, COPY, 1, nsid=MEMORY, first=(length, 0), cdws=place, prp1=DATA, prp2=DATA + PAGE
+    )
+    host.ring(queue)
+    host.service()
+
+
+def test_copies_of_memory_read_and_write_it(host: ComputeHost, queue: Queue) -> None:
+    source = struct.pack("<I4xQI2xH8x", OTHER_MEMORY, 0, PAGE, 0)
+    copy(host, queue, 4, PAGE, source)
+    assert completions(host, queue) == {1: SECOND + BEFORE + 2 * DRAM + AFTER}
+
+
+def test_copies_of_blocks_wait_for_the_flash(host: ComputeHost, queue: Queue) -> None:
+    other = model()
+    for drive in (other, timing_of(host).drive):
+        drive.submit(0, Op.WRITE, 0, 8, fua=True)
+    ranges = [struct.pack("<I4xQH4xH8x", BLOCKS, lba, 0, 0) for lba in (0, 2)]
+    copy(host, queue, 2, 2 * PAGE, *ranges)
+    read = max(other.submit(SECOND, Op.READ, lba, 1) for lba in (0, 2))
+    assert completions(host, queue) == {1: read + 2 * DRAM + AFTER}
