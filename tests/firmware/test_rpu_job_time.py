@@ -25,11 +25,13 @@ from potash_firmware.mailbox.job_time import (
     Read,
 )
 from potash_firmware.mailbox.messages import (
+    Reset,
     ToApu,
     ToRpu,
     WriteBack,
     WriteBackDone,
 )
+from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.jobs import READS_AT_ONCE, JobTime
 from potash_firmware.rpu.timing.modelled import TimeSettings
@@ -174,6 +176,33 @@ def test_what_a_job_writes_is_written_when_the_drive_has_it(host: Host, apu: Apu
     assert only_at(host, written) == [WriteBackDone(3, 0, written - SECOND)]
 
 
+def test_a_reset_does_not_wait_for_the_modelled_drive_to_write(host: Host, apu: ApuPort) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobCounted(0, 7, WORK))
+    at(host, SECOND + PRICE(WORK))
+    say(host, WriteBack(3, 0, 0, ((1, 0, PAGE),)))
+    host.executor.run_all()
+    assert not at(host, SECOND + PRICE(WORK))
+    host.disable()
+    heard = at(host, SECOND + PRICE(WORK))
+    assert [type(one) for one in heard] == [WriteBackDone, Reset]
+
+
+def test_a_write_back_of_an_apu_that_is_gone_is_not_answered_to_the_next(
+    host: Host, apu: ApuPort
+) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobCounted(0, 7, WORK))
+    at(host, SECOND + PRICE(WORK))
+    say(host, WriteBack(3, 0, 0, ((1, 0, PAGE),)))
+    host.executor.run_all()
+    host.service()
+    apu.close()
+    host.link.disconnect()
+    host.connect_apu()
+    assert not any(isinstance(one, WriteBackDone) for one in at(host, 2 * SECOND))
+
+
 def test_a_factor_multiplies_what_jobs_take() -> None:
     with Host(settings=RpuSettings(time=settings(factor=10))) as host:
         host.enable()
@@ -297,6 +326,25 @@ def test_an_execution_that_waits_for_its_time_can_be_aborted(
     ((cid, status),) = [(one.cid, one.status) for one in computer.reap(queue)]
     assert (cid, status) == (9, 0x007)
     assert not answered(computer, queue, 2 * SECOND)
+
+
+def test_executions_that_wait_when_the_controller_is_reset_leave_their_core(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    for cid in range(1, RUN_LIMIT + 3):
+        computer.begin(queue, 1, cid)
+    asked = list(computer.engine.asked)
+    assert len(asked) == RUN_LIMIT
+    computer.disable()
+    for one in asked:
+        computer.engine.end(one, outcome=Outcome.CANCELLED)
+    computer.service()
+    computer.enable()
+    again = computer.create_io_queue()
+    computer.begin(again, 1)
+    computer.engine.end(work=WORK)
+    assert not answered(computer, again, SECOND + PRICE(WORK) - 1)
+    assert answered(computer, again, SECOND + PRICE(WORK)) == [1]
 
 
 def test_the_number_of_executions_is_not_limited_by_the_rows(

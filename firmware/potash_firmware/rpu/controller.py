@@ -313,6 +313,7 @@ class Controller:
         self.statistics.resets += 1
         self.outstanding.clear()
         self.deadlines.clear()
+        self.write_backs.hurry()
         if self.job_time is not None:
             self.job_time.reset()
         self.media_work.reset()

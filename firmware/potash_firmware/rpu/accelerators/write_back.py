@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     length: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Work:
     """What a job wants written, while it is: in how many namespaces still, and which error it
     met."""
@@ -82,6 +82,8 @@ class WriteBacks:
     job_time: JobTime | None
     _parts: dict[int, list[WriteBack]] = field(default_factory=dict)
     _begun: dict[Future[None], _Begun] = field(default_factory=dict)
+    _not_due: list[_Work] = field(default_factory=list)
+    """What is written, and not yet answered as its time has not come."""
 
     def __bool__(self) -> bool:
         return bool(self._begun)
@@ -130,8 +132,9 @@ class WriteBacks:
                 work.modelled = max(work.modelled, modelled)
 
     def apu_lost(self) -> None:
-        """Nobody will send the rest of what has come in part."""
+        """Nobody will send the rest of what has come in part, or wants an answer."""
         self._parts.clear()
+        self._not_due.clear()
 
     def _refusal(self, accelerator: int, pieces: Mapping[int, list[Piece]]) -> int:
         """The errno of what cannot be written, and then none of it is; 0 where all can be."""
@@ -221,12 +224,26 @@ class WriteBacks:
             work.error = work.error or known or errno.EIO
         work.left -= 1
         if not work.left:
-            answer = partial(self._answer, work.tag, work.error, work.modelled)
-            if work.due is None:
-                answer()
-            else:
-                self.deadlines.call(work.due, answer)
+            self._ended(work)
         return True
+
+    def _ended(self, work: _Work) -> None:
+        """All of it is on the media, and on the modelled drive when it is due."""
+        if work.due is None:
+            self._answer(work.tag, work.error)
+        else:
+            self._not_due.append(work)
+            self.deadlines.call(work.due, partial(self._due, work))
+
+    def _due(self, work: _Work) -> None:
+        if work in self._not_due:
+            self._not_due.remove(work)
+            self._answer(work.tag, work.error, work.modelled)
+
+    def hurry(self) -> None:
+        """Answer what is not due, as a reset waits for that."""
+        for work in list(self._not_due):
+            self._due(work)
 
     def _answer(self, tag: int, error: int, modelled: int = 0) -> None:
         if self.apu.port is not None:

@@ -201,6 +201,9 @@ class Runs:
 
     def reset(self) -> None:
         """The session is over: nobody waits for its commands any more."""
+        for run in [*(turn.run for turn in self._turns), *self.running]:
+            if run.execution is None and self.job_time is not None and run.timed is not None:
+                self.job_time.executed(run.timed, None)
         self._turns.clear()
         self.running = {run for run in self.running if run.execution is not None}
         self.stop_all(NvmeError(Status.ABORT_REQUESTED, dnr=False))
