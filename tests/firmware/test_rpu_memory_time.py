@@ -10,12 +10,24 @@ from collections.abc import Iterator
 
 import pytest
 
+from csd_spec.opcodes import IoOpcode
 from potash_device.timing.cores import CoreProfile
 from potash_device.timing.drive import Drive
 from potash_device.timing.profile import Rate
 from potash_device.timing.requests import Op
+from potash_firmware.mailbox.messages import Reply, Request
 from potash_firmware.rpu.timing.modelled import TimeSettings
-from support.compute import BLOCKS, MEMORY, OTHER_MEMORY, ComputeHost, compute_host
+from support.compute import (
+    BLOCKS,
+    COMPUTE,
+    EBPF,
+    LOAD,
+    MEMORY,
+    OTHER_MEMORY,
+    SMALL,
+    ComputeHost,
+    compute_host,
+)
 from support.memory import COPY, FILL, FLUSH, READ, WRITE
 from support.modelled_time import PROFILE, completions, model, timing_of
 from support.nvme_host import DATA, PAGE, Queue
@@ -103,3 +115,27 @@ def test_copies_of_blocks_wait_for_the_flash(host: ComputeHost, queue: Queue) ->
     copy(host, queue, 2, 2 * PAGE, *ranges)
     read = max(other.submit(SECOND, Op.READ, lba, 1) for lba in (0, 2))
     assert completions(host, queue) == {1: read + 2 * DRAM + AFTER}
+
+
+def test_loading_a_program_takes_its_time(host: ComputeHost, queue: Queue) -> None:
+    index = SMALL.programs - 1
+    words = (index | EBPF << 16, PAGE, 0, 0, PAGE, 0)
+    host.place(host.admin, LOAD, 5, nsid=COMPUTE, cdws=words, prp1=DATA, prp2=DATA + PAGE)
+    host.ring(host.admin)
+    host.service()
+    assert completions(host, host.admin) == {5: SECOND + BEFORE + DRAM + LINK + AFTER}
+
+
+@pytest.mark.parametrize("opcode", [IoOpcode.SEND_DATA, IoOpcode.READ_DATA])
+def test_data_of_accelerators_take_their_time(
+    host: ComputeHost, queue: Queue, opcode: IoOpcode
+) -> None:
+    apu = host.connect_apu()
+    host.place(queue, opcode, 1, nsid=BLOCKS, cdws=(PAGE // 4,), prp1=DATA, prp2=DATA + PAGE)
+    host.ring(queue)
+    host.service()
+    request = apu.receive()
+    assert isinstance(request, Request)
+    apu.send(Reply(request.tag, 0, length=0 if opcode is IoOpcode.SEND_DATA else PAGE))
+    host.service()
+    assert completions(host, queue) == {1: SECOND + BEFORE + DRAM + LINK + AFTER}

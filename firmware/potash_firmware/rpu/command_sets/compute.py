@@ -38,7 +38,11 @@ def load_program(controller: Controller, command: Command) -> Result:
         programs.unload(fields.pind)
     else:
         programs.check_piece(fields)
-        programs.load(fields, controller.transfer.receive(command, fields.numb))
+        piece = controller.transfer.receive(command, fields.numb)
+        due = None
+        if controller.timing is not None:
+            due = controller.timing.memory(fields.numb, fields.numb)
+        return controller.deadlines.keep(due, lambda: programs.load(fields, piece))
     return None
 
 

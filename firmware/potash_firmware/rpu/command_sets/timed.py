@@ -9,6 +9,8 @@ made; commands with lists of ranges ask themselves.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from csd_spec.opcodes import DWORD_SIZE
+from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
@@ -18,6 +20,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import Target, target
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler, Table
 from potash_firmware.rpu.timing.modelled import ModelledTime
+from potash_firmware.rpu.transfer import check_size
 
 Charge = Callable[[Controller, ModelledTime, Command], int]
 """When a command completes. Raises NvmeError, as the handler would, for one that is ill formed."""
@@ -53,7 +56,18 @@ def _memory(*, sent: bool) -> Charge:
     return charge
 
 
+def _buffers(controller: Controller, timing: ModelledTime, command: Command) -> int:
+    """Of a vendor command that moves data between host and accelerator."""
+    length = command.entry.cdw10 * DWORD_SIZE
+    check_size(length)
+    return timing.memory(length, length)
+
+
 _BLOCKS: dict[int, Charge] = {
+    AcceleratorOpcode.SEND_DATA: _buffers,
+    AcceleratorOpcode.READ_DATA: _buffers,
+    AcceleratorOpcode.SEND_FIRMWARE: _buffers,
+    AcceleratorOpcode.READ_FIRMWARE: _buffers,
     IoOpcode.FLUSH: lambda controller, timing, command: timing.flush(),
     IoOpcode.READ: _blocks(_read),
     IoOpcode.WRITE: _blocks(_write),
